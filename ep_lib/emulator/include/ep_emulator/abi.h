@@ -1,0 +1,89 @@
+// The C interface between compiled kernels and the emulator's runtime (ep_lib/emulator/runtime).
+//
+// Kernels never call these by hand: builtins.h, warp.h and atomics.h give them their CUDA names, ep/cpu/primitives.cuh
+// the names of ep_lib's device headers. Every call may switch to another CUDA thread (a fiber).
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+
+struct epemu_dim3 {
+    unsigned x, y, z;
+};
+
+// A fiber's indices never change, so the compiler may fold repeated calls (attribute const).
+#define EPEMU_CONST __attribute__((const))
+EPEMU_CONST const epemu_dim3* epemu_thread_idx();
+EPEMU_CONST const epemu_dim3* epemu_block_idx();
+EPEMU_CONST const epemu_dim3* epemu_block_dim();
+EPEMU_CONST const epemu_dim3* epemu_grid_dim();
+
+// ---- where am I among the ranks -------------------------------------------------------------------------------
+EPEMU_CONST int epemu_rank();
+EPEMU_CONST int epemu_num_ranks();
+EPEMU_CONST char* epemu_heap_base(int rank);  // start of that rank's symmetric heap
+EPEMU_CONST uint64_t epemu_heap_bytes();
+
+// ---- block and warp -------------------------------------------------------------------------------------------
+enum epemu_barrier_op { EPEMU_BARRIER, EPEMU_BARRIER_COUNT, EPEMU_BARRIER_AND, EPEMU_BARRIER_OR };
+int epemu_syncthreads(int barrier_op, int predicate);
+
+enum epemu_warp_op {
+    EPEMU_WARP_SYNC,       // __syncwarp
+    EPEMU_SHFL,            // arg = source lane
+    EPEMU_SHFL_UP,         // arg = delta
+    EPEMU_SHFL_DOWN,       // arg = delta
+    EPEMU_SHFL_XOR,        // arg = lane mask
+    EPEMU_BALLOT,          // value = predicate; any and all are derived from it
+    EPEMU_MATCH_ANY,       // value compared bit by bit; result: mask of lanes with an equal value
+    EPEMU_MATCH_ALL,       // result: mask if all values are equal, else 0
+    EPEMU_REDUCE_ADD,      // 32-bit unsigned wrap-around
+    EPEMU_REDUCE_MIN_U32,
+    EPEMU_REDUCE_MAX_U32,
+    EPEMU_REDUCE_MIN_S32,
+    EPEMU_REDUCE_MAX_S32,
+    EPEMU_REDUCE_AND,
+    EPEMU_REDUCE_OR,
+    EPEMU_REDUCE_XOR,
+};
+// Blocks the calling lane until every lane of `mask` has called with the same op and mask. `width` as in __shfl_sync.
+uint64_t epemu_warp(int warp_op, uint32_t mask, uint64_t value, int arg, int width);
+uint32_t epemu_activemask();
+
+// ---- memory: order and scope ----------------------------------------------------------------------------------
+enum epemu_order { EPEMU_RELAXED, EPEMU_ACQUIRE, EPEMU_RELEASE, EPEMU_ACQ_REL, EPEMU_SEQ_CST, EPEMU_VOLATILE };
+enum epemu_scope { EPEMU_SCOPE_BLOCK, EPEMU_SCOPE_DEVICE, EPEMU_SCOPE_SYSTEM };
+uint64_t epemu_load(const volatile void* address, int size, int order, int scope);             // 1, 2, 4 or 8 bytes
+void epemu_store(volatile void* address, uint64_t value, int size, int order, int scope);      // 1, 2, 4 or 8 bytes
+void epemu_fence(int order, int scope);
+
+enum epemu_atomic_op {
+    EPEMU_ATOMIC_ADD,      // wrap-around, any integer
+    EPEMU_ATOMIC_SUB,
+    EPEMU_ATOMIC_EXCH,
+    EPEMU_ATOMIC_MIN_U,
+    EPEMU_ATOMIC_MAX_U,
+    EPEMU_ATOMIC_MIN_S,
+    EPEMU_ATOMIC_MAX_S,
+    EPEMU_ATOMIC_INC,      // CUDA's atomicInc: old >= value ? 0 : old + 1
+    EPEMU_ATOMIC_DEC,      // CUDA's atomicDec: (old == 0 || old > value) ? value : old - 1
+    EPEMU_ATOMIC_CAS,      // stores `value` if old == compare
+    EPEMU_ATOMIC_AND,
+    EPEMU_ATOMIC_OR,
+    EPEMU_ATOMIC_XOR,
+    EPEMU_ATOMIC_ADD_F32,  // value and result are the bits of the float
+    EPEMU_ATOMIC_ADD_F64,
+};
+// Returns the old value, zero-extended. size: 1, 2, 4 or 8 (ADD_F32: 4, ADD_F64: 8).
+uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t compare, int size, int order, int scope);
+
+// ---- time, text, ends -----------------------------------------------------------------------------------------
+long long epemu_clock64();        // virtual cycles of this block; grows with every call
+uint64_t epemu_globaltimer();     // virtual nanoseconds, the same clock on all ranks
+void epemu_nanosleep(unsigned ns);
+int epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
+[[noreturn]] void epemu_trap(const char* why);
+[[noreturn]] void epemu_assert_fail(const char* expression, const char* file, unsigned line, const char* function);
+
+}  // extern "C"

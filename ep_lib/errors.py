@@ -1,0 +1,161 @@
+"""Every error that ep_lib raises on purpose.
+
+Each message says what was wrong, with the value, and what to do about it. Attributes carry the same facts for
+programs. All inherit from :class:`EpError`; those that are special cases of a built-in exception inherit from it
+too, so ``except ValueError`` and ``except TimeoutError`` work as one expects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class EpError(Exception):
+    """Base class of all errors of this library."""
+
+
+class ArgumentError(EpError, ValueError):
+    """A value, shape, dtype, device or stride that cannot work; refused before any kernel runs."""
+
+
+class RankMismatchError(EpError, ValueError):
+    """The ranks called a collective operation with arguments that should be equal but are not."""
+
+
+class OutOfSymmetricMemory(EpError, MemoryError):
+    """The symmetric heap is too small.
+
+    Attributes: ``requested``, ``available`` and ``short_by``, all in bytes.
+    """
+
+    def __init__(self, message: str, *, requested: int, available: int) -> None:
+        super().__init__(message)
+        self.requested = requested
+        self.available = available
+        self.short_by = requested - available
+
+
+class BufferClosedError(EpError):
+    """A Buffer, Rank or array was used after it was closed or freed."""
+
+
+class HandleError(EpError, ValueError):
+    """A dispatch handle that belongs to another Buffer, another rank or another shape of input."""
+
+
+class BackendUnavailable(EpError):
+    """This machine lacks what the backend needs; the message names the package or setting to add."""
+
+
+class KernelCompileError(EpError):
+    """The compiler refused a kernel. ``file`` and ``line`` (or None) point into the user's own source."""
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.file = file
+        self.line = line
+        self.log = log
+
+
+class KernelNotFoundError(EpError, LookupError):
+    """No ``__global__`` function of that name in the source; the message lists those there are."""
+
+
+class KernelLaunchError(EpError, ValueError):
+    """A launch with the wrong number or types of arguments, or an impossible grid, block or shared memory size."""
+
+
+
+@dataclass(frozen=True)
+class ThreadId:
+    """One CUDA thread: rank, block index and thread index (x, y, z)."""
+
+    rank: int
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} block {_short(self.block)} thread {_short(self.thread)}"
+
+
+def _short(index: tuple[int, int, int]) -> str:
+    """(3, 0, 0) reads better as 3; two- and three-dimensional indices stay tuples."""
+    return str(index[0]) if index[1:] == (0, 0) else str(index)
+
+
+class KernelFault(EpError):
+    """A kernel did something that would crash: bad address, trap, failed assert, stack overflow, division by zero.
+
+    Attributes: ``thread`` (:class:`ThreadId` or None), ``kernel``, ``location`` (``file:line``) and ``source`` (the
+    text of that line), the latter two empty where unknown.
+    """
+
+    def __init__(
+        self, message: str, *, thread: ThreadId | None = None, kernel: str = "", location: str = "", source: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.thread = thread
+        self.kernel = kernel
+        self.location = location
+        self.source = source
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A group of CUDA threads (or one host thread) that wait at the same place for the same thing."""
+
+    thread: ThreadId  # the first of them
+    count: int
+    what: str  # "__syncthreads", "spin on rank 1 heap+0x40 (sees 0)", ...
+    location: str
+    source: str = ""
+    address: int | None = None
+
+    def __str__(self) -> str:
+        who = str(self.thread) + (f" and {self.count - 1} more threads" if self.count > 1 else "")
+        at = f" at {self.location}" if self.location else ""
+        text = f": {self.source}" if self.source else ""
+        return f"{who} wait{'s' if self.count == 1 else ''} in {self.what}{at}{text}"
+
+
+class DeadlockError(EpError):
+    """Nothing can make progress any more. ``waiters`` lists who waits where, and on what."""
+
+    def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = ()) -> None:
+        super().__init__(message)
+        self.waiters = waiters
+
+
+class KernelTimeout(EpError, TimeoutError):
+    """Kernels ran longer than the limit; ``waiters`` lists where the unfinished threads are, where it is known."""
+
+    def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = ()) -> None:
+        super().__init__(message)
+        self.waiters = waiters
+
+
+class PeerTimeout(EpError, TimeoutError):
+    """A wait for another rank ran into its limit. Attributes name who waited for whom, and what was seen."""
+
+    def __init__(
+        self, message: str, *, rank: int, peer: int, phase: str, slot: int, seen: int, expected: int
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.peer = peer
+        self.phase = phase
+        self.slot = slot
+        self.seen = seen
+        self.expected = expected
+
+
+class RankFailed(EpError):
+    """Another rank's process ended or raised; ``rank`` says which, the message how."""
+
+    def __init__(self, message: str, *, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class GradingError(EpError):
+    """The grader itself could not work (unknown exercise, unreadable submission), as opposed to a wrong answer."""
