@@ -1,0 +1,110 @@
+// What a CUDA kernel may take for granted, for g++ and clang++: force-included (as a precompiled header) before the
+// user's own source, which then compiles unchanged.
+//
+// Order matters. System and NVIDIA headers come first, while CUDA's keywords still mean what those headers expect;
+// the keywords get the emulator's meaning last, just before the user's first line.
+#pragma once
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cfloat>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>  // uses __attribute__((__noinline__)), which the macro __noinline__ below would break
+#include <new>
+#include <type_traits>
+#include <utility>
+
+// A user's <cooperative_groups.h> must not reach NVIDIA's, which is empty for a host compiler: ours takes its place.
+#define _COOPERATIVE_GROUPS_H_
+// <device_launch_parameters.h> would declare threadIdx and its kin as variables.
+#define __DEVICE_LAUNCH_PARAMETERS_H__
+
+// NVIDIA's own types and conversions, host paths: bit-exact with the device. cuda_runtime.h brings dim3, the vector
+// types and their make_ functions; it is included here so that a user's #include of it changes nothing.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <ep_emulator/abi.h>
+
+// ---- function and variable keywords ---------------------------------------------------------------------------
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __constant__
+#undef __managed__
+#undef __grid_constant__
+#undef __launch_bounds__
+#undef __maxnreg__
+#undef __cluster_dims__
+#undef __block_size__
+#undef __forceinline__
+#undef __noinline__
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __cluster_dims__(...)  // clusters run as single blocks; their own functions are missing, so a use is an error
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __inline_hint__
+#define __nv_pure__ __attribute__((pure))
+
+// A block's shared memory: the runtime gives every block an area of its own, and the kernel's __tls_get_addr returns
+// addresses inside it. `thread_local` in a function is static, and `extern` names dynamic shared memory, as in CUDA.
+#define __shared__ thread_local
+
+#include <ep_emulator/builtins.h>
+#include <ep_emulator/warp.h>
+#include <ep_emulator/atomics.h>
+#include <ep_emulator/math.h>
+#include <ep_emulator/half.h>
+#include <ep_emulator/cooperative_groups.h>
+#include <ep_emulator/unsupported.h>
+
+// ---- text and ends: last, since they are macros on names of the C library --------------------------------------
+// Every <assert.h>, whenever included, ends in __assert_fail.
+#define __assert_fail epemu_assert_fail
+// A function-like macro leaves `#include <cstdio>`, `&printf` and __attribute__((format(printf, ...))) alone.
+#define printf(...) epemu_printf(__VA_ARGS__)
+namespace std {
+using ::epemu_printf;  // std::printf(...)
+}
+
+// CUDA lets alignas follow __shared__, C++ does not let it follow thread_local; a GNU attribute may stand anywhere.
+// The template takes what alignas takes: a type or a constant.
+namespace ep_emulator {
+template <typename T>
+constexpr size_t alignment() {
+    return alignof(T);
+}
+template <size_t N>
+constexpr size_t alignment() {
+    return N == 0 ? 1 : N;
+}
+}  // namespace ep_emulator
+#define alignas(...) __attribute__((aligned(ep_emulator::alignment<__VA_ARGS__>())))

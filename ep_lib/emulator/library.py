@@ -1,0 +1,82 @@
+"""The C++ runtime (emulator/runtime) as ctypes sees it: loading, types and signatures, nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+from ep_lib.jit import gxx
+
+# Outcome in runtime/machine.hpp
+DONE, DEADLOCK, FAULT, STOPPED = range(4)
+
+
+class Settings(Structure):
+    """``epemu::Settings``: fixed when a machine is made."""
+
+    _fields_ = [
+        ("seed", c_uint64),
+        ("heap_bytes", c_uint64),
+        ("stack_bytes", c_uint64),
+        ("max_resident_threads", c_uint64),
+        ("preempt_one_in", c_int),
+    ]
+
+
+class Range(Structure):
+    """``epemu::Range``: host memory that a kernel may touch."""
+
+    _fields_ = [("begin", c_uint64), ("end", c_uint64), ("writable", ctypes.c_bool)]
+
+
+class LaunchRequest(Structure):
+    """``LaunchRequest`` in runtime/api.cpp."""
+
+    _fields_ = [
+        ("rank", c_int32),
+        ("grid", c_uint32 * 3),
+        ("block", c_uint32 * 3),
+        ("static_shared", c_uint64),
+        ("dynamic_shared", c_uint64),
+        ("kernel", c_char_p),
+        ("arg_bytes", c_char_p),
+        ("arg_offsets", POINTER(c_uint64)),
+        ("num_args", c_uint64),
+        ("num_arg_bytes", c_uint64),
+        ("ranges", POINTER(Range)),
+        ("num_ranges", c_uint64),
+    ]
+
+
+_SIGNATURES = {
+    "epemu_create": ([c_int, POINTER(Settings)], c_void_p),
+    "epemu_destroy": ([c_void_p], None),
+    "epemu_machine_heap": ([c_void_p, c_int], c_void_p),
+    "epemu_set_heap_used": ([c_void_p, c_uint64], None),
+    "epemu_load_image": ([c_void_p, c_char_p], c_void_p),
+    "epemu_error": ([], c_char_p),
+    "epemu_symbol": ([c_void_p, c_char_p], c_void_p),
+    "epemu_launch": ([c_void_p, c_void_p, c_void_p, POINTER(LaunchRequest)], c_int64),
+    "epemu_done_ticket": ([c_void_p, c_int], c_int64),
+    "epemu_register": ([c_void_p, c_int, c_uint64, c_uint64, c_int], None),
+    "epemu_unregister": ([c_void_p, c_int, c_uint64, c_uint64], None),
+    "epemu_prepare_thread": ([], None),
+    "epemu_run": ([c_void_p, POINTER(c_int64)], c_int),
+    "epemu_stop": ([c_void_p], None),
+    "epemu_report": ([c_void_p], c_char_p),
+    "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
+    "epemu_switches": ([c_void_p], c_uint64),
+    "epemu_now_ns": ([c_void_p], c_uint64),
+}
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The runtime, compiled on first use (a few seconds) and cached after that."""
+    library = ctypes.CDLL(str(gxx.build_runtime()))
+    for name, (arguments, result) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = result
+    return library

@@ -1,0 +1,226 @@
+"""One emulated machine: heaps, kernels, launches and runs, in Python's terms."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ep_lib.emulator import library, outcomes
+from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
+
+if TYPE_CHECKING:
+    from ep_lib.jit.gxx import EmulatorImage
+    from ep_lib.jit.signature import MarshalledArg
+
+_POLL_SECONDS = 0.02  # how often a run's output is shown and its limits are checked
+
+
+@dataclass
+class _Run:
+    machine: int
+    awaited: ctypes.Array[ctypes.c_int64]
+    finished: threading.Event = field(default_factory=threading.Event)
+    outcome: int = library.DONE
+
+
+class _Runner:
+    """The one thread that runs kernels; the caller stays free to take an interrupt or a time limit."""
+
+    def __init__(self) -> None:
+        self._runs: queue.SimpleQueue[_Run] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="ep_lib emulator", daemon=True).start()
+
+    def _work(self) -> None:
+        lib = library.load()
+        lib.epemu_prepare_thread()
+        while True:
+            run = self._runs.get()
+            run.outcome = lib.epemu_run(run.machine, run.awaited)
+            run.finished.set()
+
+    def submit(self, run: _Run) -> None:
+        self._runs.put(run)
+
+
+_runner: _Runner | None = None
+_runner_lock = threading.Lock()
+
+
+def _get_runner() -> _Runner:
+    global _runner
+    with _runner_lock:
+        if _runner is None:
+            _runner = _Runner()
+        return _runner
+
+
+class Machine:
+    """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
+
+    def __init__(
+        self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int
+    ) -> None:
+        self.ranks = ranks
+        self.heap_bytes = heap_bytes
+        self._lib = library.load()
+        settings = library.Settings(
+            seed=seed & (2**64 - 1),
+            heap_bytes=heap_bytes,
+            stack_bytes=stack_bytes,
+            max_resident_threads=max_resident_threads,
+            preempt_one_in=8,
+        )
+        handle = self._lib.epemu_create(ranks, ctypes.byref(settings))
+        if not handle:
+            raise BackendUnavailable(
+                f"this process cannot reserve {ranks} symmetric heaps of {heap_bytes} bytes of address space; "
+                f"lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
+            )
+        self._handle: int | None = handle
+        self._images: dict[tuple[str, int], int] = {}  # (path, rank or -1) -> Image*
+        self._copies: tempfile.TemporaryDirectory[str] | None = None
+        self._error: EpError | None = None
+        self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise BackendUnavailable("this emulated machine has ended with its spawn(); start a new one")
+        return self._handle
+
+    def heap_address(self, rank: int) -> int:
+        return int(self._lib.epemu_machine_heap(self.handle, rank))
+
+    def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """All bytes of a rank's heap, without a copy."""
+        buffer = (ctypes.c_uint8 * self.heap_bytes).from_address(self.heap_address(rank))
+        return np.ctypeslib.as_array(buffer)
+
+    def set_heap_used(self, nbytes: int) -> None:
+        self._lib.epemu_set_heap_used(self.handle, nbytes)
+
+    def register(self, rank: int, address: int, nbytes: int, writable: bool) -> None:
+        self._lib.epemu_register(self.handle, rank, address, address + nbytes, writable)
+
+    def unregister_later(self, rank: int, address: int, nbytes: int) -> None:
+        """Safe from a finaliser, which may run in any thread at any time."""
+        self._stale.append((rank, address, address + nbytes))
+
+    def _forget_stale(self) -> None:
+        while self._stale:
+            self._lib.epemu_unregister(self.handle, *self._stale.pop())
+
+    def _load(self, image: EmulatorImage, rank: int) -> int:
+        owner = rank if image.writable_globals else -1
+        key = (str(image.path), owner)
+        if key in self._images:
+            return self._images[key]
+        path = Path(image.path)
+        if owner >= 0:
+            # A second dlopen of the same file gives the same globals; each rank has its own GPU, so its own copy.
+            if self._copies is None:
+                self._copies = tempfile.TemporaryDirectory(prefix="ep_lib-")
+            path = Path(self._copies.name) / f"{len(self._images)}-{path.name}"
+            shutil.copyfile(image.path, path)
+        loaded = self._lib.epemu_load_image(self.handle, str(path).encode())
+        if not loaded:
+            raise KernelLaunchError(f"a compiled kernel cannot be loaded: {self._lib.epemu_error().decode()}")
+        self._images[key] = loaded
+        return int(loaded)
+
+    def launch(
+        self,
+        rank: int,
+        name: str,
+        image: EmulatorImage,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[MarshalledArg],
+        ranges: Sequence[tuple[int, int, bool]],
+        shared_bytes: int,
+    ) -> int:
+        """Queues a kernel behind the rank's others; returns its ticket."""
+        self.raise_if_broken()
+        self._forget_stale()
+        loaded = self._load(image, rank)
+        entry = self._lib.epemu_symbol(loaded, image.entry_symbol.encode())
+        offsets, blob = [], bytearray()
+        for arg in args:
+            blob.extend(b"\0" * (-len(blob) % 16))
+            offsets.append(len(blob))
+            blob.extend(arg.data)
+        request = library.LaunchRequest(
+            rank=rank,
+            grid=(ctypes.c_uint32 * 3)(*grid),
+            block=(ctypes.c_uint32 * 3)(*block),
+            static_shared=image.static_shared_bytes,
+            dynamic_shared=shared_bytes,
+            kernel=name.encode(),
+            arg_bytes=bytes(blob),
+            arg_offsets=(ctypes.c_uint64 * max(1, len(offsets)))(*offsets),
+            num_args=len(offsets),
+            num_arg_bytes=len(blob),
+            ranges=(library.Range * max(1, len(ranges)))(*(library.Range(*r) for r in ranges)),
+            num_ranges=len(ranges),
+        )
+        return int(self._lib.epemu_launch(self.handle, loaded, entry, ctypes.byref(request)))
+
+    def done_ticket(self, rank: int) -> int:
+        return int(self._lib.epemu_done_ticket(self.handle, rank))
+
+    def raise_if_broken(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def run(self, awaited: Sequence[int], *, timeout: float, host_waits: list[str]) -> None:
+        """Runs kernels until one of the awaited tickets (by rank, 0 for none) is done.
+
+        Raises DeadlockError, KernelFault or KernelTimeout; the machine then refuses further work with the same error.
+        """
+        self.raise_if_broken()
+        self._forget_stale()
+        run = _Run(self.handle, (ctypes.c_int64 * self.ranks)(*awaited))
+        deadline = time.monotonic() + timeout
+        _get_runner().submit(run)
+        try:
+            while not run.finished.wait(_POLL_SECONDS):
+                self._show_output()
+                if time.monotonic() > deadline:
+                    self._stop(run)
+        finally:
+            self._stop(run)  # an interrupt ends the kernels before it goes on
+            self._show_output()
+        if run.outcome != library.DONE:
+            report = self._lib.epemu_report(self.handle).decode()
+            self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
+            raise self._error
+
+    def _stop(self, run: _Run) -> None:
+        while not run.finished.is_set():
+            self._lib.epemu_stop(self.handle)
+            run.finished.wait(0.01)
+
+    def _show_output(self) -> None:
+        buffer = ctypes.create_string_buffer(1 << 16)
+        while count := self._lib.epemu_take_output(self.handle, buffer, len(buffer)):
+            sys.stdout.write(buffer.raw[:count].decode(errors="replace"))
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._lib.epemu_destroy(self._handle)
+            self._handle = None
+        if self._copies is not None:
+            self._copies.cleanup()
+            self._copies = None

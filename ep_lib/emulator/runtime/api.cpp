@@ -1,0 +1,167 @@
+// What Python calls, through ctypes (ep_lib/emulator/library.py mirrors these declarations).
+#include <dlfcn.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "machine.hpp"
+
+namespace epemu {
+namespace {
+
+void* reserve(size_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
+void sort_ranges(std::vector<Range>& ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+}
+
+}  // namespace
+
+Machine::Machine(int ranks_, const Settings& settings_)
+    : settings(settings_), random(settings_.seed), num_ranks(ranks_), ranks(ranks_) {
+    heap_shift = 16;
+    // At least one page beyond each heap stays unused: an access past the end never lands in the next rank's heap.
+    while ((size_t{1} << heap_shift) < settings.heap_bytes + 4096) heap_shift++;
+    heap_stride = size_t{1} << heap_shift;
+    heaps_bytes = heap_stride * num_ranks;
+    heap_used = 0;
+    heaps = static_cast<char*>(reserve(heaps_bytes));
+    shared_area = static_cast<char*>(reserve(kSharedSlots * kSharedSlotBytes));
+    for (size_t i = kSharedSlots; i-- > 0;) free_slots.push_back(static_cast<uint32_t>(i));
+}
+
+Machine::~Machine() {
+    for (auto& block : resident)
+        for (Fiber& fiber : block->fibers) release_stack(&fiber, settings.stack_bytes);
+    if (heaps) munmap(heaps, heaps_bytes);
+    if (shared_area) munmap(shared_area, kSharedSlots * kSharedSlotBytes);
+    for (auto& image : images) dlclose(image->handle);
+    release_stack_memory();
+}
+
+}  // namespace epemu
+
+using namespace epemu;
+
+extern "C" {
+
+// Null if the address space for the heaps cannot be had.
+Machine* epemu_create(int ranks, const Settings* settings) {
+    auto* m = new Machine(ranks, *settings);
+    if (m->heaps && m->shared_area) return m;
+    delete m;
+    return nullptr;
+}
+void epemu_destroy(Machine* m) { delete m; }
+
+char* epemu_machine_heap(Machine* m, int rank) { return m->heaps + rank * m->heap_stride; }
+void epemu_set_heap_used(Machine* m, uint64_t bytes) { m->heap_used = bytes; }
+
+// Loads a compiled kernel. The path must be fresh for a second copy with globals of its own. Null: see epemu_error.
+Image* epemu_load_image(Machine* m, const char* path) {
+    void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return nullptr;
+    auto image = std::make_unique<Image>();
+    image->path = path;
+    image->handle = handle;
+    struct link_map* map = nullptr;
+    dlinfo(handle, RTLD_DI_LINKMAP, &map);
+    image->base = map->l_addr;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* data) {
+            auto* image = static_cast<Image*>(data);
+            if (info->dlpi_addr != image->base) return 0;
+            for (int i = 0; i < info->dlpi_phnum; i++) {
+                const auto& p = info->dlpi_phdr[i];
+                if (p.p_type != PT_LOAD) continue;
+                const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
+                image->segments.push_back(
+                    {begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
+            }
+            return 1;
+        },
+        image.get());
+    m->images.push_back(std::move(image));
+    return m->images.back().get();
+}
+const char* epemu_error() { return dlerror(); }
+void* epemu_symbol(Image* image, const char* name) { return dlsym(image->handle, name); }
+
+struct LaunchRequest {
+    int32_t rank;
+    uint32_t grid[3], block[3];
+    uint64_t static_shared, dynamic_shared;
+    const char* kernel;
+    const void* arg_bytes;        // the arguments' values, one after another
+    const uint64_t* arg_offsets;  // where each begins
+    uint64_t num_args, num_arg_bytes;
+    const Range* ranges;
+    uint64_t num_ranges;
+};
+
+// Queues a launch; returns its ticket, which the rank's launches finish in order.
+int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest* r) {
+    auto launch = std::make_unique<Launch>();
+    Rank& rank = m->ranks[r->rank];
+    launch->ticket = ++rank.last_ticket;
+    launch->rank = r->rank;
+    launch->kernel = r->kernel;
+    launch->image = image;
+    launch->entry = reinterpret_cast<Entry>(entry);
+    launch->grid = {r->grid[0], r->grid[1], r->grid[2]};
+    launch->block = {r->block[0], r->block[1], r->block[2]};
+    launch->num_blocks = uint64_t{r->grid[0]} * r->grid[1] * r->grid[2];
+    launch->static_shared = r->static_shared;
+    launch->dynamic_shared = r->dynamic_shared;
+    launch->arg_bytes.resize(r->num_arg_bytes + 16);
+    char* aligned = launch->arg_bytes.data() + (16 - reinterpret_cast<uintptr_t>(launch->arg_bytes.data()) % 16) % 16;
+    if (r->num_arg_bytes) memcpy(aligned, r->arg_bytes, r->num_arg_bytes);
+    for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
+    launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
+    sort_ranges(launch->ranges);
+    rank.queue.push_back(std::move(launch));
+    return rank.last_ticket;
+}
+int64_t epemu_done_ticket(Machine* m, int rank) { return m->ranks[rank].done_ticket; }
+
+// Arrays that kernels of a rank may reach by addresses inside structs, while they are registered.
+void epemu_register(Machine* m, int rank, uint64_t begin, uint64_t end, int writable) {
+    m->ranks[rank].ranges.push_back({begin, end, writable != 0});
+    sort_ranges(m->ranks[rank].ranges);
+}
+void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
+    auto& ranges = m->ranks[rank].ranges;
+    auto it = std::find_if(ranges.begin(), ranges.end(),
+                           [&](const Range& r) { return r.begin == begin && r.end == end; });
+    if (it != ranges.end()) ranges.erase(it);
+}
+
+// Runs kernels until one of the awaited tickets (0: none, by rank) is done. Returns an Outcome; epemu_report says more.
+int epemu_run(Machine* m, const int64_t* awaited) {
+    install_signal_handlers();
+    const Outcome outcome = run(*m, awaited);
+    restore_signal_handlers();
+    return static_cast<int>(m->fault == Fault::kHang ? Outcome::kStopped : outcome);
+}
+const char* epemu_report(Machine* m) { return m->report.c_str(); }
+
+// Moves up to `size` - 1 bytes of what kernels printed to `text`; returns how many. Any thread may call it.
+size_t epemu_take_output(Machine* m, char* text, size_t size) {
+    std::lock_guard<std::mutex> guard(m->output_lock);
+    const size_t n = std::min(size - 1, m->output.size());
+    memcpy(text, m->output.data(), n);
+    text[n] = 0;
+    m->output.erase(0, n);
+    return n;
+}
+
+uint64_t epemu_switches(Machine* m) { return m->switches; }
+uint64_t epemu_now_ns(Machine* m) { return m->now_ns; }
+
+}  // extern "C"

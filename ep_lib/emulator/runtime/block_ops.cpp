@@ -1,0 +1,204 @@
+// What the threads of a block do together: barriers, warp-wide operations, __activemask.
+#include "machine.hpp"
+
+#define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+
+namespace epemu {
+namespace {
+
+constexpr const char* kWarpOpNames[] = {
+    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",
+    "__shfl_xor_sync",   "a vote (__any_sync, __all_sync or __ballot_sync)", "__match_any_sync", "__match_all_sync",
+    "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
+    "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync",
+};
+constexpr const char* kBarrierNames[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and",
+                                         "__syncthreads_or"};
+
+template <class F>
+void for_each_lane(const Warp* warp, uint32_t mask, F f) {
+    for (uint32_t rest = mask; rest; rest &= rest - 1) f(warp->lanes[__builtin_ctz(rest)]);
+}
+
+// The lane whose value a shuffle hands to `lane`, or -1 where CUDA says: your own.
+int shuffle_source(int op, int lane, int arg, int width) {
+    const int segment = lane & ~(width - 1), last = segment + width - 1;
+    int source = lane;
+    switch (op) {
+        case EPEMU_SHFL:
+            source = segment + (arg & (width - 1));
+            break;
+        case EPEMU_SHFL_UP:
+            source = lane - arg < segment ? lane : lane - arg;
+            break;
+        case EPEMU_SHFL_DOWN:
+            source = lane + arg > last ? lane : lane + arg;
+            break;
+        case EPEMU_SHFL_XOR:
+            // CUDA lets a xor reach an earlier segment, never a later one.
+            source = (lane ^ arg) > last ? lane : (lane ^ arg);
+            break;
+    }
+    return source & (kWarpSize - 1);
+}
+
+uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
+    bool first = true;
+    uint32_t total = 0;
+    for_each_lane(warp, mask, [&](const Fiber& f) {
+        const auto v = static_cast<uint32_t>(f.value);
+        const auto sv = static_cast<int32_t>(v), st = static_cast<int32_t>(total);
+        if (first) {
+            total = v;
+        } else {
+            switch (op) {
+                case EPEMU_REDUCE_ADD: total += v; break;
+                case EPEMU_REDUCE_MIN_U32: total = v < total ? v : total; break;
+                case EPEMU_REDUCE_MAX_U32: total = v > total ? v : total; break;
+                case EPEMU_REDUCE_MIN_S32: total = sv < st ? v : total; break;
+                case EPEMU_REDUCE_MAX_S32: total = sv > st ? v : total; break;
+                case EPEMU_REDUCE_AND: total &= v; break;
+                case EPEMU_REDUCE_OR: total |= v; break;
+                case EPEMU_REDUCE_XOR: total ^= v; break;
+            }
+        }
+        first = false;
+    });
+    return total;
+}
+
+// The last lane to arrive computes for all.
+void complete_warp_op(Warp* warp, uint32_t mask, int op) {
+    uint32_t ballot = 0;
+    bool all_equal = true;
+    const uint64_t first_value = warp->lanes[__builtin_ctz(mask)].value;
+    for_each_lane(warp, mask, [&](const Fiber& f) {
+        if (f.value) ballot |= 1u << f.lane;
+        all_equal &= f.value == first_value;
+    });
+    const uint32_t reduced = op >= EPEMU_REDUCE_ADD ? reduce(warp, mask, op) : 0;
+    for_each_lane(warp, mask, [&](Fiber& f) {
+        switch (op) {
+            case EPEMU_WARP_SYNC:
+                f.result = 0;
+                break;
+            case EPEMU_SHFL:
+            case EPEMU_SHFL_UP:
+            case EPEMU_SHFL_DOWN:
+            case EPEMU_SHFL_XOR: {
+                const int source = shuffle_source(op, f.lane, f.arg, f.width);
+                // Reading a lane outside the mask is undefined in CUDA; here it is one's own value.
+                f.result = mask >> source & 1 ? warp->lanes[source].value : f.value;
+                break;
+            }
+            case EPEMU_BALLOT:
+                f.result = ballot;
+                break;
+            case EPEMU_MATCH_ANY: {
+                uint32_t same = 0;
+                for_each_lane(warp, mask, [&](const Fiber& g) { same |= (g.value == f.value ? 1u : 0u) << g.lane; });
+                f.result = same;
+                break;
+            }
+            case EPEMU_MATCH_ALL:
+                f.result = all_equal ? mask : 0;
+                break;
+            default:
+                f.result = reduced;
+        }
+    });
+}
+
+}  // namespace
+
+void barrier_maybe_complete(Block* block) {
+    if (block->arrived != block->live) return;
+    block->barrier_result = block->barrier_count;
+    const int participants = block->arrived;
+    block->arrived = block->barrier_count = 0;
+    for (Fiber& f : block->fibers) {
+        if (f.state != State::kBarrier) continue;
+        switch (f.op) {
+            case EPEMU_BARRIER_AND: f.result = block->barrier_result == participants; break;
+            case EPEMU_BARRIER_OR: f.result = block->barrier_result != 0; break;
+            default: f.result = block->barrier_result;
+        }
+        make_runnable(&f);
+    }
+}
+
+// Called when no lane of the warp can run: the lanes that ask at one place are the converged ones.
+void resolve_activemask(Warp* warp) {
+    const uintptr_t pc = warp->lanes[__builtin_ctz(warp->in_activemask)].pc;
+    uint32_t together = 0;
+    for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { together |= (f.pc == pc ? 1u : 0u) << f.lane; });
+    warp->in_activemask &= ~together;
+    for_each_lane(warp, together, [&](Fiber& f) {
+        f.result = together;
+        make_runnable(&f);
+    });
+}
+
+}  // namespace epemu
+
+using namespace epemu;
+
+extern "C" {
+
+int epemu_syncthreads(int op, int predicate) {
+    Block* block = current->block;
+    Fiber* me = current;
+    me->op = op;
+    block->barrier_count += predicate != 0;
+    block->arrived++;
+    me->state = State::kBarrier;
+    me->what = kBarrierNames[op];
+    me->pc = EPEMU_PC;
+    barrier_maybe_complete(block);
+    switch_to_scheduler();
+    return static_cast<int>(me->result);
+}
+
+uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
+    Fiber* me = current;
+    Warp* warp = me->warp;
+    if (!(mask >> me->lane & 1))
+        raise_fault(Fault::kTrap, EPEMU_PC, 0,
+                    std::string(kWarpOpNames[op]) + " was called by a lane that its mask does not name");
+    me->op = op;
+    me->mask = mask;
+    me->value = value;
+    me->arg = arg;
+    me->width = width;
+    warp->arrived |= 1u << me->lane;
+    bool complete = (warp->arrived & mask) == mask;
+    if (complete)
+        for_each_lane(warp, mask, [&](const Fiber& f) { complete &= f.op == op && f.mask == mask; });
+    if (!complete) {
+        block_current(State::kWarp, kWarpOpNames[op], EPEMU_PC);
+        return me->result;
+    }
+    complete_warp_op(warp, mask, op);
+    warp->arrived &= ~mask;
+    for_each_lane(warp, mask & ~(1u << me->lane), [](Fiber& f) { make_runnable(&f); });
+    const uint64_t result = me->result;
+    maybe_preempt();
+    return result;
+}
+
+uint32_t epemu_activemask() {
+    current->warp->in_activemask |= 1u << current->lane;
+    block_current(State::kActiveMask, "__activemask", EPEMU_PC);
+    return static_cast<uint32_t>(current->result);
+}
+
+const epemu_dim3* epemu_thread_idx() { return &current->thread; }
+const epemu_dim3* epemu_block_idx() { return &current->block->index; }
+const epemu_dim3* epemu_block_dim() { return &current->block->launch->block; }
+const epemu_dim3* epemu_grid_dim() { return &current->block->launch->grid; }
+int epemu_rank() { return current->block->launch->rank; }
+int epemu_num_ranks() { return machine->num_ranks; }
+char* epemu_heap_base(int rank) { return machine->heaps + static_cast<size_t>(rank) * machine->heap_stride; }
+uint64_t epemu_heap_bytes() { return machine->settings.heap_bytes; }
+
+}  // extern "C"

@@ -1,0 +1,122 @@
+// Faults end a run, never the process: checks raise them, and signal handlers catch what no check saw coming.
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "machine.hpp"
+
+namespace epemu {
+namespace {
+
+constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+constexpr int kStopSignal = SIGURG;  // ignored by default, so a late one does no harm
+struct sigaction previous[64];
+pthread_t runner;
+uint64_t switches_at_last_stop;
+
+uintptr_t program_counter(const ucontext_t* context) {
+#if defined(__x86_64__)
+    return context->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+    return context->uc_mcontext.pc;
+#else
+#error "the emulator runs on x86-64 and aarch64"
+#endif
+}
+
+const char* signal_text(int signal) {
+    switch (signal) {
+        case SIGFPE: return "divides an integer by zero";
+        case SIGILL: return "executes an illegal instruction";
+        case SIGTRAP: return "hits a breakpoint";
+        case SIGABRT: return "calls abort()";
+        default: return "touches memory that does not exist";
+    }
+}
+
+void leave(Fault kind, uintptr_t pc, uintptr_t address, const char* text) {
+    machine->fault = kind;
+    machine->faulting = current;
+    machine->fault_pc = pc;
+    machine->fault_address = address;
+    machine->fault_text = text;
+    _longjmp(scheduler_context, 1);
+}
+
+void on_crash(int signal, siginfo_t* info, void* context) {
+    if (!current || !pthread_equal(pthread_self(), runner)) {
+        sigaction(signal, &previous[signal], nullptr);  // not ours: it happens again, for the previous handler
+        if (signal == SIGABRT) raise(signal);
+        return;
+    }
+    // +1: reports look up the instruction before a return address.
+    leave(Fault::kSignal, program_counter(static_cast<ucontext_t*>(context)) + 1,
+          signal == SIGSEGV || signal == SIGBUS ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, signal_text(signal));
+}
+
+// Sent while a stop is wanted. A kernel that calls the runtime sees the request by itself; one that loops without any
+// memory access is taken out of its loop here.
+void on_stop(int, siginfo_t*, void* context) {
+    if (!machine || !current || !pthread_equal(pthread_self(), runner)) return;
+    const uint64_t switches = machine->switches;
+    const bool stuck = switches == switches_at_last_stop;
+    switches_at_last_stop = switches;
+    const uintptr_t pc = program_counter(static_cast<ucontext_t*>(context));
+    if (stuck && machine->stop_request && current->block->launch->image->contains(pc, true))
+        leave(Fault::kHang, pc + 1, 0, "");
+}
+
+}  // namespace
+
+void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string& text) {
+    machine->fault = kind;
+    machine->faulting = current;
+    machine->fault_pc = pc;
+    machine->fault_address = address;
+    machine->fault_text = text;
+    _longjmp(scheduler_context, 1);
+}
+
+void install_signal_handlers() {
+    static char alternate_stack[64 << 10];  // a fiber's stack is too small for a signal frame
+    stack_t stack{};
+    stack.ss_sp = alternate_stack;
+    stack.ss_size = sizeof alternate_stack;
+    sigaltstack(&stack, nullptr);
+    runner = pthread_self();
+    switches_at_last_stop = ~0ull;
+    struct sigaction action{};
+    // SA_NODEFER: the handlers leave by a jump, which does not restore the signal mask.
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    action.sa_sigaction = on_crash;
+    for (int signal : kSignals) sigaction(signal, &action, &previous[signal]);
+    action.sa_sigaction = on_stop;
+    sigaction(kStopSignal, &action, &previous[kStopSignal]);
+}
+
+void restore_signal_handlers() {
+    for (int signal : kSignals) sigaction(signal, &previous[signal], nullptr);
+    sigaction(kStopSignal, &previous[kStopSignal], nullptr);
+}
+
+}  // namespace epemu
+
+extern "C" {
+
+// The thread that runs kernels takes no signals but those above: fibers have no room for other handlers' frames.
+void epemu_prepare_thread() {
+    sigset_t all;
+    sigfillset(&all);
+    for (int signal : epemu::kSignals) sigdelset(&all, signal);
+    sigdelset(&all, epemu::kStopSignal);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+// Asks the run in progress to stop; call again until it has returned.
+void epemu_stop(epemu::Machine* m) {
+    m->stop_request = 1;
+    if (epemu::machine == m) pthread_kill(epemu::runner, epemu::kStopSignal);
+}
+
+}  // extern "C"

@@ -1,0 +1,256 @@
+// The emulator's state: ranks, their heaps, launches, blocks, warps and fibers. One Machine is one world of ranks.
+//
+// One OS thread at a time runs a Machine (Python's worker thread), so nothing here is locked except the text that
+// kernels print, which another thread drains.
+#pragma once
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ep_emulator/abi.h"
+
+namespace epemu {
+
+constexpr int kWarpSize = 32;
+constexpr size_t kSharedSlotBytes = 256 << 10;  // more than the 227 KB that a Hopper block can ask for
+constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over all ranks
+constexpr uint64_t kStackCanary = 0x5ca1ab1e0ddba11ull;
+
+struct Block;
+struct Warp;
+
+// Why a fiber does not run at the moment.
+enum class State : uint8_t {
+    kRunnable,
+    kBarrier,     // __syncthreads
+    kWarp,        // a warp-wide operation
+    kActiveMask,  // __activemask, until no other lane of the warp can still arrive
+    kPolling,     // a polling loop that saw the same values again and again
+    kPrinting,    // text to format on the scheduler's stack
+    kDone,
+};
+
+// What a polling loop looked at. A fiber that loads the same locations again, finds the same values and changed
+// nothing in between cannot leave its loop until someone else stores: it is parked until then.
+struct PollSet {
+    static constexpr int kMax = 8;
+    struct Seen {
+        uintptr_t address;
+        uint64_t value;
+        uint8_t size;
+        uint8_t repeats;  // times seen unchanged
+    };
+    struct Store {
+        uintptr_t address;
+        uint64_t before;
+        uint8_t size;
+    };
+    Seen loads[kMax];
+    Store stores[kMax];
+    uint8_t num_loads;
+    uint8_t num_stores;
+    bool used_clock;  // the loop looks at the time, so time must pass for it
+};
+
+struct Fiber {
+    jmp_buf* context;  // at the top of its stack, where the page is touched anyway
+    Block* block;
+    Warp* warp;
+    char* stack;  // lowest address; null until the fiber first runs
+    epemu_dim3 thread;
+    uint8_t lane;
+    State state;
+    bool started;
+    // the operation that the fiber waits in
+    const char* what;
+    uintptr_t pc;
+    uint32_t mask;
+    int op, arg, width;
+    uint64_t value, result;
+    std::unique_ptr<PollSet> polls;
+    const char* format;
+    va_list* format_args;
+};
+
+struct Warp {
+    Block* block;
+    Fiber* lanes;
+    uint8_t num_lanes;
+    uint32_t runnable, arrived, exited, in_activemask;
+    size_t queue_index;  // position in the run queue while runnable != 0
+};
+
+struct Image {
+    std::string path;
+    void* handle;
+    uintptr_t base;
+    struct Segment {
+        uintptr_t begin, end;
+        bool executable, writable;
+    };
+    std::vector<Segment> segments;
+    bool contains(uintptr_t address, bool executable) const {
+        for (const auto& s : segments)
+            if (address >= s.begin && address < s.end && (!executable || s.executable)) return true;
+        return false;
+    }
+};
+
+using Entry = void (*)(void** args);
+
+struct Range {
+    uintptr_t begin, end;
+    bool writable;
+};
+
+struct Launch {
+    int64_t ticket;
+    int rank;
+    std::string kernel;
+    Image* image;
+    Entry entry;
+    epemu_dim3 grid, block;
+    size_t static_shared, dynamic_shared;
+    std::vector<char> arg_bytes;
+    std::vector<void*> args;
+    std::vector<Range> ranges;  // host arrays this launch may touch, sorted by address
+    uint64_t num_blocks, next_block = 0, finished_blocks = 0;
+};
+
+struct Block {
+    Launch* launch;
+    epemu_dim3 index;
+    int num_threads, live, arrived = 0;
+    char* shared;
+    size_t shared_bytes, slot;
+    int barrier_count = 0;  // predicates that were non-zero in the current __syncthreads_*
+    int barrier_result = 0;
+    int64_t clock = 0;
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    uint64_t id;  // creation order, for deterministic reports
+};
+
+struct Rank {
+    std::deque<std::unique_ptr<Launch>> queue;  // front is the one that runs: one stream a rank
+    int64_t last_ticket = 0, done_ticket = 0;
+    size_t resident_threads = 0;
+    std::vector<Range> ranges;  // arrays registered for the rank's lifetime
+};
+
+enum class Fault { kNone, kBadAddress, kTrap, kAssert, kSignal, kStack, kHang };
+
+struct Settings {
+    uint64_t seed;
+    uint64_t heap_bytes;
+    uint64_t stack_bytes;
+    uint64_t max_resident_threads;  // a rank
+    int preempt_one_in;             // at synchronising operations
+};
+
+// xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64: small, fast, and the same everywhere.
+struct Random {
+    uint64_t s[4];
+    explicit Random(uint64_t seed) {
+        for (auto& word : s) {
+            uint64_t z = (seed += 0x9e3779b97f4a7c15ull);
+            z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+            z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+            word = z ^ (z >> 31);
+        }
+    }
+    static uint64_t rotate(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+    uint64_t next() {
+        const uint64_t result = rotate(s[1] * 5, 7) * 9, t = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= t;
+        s[3] = rotate(s[3], 45);
+        return result;
+    }
+    uint32_t below(uint32_t n) { return static_cast<uint32_t>((next() >> 32) * n >> 32); }
+};
+
+struct Machine {
+    Settings settings;
+    Random random;
+    int num_ranks;
+    char* heaps;  // num_ranks x heap_stride
+    size_t heap_stride, heap_shift, heaps_bytes, heap_used;
+    char* shared_area;
+    std::vector<uint32_t> free_slots;
+    std::vector<Rank> ranks;
+    std::vector<std::unique_ptr<Block>> resident;
+    std::vector<std::unique_ptr<Image>> images;
+    std::vector<Warp*> run_queue;
+    std::unordered_map<uintptr_t, std::vector<Fiber*>> parked;  // by address / 8
+    size_t num_parked = 0;
+    uint64_t progress = 0;  // grows whenever something that others could see happened
+    uint64_t now_ns = 1000000;
+    uint64_t switches = 0, blocks_created = 0;
+
+    Fault fault = Fault::kNone;
+    Fiber* faulting = nullptr;
+    uintptr_t fault_pc = 0, fault_address = 0;
+    std::string fault_text;
+    std::string report;  // JSON for Python
+
+    volatile int stop_request = 0;
+    std::mutex output_lock;
+    std::string output;
+
+    Machine(int ranks, const Settings& settings);
+    ~Machine();
+};
+
+// The fiber that runs now, and its machine; null outside kernels.
+extern Fiber* current;
+extern Machine* machine;
+extern jmp_buf scheduler_context;
+extern int64_t quantum;  // instrumented accesses until the running fiber is preempted
+
+// fiber.cpp
+void switch_to(Fiber* fiber);       // from the scheduler
+void switch_to_scheduler();         // from a fiber
+void release_stack(Fiber* fiber, size_t stack_bytes);
+void release_stack_memory();
+
+// scheduler.cpp
+enum class Outcome { kDone, kDeadlock, kFault, kStopped };
+Outcome run(Machine& m, const int64_t* awaited);  // awaited[rank]: ticket that ends the run, 0 for none
+void make_runnable(Fiber* fiber);
+void block_current(State state, const char* what, uintptr_t pc);
+void yield();                       // switch, staying runnable
+void maybe_preempt();               // at a synchronising operation
+void park(Fiber* fiber);            // until one of the locations it polls changes
+void wake(uintptr_t address);       // polling fibers that look at this location
+void retire(Fiber* fiber);
+
+// block_ops.cpp
+void barrier_maybe_complete(Block* block);
+void resolve_activemask(Warp* warp);
+
+// memory.cpp
+uint64_t read_raw(uintptr_t address, int size);
+void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
+void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc);
+
+// faults.cpp
+[[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string& text);
+void install_signal_handlers();
+void restore_signal_handlers();
+
+// report.cpp
+std::string describe_address(const Machine& m, uintptr_t address);
+void write_report(Machine& m, Outcome outcome);
+
+}  // namespace epemu

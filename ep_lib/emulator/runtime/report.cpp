@@ -1,0 +1,169 @@
+// What happened, as JSON for Python, which adds file names and source lines.
+#include <stdio.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "machine.hpp"
+
+namespace epemu {
+namespace {
+
+std::string quote(const std::string& text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') {
+            out += '\\';
+            out += c;
+        } else if (static_cast<unsigned char>(c) < 0x20) {
+            char escaped[8];
+            snprintf(escaped, sizeof escaped, "\\u%04x", c);
+            out += escaped;
+        } else {
+            out += c;
+        }
+    }
+    return out + '"';
+}
+
+std::string hex(uint64_t value) {
+    char text[20];
+    snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+    return text;
+}
+
+std::string triple(const epemu_dim3& d) {
+    return '[' + std::to_string(d.x) + ',' + std::to_string(d.y) + ',' + std::to_string(d.z) + ']';
+}
+
+// A place in a kernel: its library and the offset in it, which addr2line understands.
+std::string place(const Fiber& f, uintptr_t pc) {
+    const Image* image = f.block->launch->image;
+    return "\"image\":" + quote(image->path) + ",\"offset\":" +
+           std::to_string(image->contains(pc, false) ? pc - 1 - image->base : 0);
+}
+
+std::string thread(const Fiber& f) {
+    const Launch* launch = f.block->launch;
+    return "\"rank\":" + std::to_string(launch->rank) + ",\"block\":" + triple(f.block->index) +
+           ",\"thread\":" + triple(f.thread) + ",\"kernel\":" + quote(launch->kernel);
+}
+
+std::string waits_in(const Machine& m, const Fiber& f) {
+    switch (f.state) {
+        case State::kRunnable:
+            return f.started ? "(still running)" : "(not started)";
+        case State::kPolling: {
+            std::string text = f.what;
+            for (int i = 0; i < f.polls->num_loads; i++) {
+                const auto& load = f.polls->loads[i];
+                text += (i ? ", " : " on ") + describe_address(m, load.address) + " (sees " +
+                        std::to_string(load.value) + ")";
+            }
+            return text;
+        }
+        case State::kWarp:
+            return std::string(f.what) + " (mask " + hex(f.mask) + ", arrived " + hex(f.warp->arrived) + ", exited " +
+                   hex(f.warp->exited) + ")";
+        case State::kBarrier:
+            return std::string(f.what) + " (" + std::to_string(f.block->arrived) + " of " +
+                   std::to_string(f.block->live) + " threads arrived)";
+        default:
+            return f.what;
+    }
+}
+
+std::string waiters(const Machine& m) {
+    // Threads of one rank that wait alike are one entry: its first thread and how many there are.
+    struct Group {
+        const Fiber* first;
+        size_t count;
+    };
+    using Key = std::tuple<int, uint64_t, uintptr_t, int>;
+    std::map<Key, Group> groups;
+    std::vector<const Block*> blocks;
+    for (const auto& b : m.resident) blocks.push_back(b.get());
+    std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->id < b->id; });
+    for (const Block* block : blocks)
+        for (const Fiber& f : block->fibers) {
+            if (f.state == State::kDone) continue;
+            const uintptr_t address = f.state == State::kPolling ? f.polls->loads[0].address : 0;
+            const uintptr_t pc = f.state == State::kRunnable ? 0 : f.pc;
+            auto [it, added] =
+                groups.try_emplace({block->launch->rank, address, pc, static_cast<int>(f.state)}, Group{&f, 0});
+            it->second.count++;
+        }
+    std::vector<Group> ordered;
+    for (const auto& entry : groups) ordered.push_back(entry.second);
+    std::stable_sort(ordered.begin(), ordered.end(), [](const Group& a, const Group& b) {
+        return a.first->block->launch->rank < b.first->block->launch->rank;
+    });
+    std::string out = "[";
+    for (const Group& g : ordered) {
+        const Fiber& f = *g.first;
+        if (out.size() > 1) out += ',';
+        out += "{" + thread(f) + ",\"count\":" + std::to_string(g.count) + ",\"what\":" + quote(waits_in(m, f)) +
+               ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->loads[0].address) : "null") +
+               "," + place(f, f.state == State::kRunnable ? 0 : f.pc) + "}";
+    }
+    return out + "]";
+}
+
+constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "signal", "stack", "hang"};
+
+}  // namespace
+
+std::string describe_address(const Machine& m, uintptr_t address) {
+    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m.heaps);
+    if (in_heaps < m.heaps_bytes) {
+        const uintptr_t offset = in_heaps & (m.heap_stride - 1);
+        std::string text = "rank " + std::to_string(in_heaps >> m.heap_shift) + " heap+" + hex(offset);
+        if (offset >= m.settings.heap_bytes)
+            text += ", past the end of the symmetric heap (" + std::to_string(m.settings.heap_bytes) + " bytes)";
+        else if (offset >= m.heap_used)
+            text += ", where nothing is allocated (" + std::to_string(m.heap_used) + " bytes of the heap are in use)";
+        return text;
+    }
+    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m.shared_area);
+    if (in_shared < kSharedSlots * kSharedSlotBytes) {
+        const size_t slot = in_shared / kSharedSlotBytes, offset = in_shared % kSharedSlotBytes;
+        for (const auto& block : m.resident)
+            if (block->slot == slot)
+                return "shared memory+" + hex(offset) + " of rank " + std::to_string(block->launch->rank) + " block " +
+                       std::to_string(block->index.x) + ", which has " + std::to_string(block->shared_bytes) +
+                       " bytes (static " + std::to_string(block->launch->static_shared) + " + dynamic " +
+                       std::to_string(block->launch->dynamic_shared) + ")";
+        return "shared memory that belongs to no block";
+    }
+    if (address < 4096) return hex(address) + ", a null pointer";
+    for (const Rank& rank : m.ranks)
+        for (const auto& launch : rank.queue)
+            for (const Range& r : launch->ranges)
+                if (address >= r.begin && address < r.end)
+                    return hex(address) + ", in an array of rank " + std::to_string(launch->rank) +
+                           (r.writable ? "" : " that is read-only");
+    const Range* nearest = nullptr;
+    if (current)
+        for (const Range& r : current->block->launch->ranges)
+            if (address >= r.end && (!nearest || r.end > nearest->end)) nearest = &r;
+    if (nearest && address - nearest->end < (1 << 20))
+        return hex(address) + ", " + std::to_string(address - nearest->end) + " bytes past the end of an array of " +
+               std::to_string(nearest->end - nearest->begin) + " bytes that was passed to the kernel";
+    return hex(address) + ", which is in no heap, no shared memory and no array passed to the kernel";
+}
+
+void write_report(Machine& m, Outcome outcome) {
+    std::string out = "{";
+    if (outcome == Outcome::kFault && m.fault == Fault::kHang) outcome = Outcome::kStopped;
+    const char* names[] = {"done", "deadlock", "fault", "stopped"};
+    out += "\"outcome\":" + quote(names[static_cast<int>(outcome)]);
+    if (m.faulting)
+        out += ",\"fault\":{\"kind\":" + quote(kFaultNames[static_cast<int>(m.fault)]) + ",\"text\":" +
+               quote(m.fault_text) + ",\"address\":" + std::to_string(m.fault_address) + "," + thread(*m.faulting) +
+               "," + place(*m.faulting, m.fault_pc) + "}";
+    out += ",\"waiters\":" + waiters(m) + "}";
+    m.report = out;
+}
+
+}  // namespace epemu

@@ -1,0 +1,66 @@
+"""From a place in a compiled kernel to the line of source that a person wrote."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_BUILTINS = _PACKAGE / "emulator"
+_DEVICE_HEADERS = _PACKAGE / "device"
+
+
+@dataclass(frozen=True)
+class Place:
+    """``location`` is ``file:line`` (empty if unknown), ``source`` the text of that line without indentation."""
+
+    location: str = ""
+    source: str = ""
+
+
+def _frames(image: str, offset: int) -> list[tuple[Path, int]]:
+    """Source positions at an offset, innermost first, with the functions that were inlined there."""
+    command = ["addr2line", "-i", "-e", image, hex(offset)]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    frames = []
+    for line in text.splitlines():
+        file, _, number = line.partition(" (discriminator")[0].rpartition(":")
+        if file not in ("", "??") and number.isdigit() and number != "0":
+            frames.append((Path(file), int(number)))
+    return frames
+
+
+def _inside(file: Path, directory: Path) -> bool:
+    return file.resolve().is_relative_to(directory)
+
+
+def _short(file: Path) -> str:
+    """Relative to the working directory where that is shorter to read."""
+    try:
+        return str(file.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def find(image: str, offset: int) -> Place:
+    """The line of the kernel that led to this place; ep_lib's own headers are named as the way there."""
+    if not offset:
+        return Place()
+    frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
+    if not frames:
+        return Place()
+    users = [f for f in frames if not _inside(f[0], _DEVICE_HEADERS)]
+    file, line = users[0] if users else frames[0]
+    location = f"{_short(file)}:{line}"
+    if users and frames[0] != users[0]:
+        inner, inner_line = frames[0]
+        location += f" (in <ep/{inner.name}>:{inner_line})"
+    linecache.checkcache(str(file))
+    return Place(location, linecache.getline(str(file), line).strip())
