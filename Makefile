@@ -1,0 +1,92 @@
+# The workshop's commands. `make lab` and `make test` are all that a learner and a developer need; `make help` lists the
+# rest. Everything is installed into .venv and into pip's and ep_lib's caches, nothing anywhere else.
+#
+#   PYTHON=python3.12     which Python makes the environment (default: the first of python3, 3.13, 3.12, 3.11 that fits)
+#   LAB=0                 `make lab` stops before it starts JupyterLab
+#   CUDA=cuda12|cuda13|   which GPU packages come along (default: what the driver offers; empty: none)
+#   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (see the README)
+#   PIP_FLAGS=...         more words for pip install
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+LAB ?= 1
+TORCH_INDEX ?=
+PIP_FLAGS ?=
+PYTEST_FLAGS ?= -n 2
+
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && exit; done; echo python3)
+endif
+ifndef CUDA
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\)\..*/\1/p' | \
+	sed -n -e 's/^12$$/cuda12/p' -e 's/^1[3-9]$$/cuda13/p')
+endif
+
+comma := ,
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check --constraint .ci/constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
+CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks \
+	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
+
+# A stamp a set of packages, remade when what should be installed changes.
+VENV_MADE := $(VENV)/.made
+LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
+TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
+
+.PHONY: help lab demo test lint format check-machine clean distclean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+lab: $(LAB_INSTALLED)  ## set up, look at the machine, run the demo, open the notebooks
+	"$(PY)" -m ep_lib doctor
+	"$(PY)" -m ep_lib demo
+ifeq ($(LAB),0)
+	@echo "Ready. \`make lab\` opens the notebooks (LAB=0 stopped before that)."
+else
+	"$(PY)" -m ep_lib lab
+endif
+
+demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
+	"$(PY)" -m ep_lib demo
+
+test: lint  ## lint, types and the whole test suite, compile checks and notebooks included
+	"$(PY)" -m pytest $(PYTEST_FLAGS)
+
+lint: $(TEST_INSTALLED)  ## format and type checks only
+	"$(PY)" -m ruff check .
+	"$(PY)" -m ruff format --check .
+	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" --dry-run -Werror
+	"$(PY)" -m mypy
+
+format: $(TEST_INSTALLED)  ## rewrite the sources in the house style
+	"$(PY)" -m ruff check --fix .
+	"$(PY)" -m ruff format .
+	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" -i
+
+check-machine:
+	@sh .ci/preflight.sh "$(PYTHON)"
+
+$(VENV_MADE): | check-machine
+	"$(PYTHON)" -m venv "$(VENV)"
+	@touch "$@"
+
+$(LAB_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
+	$(PIP) --editable '.[lab$(if $(CUDA),$(comma)$(CUDA))]'
+	@touch "$@"
+
+# Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
+$(TEST_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
+	$(PIP) --editable '.[lab,mpi,test,$(or $(CUDA),nvrtc)]'
+	@touch "$@"
+
+clean:  ## remove what the tools left; the environment and compiled kernels stay
+	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environment as well
+	rm -rf "$(VENV)"

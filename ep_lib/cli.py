@@ -1,0 +1,127 @@
+"""The command line: ``ep-lib doctor | demo | grade | lab``.
+
+A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
+command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
+
+Exit codes: 0 done; 1 an error of ep_lib (said in one paragraph on stderr) or a command's own "no"; 2 wrong usage;
+130 interrupted. ``EP_LIB_DEBUG=1`` shows tracebacks instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol, cast
+
+from ep_lib.config import Config
+from ep_lib.errors import EpError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class Command(Protocol):
+    """What a command's module offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    module: str
+    summary: str
+
+    def exists(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+
+_COMMANDS = (
+    _Entry("doctor", "ep_lib.workshop.doctor", "what this machine can do, and the next step for what is missing"),
+    _Entry("demo", "ep_lib.workshop.demo", "train a small mixture-of-experts model and run it across ranks"),
+    _Entry("grade", "ep_lib.workshop.grade_cli", "check your piece of an exercise with the hidden tests"),
+    _Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),
+)
+
+
+def build_parser(selected: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; only ``selected`` gets its arguments, since that imports the command's module."""
+    parser = argparse.ArgumentParser(
+        prog="ep-lib",
+        description="A workshop on GPU-initiated communication, and the expert-parallel library that it builds.",
+        epilog="`ep-lib COMMAND --help` says more. Settings: the EP_LIB_* variables listed in ep_lib/config.py.",
+    )
+    parser.add_argument("--version", action="version", version=f"ep-lib {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for entry in _COMMANDS:
+        if not entry.exists():
+            continue
+        description = entry.summary[0].upper() + entry.summary[1:] + "."
+        sub = commands.add_parser(entry.name, help=entry.summary, description=description)
+        if entry.name == selected:
+            module = cast(Command, importlib.import_module(entry.module))
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; ``argv`` is ``sys.argv[1:]`` by default."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # The top-level options take no value, so the first word without a dash is the command.
+    selected = next((word for word in words if not word.startswith("-")), None)
+    try:
+        Config.from_environment()  # a bad EP_LIB_* value is said once, here, and not deep inside a run
+        args = build_parser(selected).parse_args(words)
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) went away: what it did not read is no error. Keep the interpreter's flush quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except EpError as error:
+        if _debug():
+            raise
+        _say(str(error))
+        return EXIT_ERROR
+    except ImportError as error:
+        if _debug():
+            raise
+        missing = error.name or str(error)
+        _say(
+            f"the command {selected!r} needs the Python package {missing!r}, which cannot be imported here ({error}). "
+            "`ep-lib doctor` names the one thing to install; EP_LIB_DEBUG=1 shows where it was needed"
+        )
+        return EXIT_ERROR
+
+
+def _debug() -> bool:
+    return os.environ.get("EP_LIB_DEBUG", "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _say(message: str) -> None:
+    """One paragraph on stderr, wrapped for people; lines that the message breaks itself (source, lists) stay."""
+    lines = [textwrap.fill(line, width=110, subsequent_indent="  ") for line in f"ep-lib: {message}".splitlines()]
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _version() -> str:
+    try:
+        return version("ep-lib")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

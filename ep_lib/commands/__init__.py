@@ -1,0 +1,1 @@
+"""Commands of ``ep-lib`` that are too thin for a module elsewhere."""

@@ -1,0 +1,66 @@
+"""``ep-lib lab``: JupyterLab on the workshop's notebooks, for this machine only (localhost, token on)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from ep_lib.config import Config
+from ep_lib.errors import ArgumentError, BackendUnavailable
+
+FIRST_NOTEBOOK = "00_start_here.ipynb"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("notebook", nargs="?", default=FIRST_NOTEBOOK, help="which notebook (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8888, help="the first port to try (default: %(default)s)")
+    parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise BackendUnavailable(
+            f"JupyterLab is not installed for this Python: run `{sys.executable} -m pip install 'jupyterlab>=4.2,<5'`"
+        )
+    root = workshop_root()
+    command = server_command(find_notebook(root, args.notebook), root, port=args.port, browser=not args.no_browser)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # in our place, so that Ctrl-C reaches the server and nobody else
+
+
+def workshop_root() -> Path:
+    """The checkout that holds notebooks/: $EP_LIB_WORKSHOP, the source tree of ep_lib, or the current directory."""
+    chosen = Config.from_environment().workshop
+    candidates = [chosen] if chosen else [Path(__file__).resolve().parents[2], Path.cwd()]
+    for root in candidates:
+        if (root / "notebooks").is_dir():
+            return root
+    looked = " or ".join(str(root) for root in candidates)
+    raise ArgumentError(
+        f"no notebooks/ in {looked}: run `ep-lib lab` inside a clone of the workshop, or set EP_LIB_WORKSHOP to one"
+    )
+
+
+def find_notebook(root: Path, name: str) -> Path:
+    """The notebook called ``name`` in ``root/notebooks``; a number is enough (``01``). Raises ArgumentError."""
+    folder = root / "notebooks"
+    everything = sorted(path for path in folder.glob("*.ipynb"))
+    matches = [path for path in everything if name in (path.name, path.stem, path.name.split("_")[0], str(path))]
+    if len(matches) != 1:
+        names = ", ".join(path.stem for path in everything) or "none yet"
+        raise ArgumentError(f"there is no notebook {name!r} in {folder}; there are: {names}")
+    return matches[0]
+
+
+def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> list[str]:
+    """The JupyterLab command: bound to localhost, with its random token, rooted in the checkout."""
+    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    command += [f"--ServerApp.root_dir={root}"]
+    if not browser:
+        command.append("--no-browser")
+    if os.geteuid() == 0:  # containers; still localhost and token only
+        command.append("--allow-root")
+    return [*command, str(notebook)]

@@ -1,0 +1,152 @@
+"""Every environment variable that ep_lib reads, in one place.
+
+===================  ===============================================================  =======================
+variable             meaning                                                          when it is not set
+===================  ===============================================================  =======================
+EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``
+EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``~/.cache/ep_lib``
+EP_LIB_CXX           the C++ compiler of the emulator: a name or a path               g++, then clang++
+EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sentence   ``0``
+EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
+EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0          ``0``
+EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
+EP_LIB_WORKSHOP      the checkout with notebooks/, exercises/ and solutions/          found from ep_lib itself
+===================  ===============================================================  =======================
+
+An argument in code (``spawn(..., seed=3)``) always wins over the variable. A variable that is set to the empty string
+counts as not set. A bad value is an :class:`~ep_lib.errors.ArgumentError` that names the variable and the value.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ep_lib.errors import ArgumentError
+
+BACKENDS = ("emulator", "cuda")
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of this process; make one with :meth:`from_environment`.
+
+    ``heap_bytes`` is in bytes and ``timeout_s`` in seconds; None means that the backend chooses.
+    """
+
+    cache_dir: Path
+    backend: str = "emulator"
+    cxx: str | None = None
+    debug: bool = False
+    heap_bytes: int | None = None
+    seed: int = 0
+    timeout_s: float | None = None
+    workshop: Path | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """Read ``environment`` (``os.environ`` by default). Raises ArgumentError for a value that cannot work."""
+        env = os.environ if environment is None else environment
+        return cls(
+            cache_dir=_cache_dir(env),
+            backend=_backend(env),
+            cxx=_text(env, "EP_LIB_CXX"),
+            debug=_flag(env, "EP_LIB_DEBUG"),
+            heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
+            seed=_seed(env),
+            timeout_s=_seconds(env, "EP_LIB_TIMEOUT_S"),
+            workshop=_workshop(env),
+        )
+
+
+def parse_size(text: str) -> int:
+    """Bytes in ``text``: ``1024``, ``512M``, ``1.5 GiB``; K, M, G, T are powers of 1024. Raises ArgumentError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ArgumentError(f"{text!r} is not a size; write bytes (268435456) or a number with K, M or G (256M)")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _text(env: Mapping[str, str], name: str) -> str | None:
+    return env.get(name, "").strip() or None
+
+
+def _refuse(name: str, value: str, wanted: str) -> ArgumentError:
+    return ArgumentError(f"the environment variable {name} is {value!r}; it must be {wanted}")
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    text = _text(env, "EP_LIB_CACHE_DIR")
+    if text is not None:
+        path = Path(text).expanduser()
+        if path.exists() and not path.is_dir():
+            raise _refuse("EP_LIB_CACHE_DIR", text, "a directory, or a path where one can be made; this is a file")
+        return path.absolute()
+    base = _text(env, "XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ep_lib"
+
+
+def _workshop(env: Mapping[str, str]) -> Path | None:
+    text = _text(env, "EP_LIB_WORKSHOP")
+    if text is None:
+        return None
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise _refuse("EP_LIB_WORKSHOP", text, "the directory of a checkout; there is no such directory")
+    return path
+
+
+def _backend(env: Mapping[str, str]) -> str:
+    text = _text(env, "EP_LIB_BACKEND") or "emulator"
+    if text not in BACKENDS:
+        raise _refuse("EP_LIB_BACKEND", text, "'emulator' (any Linux machine) or 'cuda' (NVIDIA GPUs)")
+    return text
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = (_text(env, name) or "0").lower()
+    if text not in _TRUE | _FALSE:
+        raise _refuse(name, text, "1 or 0")
+    return text in _TRUE
+
+
+def _size(env: Mapping[str, str], name: str) -> int | None:
+    text = _text(env, name)
+    if text is None:
+        return None
+    try:
+        size = parse_size(text)
+    except ArgumentError:
+        size = 0
+    if size <= 0:
+        raise _refuse(name, text, "a size above zero: bytes (268435456) or a number with K, M or G (256M)")
+    return size
+
+
+def _seed(env: Mapping[str, str]) -> int:
+    text = _text(env, "EP_LIB_SEED") or "0"
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise _refuse("EP_LIB_SEED", text, "a whole number from 0 to 2**63 - 1")
+    return int(text)
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float | None:
+    text = _text(env, name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise _refuse(name, text, "a number of seconds above zero, such as 10 or 0.5")
+    return seconds

@@ -1,0 +1,281 @@
+"""``ep-lib doctor``: what this machine can do, and the one next step for each thing that is missing.
+
+Every finding comes from trying: the emulator runs a two-rank kernel, NVRTC compiles one, mpiexec starts two ranks. Each
+trial is a process of its own with a time limit (:mod:`ep_lib.workshop.probes`), so that a library which crashes while
+it loads is a finding, and not the doctor's end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Literal
+
+from ep_lib.errors import EpError
+from ep_lib.jit import toolkit
+from ep_lib.workshop import trials
+from ep_lib.workshop.trials import (
+    Facts,
+    Probe,
+    Smi,
+    any_installed,
+    count,
+    install_system,
+    installed,
+    nvidia_smi,
+    pip,
+    probe_mpi,
+    python_m,
+)
+
+Status = Literal["ok", "missing", "broken"]
+
+NO_GPU = "nothing to do for the workshop, which needs no GPU; on a host with an NVIDIA driver run this again"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. ``next_step`` is empty exactly where ``status`` is "ok"."""
+
+    name: str
+    status: Status
+    detail: str
+    next_step: str = ""
+    needed: bool = False  # the workshop does not work without it
+    facts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    findings: tuple[Finding, ...]
+
+    @property
+    def workshop_works(self) -> bool:
+        return all(finding.status == "ok" for finding in self.findings if finding.needed)
+
+    def as_json(self) -> str:
+        return json.dumps(
+            {"workshop_works": self.workshop_works, "findings": [asdict(f) for f in self.findings]}, indent=2
+        )
+
+    def as_text(self) -> str:
+        width = max(len(finding.name) for finding in self.findings)
+        lines = []
+        for f in self.findings:
+            lines.append(f"{f.status:>8}  {f.name:<{width}}  {f.detail}")
+            if f.next_step:
+                lines.append(f"{'':>8}  {'':<{width}}  -> {f.next_step}")
+        ok = "The workshop works on this machine." if self.workshop_works else "The workshop does not work here yet."
+        missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
+        tail = f" To mend: {', '.join(missing)} (see the arrows above)." if missing else ""
+        return "\n".join([*lines, "", ok + tail])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    report = examine()
+    print(report.as_json() if args.json else report.as_text())
+    return 0 if report.workshop_works else 1
+
+
+def examine() -> Report:
+    """Try everything at once (a few processes) and report in a fixed order. Takes seconds; raises nothing."""
+    jobs: dict[str, Callable[[], Probe]] = {
+        name: lambda name=name: trials.probe([sys.executable], name)  # type: ignore[misc]
+        for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
+    }
+    jobs["mpi"] = probe_mpi
+    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
+        running = {name: pool.submit(job) for name, job in jobs.items()}
+        smi = nvidia_smi()
+        result = {name: future.result() for name, future in running.items()}
+    gpus = _gpus(result["cupy"], smi)
+    has_gpu = bool(gpus.facts.get("gpus"))
+    return Report(
+        (
+            _python(),
+            _compiler(),
+            _emulator(result["emulator"]),
+            _jupyter(result["jupyter"]),
+            _torch(result["torch"]),
+            _cupy(result["cupy"], smi),
+            _nvrtc(result["nvrtc"]),
+            gpus,
+            _p2p(gpus),
+            _nvshmem(has_gpu, smi),
+            _nixl(result["nixl"], smi),
+            _mpi(result["mpi"]),
+        )
+    )
+
+
+# Findings, in the order of the report
+
+
+def _python() -> Finding:
+    detail = f"{platform.python_version()} at {sys.executable}, {os.cpu_count()} CPUs, {platform.machine()}"
+    facts: Facts = {
+        "version": platform.python_version(),
+        "executable": sys.executable,
+        "cpus": os.cpu_count(),
+        "ep_lib": installed("ep-lib"),
+        "numpy": installed("numpy"),
+        "system": platform.platform(),
+    }
+    if sys.platform != "linux":
+        step = "run it on Linux, in WSL 2, or in a Linux container"
+        return Finding("Python", "broken", f"{detail}: the emulator runs on Linux only", step, needed=True, facts=facts)
+    return Finding("Python", "ok", detail, needed=True, facts=facts)
+
+
+def _compiler() -> Finding:
+    try:
+        found = toolkit.find_compiler()
+    except (EpError, OSError) as error:  # OSError: a cache directory that cannot be written
+        return Finding("C++ compiler", "missing", str(error), install_system("g++", "gcc-c++"), needed=True)
+    first = found.identity.splitlines()[0] if found.identity else "version unknown"
+    facts = {"path": found.path, "version": first}
+    return Finding("C++ compiler", "ok", f"{found.path}: {first}", needed=True, facts=facts)
+
+
+def _emulator(tried: Probe) -> Finding:
+    name = "emulator"
+    if tried.error:
+        step = f"see the whole error: {python_m('ep_lib.workshop.probes', 'emulator')}"
+        return Finding(name, "broken", tried.error, step, needed=True)
+    detail = "compiled a CUDA kernel for the CPU and ran it on two ranks, which wrote into each other's memory"
+    return Finding(name, "ok", detail, needed=True, facts=tried.facts)
+
+
+def _jupyter(tried: Probe) -> Finding:
+    name = "JupyterLab"
+    install = pip("'jupyterlab>=4.2,<5'", "'ipywidgets>=8.1,<9'", "ipykernel", "matplotlib")
+    if tried.missing:
+        return Finding(name, "missing", f"{tried.missing} is not installed; the notebooks need it", install)
+    if tried.error:
+        return Finding(name, "broken", tried.error, f"{install} --force-reinstall")
+    if not tried.facts.get("same_python", True):
+        step = python_m("ipykernel", "install", "--sys-prefix")
+        detail = f"its Python kernel is another Python: {tried.facts['kernel']}"
+        return Finding(name, "broken", detail, step, facts=tried.facts)
+    return Finding(name, "ok", f"{tried.facts['version']}, kernels run this Python", facts=tried.facts)
+
+
+def _torch(tried: Probe) -> Finding:
+    if tried.missing:
+        return Finding("torch", "missing", "the demo's language model needs it", pip("'torch>=2.6,<3'"))
+    if tried.error:
+        return Finding("torch", "broken", tried.error, pip("--force-reinstall", "'torch>=2.6,<3'"))
+    cuda = tried.facts["cuda"]
+    built = f"built for CUDA {cuda}, {count(tried.facts['gpus'], 'GPU')} usable" if cuda else "CPU build"
+    return Finding("torch", "ok", f"{tried.facts['version']}, {built}", facts=tried.facts)
+
+
+def _cupy(tried: Probe, smi: Smi) -> Finding:
+    package = f"'cupy-cuda{smi.cuda_major}x>=14,<15'"
+    if tried.missing:
+        detail = "the cuda backend and the compile check for GPUs need it"
+        return Finding("CuPy", "missing", detail, pip(package))
+    if tried.error:
+        step = f"remove every CuPy and install one: {python_m('pip', 'list')} shows them, then {pip(package)}"
+        return Finding("CuPy", "broken", tried.error, step)
+    detail = f"{tried.facts['version']}, for CUDA {tried.facts['runtime']}"
+    return Finding("CuPy", "ok", detail, facts={k: tried.facts[k] for k in ("version", "runtime")})
+
+
+def _nvrtc(tried: Probe) -> Finding:
+    name = "NVRTC"
+    major = "12" if installed("cupy-cuda12x") else "13"
+    package = "nvidia-cuda-nvrtc-cu12" if major == "12" else "'nvidia-cuda-nvrtc>=13.0,<14'"
+    if tried.missing:
+        detail = "compiles kernels for GPUs through CuPy, which is missing"
+        return Finding(name, "missing", detail, pip("'cupy-cuda13x>=14,<15'", "'nvidia-cuda-nvrtc>=13.0,<14'"))
+    if tried.error and not any_installed("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        return Finding(name, "missing", tried.error, pip(package))
+    if tried.error:
+        step = f"see the whole error: {python_m('ep_lib.workshop.probes', 'nvrtc')}"
+        return Finding(name, "broken", tried.error, step)
+    detail = f"{tried.facts['version']}, compiled a kernel for {', '.join(tried.facts['targets'])}"
+    return Finding(name, "ok", detail, facts=tried.facts)
+
+
+def _gpus(tried: Probe, smi: Smi) -> Finding:
+    gpus = tried.facts.get("gpus", [])
+    facts: Facts = {"driver": smi.driver or tried.facts.get("driver", ""), "gpus": gpus, "p2p": tried.facts.get("p2p")}
+    if gpus:
+        names = sorted({gpu["name"] for gpu in gpus})
+        detail = ", ".join(f"{sum(gpu['name'] == name for gpu in gpus)} x {name}" for name in names)
+        return Finding("GPUs", "ok", f"{detail}, driver {facts['driver'] or 'unknown'}", facts=facts)
+    if smi.error:
+        step = "the driver itself is at fault: `nvidia-smi` must work first (often a reboot after an upgrade)"
+        return Finding("GPUs", "broken", f"nvidia-smi fails: {smi.error}", step, facts=facts)
+    if smi.gpus:
+        facts["gpus"] = [{"name": name} for name in smi.gpus]
+        why = tried.error or tried.facts.get("reason") or "CuPy is missing"
+        detail = f"{count(len(smi.gpus), 'GPU')} ({smi.gpus[0]}), which CuPy cannot use: {why}"
+        step = pip(f"'cupy-cuda{smi.cuda_major}x>=14,<15'")
+        return Finding("GPUs", "broken", detail, step, facts=facts)
+    return Finding("GPUs", "missing", "no NVIDIA GPU or driver; the emulator stands in", NO_GPU, facts=facts)
+
+
+def _p2p(gpus: Finding) -> Finding:
+    name = "peer access"
+    matrix = gpus.facts.get("p2p") or []
+    if len(matrix) < 2:
+        return Finding(name, "missing", f"GPUs that write to each other need two of them; {len(matrix)} usable", NO_GPU)
+    apart = [(a, b) for a, row in enumerate(matrix) for b, yes in enumerate(row) if not yes]
+    if apart:
+        pairs = ", ".join(f"{a}->{b}" for a, b in apart[:8]) + (" ..." if len(apart) > 8 else "")
+        detail = f"no direct access for {len(apart)} of {len(matrix) * (len(matrix) - 1)} pairs: {pairs}"
+        step = "`nvidia-smi topo -m` shows why; pick GPUs of one group with CUDA_VISIBLE_DEVICES"
+        return Finding(name, "broken", detail, step, facts={"matrix": matrix})
+    return Finding(name, "ok", f"all {len(matrix)} GPUs reach each other directly", facts={"matrix": matrix})
+
+
+def _nvshmem(has_gpu: bool, smi: Smi) -> Finding:
+    for package in ("nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"):
+        found = installed(package)
+        if found is None:
+            continue
+        libraries = [f for f in distribution(package).files or [] if f.name.startswith("libnvshmem_host.so")]
+        if not any(Path(str(f.locate())).exists() for f in libraries):
+            detail = f"{package} {found} is installed, but its libnvshmem_host.so is gone"
+            return Finding("NVSHMEM", "broken", detail, pip("--force-reinstall", "--no-deps", package))
+        return Finding("NVSHMEM", "ok", f"{found} ({package})", facts={"version": found, "package": package})
+    install = pip(f"'nvidia-nvshmem-cu{smi.cuda_major}>=3.4.5,<4'")
+    step = install if has_gpu else f"none here, it needs a GPU; on a GPU host: {install}"
+    return Finding("NVSHMEM", "missing", "not installed", step)
+
+
+def _nixl(tried: Probe, smi: Smi) -> Finding:
+    # --no-deps: the package's own requirements pull both CUDA variants and a CUDA build of torch.
+    install = pip("--no-deps", "'nixl>=1.5,<2'", f"'nixl-cu{smi.cuda_major}>=1.5,<2'")
+    if tried.missing:
+        return Finding("NIXL", "missing", "not installed", install)
+    if tried.error:
+        return Finding("NIXL", "broken", tried.error, install + " --force-reinstall")
+    plugins = ", ".join(tried.facts["plugins"]) or "none"
+    return Finding("NIXL", "ok", f"{tried.facts['version']}, plugins: {plugins}", facts=tried.facts)
+
+
+def _mpi(tried: Probe) -> Finding:
+    if tried.missing == "mpiexec":
+        return Finding("MPI", "missing", "mpi4py is there, mpiexec is not", pip("mpich"))
+    if tried.missing:
+        return Finding("MPI", "missing", f"{tried.missing} is not installed", pip("mpi4py", "mpich"))
+    if tried.error or tried.facts["ranks"] != 2:
+        detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI of mpi4py"
+        step = f"use one MPI for both: {pip('--force-reinstall', '--no-cache-dir', 'mpi4py', 'mpich')}"
+        return Finding("MPI", "broken", detail, step, facts=tried.facts)
+    return Finding("MPI", "ok", f"mpiexec started two ranks; {tried.facts['library']}", facts=tried.facts)

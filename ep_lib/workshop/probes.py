@@ -1,0 +1,152 @@
+"""What ``ep-lib doctor`` tries out, each in a process of its own: ``python -m ep_lib.workshop.probes NAME``.
+
+A probe prints one JSON object and exits with 0. ``{"missing": what}`` says that something is not installed. A probe
+catches nothing else: a library that raises or crashes while it loads is what the doctor wants to see, and it shows the
+last line of the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+
+# Two ranks greet each other: a store to the peer's memory, a release of its flag, an acquire of one's own.
+HELLO_KERNEL = """
+#include <ep/memory.cuh>
+#include <ep/peer.cuh>
+
+extern "C" __global__ void doctor_hello(uint64_t* box, uint64_t* flag) {
+    const int peer = (ep::rank() + 1) % ep::num_ranks();
+    ep::peer_ptr(box, peer)[0] = 100 + static_cast<uint64_t>(ep::rank());
+    ep::st_release_sys_u64(ep::peer_ptr(flag, peer), 1);
+    while (ep::ld_acquire_sys_u64(flag) != 1) {
+    }
+}
+"""
+
+
+def emulator() -> Facts:
+    """Compiles a kernel for the CPU and runs it on two ranks."""
+    import numpy as np
+
+    import ep_lib
+
+    kernel = ep_lib.Kernel.from_source(HELLO_KERNEL, "doctor_hello", filename="doctor_hello.cu")
+
+    def main(rank: ep_lib.Rank) -> int:
+        box = rank.symmetric((1,), np.uint64)
+        flag = rank.symmetric((1,), np.uint64)
+        kernel.launch(rank, 1, 1, box, flag)
+        return int(rank.to_host(box)[0])
+
+    got = ep_lib.spawn(main, ranks=2, backend="emulator", timeout=20.0)
+    if got != [101, 100]:
+        raise RuntimeError(f"two ranks exchanged the values {got} where [101, 100] was right")
+    return {"ranks": 2, "values": got}
+
+
+def nvrtc() -> Facts:
+    """Compiles the same kernel for GPUs; no GPU is needed for that."""
+    if importlib.util.find_spec("cupy") is None:
+        return {"missing": "cupy"}
+    from cupy.cuda import nvrtc as compiler
+
+    from ep_lib.jit import Kernel
+
+    major, minor = compiler.getVersion()
+    kernel = Kernel.from_source(HELLO_KERNEL, "doctor_hello", filename="doctor_hello.cu")
+    targets = ["sm_80", "sm_90", "sm_100"]
+    for target in targets:
+        kernel.compile(target)
+    return {"version": f"{major}.{minor}", "targets": targets}
+
+
+def cupy() -> Facts:
+    """The GPUs as CuPy sees them, and which of them can address each other's memory."""
+    if importlib.util.find_spec("cupy") is None:
+        return {"missing": "cupy"}
+    import cupy
+    from cupy.cuda import runtime
+
+    facts: Facts = {"version": cupy.__version__, "runtime": _cuda_version(runtime.runtimeGetVersion()), "gpus": []}
+    try:
+        facts["driver"] = _cuda_version(runtime.driverGetVersion())
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:  # no driver, no GPU, or a driver older than this CUDA
+        return facts | {"reason": str(error)}
+    for device in range(count):
+        properties = runtime.getDeviceProperties(device)
+        facts["gpus"].append(
+            {
+                "name": properties["name"].decode(errors="replace"),
+                "compute_capability": f"{properties['major']}.{properties['minor']}",
+                "memory_bytes": int(properties["totalGlobalMem"]),
+            }
+        )
+    facts["p2p"] = [[a == b or bool(runtime.deviceCanAccessPeer(a, b)) for b in range(count)] for a in range(count)]
+    return facts
+
+
+def torch() -> Facts:
+    if importlib.util.find_spec("torch") is None:
+        return {"missing": "torch"}
+    import torch
+
+    return {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}
+
+
+def nixl() -> Facts:
+    """Loads NIXL and makes an agent without backends, which needs no network."""
+    if importlib.util.find_spec("nixl") is None:
+        return {"missing": "nixl"}
+    from nixl._api import nixl_agent, nixl_agent_config
+
+    agent = nixl_agent("ep-lib-doctor", nixl_agent_config(enable_prog_thread=False, backends=[]))
+    return {"version": version("nixl"), "plugins": sorted(agent.get_plugin_list())}
+
+
+def mpi() -> Facts:
+    """Runs under mpiexec: how many ranks see each other."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    total = world.allreduce(world.Get_rank() + 1)
+    if world.Get_rank() != 0:
+        sys.exit(0)
+    library = " ".join(MPI.Get_library_version().splitlines()[0].replace("\0", "").split())
+    return {"ranks": world.Get_size(), "sum": total, "library": library}
+
+
+def jupyter() -> Facts:
+    """What the notebooks need, without starting a server: the kernel specification must point at this Python."""
+    for package in ("jupyterlab", "ipykernel", "ipywidgets", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            return {"missing": package}
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    argv = KernelSpecManager().get_kernel_spec("python3").argv
+    return {"version": version("jupyterlab"), "kernel": argv[0], "same_python": _is_this_python(argv[0])}
+
+
+def _is_this_python(program: str) -> bool:
+    return not Path(program).is_absolute() or Path(program).parent == Path(sys.executable).parent
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+PROBES: dict[str, Callable[[], Facts]] = {
+    probe.__name__: probe for probe in (emulator, nvrtc, cupy, torch, nixl, mpi, jupyter)
+}
+
+
+if __name__ == "__main__":
+    print(json.dumps(PROBES[sys.argv[1]]()))

@@ -1,0 +1,132 @@
+"""How ``ep-lib doctor`` tries things: probes in processes of their own, nvidia-smi, and the words for next steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+
+PROBE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a probe ended: its facts, or why it failed (never both)."""
+
+    facts: Facts = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def missing(self) -> str:
+        return str(self.facts.get("missing", ""))
+
+
+def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Probe:
+    """Run one of :mod:`ep_lib.workshop.probes` under ``command``."""
+    line = [*command, "-m", "ep_lib.workshop.probes", name]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return Probe(error=f"gave no answer within {limit_s:.0f} s")
+    except OSError as error:
+        return Probe(error=f"{command[0]} cannot be started: {error}")
+    if done.returncode < 0:
+        return Probe(error=f"crashed with signal {-done.returncode}")
+    answers = [text for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode != 0 or not answers:
+        said = _last_line(done.stderr)
+        return Probe(error=said or f"ended with exit code {done.returncode} and said nothing")
+    try:
+        return Probe(facts=json.loads(answers[-1]))
+    except json.JSONDecodeError:
+        return Probe(error=f"gave an answer that is not JSON: {answers[-1][:100]}")
+
+
+def probe_mpi() -> Probe:
+    if installed("mpi4py") is None:
+        return Probe(facts={"missing": "mpi4py"})
+    mpiexec = find_program("mpiexec")
+    if mpiexec is None:
+        return Probe(facts={"missing": "mpiexec"})
+    return probe([mpiexec, "-n", "2", sys.executable], "mpi")
+
+
+@dataclass(frozen=True)
+class Smi:
+    """What nvidia-smi knows; no GPUs where there is no driver, and ``error`` where it fails."""
+
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    error: str = ""
+    cuda_major: int = 13  # what to install where nothing says otherwise
+
+
+def nvidia_smi() -> Smi:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Smi()
+    query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=20, check=True)
+    except subprocess.CalledProcessError as error:  # for example a driver that was upgraded and not reloaded
+        return Smi(error=_last_line(error.stdout + error.stderr) or str(error))
+    except (OSError, subprocess.SubprocessError) as error:
+        return Smi(error=str(error))
+    rows = [row.rsplit(",", 1) for row in done.stdout.splitlines() if "," in row]
+    driver = rows[0][1].strip() if rows else ""
+    branch = driver.split(".")[0]
+    # CUDA 13 needs a driver of branch 580 or newer; 12 runs on everything since 525.
+    major = 12 if branch.isdigit() and int(branch) < 580 else 13
+    return Smi(tuple(row[0].strip() for row in rows), driver, cuda_major=major)
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def any_installed(*packages: str) -> str | None:
+    return next((found for found in map(installed, packages) if found), None)
+
+
+def find_program(name: str) -> str | None:
+    """``name`` beside this Python (a virtual environment that is not activated), else on the PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def pip(*words: str) -> str:
+    return python_m("pip", "install", *words)
+
+
+def python_m(*words: str) -> str:
+    return " ".join([shlex.quote(sys.executable), "-m", *words])
+
+
+def install_system(apt: str, dnf: str) -> str:
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    if shutil.which("apt-get"):
+        return f"{sudo}apt-get install {apt}"
+    if shutil.which("dnf"):
+        return f"{sudo}dnf install {dnf}"
+    return f"install {apt} with this system's package manager"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
