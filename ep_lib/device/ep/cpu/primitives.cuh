@@ -1,0 +1,95 @@
+// The primitives on the emulator: calls into its runtime, which gives each its order and scope and feeds the checker.
+// <ep/memory.cuh> says what each one is for. On the GPU the same names are inline PTX.
+#pragma once
+#include <ep/platform.cuh>
+#include <ep_emulator/abi.h>
+
+namespace ep {
+
+#define EP_CPU_ALL(SCOPE, SCOPE_ENUM, BITS)                \
+    EP_CPU_LD(relaxed, RELAXED, SCOPE, SCOPE_ENUM, BITS)   \
+    EP_CPU_LD(acquire, ACQUIRE, SCOPE, SCOPE_ENUM, BITS)   \
+    EP_CPU_ST(relaxed, RELAXED, SCOPE, SCOPE_ENUM, BITS)   \
+    EP_CPU_ST(release, RELEASE, SCOPE, SCOPE_ENUM, BITS)   \
+    EP_CPU_ATOM(relaxed, RELAXED, SCOPE, SCOPE_ENUM, BITS) \
+    EP_CPU_ATOM(acquire, ACQUIRE, SCOPE, SCOPE_ENUM, BITS) \
+    EP_CPU_ATOM(release, RELEASE, SCOPE, SCOPE_ENUM, BITS) \
+    EP_CPU_ATOM(acq_rel, ACQ_REL, SCOPE, SCOPE_ENUM, BITS) \
+    EP_CPU_RED(relaxed, RELAXED, SCOPE, SCOPE_ENUM, BITS)  \
+    EP_CPU_RED(release, RELEASE, SCOPE, SCOPE_ENUM, BITS)
+#define EP_CPU_LD(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                \
+    EP_DEVICE uint##BITS##_t ld_##ORDER##_##SCOPE##_u##BITS(const uint##BITS##_t* address) { \
+        return static_cast<uint##BITS##_t>(                                                  \
+            epemu_load(address, BITS / 8, EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));    \
+    }
+#define EP_CPU_ST(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                      \
+    EP_DEVICE void st_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) { \
+        epemu_store(address, value, BITS / 8, EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM);       \
+    }
+#define EP_CPU_ATOM(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                                     \
+    EP_DEVICE uint##BITS##_t atom_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {  \
+        return static_cast<uint##BITS##_t>(epemu_atomic(EPEMU_ATOMIC_ADD, address, value, 0, BITS / 8,              \
+                                                        EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
+    }                                                                                                               \
+    EP_DEVICE uint##BITS##_t atom_exch_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) { \
+        return static_cast<uint##BITS##_t>(epemu_atomic(EPEMU_ATOMIC_EXCH, address, value, 0, BITS / 8,             \
+                                                        EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
+    }                                                                                                               \
+    EP_DEVICE uint##BITS##_t atom_cas_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t compare,  \
+                                                                  uint##BITS##_t value) {                           \
+        return static_cast<uint##BITS##_t>(epemu_atomic(EPEMU_ATOMIC_CAS, address, value, compare, BITS / 8,        \
+                                                        EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM));             \
+    }
+#define EP_CPU_RED(ORDER, ORDER_ENUM, SCOPE, SCOPE_ENUM, BITS)                                                     \
+    EP_DEVICE void red_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {            \
+        epemu_atomic(EPEMU_ATOMIC_ADD, address, value, 0, BITS / 8, EPEMU_##ORDER_ENUM, EPEMU_SCOPE_##SCOPE_ENUM); \
+    }
+
+EP_CPU_ALL(sys, SYSTEM, 32)
+EP_CPU_ALL(sys, SYSTEM, 64)
+EP_CPU_ALL(gpu, DEVICE, 32)
+EP_CPU_ALL(gpu, DEVICE, 64)
+
+#undef EP_CPU_LD
+#undef EP_CPU_ST
+#undef EP_CPU_ATOM
+#undef EP_CPU_RED
+#undef EP_CPU_ALL
+
+EP_DEVICE uint32_t ld_volatile_u32(const uint32_t* address) {
+    return static_cast<uint32_t>(epemu_load(address, 4, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM));
+}
+EP_DEVICE uint64_t ld_volatile_u64(const uint64_t* address) {
+    return epemu_load(address, 8, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM);
+}
+EP_DEVICE void st_volatile_u32(uint32_t* address, uint32_t value) {
+    epemu_store(address, value, 4, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM);
+}
+EP_DEVICE void st_volatile_u64(uint64_t* address, uint64_t value) {
+    epemu_store(address, value, 8, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM);
+}
+
+EP_DEVICE void fence_acq_rel_sys() { epemu_fence(EPEMU_ACQ_REL, EPEMU_SCOPE_SYSTEM); }
+EP_DEVICE void fence_acq_rel_gpu() { epemu_fence(EPEMU_ACQ_REL, EPEMU_SCOPE_DEVICE); }
+
+// Plain accesses: the compiler's instrumentation reports them to the emulator.
+EP_DEVICE int4 ld_nc_v4(const int4* address) { return *address; }
+EP_DEVICE int4 ld_na_v4(const int4* address) { return *address; }
+EP_DEVICE void st_na_v4(int4* address, int4 v) { *address = v; }
+
+EP_DEVICE uint64_t globaltimer_ns() { return epemu_globaltimer(); }
+EP_DEVICE int64_t clock_cycles() { return epemu_clock64(); }
+EP_DEVICE void sleep_ns(uint32_t ns) { epemu_nanosleep(ns); }
+
+// ---- where am I among the ranks: <ep/peer.cuh> gives these their public names --------------------------------------
+namespace detail {
+
+EP_DEVICE int rank() { return epemu_rank(); }
+EP_DEVICE int num_ranks() { return epemu_num_ranks(); }
+EP_DEVICE char* heap_base(int rank) { return epemu_heap_base(rank); }
+EP_DEVICE uint64_t heap_bytes() { return epemu_heap_bytes(); }
+EP_DEVICE FaultRecord* fault_record() { return &reinterpret_cast<HeapHeader*>(epemu_heap_base(epemu_rank()))->fault; }
+EP_DEVICE uint64_t timeout_ns() { return reinterpret_cast<HeapHeader*>(epemu_heap_base(epemu_rank()))->timeout_ns; }
+
+}  // namespace detail
+}  // namespace ep

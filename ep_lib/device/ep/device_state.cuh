@@ -1,0 +1,70 @@
+// What a kernel must know about the world, and what it leaves behind when a wait fails.
+//
+// Host and device share these structs: ep_lib/memory/device_state.py mirrors them as NumPy dtypes, and a test compares
+// sizes, offsets and enumerators. Change both together. <ep/platform.cuh> includes this file, not the other way round.
+#pragma once
+#include <stdint.h>
+
+namespace ep {
+
+constexpr int kMaxRanks = 64;  // room in DeviceState
+
+// What a kernel was doing when it gave up: the `phase` of a FaultRecord. Python's PHASE_NAMES has the same order.
+enum Phase : int32_t {
+    kPhaseNone = 0,
+    kPhaseSignal,    // waiting for data to be signalled
+    kPhaseCredit,    // waiting for room in the peer's buffer
+    kPhaseBarrier,   // waiting for the other ranks
+    kPhaseLayout,    // waiting for the peers' token counts
+    kPhaseDispatch,  // waiting for dispatched tokens
+    kPhaseCombine,   // waiting for tokens to come back
+    kPhaseWrite,     // posting a write or a signal to a peer
+    kPhaseUser,      // a learner's own
+    kNumPhases
+};
+
+enum FaultCode : int32_t {
+    kFaultNone = 0,
+    kFaultTimeout,  // a wait ran into its limit; `seen` and `expected` are the flag's values
+    kFaultRange,  // a transfer outside the registered memory: slot = offset, seen = its end, expected = size registered
+    kFaultHandle,  // not a handle, or one of the wrong kind: slot = index asked for, seen = address, expected = entries
+    kNumFaultCodes
+};
+
+// The first fault of a rank since the host last looked; code == kFaultNone means none. 48 bytes.
+struct FaultRecord {
+    int32_t code;
+    int32_t rank;
+    int32_t peer;  // whom the wait or transfer was about; -1: nobody in particular
+    int32_t phase;
+    int64_t slot;
+    uint64_t seen;
+    uint64_t expected;
+    uint64_t reserved;
+};
+
+// The first 256 bytes of every rank's symmetric heap.
+struct HeapHeader {
+    FaultRecord fault;
+    uint64_t timeout_ns;  // emulator: limit of a wait; 0: kDefaultTimeoutNs (GPUs read DeviceState instead)
+    uint64_t reserved[25];
+};
+
+// Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 544 bytes.
+struct DeviceState {
+    int32_t rank;
+    int32_t num_ranks;
+    uint64_t heap_bytes;
+    uint64_t fault_record;          // address of this rank's FaultRecord
+    uint64_t timeout_ns;            // limit of a wait; 0: kDefaultTimeoutNs
+    uint64_t heap_base[kMaxRanks];  // start of each rank's symmetric heap, as this rank addresses it
+};
+
+// Long enough for a peer that is still compiling or loading data, short enough for a person to wait for.
+constexpr uint64_t kDefaultTimeoutNs = 30ull * 1000 * 1000 * 1000;
+
+static_assert(sizeof(FaultRecord) == 48, "mirrored by ep_lib/memory/device_state.py");
+static_assert(sizeof(HeapHeader) == 256, "the reserved head of every symmetric heap");
+static_assert(sizeof(DeviceState) == 32 + 8 * kMaxRanks, "mirrored by ep_lib/memory/device_state.py");
+
+}  // namespace ep

@@ -1,0 +1,135 @@
+// The primitives on an NVIDIA GPU, as inline PTX. <ep/memory.cuh> says what each one is for.
+//
+// Every instruction spells out its ordering and its scope. "volatile" and the "memory" clobber keep the compiler from
+// moving other accesses across it; the hardware's part is in the instruction's own qualifiers. All pointers must point
+// to global memory (this GPU's or a peer's), never to shared memory.
+#pragma once
+#include <ep/platform.cuh>
+
+extern "C" {
+// Filled by the host before the first launch; every compiled module has its own copy.
+__constant__ ep::DeviceState ep_device_state;
+}
+
+namespace ep {
+
+#define EP_PTX_LD(ORDER, SCOPE, BITS, REG)                                                   \
+    EP_DEVICE uint##BITS##_t ld_##ORDER##_##SCOPE##_u##BITS(const uint##BITS##_t* address) { \
+        uint##BITS##_t value;                                                                \
+        asm volatile("ld." #ORDER "." #SCOPE ".global.u" #BITS " %0, [%1];"                  \
+                     : "=" REG(value)                                                        \
+                     : "l"(address)                                                          \
+                     : "memory");                                                            \
+        return value;                                                                        \
+    }
+#define EP_PTX_ST(ORDER, SCOPE, BITS, REG)                                                                          \
+    EP_DEVICE void st_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {                  \
+        asm volatile("st." #ORDER "." #SCOPE ".global.u" #BITS " [%0], %1;" ::"l"(address), REG(value) : "memory"); \
+    }
+#define EP_PTX_ATOM(ORDER, SCOPE, BITS, REG)                                                                        \
+    EP_DEVICE uint##BITS##_t atom_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {  \
+        uint##BITS##_t old;                                                                                         \
+        asm volatile("atom." #ORDER "." #SCOPE ".global.add.u" #BITS " %0, [%1], %2;"                               \
+                     : "=" REG(old)                                                                                 \
+                     : "l"(address), REG(value)                                                                     \
+                     : "memory");                                                                                   \
+        return old;                                                                                                 \
+    }                                                                                                               \
+    EP_DEVICE uint##BITS##_t atom_exch_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) { \
+        uint##BITS##_t old;                                                                                         \
+        asm volatile("atom." #ORDER "." #SCOPE ".global.exch.b" #BITS " %0, [%1], %2;"                              \
+                     : "=" REG(old)                                                                                 \
+                     : "l"(address), REG(value)                                                                     \
+                     : "memory");                                                                                   \
+        return old;                                                                                                 \
+    }                                                                                                               \
+    EP_DEVICE uint##BITS##_t atom_cas_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t compare,  \
+                                                                  uint##BITS##_t value) {                           \
+        uint##BITS##_t old;                                                                                         \
+        asm volatile("atom." #ORDER "." #SCOPE ".global.cas.b" #BITS " %0, [%1], %2, %3;"                           \
+                     : "=" REG(old)                                                                                 \
+                     : "l"(address), REG(compare), REG(value)                                                       \
+                     : "memory");                                                                                   \
+        return old;                                                                                                 \
+    }
+#define EP_PTX_RED(ORDER, SCOPE, BITS, REG)                                                                 \
+    EP_DEVICE void red_add_##ORDER##_##SCOPE##_u##BITS(uint##BITS##_t* address, uint##BITS##_t value) {     \
+        asm volatile("red." #ORDER "." #SCOPE ".global.add.u" #BITS " [%0], %1;" ::"l"(address), REG(value) \
+                     : "memory");                                                                           \
+    }
+#define EP_PTX_ALL(SCOPE, BITS, REG)       \
+    EP_PTX_LD(relaxed, SCOPE, BITS, REG)   \
+    EP_PTX_LD(acquire, SCOPE, BITS, REG)   \
+    EP_PTX_ST(relaxed, SCOPE, BITS, REG)   \
+    EP_PTX_ST(release, SCOPE, BITS, REG)   \
+    EP_PTX_ATOM(relaxed, SCOPE, BITS, REG) \
+    EP_PTX_ATOM(acquire, SCOPE, BITS, REG) \
+    EP_PTX_ATOM(release, SCOPE, BITS, REG) \
+    EP_PTX_ATOM(acq_rel, SCOPE, BITS, REG) \
+    EP_PTX_RED(relaxed, SCOPE, BITS, REG)  \
+    EP_PTX_RED(release, SCOPE, BITS, REG)
+
+EP_PTX_ALL(sys, 32, "r")
+EP_PTX_ALL(sys, 64, "l")
+EP_PTX_ALL(gpu, 32, "r")
+EP_PTX_ALL(gpu, 64, "l")
+
+#undef EP_PTX_LD
+#undef EP_PTX_ST
+#undef EP_PTX_ATOM
+#undef EP_PTX_RED
+#undef EP_PTX_ALL
+
+EP_DEVICE uint32_t ld_volatile_u32(const uint32_t* address) { return *static_cast<const volatile uint32_t*>(address); }
+EP_DEVICE uint64_t ld_volatile_u64(const uint64_t* address) { return *static_cast<const volatile uint64_t*>(address); }
+EP_DEVICE void st_volatile_u32(uint32_t* address, uint32_t value) { *static_cast<volatile uint32_t*>(address) = value; }
+EP_DEVICE void st_volatile_u64(uint64_t* address, uint64_t value) { *static_cast<volatile uint64_t*>(address) = value; }
+
+EP_DEVICE void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+EP_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+EP_DEVICE int4 ld_nc_v4(const int4* address) {
+    int4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address));
+    return v;
+}
+
+EP_DEVICE int4 ld_na_v4(const int4* address) {
+    int4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address)
+                 : "memory");
+    return v;
+}
+
+EP_DEVICE void st_na_v4(int4* address, int4 v) {
+    asm volatile("st.global.L1::no_allocate.v4.s32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+EP_DEVICE uint64_t globaltimer_ns() {
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns)::"memory");
+    return ns;
+}
+
+EP_DEVICE int64_t clock_cycles() { return clock64(); }
+
+EP_DEVICE void sleep_ns(uint32_t ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
+
+// ---- where am I among the ranks: <ep/peer.cuh> gives these their public names --------------------------------------
+namespace detail {
+
+EP_DEVICE int rank() { return ep_device_state.rank; }
+EP_DEVICE int num_ranks() { return ep_device_state.num_ranks; }
+EP_DEVICE char* heap_base(int rank) { return reinterpret_cast<char*>(ep_device_state.heap_base[rank]); }
+EP_DEVICE uint64_t heap_bytes() { return ep_device_state.heap_bytes; }
+EP_DEVICE FaultRecord* fault_record() { return reinterpret_cast<FaultRecord*>(ep_device_state.fault_record); }
+EP_DEVICE uint64_t timeout_ns() { return ep_device_state.timeout_ns; }
+
+}  // namespace detail
+}  // namespace ep

@@ -1,0 +1,103 @@
+// Waiting for a peer, with a limit.
+//
+// A wait that can last for ever turns every bug and every crashed peer into a hung GPU. These waits give up after
+// DeviceState.timeout_ns, write down who waited for whom, where, what was seen and what was expected, and return false;
+// the kernel then returns. It does not trap: a trap destroys the CUDA context and all data in it. The host finds the
+// record after the next synchronize() and raises PeerTimeout.
+//
+//     if (!ep::wait_until_ge(flag, round, {ep::kPhaseSignal, peer, slot})) return;
+//
+// One thread waits and tells its warp or block (wait_until_ge_warp, wait_until_ge_block), or every thread waits itself.
+#pragma once
+#include <ep/memory.cuh>
+#include <ep/peer.cuh>
+
+namespace ep {
+
+// What a wait was about. Only read when it fails.
+struct WaitInfo {
+    Phase phase;
+    int peer;      // whom we wait for; -1: nobody in particular
+    int64_t slot;  // which of several; -1: there is one
+};
+
+// Writes down a fault. The first one since the host last looked wins; later ones are most often its consequences.
+EP_DEVICE void record_fault(FaultCode code, const WaitInfo& info, uint64_t seen, uint64_t expected) {
+    FaultRecord* record = detail::fault_record();
+    uint32_t* const record_code = reinterpret_cast<uint32_t*>(&record->code);
+    if (atom_cas_relaxed_sys_u32(record_code, kFaultNone, static_cast<uint32_t>(code)) != kFaultNone) return;
+    record->rank = rank();  // the host reads these after the kernel has ended: no further order is needed
+    record->peer = info.peer;
+    record->phase = info.phase;
+    record->slot = info.slot;
+    record->seen = seen;
+    record->expected = expected;
+}
+
+// True once this rank has a fault that the host has not collected yet.
+EP_DEVICE bool has_fault() {
+    return ld_relaxed_gpu_u32(reinterpret_cast<const uint32_t*>(&detail::fault_record()->code)) != kFaultNone;
+}
+
+namespace detail {
+
+// Looks at the clock only every so often: reading it costs as much as the poll itself.
+constexpr int kPollsPerClock = 64;
+
+template <typename Condition>
+EP_DEVICE bool wait_until(const uint64_t* flag, Condition done, uint64_t expected, const WaitInfo& info) {
+    uint64_t seen = ld_acquire_sys_u64(flag);
+    if (done(seen)) return true;  // the common case reads no clock
+    const uint64_t start = globaltimer_ns();
+    const uint64_t limit = timeout_ns() != 0 ? timeout_ns() : kDefaultTimeoutNs;
+    for (;;) {
+        for (int poll = 0; poll < kPollsPerClock; ++poll) {
+            seen = ld_acquire_sys_u64(flag);
+            if (done(seen)) return true;
+        }
+        if (has_fault()) return false;  // something else failed already: end soon instead of adding a limit each
+        if (globaltimer_ns() - start > limit) {
+            record_fault(kFaultTimeout, info, seen, expected);
+            return false;
+        }
+    }
+}
+
+}  // namespace detail
+
+// Waits until *flag >= expected; the acquire makes everything visible that came before the signal's release.
+// False after the limit, or if this rank has another fault already: return from the kernel then.
+EP_DEVICE bool wait_until_ge(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
+    return detail::wait_until(flag, [expected](uint64_t seen) { return seen >= expected; }, expected, info);
+}
+
+// The same for *flag == expected, for flags that carry a value and are reset (a count, an epoch).
+EP_DEVICE bool wait_until_eq(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
+    return detail::wait_until(flag, [expected](uint64_t seen) { return seen == expected; }, expected, info);
+}
+
+// Waits until *flag != 0 and hands out the value, for flags that carry data (a count + 1, say).
+EP_DEVICE bool wait_until_nonzero(const uint64_t* flag, uint64_t* value, const WaitInfo& info) {
+    const bool ok = detail::wait_until(flag, [](uint64_t seen) { return seen != 0; }, 1, info);
+    *value = ok ? ld_acquire_sys_u64(flag) : 0;
+    return ok;
+}
+
+// All 32 lanes call. Lane 0 polls, all learn the result; __syncwarp passes on what lane 0 acquired (a shuffle alone
+// hands over a value, but orders no memory).
+EP_DEVICE bool wait_until_ge_warp(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
+    int ok = 0;
+    if (lane_id() == 0) ok = wait_until_ge(flag, expected, info);
+    ok = __shfl_sync(kFullWarp, ok, 0);
+    __syncwarp();
+    return ok != 0;
+}
+
+// All threads of the block call. Thread 0 polls; the barrier hands out the result and what it acquired.
+EP_DEVICE bool wait_until_ge_block(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
+    int failed = 0;
+    if (thread_in_block() == 0) failed = !wait_until_ge(flag, expected, info);
+    return __syncthreads_or(failed) == 0;
+}
+
+}  // namespace ep
