@@ -1,0 +1,122 @@
+// Describes a kernel's parameters to the host, and on the emulator also makes the function that calls it.
+//
+// ep_lib.jit adds this file and one EP_KERNEL_ENTRY line to the end of every kernel source; nobody includes it by hand.
+// Only a C++ compiler knows what `decltype(&kernel)` is, through templates and aliases, so it writes the answer into a
+// constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). Data only, no functions: NVRTC
+// would ask for __device__ on them.
+#pragma once
+
+namespace ep::detail {
+
+// The values are shared with ep_lib/jit/signature.py.
+enum ParamKind : unsigned { kInt = 1, kUint, kFloat, kBool, kPointer, kStruct };
+constexpr unsigned kTableMagic = 0x45504b54;  // "EPKT"
+constexpr unsigned kPointsToConst = 1;
+
+struct ParamRow {
+    unsigned kind, size, align, flags;
+};
+
+template <int N>
+struct ParamTable {
+    unsigned magic, count;
+    ParamRow rows[N > 0 ? N : 1];
+};
+
+// Classes, unions and everything else that is copied byte by byte; enumerations are their underlying type.
+template <typename T, bool kIsEnum = __is_enum(T)>
+struct Describe {
+    static constexpr ParamKind kKind = kStruct;
+    static constexpr unsigned kFlags = 0;
+};
+template <typename T>
+struct Describe<T, true> : Describe<__underlying_type(T)> {};
+
+#define EP_DETAIL_DESCRIBE(T, KIND)             \
+    template <>                                 \
+    struct Describe<T, false> {                 \
+        static constexpr ParamKind kKind = KIND; \
+        static constexpr unsigned kFlags = 0;   \
+    };
+EP_DETAIL_DESCRIBE(bool, kBool)
+EP_DETAIL_DESCRIBE(char, char(-1) < char(0) ? kInt : kUint)
+EP_DETAIL_DESCRIBE(wchar_t, wchar_t(-1) < wchar_t(0) ? kInt : kUint)
+EP_DETAIL_DESCRIBE(char16_t, kUint)
+EP_DETAIL_DESCRIBE(char32_t, kUint)
+EP_DETAIL_DESCRIBE(signed char, kInt)
+EP_DETAIL_DESCRIBE(unsigned char, kUint)
+EP_DETAIL_DESCRIBE(short, kInt)
+EP_DETAIL_DESCRIBE(unsigned short, kUint)
+EP_DETAIL_DESCRIBE(int, kInt)
+EP_DETAIL_DESCRIBE(unsigned, kUint)
+EP_DETAIL_DESCRIBE(long, kInt)
+EP_DETAIL_DESCRIBE(unsigned long, kUint)
+EP_DETAIL_DESCRIBE(long long, kInt)
+EP_DETAIL_DESCRIBE(unsigned long long, kUint)
+EP_DETAIL_DESCRIBE(float, kFloat)
+EP_DETAIL_DESCRIBE(double, kFloat)
+#undef EP_DETAIL_DESCRIBE
+
+template <typename T>
+struct Describe<T*, false> {
+    static constexpr ParamKind kKind = kPointer;
+    static constexpr unsigned kFlags = 0;
+};
+template <typename T>
+struct Describe<const T*, false> {
+    static constexpr ParamKind kKind = kPointer;
+    static constexpr unsigned kFlags = kPointsToConst;
+};
+
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
+template <int... I>
+struct MakeIndices<0, I...> {
+    using Type = Indices<I...>;
+};
+
+template <typename Function>
+struct Entry {
+    static_assert(sizeof(Function) == 0, "a kernel must be a function that returns void");
+};
+
+template <typename... Args>
+struct Entry<void (*)(Args...)> {
+    static constexpr int kCount = sizeof...(Args);
+    static constexpr ParamTable<kCount> kTable = {
+        kTableMagic, kCount, {{Describe<Args>::kKind, sizeof(Args), alignof(Args), Describe<Args>::kFlags}...}};
+
+#ifdef EP_EMULATOR
+    // Not instrumented: the arguments lie in host memory, where kernels have no business.
+    template <void (*kKernel)(Args...), int... I>
+    __attribute__((no_sanitize("thread"))) static void call_with(void** args, Indices<I...>) {
+        kKernel(*static_cast<Args*>(args[I])...);
+    }
+    template <void (*kKernel)(Args...)>
+    __attribute__((no_sanitize("thread"))) static void call(void** args) {
+        call_with<kKernel>(args, typename MakeIndices<kCount>::Type{});
+    }
+#endif
+};
+
+#ifdef __cpp_noexcept_function_type
+template <typename... Args>
+struct Entry<void (*)(Args...) noexcept> : Entry<void (*)(Args...)> {};
+#endif
+
+}  // namespace ep::detail
+
+#ifdef EP_EMULATOR
+#define EP_KERNEL_ENTRY(...)                                                                                   \
+    extern "C" __attribute__((visibility("default"), used)) const auto ep_kernel_params =                      \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;                                                     \
+    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void epemu_entry_0(void** args) { \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::template call<&__VA_ARGS__>(args);                          \
+    }
+#else
+#define EP_KERNEL_ENTRY(...)                            \
+    extern "C" __device__ const auto ep_kernel_params = \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;
+#endif

@@ -1,0 +1,189 @@
+"""Cache keys: a digest of everything that can change what a compiler makes of a kernel.
+
+That is the translation unit (source, kernel name, defines), the options, the include roots in order, the compiler, the
+version of ep_lib, and the content of every header that the source includes, directly or through others. Headers are
+found as a compiler finds them, so a header that newly appears in an earlier root changes the key. Conditions are not
+evaluated: a header behind ``#if 0`` counts too, which costs at worst a needless recompilation.
+
+The idea is DeepEP's (``csrc/jit/include_parser.hpp``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ep_lib.jit import cache
+
+_SCHEMA = "ep_lib jit 1"  # changes when old cache entries must not be used any more
+
+# #include <a> and "a", __has_include(<a>), and #define X <a>, which somebody may #include as X
+_INCLUDE = re.compile(
+    r"^[ \t]*#[ \t]*(?:include(?:_next)?|define[ \t]+\w+|(?:el)?if\b.*?__has_include[ \t]*\()[ \t]*(<[^>\n]+>|\"[^\"\n]+\")",
+    re.MULTILINE,
+)
+
+Stamp = tuple[int, int, int, int]  # modified and changed (ns), size, inode
+
+
+class _File(NamedTuple):
+    """What was in a file when it had this stamp."""
+
+    stamp: Stamp
+    digest: str
+    includes: tuple[str, ...]  # with their <> or ""
+
+
+class Headers(NamedTuple):
+    """The headers that a source reaches."""
+
+    digest: str
+    files: tuple[Path, ...]
+
+
+_files: dict[str, _File] = {}  # of this process
+_SETTLED_NS = 50_000_000  # a file changed more recently than this may change again within one tick of the clock
+
+
+def key(headers: Headers, parts: Iterable[str]) -> str:
+    """The cache key (64 hex digits) of a compilation: ``parts`` are texts, each of which matters, in order."""
+    hasher = hashlib.sha256()
+    for part in (_SCHEMA, headers.digest, *parts):
+        data = part.encode("utf-8", "surrogateescape")
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = ()) -> Headers:
+    """Follows the includes of a translation unit through ``roots`` and then ``settled_roots``.
+
+    ``settled_roots`` are large trees that hardly change (CUDA's headers): what was read there is remembered in the cache
+    directory and only checked by time and size. Includes that no root has are left to the compiler's own folders,
+    which its version covers.
+    """
+    return _Scan(roots, settled_roots).run(text)
+
+
+class _Scan:
+    """One walk over the includes; resolutions of angle includes are shared by all files of the walk."""
+
+    def __init__(self, roots: Sequence[Path], settled_roots: Sequence[Path]) -> None:
+        settled = [str(root) for root in settled_roots]
+        self.roots = [(root, _top_level(root)) for root in (*map(str, roots), *settled)]
+        self.settled = tuple(root + os.sep for root in settled)
+        self.resolved: dict[str, str] = {}
+        self.store = _Store(settled) if settled else None
+
+    def run(self, text: str) -> Headers:
+        hasher = hashlib.sha256()
+        seen: set[str] = set()
+        waiting = [(name, "") for name in reversed(_includes(text))]
+        while waiting:
+            name, folder = waiting.pop()
+            path = self.find(name, folder)
+            hasher.update(f"{name}\0{path}\0".encode("utf-8", "surrogateescape"))
+            if not path or path in seen:
+                continue
+            seen.add(path)
+            file = self.read(path)
+            hasher.update(file.digest.encode())
+            inside = os.path.dirname(path)  # noqa: PTH120 - hundreds of headers a scan; pathlib costs 5 us each
+            waiting.extend((included, inside) for included in reversed(file.includes))
+        if self.store is not None:
+            self.store.save()
+        return Headers(hasher.hexdigest(), tuple(Path(path) for path in sorted(seen)))
+
+    def find(self, name: str, folder: str) -> str:
+        """The path of an include as a compiler finds it, or "" when no root has it."""
+        plain = name[1:-1]
+        if name[0] == '"' and folder:
+            path = os.path.normpath(f"{folder}/{plain}")
+            if os.path.isfile(path):  # noqa: PTH113 - see above
+                return path
+        known = self.resolved.get(plain)
+        if known is None:
+            known = self.resolved[plain] = self._search(plain)
+        return known
+
+    def _search(self, plain: str) -> str:
+        first = plain.partition("/")[0]
+        if first in ("", ".", ".."):
+            candidates = [root for root, _ in self.roots]
+        else:
+            candidates = [root for root, names in self.roots if first in names]
+        for root in candidates:
+            path = os.path.normpath(os.path.join(root, plain))  # noqa: PTH118
+            if os.path.isfile(path):  # noqa: PTH113
+                return path
+        return ""
+
+    def read(self, path: str) -> _File:
+        status = os.stat(path)  # noqa: PTH116
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        known = _files.get(path)
+        is_settled = self.store is not None and path.startswith(self.settled)
+        if known is None and is_settled and self.store is not None:
+            known = self.store.files.get(path)
+        if known is None or known.stamp != stamp:
+            content = Path(path).read_bytes()
+            text = content.decode("utf-8", "replace")
+            known = _File(stamp, hashlib.sha256(content).hexdigest(), tuple(_includes(text)))
+            if time.time_ns() - max(stamp[:2]) < _SETTLED_NS:
+                return known
+            if is_settled and self.store is not None:
+                self.store.add(path, known)
+        _files[path] = known
+        return known
+
+
+class _Store:
+    """What is known of the files under the settled roots, kept in the cache directory from process to process."""
+
+    _loaded: dict[Path, dict[str, _File]] = {}  # noqa: RUF012 - shared on purpose
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        name = hashlib.sha256("\n".join(roots).encode()).hexdigest()[:32]
+        self.path = cache.cache_dir() / "headers" / f"{name}.json"
+        if self.path not in self._loaded:
+            self._loaded[self.path] = self._load()
+        self.files = self._loaded[self.path]
+        self.is_changed = False
+
+    def add(self, path: str, file: _File) -> None:
+        self.files[path] = file
+        self.is_changed = True
+
+    def save(self) -> None:
+        """Other processes may save at the same time: the last one wins, and the others' files are read once more."""
+        if self.is_changed:
+            rows = {path: [list(file.stamp), file.digest, list(file.includes)] for path, file in self.files.items()}
+            cache.write_atomically(self.path, json.dumps(rows).encode())
+            self.is_changed = False
+
+    def _load(self) -> dict[str, _File]:
+        try:
+            rows = json.loads(self.path.read_bytes())
+            return {
+                path: _File((s[0], s[1], s[2], s[3]), digest, tuple(names)) for path, (s, digest, names) in rows.items()
+            }
+        except (OSError, ValueError, TypeError, IndexError):
+            return {}
+
+
+def _includes(text: str) -> list[str]:
+    return [match.group(1) for match in _INCLUDE.finditer(text)]
+
+
+def _top_level(root: str) -> frozenset[str]:
+    """Names in a root: most includes are rejected by their first component, without asking the file system."""
+    try:
+        return frozenset(os.listdir(root))  # noqa: PTH208
+    except OSError:
+        return frozenset()

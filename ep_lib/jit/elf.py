@@ -1,0 +1,117 @@
+"""Reads the few facts we need from 64-bit ELF files: kernel libraries, object files and cubins.
+
+A small reader instead of ``readelf``: the cached path must not start a process, and cubins are ELF too.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+PT_TLS = 7
+SHF_WRITE, SHF_ALLOC, SHF_TLS = 0x1, 0x2, 0x400
+SHN_UNDEF, SHN_COMMON, SHN_LORESERVE = 0, 0xFFF2, 0xFF00
+STT_OBJECT, STT_COMMON, STT_TLS = 1, 5, 6
+_SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section header; ``address`` is where it is loaded, ``offset`` where it lies in the file."""
+
+    name: str
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One symbol; ``section`` is a section index or one of the SHN_ constants."""
+
+    name: str
+    type: int
+    section: int
+    value: int
+    size: int
+
+
+class Elf:
+    """A 64-bit little-endian ELF file held in memory.
+
+    Raises ``ValueError`` when the bytes are something else.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if data[:6] != b"\x7fELF\x02\x01":
+            raise ValueError(f"not a 64-bit little-endian ELF file: it starts with {data[:6]!r}")
+        self.data = data
+        self.is_relocatable = struct.unpack_from("<H", data, 16)[0] == 1
+        self.segments = self._read_segments()
+        self.sections = self._read_sections()
+        self.symbols = self._read_symbols()
+
+    def tls_bytes(self) -> int:
+        """Size of the thread-local segment (which is the emulator's static ``__shared__`` memory), 0 if there is none."""
+        return next((memory_size for kind, memory_size in self.segments if kind == PT_TLS), 0)
+
+    def symbol_bytes(self, name: str) -> bytes:
+        """Content of an initialised variable. Raises ``KeyError`` when it does not exist or has no content."""
+        for symbol in self.symbols:
+            if symbol.name == name and 0 < symbol.section < SHN_LORESERVE:
+                section = self.sections[symbol.section]
+                if section.type == _SHT_NOBITS:
+                    break
+                start = section.offset + symbol.value - (0 if self.is_relocatable else section.address)
+                return self.data[start : start + symbol.size]
+        raise KeyError(name)
+
+    def _read_segments(self) -> list[tuple[int, int]]:
+        offset, entry_size, count = *struct.unpack_from("<Q", self.data, 32), *struct.unpack_from("<HH", self.data, 54)
+        heads = (struct.unpack_from("<IIQQQQQ", self.data, offset + i * entry_size) for i in range(count))
+        return [(head[0], head[6]) for head in heads]
+
+    def _read_sections(self) -> list[Section]:
+        (offset,) = struct.unpack_from("<Q", self.data, 40)
+        entry_size, count, names = struct.unpack_from("<HHH", self.data, 58)
+        raw = [struct.unpack_from("<IIQQQQI", self.data, offset + i * entry_size) for i in range(count)]
+        names_at = raw[names][4] if raw else 0
+        return [Section(self._text(names_at + r[0]), *r[1:]) for r in raw]
+
+    def _read_symbols(self) -> list[Symbol]:
+        symbols = []
+        tables = [s for s in self.sections if s.type == _SHT_SYMTAB] or [
+            s for s in self.sections if s.type == _SHT_DYNSYM
+        ]
+        for table in tables:
+            names_at = self.sections[table.link].offset
+            for at in range(table.offset, table.offset + table.size, 24):
+                name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", self.data, at)
+                symbols.append(Symbol(self._text(names_at + name), info & 0xF, section, value, size))
+        return symbols
+
+    def _text(self, offset: int) -> str:
+        return self.data[offset : self.data.index(b"\0", offset)].decode("utf-8", "replace")
+
+
+def undefined_tls_symbols(obj: Elf) -> list[str]:
+    """Names of thread-local variables that an object file uses but does not define: its ``extern __shared__`` arrays."""
+    return sorted({s.name for s in obj.symbols if s.section == SHN_UNDEF and s.type == STT_TLS})
+
+
+def has_writable_globals(obj: Elf) -> bool:
+    """Whether an object file defines variables that a kernel can change (``__device__``, ``__constant__``, static)."""
+    for symbol in obj.symbols:
+        if symbol.type not in (STT_OBJECT, STT_COMMON) or symbol.size == 0 or symbol.name.startswith("_ZStL8__ioinit"):
+            continue
+        if symbol.section == SHN_COMMON:
+            return True
+        if 0 < symbol.section < SHN_LORESERVE:
+            section = obj.sections[symbol.section]
+            is_writable = section.flags & SHF_WRITE and not section.flags & SHF_TLS
+            if is_writable and not section.name.startswith(".data.rel.ro"):
+                return True
+    return False

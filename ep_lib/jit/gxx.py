@@ -1,0 +1,273 @@
+"""Compiles kernels for the emulator, and the emulator's runtime itself, with g++ or clang++."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.jit import cache, diagnostics, digest, toolkit
+from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
+from ep_lib.jit.signature import Param, parse_table
+from ep_lib.jit.toolkit import Compiler
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+ENTRY_SYMBOL = "epemu_entry_0"
+_TABLE_SYMBOL = "ep_kernel_params"  # both: ep_lib/device/ep/detail/entry.cuh
+_SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
+_TIMEOUT_S = 300.0
+
+# -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
+_KERNEL_FLAGS = (
+    "-std=c++17 -O1 -g -fPIC -fno-exceptions -fno-optimize-sibling-calls -fno-strict-aliasing -ffp-contract=off "
+    "-fsanitize=thread -fvisibility=hidden -DEP_EMULATOR=1 -w -fdiagnostics-color=never"
+).split()
+_GCC_FLAGS = "--param tsan-distinguish-volatile=1 -fno-extern-tls-init -fmax-errors=20 -pipe".split()
+_CLANG_FLAGS = "-mllvm -tsan-distinguish-volatile=1 -ferror-limit=20 -Wno-everything".split()
+_RUNTIME_FLAGS = "-std=c++17 -O2 -g -fPIC -fno-strict-aliasing -pthread -w -fdiagnostics-color=never".split()
+
+# Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
+# with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well.
+_SUPPORT_SOURCE = """
+#include <stddef.h>
+extern "C" {
+extern char* epemu_shared_base;
+void* __tsan_memcpy(void*, const void*, size_t);
+void* __tsan_memmove(void*, const void*, size_t);
+void* __tsan_memset(void*, int, size_t);
+#define HIDDEN __attribute__((visibility("hidden")))
+HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
+HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
+HIDDEN void* memmove(void* to, const void* from, size_t n) { return __tsan_memmove(to, from, n); }
+HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
+}
+"""
+# -foptimize-sibling-calls: the copies jump, so that the runtime sees the kernel's own line as the caller
+_SUPPORT_FLAGS = "-x c++ -O2 -fPIC -fno-builtin -foptimize-sibling-calls -fomit-frame-pointer".split()
+
+
+@dataclass(frozen=True)
+class EmulatorImage:
+    """A kernel compiled for the emulator.
+
+    ``path`` is the shared library (linked against :func:`build_runtime`'s), ``entry_symbol`` the function
+    ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the kernel has variables of its own
+    (``__device__`` and the like), so each rank needs its own copy of the library. ``static_shared_bytes`` is the size of
+    ``__shared__`` variables, and the offset at which ``extern __shared__`` memory begins.
+    """
+
+    path: Path
+    entry_symbol: str
+    params: tuple[Param, ...]
+    writable_globals: bool
+    static_shared_bytes: int
+
+
+def build_emulator_kernel(kernel: Kernel) -> EmulatorImage:
+    """Compiles a kernel to a shared library, or finds it in the cache.
+
+    Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
+    :class:`BackendUnavailable` when there is no compiler.
+    """
+    compiler = toolkit.find_compiler()
+    runtime = build_runtime()
+    unit = kernel.translation_unit()
+    own, system = emulator_roots(kernel), toolkit.cuda_include_dirs()
+    prelude = _prelude(compiler)
+    headers = digest.scan(unit, own, system)
+    flags = _kernel_flags(compiler)
+    parts = ["emulator", toolkit.library_version(), compiler.path, compiler.identity, *flags, str(prelude), str(runtime)]
+    key = digest.key(headers, [*parts, *map(str, own), *map(str, system), unit])
+
+    def build(folder: Path, _: Path) -> None:
+        _compile_kernel(kernel, compiler, folder, unit, _precompiled(compiler, prelude), runtime)
+
+    return _load_image(cache.entry("emulator", key, "image.json", build))
+
+
+def emulator_roots(kernel: Kernel) -> list[Path]:
+    """Include roots in order, without CUDA's: the learner's folders, the source's own, ep_lib's headers, the emulator's."""
+    beside = [kernel.path.parent] if kernel.path is not None else []
+    return [*kernel.include, *beside, toolkit.DEVICE_INCLUDE, toolkit.EMULATOR_INCLUDE]
+
+
+def build_runtime() -> Path:
+    """The emulator's C++ runtime as a shared library, compiled at first use (some seconds) and cached."""
+    compiler = toolkit.find_compiler()
+    sources = sorted(toolkit.RUNTIME_SOURCES.glob("*.cpp"))
+    roots = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
+    unit = "".join(f"#include <{source.name}>\n" for source in sources)
+    parts = ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *_RUNTIME_FLAGS, *map(str, roots)]
+    key = digest.key(digest.scan(unit, roots), parts)
+    name = f"libepemu-{key[:12]}.so"
+
+    def build(folder: Path, _: Path) -> None:
+        includes = [f"-I{root}" for root in roots]
+
+        def compile_one(source: Path) -> Path:
+            target = folder / f"{source.stem}.o"
+            _tool([compiler.path, *_RUNTIME_FLAGS, *includes, "-c", str(source), "-o", str(target)], "the emulator")
+            return target
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_one, sources))
+        command = [compiler.path, "-shared", "-pthread", *map(str, objects), "-ldl", "-o", str(folder / name)]
+        _tool(command, "the emulator")
+        for target in objects:
+            target.unlink()
+
+    return cache.entry("runtime", key, name, build) / name
+
+
+def _kernel_flags(compiler: Compiler) -> list[str]:
+    # The classic way to reach thread-local variables, a call of __tls_get_addr, has two names
+    dialect = "gnu" if platform.machine() in ("x86_64", "AMD64", "i686") else "trad"
+    if compiler.is_clang:  # its default on x86; older versions do not know the option
+        return [*_KERNEL_FLAGS, *_CLANG_FLAGS]
+    return [*_KERNEL_FLAGS, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
+
+
+def _prelude_flags(compiler: Compiler) -> list[str]:
+    includes = [f"-I{toolkit.EMULATOR_INCLUDE}"]
+    for folder in toolkit.cuda_include_dirs():
+        includes += ["-isystem", str(folder)]
+    return [*_kernel_flags(compiler), *includes]
+
+
+def _prelude(compiler: Compiler) -> Path:
+    """The cache folder of the precompiled prelude; its name is a digest of all that the prelude consists of."""
+    flags = _prelude_flags(compiler)
+    text = "#include <ep_emulator/prelude.h>\n"
+    headers = digest.scan(text, [toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs())
+    key = digest.key(headers, ["prelude", toolkit.library_version(), compiler.path, compiler.identity, *flags])
+    return cache.cache_dir() / "prelude" / key
+
+
+def _precompiled(compiler: Compiler, prelude: Path) -> list[str]:
+    """Compiles the prelude if it is not in the cache; returns the options that include it."""
+    source = toolkit.EMULATOR_INCLUDE / "ep_emulator" / "prelude.h"
+    name = "prelude.h.pch" if compiler.is_clang else "prelude.h.gch"
+    # gcc looks for <file>.gch next to the file that -include names; clang is told the file itself, and must not mind
+    # that the header's time changes, since the key covers its content.
+    extra = ["-Xclang", "-fno-pch-timestamp"] if compiler.is_clang else []
+
+    def build(folder: Path, _: Path) -> None:
+        header = folder / "prelude.h"
+        header.write_text(f'#include "{source}"\n', encoding="utf-8")
+        start = source if compiler.is_clang else header
+        command = [compiler.path, *_prelude_flags(compiler), *extra, "-x", "c++-header", str(start)]
+        _tool([*command, "-o", str(folder / name)], "the emulator's headers")
+
+    folder = cache.entry("prelude", prelude.name, name, build)
+    return ["-include-pch", str(folder / name)] if compiler.is_clang else ["-include", str(folder / "prelude.h")]
+
+
+def _support(compiler: Compiler) -> Path:
+    """The object file with the few functions that every kernel library contains."""
+    parts = ["support", compiler.path, compiler.identity, _SUPPORT_SOURCE, *_SUPPORT_FLAGS]
+
+    def build(folder: Path, _: Path) -> None:
+        source = folder / "support.cpp"
+        source.write_text(_SUPPORT_SOURCE, encoding="utf-8")
+        command = [compiler.path, *_SUPPORT_FLAGS, "-c", str(source), "-o", str(folder / "support.o")]
+        _tool(command, "the emulator")
+
+    key = digest.key(digest.Headers("", ()), parts)
+    return cache.entry("support", key, "support.o", build) / "support.o"
+
+
+def _compile_kernel(
+    kernel: Kernel, compiler: Compiler, folder: Path, unit: str, prelude: Sequence[str], runtime: Path
+) -> None:
+    diagnostics.check_name(kernel, unit, emulator_roots(kernel))
+    source, obj, library = folder / "kernel.cpp", folder / "kernel.o", folder / "kernel.so"
+    source.write_text(unit, encoding="utf-8")
+    includes = [f"-I{root}" for root in emulator_roots(kernel)]
+    for root in toolkit.cuda_include_dirs():
+        includes += ["-isystem", str(root)]
+    command = [compiler.path, *_kernel_flags(compiler), *prelude, *includes, "-c", str(source), "-o", str(obj)]
+    status, log = _run(command)
+    if status != 0:
+        raise diagnostics.compile_error(kernel, log, target="emulator", unit=source, roots=emulator_roots(kernel))
+    parts = Elf(obj.read_bytes())
+    inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
+    # Symbols that neither the kernel nor the runtime has are reported now rather than by the loader.
+    link = [compiler.path, "-shared", *inputs, str(runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)]
+    status, log = _run(link)
+    if status != 0:
+        raise diagnostics.compile_error(kernel, log, target="emulator", unit=source, roots=emulator_roots(kernel))
+    image = Elf(library.read_bytes())
+    facts = {
+        "params": [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL))],
+        "writable_globals": has_writable_globals(parts),
+        "static_shared_bytes": image.tls_bytes(),
+    }
+    for leftover in folder.glob("*.o"):
+        leftover.unlink()
+    (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> list[str]:
+    """An object that defines ``extern __shared__`` arrays, all at one address, after the static shared memory."""
+    if not names:
+        return []
+    labels = "".join(f".globl {name}\n.hidden {name}\n.type {name}, %tls_object\n{name}:\n" for name in names)
+    source = folder / "dynamic_shared.s"
+    source.write_text(
+        f'.section .tbss,"awT",%nobits\n.balign {_SHARED_ALIGN}\n{labels}.section .note.GNU-stack,"",%progbits\n',
+        encoding="utf-8",
+    )
+    target = folder / "dynamic_shared.o"
+    _tool([compiler.path, "-c", str(source), "-o", str(target)], "dynamic shared memory")
+    return [str(target)]
+
+
+def _load_image(folder: Path) -> EmulatorImage:
+    facts = json.loads((folder / "image.json").read_text(encoding="utf-8"))
+    return EmulatorImage(
+        path=folder / "kernel.so",
+        entry_symbol=ENTRY_SYMBOL,
+        params=tuple(Param(*row) for row in facts["params"]),
+        writable_globals=facts["writable_globals"],
+        static_shared_bytes=facts["static_shared_bytes"],
+    )
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """Runs a compiler; returns its exit status and messages (in English, without colours)."""
+    environment = {**os.environ, "LC_ALL": "C", "GCC_COLORS": ""}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EpError(f"{command[0]} did not finish within {_TIMEOUT_S:.0f} s") from error
+    except OSError as error:
+        raise BackendUnavailable(f"the compiler {command[0]} cannot be started: {error}") from error
+    return done.returncode, done.stderr + done.stdout
+
+
+def _tool(command: Sequence[str], what: str) -> None:
+    """Compiles something of ours; a failure is a matter of the installation, not of a kernel."""
+    status, log = _run(command)
+    if status == 0:
+        return
+    if "fatal error: cuda" in log:
+        raise BackendUnavailable(
+            "the emulator needs CUDA's headers (no GPU, no driver): "
+            "pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or set CUDA_HOME"
+        )
+    with tempfile.NamedTemporaryFile("w", prefix="ep_lib-", suffix=".log", delete=False) as file:
+        file.write(" ".join(command) + "\n" + log)
+    first = next((line for line in log.splitlines() if "error" in line), log.strip()[:500])
+    raise BackendUnavailable(f"{command[0]} cannot compile {what}: {first} (all messages: {file.name})")

@@ -1,0 +1,113 @@
+"""Finds what compiles kernels on this machine: the C++ compiler, CUDA's headers and NVRTC."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import cache
+
+PACKAGE = Path(__file__).resolve().parent.parent
+DEVICE_INCLUDE = PACKAGE / "device"
+NVRTC_INCLUDE = PACKAGE / "device" / "nvrtc"  # <stdint.h> and the like, which NVRTC lacks
+EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"
+RUNTIME_SOURCES = PACKAGE / "emulator" / "runtime"
+
+
+@functools.lru_cache(maxsize=1)
+def library_version() -> str:
+    """ep_lib's version, a part of every cache key."""
+    try:
+        return importlib.metadata.version("ep-lib")
+    except importlib.metadata.PackageNotFoundError:  # used from a checkout that is not installed
+        return "unknown"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler. ``identity`` is its version text, which goes into every cache key."""
+
+    path: str
+    identity: str
+    is_clang: bool
+
+
+def find_compiler() -> Compiler:
+    """The C++ compiler: ``$EP_LIB_CXX`` (a name or a path), else g++, else clang++.
+
+    Raises :class:`BackendUnavailable` with the package to install.
+    """
+    chosen = os.environ.get("EP_LIB_CXX", "")
+    for name in [chosen] if chosen else ["g++", "clang++"]:
+        if path := shutil.which(name):
+            status = Path(path).stat()
+            return _identify(path, status.st_mtime_ns, status.st_size)
+    if chosen:
+        raise BackendUnavailable(
+            f"EP_LIB_CXX names the compiler {chosen!r}, which is not on the PATH: install it or unset EP_LIB_CXX"
+        )
+    raise BackendUnavailable(
+        "the emulator needs a C++ compiler, and neither g++ nor clang++ is on the PATH: install one "
+        "(Debian, Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; conda: `conda install gxx`)"
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _identify(path: str, mtime_ns: int, size: int) -> Compiler:
+    """Asks a compiler for its version; the answer is kept in the cache directory, as starting it takes milliseconds."""
+    real = str(Path(path).resolve())
+    known_as = hashlib.sha256(f"{path}\n{real}\n{mtime_ns}\n{size}".encode()).hexdigest()[:32]
+    note = cache.cache_dir() / "compilers" / known_as
+    try:
+        identity = note.read_text(encoding="utf-8")
+    except OSError:
+        try:
+            answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BackendUnavailable(f"the compiler {path} does not answer to --version: {error}") from error
+        identity = answer.stdout.strip()
+        cache.write_atomically(note, identity.encode())
+    return Compiler(path, identity, is_clang="clang" in identity.lower())
+
+
+@functools.lru_cache(maxsize=1)
+def cuda_include_dirs() -> tuple[Path, ...]:
+    """Folders with CUDA's headers and libcu++ (CCCL), in order; empty when there are none.
+
+    Looks at the pip wheels (nvidia-cuda-runtime, -crt, -cccl; then their -cu12 forms), then ``$CUDA_HOME`` or
+    ``$CUDA_PATH``, then where nvcc is on the PATH, then /usr/local/cuda.
+    """
+    found = _wheel_include_dirs()
+    if not any((folder / "cuda_fp16.h").exists() for folder in found):
+        nvcc = shutil.which("nvcc")
+        homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+        homes += [str(Path(nvcc).resolve().parent.parent) if nvcc else None, "/usr/local/cuda"]
+        for home in homes:
+            include = Path(home, "include") if home else None
+            if include is not None and (include / "cuda_fp16.h").exists():
+                found = [include, include / "cccl"]
+                break
+    return tuple(folder for folder in found if folder.is_dir())
+
+
+def _wheel_include_dirs() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")  # a namespace package: nothing is executed
+    for site in spec.submodule_search_locations or [] if spec else []:
+        root = Path(site)
+        for version in ("cu13",):
+            include = root / version / "include"
+            if (include / "cuda_fp16.h").exists():
+                return [include, include / "cccl"]
+        include = root / "cuda_runtime" / "include"
+        if (include / "cuda_fp16.h").exists():
+            cccl = root / "cuda_cccl" / "include"
+            return [include, cccl, cccl / "cccl"]
+    return []

@@ -1,0 +1,170 @@
+"""What arrays of NumPy, CuPy and torch have in common: an address, a shape, a dtype, strides, a device.
+
+Nothing here imports torch or CuPy: an object can only come from a library that is already loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ep_lib.errors import ArgumentError
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+# torch's names of the types that NumPy lacks
+_TORCH_EXTENSION_TYPES = {
+    "torch.bfloat16": BFLOAT16,
+    "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "torch.float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "torch.float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+
+
+class ArrayInfo(NamedTuple):
+    """Where an array lies and how to read it.
+
+    ``dtype`` is a NumPy dtype (bfloat16 and float8 are those of ml_dtypes). ``strides_bytes`` is None for a C-contiguous
+    array. ``device`` is "cpu" or "cuda:N"; ``kind`` is "numpy", "torch" or "cupy". ``owner`` keeps the memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides_bytes: tuple[int, ...] | None
+    device: str
+    kind: str
+    readonly: bool
+    owner: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements (for a contiguous array: the bytes it spans)."""
+        total = self.dtype.itemsize
+        for extent in self.shape:
+            total *= extent
+        return total
+
+
+def is_array(obj: object) -> bool:
+    """Whether :func:`describe` accepts ``obj``."""
+    return _kind_of(type(obj)) != ""
+
+
+def describe(obj: Any) -> ArrayInfo:
+    """Address, shape, dtype, strides and device of a NumPy, CuPy or torch array; nothing is copied.
+
+    Raises :class:`ArgumentError` for anything else, and for torch tensors that are not dense or still need gradients
+    computed lazily (sparse, meta, conjugated views).
+    """
+    kind = _kind_of(type(obj))
+    if kind == "numpy":
+        return _describe_numpy(obj)
+    if kind == "torch":
+        return _describe_torch(obj)
+    if kind == "cupy":
+        return _describe_cupy(obj)
+    raise ArgumentError(f"expected a NumPy, CuPy or torch array, got {type(obj).__name__}")
+
+
+def like(kind: str, array: Any) -> Any:
+    """``array`` (NumPy or CuPy) as an array of ``kind`` ("numpy", "torch" or "cupy") on the same device, zero copy.
+
+    torch has bfloat16 and float8 types that DLPack and NumPy lack; they pass through as integers and are viewed back.
+    A CuPy array of uint16 stays uint16: CuPy cannot say bfloat16, the caller views it.
+    Raises :class:`ArgumentError` when the memory would have to move between CPU and GPU.
+    """
+    info = describe(array)
+    if kind == info.kind:
+        return array
+    if kind == "torch":
+        torch = _loaded("torch", "like('torch', ...)")
+        extension = next((name for name, dtype in _TORCH_EXTENSION_TYPES.items() if dtype == info.dtype), None)
+        if extension is None:
+            return torch.from_dlpack(array) if info.kind == "cupy" or not info.readonly else torch.tensor(array)
+        bits = array.view(np.uint8 if info.dtype.itemsize == 1 else np.int16)
+        return torch.from_dlpack(bits).view(getattr(torch, extension.partition(".")[2]))
+    if kind == "numpy" and info.kind == "torch" and info.device == "cpu":
+        return _torch_to_numpy(array, info.dtype)
+    if kind == "cupy" and info.kind == "torch" and info.device != "cpu":
+        cupy = _loaded("cupy", "like('cupy', ...)")
+        torch = sys.modules["torch"]
+        is_extension = str(array.dtype) in _TORCH_EXTENSION_TYPES
+        bits_type = torch.uint8 if info.dtype.itemsize == 1 else torch.uint16
+        return cupy.from_dlpack(array.detach().view(bits_type) if is_extension else array.detach())
+    raise ArgumentError(f"cannot view a {info.kind} array on {info.device} as {kind} without a copy")
+
+
+@functools.lru_cache(maxsize=256)
+def _kind_of(cls: type) -> str:
+    for base in cls.__mro__:
+        if base is np.ndarray:
+            return "numpy"
+        root = base.__module__.partition(".")[0]
+        if root == "torch" and base.__name__ == "Tensor":
+            return "torch"
+        if root == "cupy" and base.__name__ == "ndarray":
+            return "cupy"
+    return ""
+
+
+def _describe_numpy(array: np.ndarray[Any, Any]) -> ArrayInfo:
+    flags = array.flags
+    interface = array.__array_interface__
+    address, readonly = interface["data"]
+    strides = None if flags.c_contiguous else array.strides
+    return ArrayInfo(address, array.shape, array.dtype, strides, "cpu", "numpy", readonly, array)
+
+
+def _describe_cupy(array: Any) -> ArrayInfo:
+    strides = None if array.flags.c_contiguous else array.strides
+    device = f"cuda:{array.data.device_id}"
+    return ArrayInfo(array.data.ptr, array.shape, array.dtype, strides, device, "cupy", False, array)
+
+
+def _describe_torch(tensor: Any) -> ArrayInfo:
+    dtype = _torch_dtype(tensor.dtype)
+    device = tensor.device
+    if dtype is None:
+        raise ArgumentError(f"torch tensors of type {tensor.dtype} have no counterpart here")
+    is_conjugated = tensor.is_conj() or tensor.is_neg()
+    if str(tensor.layout) != "torch.strided" or device.type not in ("cpu", "cuda") or is_conjugated:
+        raise ArgumentError(
+            f"need a dense tensor on a CPU or CUDA device, got layout {tensor.layout} on {device}"
+            + (", a lazy conjugate (call .resolve_conj().resolve_neg())" if is_conjugated else "")
+        )
+    strides = None if tensor.is_contiguous() else tuple(s * dtype.itemsize for s in tensor.stride())
+    name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+    return ArrayInfo(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, name, "torch", False, tensor)
+
+
+@functools.lru_cache(maxsize=64)
+def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
+    name = str(dtype)
+    if name in _TORCH_EXTENSION_TYPES:
+        return _TORCH_EXTENSION_TYPES[name]
+    try:
+        return np.dtype(name.partition(".")[2])  # torch.float32 -> float32, the same names otherwise
+    except TypeError:
+        return None
+
+
+def _torch_to_numpy(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    torch = sys.modules["torch"]
+    if str(tensor.dtype) not in _TORCH_EXTENSION_TYPES:
+        array: np.ndarray[Any, Any] = tensor.detach().numpy()
+        return array
+    bits: np.ndarray[Any, Any] = tensor.detach().view(torch.uint8 if dtype.itemsize == 1 else torch.int16).numpy()
+    return bits.view(dtype)
+
+
+def _loaded(module: str, call: str) -> Any:
+    """torch or CuPy, which the caller must have imported: this library does not load them behind anybody's back."""
+    if module not in sys.modules:
+        raise ArgumentError(f"{call} needs the module {module}, which is not imported")
+    return sys.modules[module]
