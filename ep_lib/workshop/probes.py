@@ -58,10 +58,10 @@ def nvrtc() -> Facts:
         return {"missing": "cupy"}
     from cupy.cuda import nvrtc as compiler
 
-    from ep_lib.jit import Kernel
+    import ep_lib
 
     major, minor = compiler.getVersion()
-    kernel = Kernel.from_source(HELLO_KERNEL, "doctor_hello", filename="doctor_hello.cu")
+    kernel = ep_lib.Kernel.from_source(HELLO_KERNEL, "doctor_hello", filename="doctor_hello.cu")
     targets = ["sm_80", "sm_90", "sm_100"]
     for target in targets:
         kernel.compile(target)

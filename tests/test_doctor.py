@@ -1,0 +1,181 @@
+"""`ep-lib doctor`: on this machine, and on machines that are stranger than it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import toolkit
+from ep_lib.workshop import doctor, trials
+from ep_lib.workshop.trials import Probe, Smi
+
+GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150_754_820_096}
+
+
+@pytest.fixture(scope="module")
+def report() -> doctor.Report:
+    return doctor.examine()
+
+
+def finding(report: doctor.Report, name: str) -> doctor.Finding:
+    (found,) = (f for f in report.findings if f.name == name)
+    return found
+
+
+def test_the_workshop_works_here(report: doctor.Report) -> None:
+    assert report.workshop_works, report.as_text()
+    emulator = finding(report, "emulator")
+    assert emulator.status == "ok" and emulator.facts["values"] == [101, 100]
+
+
+def test_every_finding_has_exactly_the_next_step_it_needs(report: doctor.Report) -> None:
+    assert len(report.findings) >= 12
+    for f in report.findings:
+        assert f.status in ("ok", "missing", "broken")
+        assert f.detail
+        assert bool(f.next_step) == (f.status != "ok"), f
+
+
+def test_text_and_json_say_the_same(report: doctor.Report) -> None:
+    data = json.loads(report.as_json())
+    assert data["workshop_works"] is True
+    text = report.as_text()
+    for f in data["findings"]:
+        assert f["name"] in text and f["detail"] in text and f["next_step"] in text
+
+
+def test_nvrtc_compiled_for_three_architectures(report: doctor.Report) -> None:
+    nvrtc = finding(report, "NVRTC")
+    if nvrtc.status == "missing":
+        pytest.skip("no CuPy or NVRTC in this environment")
+    assert nvrtc.status == "ok", nvrtc
+    assert nvrtc.facts["targets"] == ["sm_80", "sm_90", "sm_100"]
+
+
+def test_a_second_look_is_quick(report: doctor.Report) -> None:
+    begin = time.monotonic()
+    doctor.examine()
+    assert time.monotonic() - begin < 10  # 5 s on an idle machine; the suite shares two cores
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("EP_LIB_CXX", raising=False)
+    found = doctor._compiler()
+    assert found.status == "missing" and "g++" in found.next_step and found.needed
+
+
+def test_a_report_without_a_compiler_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> toolkit.Compiler:
+        raise BackendUnavailable("neither g++ nor clang++ is on the PATH")
+
+    monkeypatch.setattr(toolkit, "find_compiler", none)
+    monkeypatch.setattr(trials, "probe", lambda *_: Probe(error="no compiler"))
+    monkeypatch.setattr(doctor, "probe_mpi", lambda: Probe(facts={"missing": "mpi4py"}))
+    args = type("Args", (), {"json": False})()
+    assert doctor.run(args) == 1
+    out = capsys.readouterr().out
+    assert "To mend: C++ compiler, emulator" in out
+
+
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("import os; os.abort()", "crashed with signal 6"),
+        ("raise ImportError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
+        ("import sys; sys.exit(3)", "ended with exit code 3 and said nothing"),
+        ("print('{broken')", "not JSON"),
+        ("import time; time.sleep(30)", "no answer within 1 s"),
+    ],
+)
+def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error: str) -> None:
+    # A stand-in for Python: it takes "-m ep_lib.workshop.probes NAME" and does something terrible.
+    stand_in = tmp_path / "stand-in"
+    stand_in.write_text(f"#!{sys.executable}\n{program}\n")
+    stand_in.chmod(0o755)
+    tried = trials.probe([str(stand_in)], "torch", limit_s=1.0)
+    assert error in tried.error and tried.facts == {}
+
+
+def test_a_program_that_cannot_start_is_a_finding() -> None:
+    assert "cannot be started" in trials.probe(["/no/such/python"], "torch").error
+
+
+def nvidia_smi_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Smi:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!{shutil.which('sh')}\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return trials.nvidia_smi()
+
+
+@pytest.mark.parametrize(
+    ("driver", "major"), [("580.65.06", 13), ("595.1", 13), ("570.124.06", 12), ("535.183.01", 12)]
+)
+def test_the_driver_decides_which_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, major: int
+) -> None:
+    smi = nvidia_smi_that(tmp_path, monkeypatch, f"echo 'NVIDIA H200, {driver}'; echo 'NVIDIA H200, {driver}'")
+    assert smi == Smi(("NVIDIA H200", "NVIDIA H200"), driver, cuda_major=major)
+    missing = doctor._cupy(Probe(facts={"missing": "cupy"}), smi)
+    assert f"cupy-cuda{major}x" in missing.next_step
+
+
+def test_a_driver_that_needs_a_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Failed to initialize NVML: Driver/library version mismatch"
+    smi = nvidia_smi_that(tmp_path, monkeypatch, f"echo '{said}'; exit 18")
+    found = doctor._gpus(Probe(facts={"missing": "cupy"}), smi)
+    assert found.status == "broken" and said in found.detail and "nvidia-smi" in found.next_step
+
+
+def test_gpus_without_cupy() -> None:
+    smi = Smi(("NVIDIA H200",) * 2, "535.1", cuda_major=12)
+    found = doctor._gpus(Probe(facts={"missing": "cupy"}), smi)
+    assert found.status == "broken" and "2 GPUs" in found.detail and "cupy-cuda12x" in found.next_step
+    assert doctor._p2p(found).status == "missing"
+
+
+def test_gpus_and_peer_access() -> None:
+    facts: dict[str, Any] = {"gpus": [GPU, GPU], "driver": "13.0", "p2p": [[True, True], [True, True]]}
+    gpus = doctor._gpus(Probe(facts=facts), Smi(("NVIDIA H200",) * 2, "580.65.06"))
+    assert (gpus.status, gpus.detail) == ("ok", "2 x NVIDIA H200, driver 580.65.06")
+    assert doctor._p2p(gpus).status == "ok"
+
+    facts["p2p"] = [[True, False], [False, True]]
+    apart = doctor._p2p(doctor._gpus(Probe(facts=facts), Smi()))
+    assert apart.status == "broken" and "0->1, 1->0" in apart.detail and "topo" in apart.next_step
+
+
+def test_two_mpis_that_do_not_know_each_other() -> None:
+    found = doctor._mpi(Probe(facts={"ranks": 1, "sum": 1, "library": "MPICH"}))
+    assert found.status == "broken" and "not the MPI of mpi4py" in found.detail
+
+
+def test_a_jupyter_kernel_of_another_python() -> None:
+    found = doctor._jupyter(Probe(facts={"version": "4.6", "kernel": "/usr/bin/python3", "same_python": False}))
+    assert found.status == "broken" and "ipykernel install" in found.next_step
+
+
+@pytest.mark.parametrize("name", ["emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter", "mpi"])
+def test_every_probe_answers_alone(name: str) -> None:
+    tried = trials.probe_mpi() if name == "mpi" else trials.probe([sys.executable], name)
+    assert tried.error == ""
+    assert tried.facts
+
+
+def test_doctor_never_writes_into_the_working_directory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ep_lib", "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "The workshop" in done.stdout
+    assert list(tmp_path.iterdir()) == []

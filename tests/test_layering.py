@@ -1,0 +1,155 @@
+"""Imports go downward only, and importing ep_lib starts nothing and is quick."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "ep_lib"
+
+# From the ground up. What stands on one line may import each other and everything above it, nothing below it.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "config"),
+    ("memory", "jit", "reference", "runtime.bootstrap"),
+    ("emulator", "backends"),
+    ("runtime",),
+    ("transports",),
+    ("moe",),
+    ("ep_lib",),  # the public names of __init__.py
+    ("viz",),
+    ("workshop",),
+    ("commands",),
+    ("cli", "__main__"),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def part(path: Path) -> str:
+    """The part of the house that a file belongs to; a file without a layer gives a name that LEVEL does not have."""
+    words = path.relative_to(PACKAGE).with_suffix("").parts
+    words = words[:-1] if words[-1] == "__init__" else words
+    return find_part(words) or (words[0] if words else "ep_lib")
+
+
+def find_part(words: Sequence[str]) -> str | None:
+    """The longest name in LEVEL that ``words`` (what follows ``ep_lib.``) begin with."""
+    return next((name for length in (2, 1) if (name := ".".join(words[:length])) in LEVEL), None)
+
+
+def imports(tree: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of every import that is executed, inside functions too.
+
+    Imports under ``if TYPE_CHECKING`` are for the type checker: they are not executed, so they may point anywhere.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for other in node.orelse:
+                yield from imports(ast.Module(body=[other], type_ignores=[]), path)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                here = ("ep_lib", *path.relative_to(PACKAGE).parts)
+                base = ".".join([*here[: len(here) - node.level], *([base] if base else [])])
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+        else:
+            yield from imports(node, path)
+
+
+def target_part(name: str) -> str | None:
+    """The part that an imported name belongs to; None for other packages."""
+    words = name.split(".")
+    return (find_part(words[1:]) or "ep_lib") if words[0] == "ep_lib" else None
+
+
+def all_imports() -> list[tuple[Path, int, str]]:
+    return [
+        (path, line, name)
+        for path in modules()
+        for line, name in imports(ast.parse(path.read_text(encoding="utf-8"), str(path)), path)
+    ]
+
+
+def test_every_part_has_its_layer() -> None:
+    assert {part(path) for path in modules()} - set(LEVEL) == set()
+
+
+def test_imports_go_downward_only() -> None:
+    upward = []
+    for path, line, name in all_imports():
+        target = target_part(name)
+        if target is not None and LEVEL[target] > LEVEL[part(path)]:
+            upward.append(f"{path.relative_to(PACKAGE.parent)}:{line} ({part(path)}) imports {name} ({target})")
+    assert upward == []
+
+
+def test_transports_never_import_each_other() -> None:
+    shared = {"base", "__init__"}
+    crossing = []
+    for path, line, name in all_imports():
+        words = name.split(".")
+        if part(path) != "transports" or words[:2] != ["ep_lib", "transports"] or len(words) < 3:
+            continue
+        family, own = words[2].split("_")[0], path.stem.split("_")[0]
+        if words[2] not in shared and path.stem not in shared and family != own:
+            crossing.append(f"{path.name}:{line} imports {name}")
+    assert crossing == []
+
+
+def test_the_checks_see_what_they_look_for() -> None:
+    source = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from ep_lib.cli import main\n"
+        "def f():\n    from ..moe import buffer\n"
+    )
+    found = list(imports(ast.parse(source), PACKAGE / "jit" / "kernel.py"))
+    assert found == [(1, "typing.TYPE_CHECKING"), (5, "ep_lib.moe.buffer")]
+    assert target_part("ep_lib.moe.buffer") == "moe" and target_part("ep_lib.spawn") == "ep_lib"
+    assert LEVEL["moe"] > LEVEL["jit"]
+
+
+@pytest.mark.parametrize("module", ["ep_lib", "ep_lib.cli"])
+def test_import_is_light_and_starts_nothing(module: str, tmp_path: Path) -> None:
+    code = f"""
+import json, os, signal, sys, threading, time
+before = (dict(os.environ), signal.getsignal(signal.SIGINT), sys.excepthook, set(sys.modules))
+begin = time.perf_counter()
+import {module}
+seconds = time.perf_counter() - begin
+print(json.dumps({{
+    "seconds": seconds,
+    "heavy": sorted({{"torch", "cupy", "matplotlib", "mpi4py", "IPython", "nixl", "multiprocessing.pool"}}
+                    & set(sys.modules)),
+    "threads": threading.active_count(),
+    "changed": [dict(os.environ) != before[0], signal.getsignal(signal.SIGINT) is not before[1],
+                sys.excepthook is not before[2]],
+    "children": os.path.exists("/proc/self/task") and open(f"/proc/self/task/{{os.getpid()}}/children").read(),
+}}))
+"""
+    environment = {**os.environ, "EP_LIB_CACHE_DIR": str(tmp_path / "cache"), "OPENBLAS_NUM_THREADS": "1"}
+    runs = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+        )
+        runs.append(json.loads(done.stdout))
+    for facts in runs:
+        assert facts["heavy"] == []
+        assert facts["threads"] == 1
+        assert facts["changed"] == [False, False, False]
+        assert not facts["children"]
+    assert min(facts["seconds"] for facts in runs) < 1.0
+    assert not (tmp_path / "cache").exists(), "importing ep_lib compiled or created something"
