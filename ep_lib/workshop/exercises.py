@@ -1,0 +1,156 @@
+"""What an exercise is: a folder under ``solutions/`` with an ``exercise.toml``, read and checked here.
+
+The folder is the source of truth. Its pieces are the very files that ``ep_lib`` runs (``runs_as`` says where the copy
+lies), the learner's version under ``exercises/`` is generated from it (:mod:`ep_lib.workshop.generate`), and the hidden
+tests are one module of :mod:`ep_lib.workshop.hidden`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ep_lib
+from ep_lib.errors import GradingError
+
+METADATA = "exercise.toml"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One graded task: its number, what it asks in half a line, and the points it gives."""
+
+    number: int
+    title: str
+    points: int
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A marked region of the solution that the learner fills in.
+
+    ``at`` is the name in the markers: the task's number, and a letter where a task has several holes (``5a``).
+    ``otherwise`` is code that keeps the unfinished function well-formed (``return false;``).
+    """
+
+    at: str
+    hint: str
+    otherwise: str
+
+    @property
+    def task(self) -> int:
+        return int(re.match(r"\d+", self.at).group())  # type: ignore[union-attr]  # checked when it was read
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise, read from ``solutions/<name>/exercise.toml``."""
+
+    name: str  # "01_write_signal"
+    title: str
+    root: Path  # the folder that holds solutions/, exercises/ and ep_lib/
+    runs_as: str  # folder, relative to root, where the library keeps its copy of the pieces
+    pieces: tuple[str, ...]  # paths relative to the solution's folder; for headers also the include path
+    tasks: tuple[Task, ...]
+    holes: tuple[Hole, ...]
+
+    @property
+    def solution_dir(self) -> Path:
+        return self.root / "solutions" / self.name
+
+    @property
+    def exercise_dir(self) -> Path:
+        return self.root / "exercises" / self.name
+
+    @property
+    def points(self) -> int:
+        return sum(task.points for task in self.tasks)
+
+    def task(self, number: int) -> Task:
+        for task in self.tasks:
+            if task.number == number:
+                return task
+        raise GradingError(f"exercise {self.name} has no task {number}; it has {[t.number for t in self.tasks]}")
+
+
+def workshop_root() -> Path:
+    """The folder with ``solutions/`` and ``exercises/``: $EP_LIB_WORKSHOP, else the clone that holds this ep_lib."""
+    given = os.environ.get("EP_LIB_WORKSHOP")
+    root = Path(given) if given else Path(ep_lib.__file__).resolve().parent.parent
+    if not (root / "solutions").is_dir():
+        raise GradingError(
+            f"no folder solutions/ in {root}: run from a clone of the workshop (pip install -e .) "
+            "or set EP_LIB_WORKSHOP to one"
+        )
+    return root
+
+
+def names(root: Path | None = None) -> list[str]:
+    """Names of all exercises, sorted: the folders of ``solutions/`` that have an exercise.toml."""
+    folder = (root or workshop_root()) / "solutions"
+    return sorted(entry.parent.name for entry in folder.glob(f"*/{METADATA}"))
+
+
+def find(name: str | int, root: Path | None = None) -> Exercise:
+    """The exercise called ``name``: "01_write_signal", its number "01", or 1.
+
+    Raises GradingError for an unknown name (lists those there are) and for a broken exercise.toml.
+    """
+    root = root or workshop_root()
+    known = names(root)
+    wanted = f"{name:02d}" if isinstance(name, int) else name.strip().rstrip("/")
+    if wanted.isdigit():
+        wanted = f"{int(wanted):02d}"
+    matches = [each for each in known if each == wanted or each.split("_", 1)[0] == wanted]
+    if len(matches) != 1:
+        raise GradingError(f"no exercise {name!r}; there are: {', '.join(known) or 'none'}")
+    return load(root / "solutions" / matches[0] / METADATA, root)
+
+
+def load(path: Path, root: Path) -> Exercise:
+    """Reads and checks one exercise.toml; GradingError says what is wrong with it."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise GradingError(f"cannot read {path}: {error}") from error
+    tasks = tuple(
+        Task(_get(t, "number", int, path), _get(t, "title", str, path), _get(t, "points", int, path))
+        for t in _tables(raw, "task", path)
+    )
+    holes = tuple(
+        Hole(_get(h, "at", str, path), _get(h, "hint", str, path).strip(), str(h.get("otherwise", "")))
+        for h in _tables(raw, "hole", path)
+    )
+    pieces = tuple(str(piece) for piece in _get(raw, "pieces", list, path))
+    if [t.number for t in tasks] != list(range(1, len(tasks) + 1)) or any(t.points < 1 for t in tasks):
+        raise GradingError(f"{path}: tasks are numbered 1, 2, 3 ... and give at least one point each")
+    for hole in holes:
+        matched = re.fullmatch(r"(\d+)[a-z]?", hole.at)
+        if not matched or int(matched.group(1)) > len(tasks) or int(matched.group(1)) < 1:
+            raise GradingError(
+                f"{path}: hole at={hole.at!r}: it is a task's number, with a letter if there are several"
+            )
+    for piece in pieces:
+        if Path(piece).is_absolute() or ".." in Path(piece).parts:
+            raise GradingError(f"{path}: piece {piece!r} must lie inside the exercise's folder")
+    title, runs_as = _get(raw, "title", str, path), _get(raw, "runs_as", str, path)
+    return Exercise(path.parent.name, title, root, runs_as, pieces, tasks, holes)
+
+
+def _tables(raw: Mapping[str, Any], key: str, path: Path) -> list[Mapping[str, Any]]:
+    tables = raw.get(key, [])
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise GradingError(f"{path}: needs at least one [[{key}]] table")
+    return tables
+
+
+def _get(table: Mapping[str, Any], key: str, kind: type, path: Path) -> Any:
+    value = table.get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise GradingError(f"{path}: {key!r} must be a {kind.__name__}, got {value!r}")
+    return value

@@ -1,0 +1,134 @@
+"""Makes the learner's files, and the library's copy, from ``solutions/``: ``python -m ep_lib.workshop.generate``.
+
+In a piece, the lines between ``// EXERCISE-BEGIN 1`` and ``// EXERCISE-END 1`` are what the learner writes (``#``
+instead of ``//`` in Python). In ``exercises/`` such a region becomes its hint and one line that fails loudly, at run
+time, and names the task: so a half-finished file compiles, and finished tasks already give points.
+
+    solutions/01_write_signal/ep/x.cuh   the source of truth, with markers
+    exercises/01_write_signal/ep/x.cuh   generated: holes
+    ep_lib/device/ep/x.cuh               generated: byte-equal to the solution; this is the file that runs
+
+``--check`` writes nothing, names the files that drifted and ends with 1; the tests call the same function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from ep_lib.errors import GradingError
+from ep_lib.workshop.exercises import Exercise, Hole, find, names, workshop_root
+
+_MARKER = re.compile(r"^(?P<indent>\s*)(?://|#)\s*EXERCISE-(?P<what>BEGIN|END)\s+(?P<at>\w+)\s*$")
+_WIDTH = 110  # of hint lines
+
+
+def with_holes(exercise: Exercise, piece: str, text: str) -> tuple[str, list[str]]:
+    """The learner's version of one piece, and the names of the holes found in it, in order.
+
+    GradingError if markers do not pair up, nest, or name a hole that exercise.toml does not describe.
+    """
+    holes = {hole.at: hole for hole in exercise.holes}
+    lines: list[str] = []
+    found: list[str] = []
+    open_at: str | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        marker = _MARKER.match(line)
+        where = f"solutions/{exercise.name}/{piece}:{number}"
+        if marker is None:
+            if "EXERCISE-BEGIN" in line or "EXERCISE-END" in line:
+                raise GradingError(f"{where}: a marker is a comment line of its own: // EXERCISE-BEGIN 1")
+            if open_at is None:
+                lines.append(line)
+        elif marker["what"] == "BEGIN":
+            if open_at is not None:
+                raise GradingError(f"{where}: hole {marker['at']} begins inside hole {open_at}")
+            if marker["at"] not in holes or marker["at"] in found:
+                raise GradingError(f"{where}: hole {marker['at']!r} is not described in exercise.toml, or used twice")
+            open_at = marker["at"]
+            found.append(open_at)
+            lines += _hole_text(exercise, holes[open_at], marker["indent"], python=piece.endswith(".py"))
+        elif marker["at"] != open_at:
+            raise GradingError(f"{where}: hole {marker['at']} ends, but the open one is {open_at}")
+        else:
+            open_at = None
+    if open_at is not None:
+        raise GradingError(f"solutions/{exercise.name}/{piece}: hole {open_at} never ends")
+    return "\n".join(lines) + "\n", found
+
+
+def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> list[str]:
+    task = exercise.task(hole.task)
+    comment = "#" if python else "//"
+    message = f"Task {hole.at} is still to do: {task.title}"
+    body = [f"TASK {hole.at} ({task.points} points): {task.title}"]
+    for paragraph in hole.hint.split("\n\n"):
+        body += textwrap.wrap(" ".join(paragraph.split()), _WIDTH - len(indent))
+    lines = [f"{comment} {text}".rstrip() for text in body]
+    lines.append(f'raise NotImplementedError("{message}")' if python else f'assert(!"{message}");')
+    lines += hole.otherwise.splitlines()
+    lines.append(f"{comment} end of TASK {hole.at}")
+    return [indent + line if line else "" for line in lines]
+
+
+def generated(exercise: Exercise) -> dict[Path, str]:
+    """Path -> content of every file that is made from this exercise's solution."""
+    files: dict[Path, str] = {}
+    all_found: list[str] = []
+    for piece in exercise.pieces:
+        source = exercise.solution_dir / piece
+        try:
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GradingError(f"cannot read the solution {source}: {error}") from error
+        files[exercise.exercise_dir / piece], found = with_holes(exercise, piece, text)
+        files[exercise.root / exercise.runs_as / piece] = text
+        all_found += found
+    missing = [hole.at for hole in exercise.holes if all_found.count(hole.at) != 1]
+    if missing:
+        raise GradingError(
+            f"exercise {exercise.name}: exercise.toml describes holes {missing}, but no piece marks them"
+        )
+    return files
+
+
+def drifted(exercise: Exercise) -> list[Path]:
+    """The generated files that differ from what the solution makes, or are missing."""
+    return [path for path, text in generated(exercise).items() if not path.is_file() or path.read_text("utf-8") != text]
+
+
+def write(exercise: Exercise) -> list[Path]:
+    """Writes the generated files that drifted; returns them."""
+    changed = drifted(exercise)
+    files = generated(exercise)
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(files[path], encoding="utf-8")
+    return changed
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line of this module; 0 = all is as it should be, 1 = drift found by --check, 2 = cannot work."""
+    parser = argparse.ArgumentParser(prog="python -m ep_lib.workshop.generate", description=__doc__.split("\n")[0])
+    parser.add_argument("exercise", nargs="*", help="number or name; default: all of them")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a file drifted")
+    options = parser.parse_args(argv)
+    try:
+        root = workshop_root()
+        for name in options.exercise or names(root):
+            exercise = find(name, root)
+            for path in drifted(exercise) if options.check else write(exercise):
+                sys.stdout.write(f"{'drifted' if options.check else 'wrote'}: {path.relative_to(root)}\n")
+                if options.check:
+                    return 1
+    except GradingError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

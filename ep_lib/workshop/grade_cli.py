@@ -1,0 +1,148 @@
+"""``ep-lib grade``: points for an exercise, and what behaviour failed.
+
+Ends with 0 for full marks, 1 for fewer, 2 when the grader itself could not work. With several submissions the worst of
+these counts. ``--json`` prints one object for one submission, a list for several:
+
+    {"schema": 1, "exercise": "01_write_signal", "mine": "...", "points": 7, "of": 10, "full": false, "seconds": 8.1,
+     "problem": null,                       why nothing could run at all (a compile error), else null
+     "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
+                "failed_behaviour": null, "message": null}, ...]}
+
+A submission that could not be read at all gives {"schema", "exercise", "mine", "error": "..."} in a list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ep_lib.errors import GradingError
+from ep_lib.workshop.exercises import Exercise, find, names
+from ep_lib.workshop.grader import Grade, grade
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ep-lib grade``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = __doc__
+    parser.add_argument("exercise", nargs="?", help="01 or 01_write_signal; without it, lists the exercises")
+    parser.add_argument(
+        "--mine", action="append", metavar="DIR", help="folder with your files; repeat it to grade several submissions"
+    )
+    parser.add_argument(
+        "--all",
+        metavar="DIR",
+        help="for instructors: grade every folder in DIR, one submission each (searched for the files)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON for programs")
+    form.add_argument(
+        "--csv", action="store_true", help="print a CSV line a submission: name, points, one column a task"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs ``ep-lib grade`` with parsed options; returns the exit code."""
+    try:
+        if options.exercise is None:
+            sys.stdout.write("".join(f"{name}: {find(name).title}\n" for name in names()))
+            return 0
+        exercise = find(options.exercise)
+        if options.mine is None and options.all is None:
+            return _one(exercise, None, options)
+        folders = [Path(folder) for folder in options.mine or []]
+        if options.all is not None:
+            folders += list(_submissions(exercise, Path(options.all)))
+        if len(folders) == 1 and not options.csv and options.all is None:
+            return _one(exercise, folders[0], options)
+        return _several(exercise, folders, options)
+    except GradingError as error:
+        sys.stderr.write(f"ep-lib grade: {error}\n")
+        return 2
+
+
+def as_text(result: Grade) -> str:
+    """A grade for people."""
+    lines = [f"Exercise {result.exercise.name}: {result.exercise.title}", ""]
+    for each in result.tasks:
+        mark = "ok  " if each.passed else "--  "
+        lines.append(f"{mark}task {each.task.number}  {each.points} of {each.task.points}  {each.task.title}")
+        if not each.passed and not result.problem:
+            lines += [f"      not so: {each.behaviour}", *(f"      {line}" for line in each.message.splitlines())]
+    if result.problem:
+        lines += ["", "Nothing could be graded:", result.problem]
+    if result.output and not result.full:
+        lines += ["", "Your code printed:", result.output[:2000].rstrip()]
+    lines += [
+        "",
+        f"{result.points} of {result.exercise.points} points ({result.seconds:.1f} s, files in {result.mine})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -> int:
+    quiet = options.json or options.csv or not sys.stderr.isatty()
+    result = grade(exercise.name, folder, progress=lambda text: None if quiet else _say(text), root=exercise.root)
+    if options.csv:
+        _write_csv(exercise, [result.as_json()])
+    else:
+        sys.stdout.write(json.dumps(result.as_json(), indent=2) + "\n" if options.json else as_text(result))
+    return 0 if result.full else 1
+
+
+def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespace) -> int:
+    code = 0
+    records: list[dict[str, Any]] = []
+    for folder in folders:
+        try:
+            result = grade(exercise.name, folder, root=exercise.root)
+            records.append(result.as_json())
+            code = max(code, 0 if result.full else 1)
+            text = f"{folder}: {result.points} of {exercise.points}"
+            failed = [str(each.task.number) for each in result.tasks if not each.passed]
+            text += f" (not passed: task {', '.join(failed)})" if failed else ""
+        except GradingError as error:
+            records.append({"schema": 1, "exercise": exercise.name, "mine": str(folder), "error": str(error)})
+            code, text = 2, f"{folder}: {error}"
+        if not options.json and not options.csv:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        elif sys.stderr.isatty():
+            _say(text)
+    if options.json:
+        sys.stdout.write(json.dumps(records, indent=2) + "\n")
+    elif options.csv:
+        _write_csv(exercise, records)
+    return code
+
+
+def _submissions(exercise: Exercise, folder: Path) -> Iterator[Path]:
+    """The folders in ``folder``; in each, the place where the first piece lies (people zip one level too many)."""
+    if not folder.is_dir():
+        raise GradingError(f"no folder {folder}")
+    piece = exercise.pieces[0]
+    for entry in sorted(path for path in folder.iterdir() if path.is_dir()):
+        hits = sorted(entry.glob(f"**/{piece}"), key=lambda path: len(path.parts))
+        yield hits[0].parents[len(Path(piece).parts) - 1] if hits else entry
+
+
+def _write_csv(exercise: Exercise, records: list[dict[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["submission", "points", "of", *(f"task {task.number}" for task in exercise.tasks), "problem"])
+    for record in records:
+        tasks = [each["points"] for each in record.get("tasks", [])] or [""] * len(exercise.tasks)
+        problem = record.get("error") or record.get("problem") or ""
+        writer.writerow([record["mine"], record.get("points", ""), exercise.points, *tasks, problem])
+    sys.stdout.write(text.getvalue())
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

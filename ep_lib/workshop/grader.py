@@ -1,0 +1,211 @@
+"""Grades a learner's piece: hidden behaviours in this process, the piece itself in a child process with limits."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import GradingError
+from ep_lib.workshop.exercises import Exercise, Task, find, workshop_root
+from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
+from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, temporary_folder
+from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpack_outputs
+
+SCHEMA = 1  # of Grade.as_json
+MAX_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TaskGrade:
+    """Points of one task; all of them or none. ``behaviour`` and ``message`` say what failed, empty where it passed."""
+
+    task: Task
+    passed: bool
+    behaviour: str = ""
+    message: str = ""
+
+    @property
+    def points(self) -> int:
+        return self.task.points if self.passed else 0
+
+
+@dataclass(frozen=True, repr=False)
+class Grade:
+    """What :func:`grade` found out about one submission; true if it has full marks."""
+
+    exercise: Exercise
+    mine: Path
+    tasks: tuple[TaskGrade, ...]
+    seconds: float
+    problem: str = ""  # why nothing could run at all: a compile error, for instance
+    output: str = ""  # what the learner's code printed, bounded
+
+    @property
+    def points(self) -> int:
+        return sum(task.points for task in self.tasks)
+
+    @property
+    def full(self) -> bool:
+        return self.points == self.exercise.points
+
+    def __bool__(self) -> bool:
+        return self.full
+
+    def __repr__(self) -> str:
+        return f"<Grade {self.exercise.name}: {self.points} of {self.exercise.points} points>"
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented form for programs (``ep-lib grade --json``, see docs in :mod:`ep_lib.workshop.grade_cli`)."""
+        return {
+            "schema": SCHEMA,
+            "exercise": self.exercise.name,
+            "mine": str(self.mine),
+            "points": self.points,
+            "of": self.exercise.points,
+            "full": self.full,
+            "seconds": round(self.seconds, 2),
+            "problem": self.problem or None,
+            "tasks": [
+                {
+                    "task": each.task.number,
+                    "title": each.task.title,
+                    "points": each.points,
+                    "of": each.task.points,
+                    "passed": each.passed,
+                    "failed_behaviour": each.behaviour or None,
+                    "message": each.message or None,
+                }
+                for each in self.tasks
+            ],
+        }
+
+
+def default_mine(exercise: Exercise) -> Path:
+    """Where the learner's files are looked for: ``mine/<name>`` if it exists, else ``exercises/<name>``."""
+    own = exercise.root / "mine" / exercise.name
+    return own if own.is_dir() else exercise.exercise_dir
+
+
+def start(name: str | int, root: Path | None = None) -> Path:
+    """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it is there; returns the folder."""
+    exercise = find(name, root)
+    own = exercise.root / "mine" / exercise.name
+    for piece in exercise.pieces:
+        target = own / piece
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(exercise.exercise_dir / piece, target)
+    return own
+
+
+def grade(
+    name: str | int,
+    mine: Path | str | None = None,
+    *,
+    public: bool = False,
+    limits: Limits | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    root: Path | None = None,
+) -> Grade:
+    """Grades the pieces in ``mine`` (default: :func:`default_mine`) against exercise ``name``.
+
+    ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets a line a task. Wrong
+    answers of every kind, crashes and endless loops included, are grades; GradingError: the grader could not work.
+    """
+    began = time.monotonic()
+    exercise = find(name, root or workshop_root())
+    folder = Path(mine).resolve() if mine is not None else default_mine(exercise)
+    tests = load(exercise.name, public=public)
+    limits = limits or Limits()
+    with temporary_folder() as work:
+        _copy_pieces(exercise, folder, work / "mine")
+        (work / "cwd").mkdir()
+        with Sandbox(work / "mine", limits, work / "cwd", _environment(work)) as sandbox:
+            problem = _compile(sandbox, tests, limits, work)
+            tasks = []
+            for task in exercise.tasks:
+                if problem:
+                    tasks.append(TaskGrade(task, False, "the files compile", problem))
+                    continue
+                progress(f"task {task.number}: {task.title}")
+                tasks.append(
+                    _grade_task(task, [t for t in tests.behaviours if t.task == task.number], sandbox, limits, work)
+                )
+            output = sandbox.output.decode(errors="replace")
+    return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output)
+
+
+def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
+    """Takes the pieces, and nothing else: a submission cannot replace other headers of the library."""
+    for piece in exercise.pieces:
+        source = folder / piece
+        if not source.is_file():
+            raise GradingError(
+                f"no file {piece} in {folder}; --mine names the folder that holds it "
+                f"(as exercises/{exercise.name} does)"
+            )
+        if source.stat().st_size > MAX_PIECE_BYTES:
+            raise GradingError(f"{source} has {source.stat().st_size} bytes; a piece has at most {MAX_PIECE_BYTES}")
+        (target / piece).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target / piece)
+
+
+def _environment(work: Path) -> dict[str, str]:
+    """A compile cache of the submission's own: what a learner's code writes must not reach the user's cache."""
+    return {"EP_LIB_CACHE_DIR": str(work / "cache")}
+
+
+def _compile(sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:
+    """Compiles all that the tests launch; returns what went wrong, or nothing."""
+    nonce = secrets.token_hex(16)
+    request = {"nonce": nonce, "compile": tests.kernels}
+    outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
+    return _failure_text(outputs.failure, work) if outputs.failure else ""
+
+
+def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Limits, work: Path) -> TaskGrade:
+    if not tests:
+        raise GradingError(f"no hidden test examines task {task.number}")
+    for test in tests:
+        rng = np.random.default_rng(secrets.randbits(128))
+        for case in test.cases(rng):
+            outputs = _run(sandbox, case.scenario, limits)
+            message = _failure_text(outputs.failure, work) if outputs.failure else case.judge(outputs)
+            if message:
+                if "is still to do" not in message:
+                    message += f" ({case.scenario.ranks} ranks, seed {case.scenario.seed}). {test.advice}"
+                return TaskGrade(task, False, test.title, message.strip())
+    return TaskGrade(task, True)
+
+
+def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:
+    nonce = secrets.token_hex(16)
+    # A child that had to be started again loads its kernels from the cache, which takes longer than a scenario.
+    seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
+    return _ask(sandbox, {"nonce": nonce, "run": scenario}, nonce, scenario, seconds)
+
+
+def _ask(sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | None, seconds: float) -> Outputs:
+    """One request and its reply; a child that breaks a limit or answers nonsense is a failure and is ended."""
+    try:
+        header, body = sandbox.ask(request, reply_bytes=scenario.reply_bytes() if scenario else 0, seconds=seconds)
+        return unpack_outputs(scenario, nonce, header, body)
+    except (ChildFailed, BadReply) as error:
+        sandbox.end()
+        return Outputs(failure=Failure("ChildFailed", str(error)))
+
+
+def _failure_text(failure: Failure, work: Path) -> str:
+    """The child's exception without the paths of the temporary copy; of an unfinished task only that it is one."""
+    if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
+        return todo.group()
+    text = failure.message.replace(f"{work}/", "").rstrip(". \n")
+    return text if failure.kind == "ChildFailed" else f"{failure.kind}: {text}"

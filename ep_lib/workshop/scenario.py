@@ -1,0 +1,135 @@
+"""What the grader asks of the child process, what comes back, and how both cross a pipe.
+
+A :class:`Scenario` says which kernels to launch on which rank with which data; it holds inputs only. The outputs come
+back as plain arrays and the parent alone judges them. Requests are pickles (the parent is trusted); replies never are:
+a JSON header and raw bytes whose number the parent knows in advance.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.errors import EpError
+
+MAGIC = b"EPG1"
+FRAME = struct.Struct("<4sIQ")  # magic, bytes of the header, bytes of the body
+MAX_HEADER_BYTES = 64 * 1024
+
+Array = NDArray[Any]
+
+
+class BadReply(EpError):
+    """The child's reply is not one of the runner's: something else wrote into the pipe."""
+
+    def __init__(self) -> None:
+        super().__init__("something else than the runner wrote into the grader's own pipe")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A kernel argument: the address of the launching rank's array of that name, ``offset`` bytes further on."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch; ``args`` are numbers and :class:`Ref`."""
+
+    kernel: str
+    grid: int
+    block: int
+    args: tuple[int | float | Ref, ...]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run of the emulator: inputs, launches, and the names of the arrays to send back.
+
+    ``symmetric`` and ``local`` give each array's first content, one array a rank (symmetric: one shape for all ranks).
+    """
+
+    source: str  # path of the grader's .cu file
+    ranks: int
+    seed: int
+    launches: tuple[tuple[Launch, ...], ...]  # by rank
+    outputs: tuple[str, ...]
+    symmetric: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    timeout_s: float = 4.0  # of the emulator; the parent's own limit is the larger one
+
+    def arrays(self, name: str) -> Sequence[Array]:
+        return self.symmetric[name] if name in self.symmetric else self.local[name]
+
+    def reply_bytes(self) -> int:
+        """How long the body of the reply must be."""
+        return sum(array.nbytes for name in self.outputs for array in self.arrays(name))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception in the child: which, what it said, and where in a source file. Untrusted text: for showing only."""
+
+    kind: str
+    message: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one scenario gave: arrays by name and rank, or a failure."""
+
+    arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    failure: Failure | None = None
+
+    def __getitem__(self, name: str) -> Sequence[Array]:
+        return self.arrays[name]
+
+
+def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """One frame of the wire format."""
+    text = json.dumps(header).encode()
+    return FRAME.pack(MAGIC, len(text), len(body)) + text + body
+
+
+def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
+    """Bytes of header and body that a frame's first 16 bytes announce; BadReply if they are not a frame's."""
+    magic, header, body = FRAME.unpack(prefix)
+    if magic != MAGIC or header > MAX_HEADER_BYTES or body > max_body:
+        raise BadReply
+    return header, body
+
+
+def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: bytes) -> Outputs:
+    """The reply of the child as :class:`Outputs`; BadReply if it is not an answer to this very request."""
+    try:
+        reply = json.loads(header)
+        if reply["nonce"] != nonce:
+            raise ValueError("another nonce")
+        failure = reply["failure"]
+        if failure is not None:
+            fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
+            return Outputs(failure=Failure(**fields))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadReply from error
+    if scenario is None:
+        return Outputs()
+    if len(body) != scenario.reply_bytes():
+        raise BadReply
+    arrays: dict[str, list[Array]] = {}
+    at = 0
+    for name in scenario.outputs:
+        arrays[name] = []
+        for like in scenario.arrays(name):
+            raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
+            arrays[name].append(raw.reshape(like.shape))
+            at += like.nbytes
+    return Outputs(arrays)
