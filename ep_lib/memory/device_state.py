@@ -1,0 +1,125 @@
+"""The structs that kernels and host share, as NumPy dtypes: the mirror of ``ep_lib/device/ep/device_state.cuh``.
+
+A wait that runs into its limit, or a refused transfer, leaves a :class:`FaultRecord` in the first bytes of the rank's
+symmetric heap and lets the kernel return. After the next synchronisation the host decodes the record and raises what
+:func:`to_error` makes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ep_lib.errors import EpError, KernelFault, PeerTimeout
+
+MAX_RANKS = 64
+HEADER_BYTES = 256  # reserved at offset 0 of every symmetric heap
+FAULT_BYTES = 48  # the FaultRecord, at offset 0 of the header
+TIMEOUT_OFFSET = 48  # in the header: uint64 nanoseconds, 0 for the default; GPUs read DeviceState.timeout_ns instead
+DEFAULT_TIMEOUT_NS = 30_000_000_000
+
+PHASE_NAMES = ("none", "signal", "credit", "barrier", "layout", "dispatch", "combine", "write", "user")
+
+FAULT_NONE, FAULT_TIMEOUT, FAULT_RANGE, FAULT_HANDLE = range(4)
+
+FAULT_DTYPE = np.dtype(
+    [
+        ("code", np.int32),
+        ("rank", np.int32),
+        ("peer", np.int32),
+        ("phase", np.int32),
+        ("slot", np.int64),
+        ("seen", np.uint64),
+        ("expected", np.uint64),
+        ("reserved", np.uint64),
+    ]
+)
+
+HEADER_DTYPE = np.dtype([("fault", FAULT_DTYPE), ("timeout_ns", np.uint64), ("reserved", np.uint64, (25,))])
+
+DEVICE_STATE_DTYPE = np.dtype(
+    [
+        ("rank", np.int32),
+        ("num_ranks", np.int32),
+        ("heap_bytes", np.uint64),
+        ("fault_record", np.uint64),
+        ("timeout_ns", np.uint64),
+        ("heap_base", np.uint64, (MAX_RANKS,)),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class FaultRecord:
+    """What a kernel noted when it gave up.
+
+    ``code`` is one of ``FAULT_TIMEOUT`` (``seen`` and ``expected`` are values of the flag waited for),
+    ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered) and ``FAULT_HANDLE``
+    (entry ``slot`` of a handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind).
+    ``peer`` and ``slot`` are -1 where nobody or nothing in particular is meant.
+    """
+
+    code: int
+    rank: int
+    peer: int
+    phase: str
+    slot: int
+    seen: int
+    expected: int
+
+
+def decode_fault(data: bytes) -> FaultRecord | None:
+    """The record in the first ``FAULT_BYTES`` of ``data`` (the head of a heap), or None if there is no fault."""
+    record = np.frombuffer(data, FAULT_DTYPE, count=1)[0]
+    if record["code"] == FAULT_NONE:
+        return None
+    phase = int(record["phase"])
+    return FaultRecord(
+        code=int(record["code"]),
+        rank=int(record["rank"]),
+        peer=int(record["peer"]),
+        phase=PHASE_NAMES[phase] if 0 <= phase < len(PHASE_NAMES) else f"phase {phase}",
+        slot=int(record["slot"]),
+        seen=int(record["seen"]),
+        expected=int(record["expected"]),
+    )
+
+
+def to_error(record: FaultRecord) -> EpError:
+    """The exception for a record: :class:`PeerTimeout` for a wait, :class:`KernelFault` for a refused transfer."""
+    if record.code == FAULT_TIMEOUT:
+        return _timeout(record)
+    target = f" to rank {record.peer}" if record.peer >= 0 else ""
+    if record.code == FAULT_RANGE:
+        return KernelFault(
+            f"rank {record.rank}: a transfer{target} of bytes {record.slot} to {record.seen} was refused: only "
+            f"{record.expected} bytes are registered there, and a signal's offset must be a multiple of 8; "
+            "nothing was moved, correct offset and size"
+        )
+    if record.code == FAULT_HANDLE:
+        why = (
+            f"it has {record.expected} entries, entry {record.slot} does not exist"
+            if record.expected
+            else "it is no handle of that kind (write request, signal request, local or remote view) on this rank"
+        )
+        return KernelFault(
+            f"rank {record.rank}: a transfer through the handle 0x{record.seen:x} was refused: {why}; nothing was "
+            "moved, pass what create_gpu_req or prepare_view of this rank's DeviceHost returned"
+        )
+    return KernelFault(f"rank {record.rank}: a kernel left an unknown fault (code {record.code}): {record}")
+
+
+def _timeout(record: FaultRecord) -> PeerTimeout:
+    whom = f"rank {record.peer}" if record.peer >= 0 else "its peers"
+    where = f", slot {record.slot}" if record.slot >= 0 else ""
+    return PeerTimeout(
+        f"rank {record.rank} waited too long for {whom} ({record.phase}{where}): the signal is {record.seen}, at least "
+        f"{record.expected} was expected; look whether that rank launched its kernel and which of its own waits failed",
+        rank=record.rank,
+        peer=record.peer,
+        phase=record.phase,
+        slot=record.slot,
+        seen=record.seen,
+        expected=record.expected,
+    )
