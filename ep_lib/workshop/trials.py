@@ -43,7 +43,7 @@ def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Prob
         return Probe(error=f"crashed with signal {-done.returncode}")
     answers = [text for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode != 0 or not answers:
-        said = _last_line(done.stderr)
+        said = _exception(done.stderr) or _last_line(done.stderr)
         return Probe(error=said or f"ended with exit code {done.returncode} and said nothing")
     try:
         return Probe(facts=json.loads(answers[-1]))
@@ -125,6 +125,13 @@ def install_system(apt: str, dnf: str) -> str:
 
 def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _exception(text: str) -> str:
+    """The line of a traceback that names the exception; "" where there is no traceback."""
+    _, found, after = text.rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in after.splitlines() if line and not line.startswith(" ")]
+    return lines[0].removeprefix("ep_lib.errors.")[:300] if found and lines else ""
 
 
 def _last_line(text: str) -> str:
