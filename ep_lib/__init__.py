@@ -1,0 +1,11 @@
+"""ep_lib: GPU-initiated communication, from one write and one signal to Mixture-of-Experts dispatch and combine.
+
+Importing it starts nothing and loads neither torch nor CuPy.
+"""
+
+from ep_lib import errors
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.spawn import spawn
+
+__all__ = ["Kernel", "Rank", "errors", "spawn"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import queue
 import shutil
 import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,16 +56,26 @@ class _Runner:
         self._runs.put(run)
 
 
-_runner: _Runner | None = None
-_runner_lock = threading.Lock()
+@functools.cache
+def _runner() -> _Runner:
+    return _Runner()
 
 
-def _get_runner() -> _Runner:
-    global _runner
-    with _runner_lock:
-        if _runner is None:
-            _runner = _Runner()
-        return _runner
+os.register_at_fork(after_in_child=_runner.cache_clear)  # threads do not survive a fork
+
+# Held while kernels run: the runtime has one scheduler, whichever threads call spawn().
+_running = threading.Lock()
+# Machines that nobody uses any more. They are destroyed between runs, never by a finaliser in the middle of one.
+_graveyard: list[int] = []
+
+
+def _bury() -> None:
+    if _graveyard and _running.acquire(blocking=False):
+        try:
+            while _graveyard:
+                library.load().epemu_destroy(_graveyard.pop())
+        finally:
+            _running.release()
 
 
 class Machine:
@@ -71,6 +84,7 @@ class Machine:
     def __init__(
         self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int
     ) -> None:
+        _bury()
         self.ranks = ranks
         self.heap_bytes = heap_bytes
         self._lib = library.load()
@@ -87,17 +101,13 @@ class Machine:
                 f"this process cannot reserve {ranks} symmetric heaps of {heap_bytes} bytes of address space; "
                 f"lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
             )
-        self._handle: int | None = handle
+        self.handle = int(handle)
+        # Arrays that a rank's main returns look at the heaps, so the memory lives as long as anything refers to it.
+        weakref.finalize(self, _graveyard.append, self.handle)
         self._images: dict[tuple[str, int], int] = {}  # (path, rank or -1) -> Image*
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
-
-    @property
-    def handle(self) -> int:
-        if self._handle is None:
-            raise BackendUnavailable("this emulated machine has ended with its spawn(); start a new one")
-        return self._handle
 
     def heap_address(self, rank: int) -> int:
         return int(self._lib.epemu_machine_heap(self.handle, rank))
@@ -105,6 +115,7 @@ class Machine:
     def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of a rank's heap, without a copy."""
         buffer = (ctypes.c_uint8 * self.heap_bytes).from_address(self.heap_address(rank))
+        buffer.machine = self  # type: ignore[attr-defined]  # keeps the memory alive
         return np.ctypeslib.as_array(buffer)
 
     def set_heap_used(self, nbytes: int) -> None:
@@ -191,16 +202,17 @@ class Machine:
         self.raise_if_broken()
         self._forget_stale()
         run = _Run(self.handle, (ctypes.c_int64 * self.ranks)(*awaited))
-        deadline = time.monotonic() + timeout
-        _get_runner().submit(run)
-        try:
-            while not run.finished.wait(_POLL_SECONDS):
+        with _running:
+            deadline = time.monotonic() + timeout
+            _runner().submit(run)
+            try:
+                while not run.finished.wait(_POLL_SECONDS):
+                    self._show_output()
+                    if time.monotonic() > deadline:
+                        self._stop(run)
+            finally:
+                self._stop(run)  # an interrupt ends the kernels before it goes on
                 self._show_output()
-                if time.monotonic() > deadline:
-                    self._stop(run)
-        finally:
-            self._stop(run)  # an interrupt ends the kernels before it goes on
-            self._show_output()
         if run.outcome != library.DONE:
             report = self._lib.epemu_report(self.handle).decode()
             self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
@@ -218,9 +230,10 @@ class Machine:
             sys.stdout.flush()
 
     def close(self) -> None:
-        if self._handle is not None:
-            self._lib.epemu_destroy(self._handle)
-            self._handle = None
+        """Refuses further work. The heaps stay readable for as long as arrays refer to them."""
+        if self._error is None:
+            self._error = BackendUnavailable("this emulated machine ended with its spawn(); start a new one")
         if self._copies is not None:
             self._copies.cleanup()
             self._copies = None
+        _bury()

@@ -1,0 +1,107 @@
+"""The emulator as a rank sees it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ep_lib.backends.geometry import check_shared_bytes, launch_dimensions
+from ep_lib.errors import ArgumentError
+from ep_lib.jit import gxx, signature
+from ep_lib.memory.arrays import ArrayInfo, describe, is_array
+
+if TYPE_CHECKING:
+    from ep_lib.emulator.world import World
+    from ep_lib.jit.kernel import Kernel
+
+
+class EmulatorBackend:
+    """One rank of an emulated world. Arrays are NumPy arrays (torch CPU tensors are welcome as arguments)."""
+
+    name = "emulator"
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.rank = rank
+        self.world_size = world.size
+        self.xp: ModuleType = np
+        self.heap_bytes = world.machine.heap_bytes
+        self._world = world
+        self._machine = world.machine
+        self._heap = world.machine.heap_view(rank)
+        self._last_ticket = 0
+        self._in_use: list[tuple[int, Any]] = []  # arrays of launches under way
+
+    def heap_address(self, peer: int) -> int:
+        """Address of the first byte of ``peer``'s symmetric heap."""
+        return self._machine.heap_address(peer)
+
+    def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """A view of this rank's heap."""
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return self._heap[offset : offset + nbytes].view(dtype).reshape(shape)
+
+    def heap_in_use(self, nbytes: int) -> None:
+        """Kernels that touch the heap beyond its first ``nbytes`` are faulty from now on."""
+        self._machine.set_heap_used(nbytes)
+
+    def adopt(self, array: np.ndarray[Any, Any]) -> None:
+        """Lets kernels of this rank reach an array by its address alone, for as long as the array lives."""
+        info = describe(array)
+        if info.nbytes == 0:
+            return
+        self._machine.register(self.rank, info.address, info.nbytes, not info.readonly)
+        weakref.finalize(array, self._machine.unregister_later, self.rank, info.address, info.nbytes)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        uses: Sequence[Any] = (),
+    ) -> None:
+        """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
+        grid3, block3 = launch_dimensions(kernel.name, grid, block)
+        image = gxx.build_emulator_kernel(kernel)
+        check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
+        marshalled = signature.marshal(kernel.name, image.params, args)
+        arrays: list[ArrayInfo] = []
+        for arg in marshalled:
+            if arg.array is not None:
+                arrays.append(arg.array)
+            arrays.extend(arg.arrays)
+        arrays.extend(describe(a) for a in uses)
+        for info in arrays:
+            if info.device != "cpu":
+                raise ArgumentError(
+                    f"kernel '{kernel.name}' got an array on {info.device}; the emulator runs on the CPU: pass "
+                    f"NumPy arrays or torch CPU tensors, or run with backend='cuda'"
+                )
+        ranges = [(a.address, a.address + a.nbytes, not a.readonly) for a in arrays if a.nbytes]
+        self._last_ticket = self._machine.launch(
+            self.rank, kernel.name, image, grid3, block3, marshalled, ranges, shared_bytes
+        )
+        self._in_use.append((self._last_ticket, (arrays, [a for a in args if is_array(a)])))
+
+    def synchronize(self) -> None:
+        """Waits until this rank's launches have finished; meanwhile the other ranks run."""
+        self._world.wait_for_ticket(self.rank, self._last_ticket)
+        self._in_use.clear()
+
+    def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
+        """Every rank's ``obj`` in rank order; ``what`` names the operation in errors."""
+        return self._world.all_gather(self.rank, what, obj)
+
+    def barrier(self) -> None:
+        """Returns when every rank has come here with its kernels finished."""
+        self.synchronize()
+        self.all_gather(None, "barrier()")
+
+    def close(self) -> None:
+        """Nothing to do: the world ends with its spawn."""

@@ -1,0 +1,199 @@
+"""The ranks of one ``spawn``: a Python thread each, of which one runs at a time, and kernels when all of them wait.
+
+A rank gives up its turn only where it waits (synchronize, barrier, all-gather), and turns go in rank order. So what a
+program does depends on its seed alone, never on how the operating system schedules threads, and what ranks print comes
+out in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ep_lib.emulator.machine import Machine
+from ep_lib.errors import DeadlockError, EpError, RankMismatchError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
+
+
+class _Abandoned(BaseException):
+    """Unwinds a rank whose world has ended; never seen by users."""
+
+
+@dataclass
+class _Collective:
+    """A rank's side of an all-gather: what it brings, and where its program called it."""
+
+    what: str
+    payload: bytes
+    where: str
+
+
+class _Member:
+    """One rank: its thread, whether it can take a turn, and what it waits for."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.turn = threading.Semaphore(0)
+        self.thread: threading.Thread | None = None
+        self.ticket = 0  # waits for this launch
+        self.collective: _Collective | None = None
+        self.gathered: list[bytes] = []
+        self.error: BaseException | None = None  # to raise where the rank waits
+        self.done = False
+        self.result: Any = None
+        self.failure: BaseException | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.ticket != 0 or self.collective is not None
+
+    def describe_wait(self) -> str:
+        if self.collective is not None:
+            return f"rank {self.number} waits in {self.collective.what}{self.collective.where}"
+        return f"rank {self.number} waits for its kernels"
+
+
+def _caller() -> str:
+    """`` at file:line`` of the innermost frame outside ep_lib: where the user's program is."""
+    for frame in reversed(traceback.extract_stack()):
+        if not Path(frame.filename).resolve().is_relative_to(_PACKAGE):
+            return "" if frame.filename.endswith("threading.py") else f" at {Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
+class World:
+    """Drives the ranks of one machine. The thread that calls :meth:`run_all` is the driver."""
+
+    def __init__(self, machine: Machine, *, timeout: float) -> None:
+        self.machine = machine
+        self.timeout = timeout
+        self.size = machine.ranks
+        self._members = [_Member(r) for r in range(self.size)]
+        self._back = threading.Semaphore(0)
+        self._ended = False
+
+    # ---- called by ranks, on their own threads ---------------------------------------------------------------
+    def wait_for_ticket(self, rank: int, ticket: int) -> None:
+        """Returns when the rank's launch has finished; raises what ended the run otherwise."""
+        if ticket and self.machine.done_ticket(rank) < ticket:
+            self.machine.raise_if_broken()
+            member = self._members[rank]
+            member.ticket = ticket
+            self._give_up_turn(member)
+
+    def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
+        """Every rank's object, in rank order; copies, as they would be between processes."""
+        member = self._members[rank]
+        member.collective = _Collective(what, pickle.dumps(obj), _caller())
+        self._give_up_turn(member)
+        return [pickle.loads(payload) for payload in member.gathered]
+
+    def _give_up_turn(self, member: _Member) -> None:
+        if self._ended:
+            raise _Abandoned
+        self._back.release()
+        member.turn.acquire()
+        if member.error is not None:
+            error, member.error = member.error, None
+            raise error
+
+    # ---- the driver ------------------------------------------------------------------------------------------
+    def run_all(self, main: Callable[[int], Any]) -> list[Any]:
+        """Calls ``main(rank)`` on every rank; returns the results, or raises the first failure."""
+        for member in self._members:
+            member.thread = threading.Thread(
+                target=self._body, args=(member, main), name=f"rank {member.number}", daemon=True
+            )
+            member.thread.start()
+        try:
+            while not all(m.done for m in self._members):
+                self._take_turns()
+                self._finish_collective() or self._run_kernels()
+        finally:
+            self._end()
+        return [m.result for m in self._members]
+
+    def _body(self, member: _Member, main: Callable[[int], Any]) -> None:
+        try:
+            member.turn.acquire()
+            if not self._ended:
+                member.result = main(member.number)
+        except _Abandoned:
+            pass
+        except BaseException as error:  # the driver raises it in the thread that called spawn()
+            member.failure = error
+        member.done = True
+        self._back.release()
+
+    def _take_turns(self) -> None:
+        for member in self._members:
+            while not member.done and not member.waits:
+                member.turn.release()
+                self._back.acquire()
+            if member.failure is not None:
+                if self.size > 1:
+                    member.failure.add_note(f"(raised in rank {member.number} of {self.size})")
+                raise member.failure
+
+    def _finish_collective(self) -> bool:
+        """Completes a collective that every rank has reached. Raises if the ranks called different ones."""
+        calls = [m.collective for m in self._members]
+        present = [c for c in calls if c is not None]
+        if len(present) < self.size:
+            return all(m.done for m in self._members)
+        if len({c.what for c in present}) > 1:
+            error = RankMismatchError(
+                "the ranks wait in different collective operations, so none can finish: "
+                + "; ".join(m.describe_wait() for m in self._members)
+            )
+            for member in self._members:
+                member.error, member.collective = error, None
+            return True
+        payloads = [c.payload for c in present]
+        for member in self._members:
+            member.gathered, member.collective = payloads, None
+        return True
+
+    def _run_kernels(self) -> None:
+        """Everybody waits, and somebody for kernels: run those."""
+        waiting = [m for m in self._members if m.ticket]
+        host_waits = [m.describe_wait() for m in self._members if m.collective is not None]
+        host_waits += [f"rank {m.number} has returned from main" for m in self._members if m.done]
+        if not waiting:
+            error: EpError = DeadlockError("deadlock: " + "; ".join(host_waits))
+            for member in self._members:
+                member.error, member.collective = error, None
+            return
+        try:
+            self.machine.run([m.ticket for m in self._members], timeout=self.timeout, host_waits=host_waits)
+        except EpError as broken:
+            for member in waiting:
+                member.error, member.ticket = broken, 0
+            return
+        for member in waiting:
+            if self.machine.done_ticket(member.number) >= member.ticket:
+                member.ticket = 0
+
+    def _end(self) -> None:
+        """Unwinds ranks that are still there, one at a time, and closes the machine."""
+        self._ended = True
+        for member in self._members:
+            if member.done:
+                continue
+            member.error = _Abandoned()
+            thread = member.thread
+            if not member.waits and thread is not None and thread.ident is not None:
+                # It runs Python code (an interrupt came in the middle of its turn): raise there.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned))
+            member.turn.release()
+            if thread is not None:
+                thread.join(_UNWIND_SECONDS)
+        self.machine.close()
