@@ -1,0 +1,103 @@
+"""What README.md shows, runs: its Python on the emulator, its commands, its files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ep_lib import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+
+
+def blocks(document: str, language: str) -> list[tuple[int, str]]:
+    """(line number, text) of every fenced block of ``language``."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text[: match.start()].count("\n") + 1, match[1]) for match in found]
+
+
+def examples(language: str) -> list[tuple[str, str]]:
+    return [
+        pytest.param(document, text, id=f"{document}:{line}")
+        for document in DOCUMENTS
+        for line, text in blocks(document, language)
+    ]
+
+
+def commands() -> list[str]:
+    """Every command line in shell blocks and in `backquotes` that begins with make or ep-lib."""
+    found = [
+        line.split("#")[0].strip()
+        for document in DOCUMENTS
+        for _, text in blocks(document, "sh")
+        for line in text.splitlines()
+    ]
+    for document in DOCUMENTS:
+        found += re.findall(r"`((?:make|ep-lib)(?: [^`\n]+)?)`", (ROOT / document).read_text(encoding="utf-8"))
+    return sorted({line for line in found if line})
+
+
+COMING = {"check", "bench"}  # README's table says so
+
+
+@pytest.mark.parametrize(("document", "source"), examples("python"))
+def test_python_runs(document: str, source: str, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
+def test_make_targets_exist(command: str) -> None:
+    words = re.sub(r"=<[^>]*>", "=address", command).split()[1:]
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("ep-lib ")])
+def test_commands_parse(command: str) -> None:
+    words = shlex.split(command)[1:]
+    if words[0] in COMING and len(words) == 1:
+        assert words[0] not in {entry.name for entry in cli._COMMANDS if entry.exists()}, "update the README: it exists"
+        return
+    cli.build_parser(words[0]).parse_args(words)
+
+
+def test_the_first_screen_says_what_for_whom_and_the_two_commands() -> None:
+    first = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:25])
+    for words in ("workshop", "library", "make lab", "make test", "no GPU", "learners", "instructors", "engineers"):
+        assert words in first
+
+
+def test_files_and_links_exist() -> None:
+    missing = []
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text(encoding="utf-8")
+        text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        named = re.findall(
+            r"`((?:ep_lib|tests|notebooks|exercises|solutions|tutorial_kernels|benchmarks|\.ci)/[\w./-]*)`", text
+        )
+        named += re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+        missing += [f"{document}: {name}" for name in named if "NN" not in name and not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_notebooks_in_the_table_are_those_that_exist() -> None:
+    listed = set(re.findall(r"^\| `(\d\d_\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+
+
+def test_settings_are_documented_where_the_readme_says() -> None:
+    assert "EP_LIB_CACHE_DIR" in (ROOT / "ep_lib/config.py").read_text(encoding="utf-8")
+    assert os.access(ROOT / ".ci/run", os.X_OK)
