@@ -188,7 +188,7 @@ class Standstill {
     }
 
   private:
-    static constexpr uint64_t kWork = 10000000, kForeverNs = 1000000000ull * 100000;
+    static constexpr uint64_t kWork = 2000000, kForeverNs = 1000000000ull * 100000;
     Machine& m_;
     uint64_t progress_ = ~0ull, rounds_ = 0, step_ns_ = 1000;
 };
