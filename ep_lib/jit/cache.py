@@ -1,4 +1,4 @@
-"""The cache directory: one folder an entry, made complete elsewhere and then renamed, so that nobody sees half of it."""
+"""The cache directory: one folder an entry, made elsewhere and then renamed, so that nobody sees half of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 def cache_dir() -> Path:
     """``$EP_LIB_CACHE_DIR``, else ``$XDG_CACHE_HOME/ep_lib``, else ``~/.cache/ep_lib``; a temporary folder of this user
     where that cannot be written. Created when missing."""
-    if chosen := os.environ.get("EP_LIB_CACHE_DIR"):
-        path = Path(chosen).expanduser().absolute()
+    if path := Config.from_environment().cache_dir:
         path.mkdir(parents=True, exist_ok=True)
         return path
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "ep_lib"

@@ -1,14 +1,206 @@
-"""Turns compiler messages into errors that point at the learner's own line."""
+"""Turns compiler messages into errors that point at the learner's own line.
+
+Reads the messages of g++, clang++, their assembler and linker, and NVRTC.
+"""
+
 from __future__ import annotations
+
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-from ep_lib.errors import KernelCompileError
+from typing import TYPE_CHECKING, NamedTuple
+
+from ep_lib.errors import EpError, KernelCompileError
+from ep_lib.jit import digest, names, toolkit
+
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
 
-def check_name(kernel: Kernel, unit: str, roots: Sequence[Path]) -> None:
-    return
+ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
 
-def compile_error(kernel: Kernel, log: str, *, target: str, unit: Path, roots: Sequence[Path]) -> KernelCompileError:
-    return KernelCompileError(log, log=log)
+_ERRORS = (
+    # k.cu:3:5: error: ... (g++, clang++)
+    re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.+)$", re.MULTILINE),
+    # k.cu(3): error: ..., k.cu(3): error #20: ... (NVRTC)
+    re.compile(
+        r"^(?P<file>[^\n]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.+)$", re.MULTILINE
+    ),
+    # {standard input}:77: Error: ... (the assembler, whose line says nothing to anybody)
+    re.compile(r"^[^\n:]+:\d+: (?P<text>Error: .+)$", re.MULTILINE),
+    # k.cu:3: undefined reference to ... (the linker)
+    re.compile(r"^(?:[^\n]*?: )?(?P<file>/[^\n:]+):(?P<line>\d+): (?P<text>undefined reference to .+)$", re.MULTILINE),
+    re.compile(r"^[^\n]*?(?P<text>(?:undefined reference|[Ee]rror\b|unresolved).*)$", re.MULTILINE),
+)
+# The way to an error, from the inside out: template instantiations and macros first, then includes.
+_INSTANTIATION = re.compile(
+    r"^(?P<file>[^\n:]+):(?P<line>\d+):\d+:(?:   (?:recursively )?required |"
+    r" note: (?:in instantiation|in expansion|expanded from|in evaluation|while substituting))",
+    re.MULTILINE,
+)
+_NVRTC_INSTANTIATION = re.compile(r" at line (?P<line>\d+)(?: of (?P<file>[^\n]+))?$", re.MULTILINE)
+_INCLUSION = re.compile(r"^(?:In file included| {10,})\s*from (?P<file>[^\n:]+):(?P<line>\d+)", re.MULTILINE)
+_ASM_PROBLEM = re.compile(r"\basm\b|asm operand|constraint|no such instruction|mnemonic|junk|Assembler|bad register")
+_ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
+_INCLUDE_LINE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
+
+_PTX_HINT = (
+    "the emulator runs on the CPU and knows no PTX: use the names of <ep/memory.cuh> (such as ep::ld_acquire_sys_u64), "
+    "which are the same instruction on a GPU"
+)
+
+
+class _Place(NamedTuple):
+    file: str
+    line: int
+
+
+def compile_error(
+    kernel: Kernel, log: str, *, target: str, roots: Sequence[Path], found: names.GlobalFunctions
+) -> EpError:
+    """The error for a compiler's messages ``log``; ``roots`` are the include roots without CUDA's.
+
+    Usually a :class:`KernelCompileError`; a :class:`KernelNotFoundError` when the kernel's name was the problem.
+    """
+    report = _Report(kernel, log, roots)
+    text = report.text
+    if report.is_in_our_lines:
+        name = names.base_name(kernel.name)
+        if name not in found.names and found.is_complete:
+            return names.not_found(kernel, found)
+        if "overloaded" in text or "overloaded" in log:
+            return KernelCompileError(_ambiguous(kernel, found), file=kernel.filename, line=None, log=report.log)
+        if "expected" not in text and "unterminated" not in text:
+            message = f"the kernel name {kernel.name!r} does not fit {kernel.filename}: {text}"
+            return KernelCompileError(message, file=kernel.filename, line=None, log=report.log)
+    place, via = report.locate()
+    lines = [f"{report.show(place)}: error: {text}" if place else f"{kernel.filename}: error: {text}"]
+    if place and (source := report.source_line(place)):
+        lines.append(f"    {source}")
+    if via:
+        lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
+    if target == "emulator" and (asm := report.inline_asm()):
+        lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
+    if report.count > 1:
+        lines.append(f"  ({report.count - 1} more error{'s' if report.count > 2 else ''}: see .log)")
+    file = report.display(place.file) if place else None
+    return KernelCompileError("\n".join(lines), file=file, line=place.line if place else None, log=report.log)
+
+
+def _ambiguous(kernel: Kernel, found: names.GlobalFunctions) -> str:
+    name = names.base_name(kernel.name)
+    if name in found.templates and "<" not in kernel.name:
+        return f"{name!r} in {kernel.filename} is a template: name one instance of it, such as '{name}<float>'"
+    return (
+        f"the kernel name {kernel.name!r} is overloaded in {kernel.filename}: "
+        "give the function that is meant a name of its own"
+    )
+
+
+class _Report:
+    """A compiler's messages, with the questions that we ask of them."""
+
+    def __init__(self, kernel: Kernel, log: str, roots: Sequence[Path]) -> None:
+        self.kernel = kernel
+        self.roots = roots
+        self.source_path = str(kernel.source_path)
+        self.raw = log
+        self.log = log if kernel.path is not None else log.replace(self.source_path, kernel.filename)
+        self.own_roots = [folder.resolve() for folder in kernel.include]
+        if kernel.path is not None:
+            self.own_roots.append(kernel.path.parent.resolve())
+        self.not_own = [toolkit.DEVICE_INCLUDE, toolkit.EMULATOR_INCLUDE, *toolkit.cuda_include_dirs()]
+        self.error: _Place | None = None
+        self.text, self.begin, self.end, self.count = log.strip()[:2000] or "the compiler failed silently", 0, 0, 1
+        self._find_first_error()
+
+    def _find_first_error(self) -> None:
+        for pattern in _ERRORS:
+            if match := pattern.search(self.raw):
+                groups = match.groupdict()
+                self.text = self._readable(groups["text"])
+                self.begin = match.start()
+                following = pattern.search(self.raw, match.end())
+                self.end = following.start() if following else len(self.raw)
+                self.count = len(pattern.findall(self.raw))
+                if groups.get("line"):
+                    self.error = _Place(groups["file"].strip(), int(groups["line"]))
+                return
+
+    @property
+    def is_in_our_lines(self) -> bool:
+        """Whether the compiler stopped in the lines that describe the kernel, and no line of a person led there."""
+        if self.error is None or self._own_frame():
+            return False
+        return self.error.file == ENTRY_FILE or self.error.file.endswith("ep/detail/entry.cuh")
+
+    def locate(self) -> tuple[_Place | None, _Place | None]:
+        """The learner's line, and the line in a header where the compiler stopped when that is another one."""
+        error = self.error
+        if error is None:
+            return self.inline_asm(), None
+        if self.is_own(error.file):
+            return error, None
+        if error.file == ENTRY_FILE:  # a brace that is never closed shows up behind the end of the source
+            return self._own_frame() or _Place(self.source_path, max(1, len(self.kernel.source.splitlines()))), None
+        frame = self._own_frame() or self._including_line(error.file)
+        return (frame, error) if frame else (error, None)
+
+    def _own_frame(self) -> _Place | None:
+        # g++ tells how it got there before the error, clang++ and NVRTC after it
+        around = self.raw[: self.end]
+        frames = [_Place(m["file"].strip(), int(m["line"])) for m in _INSTANTIATION.finditer(around)]
+        error_file = self.error.file if self.error else ""
+        for match in _NVRTC_INSTANTIATION.finditer(self.raw, self.begin, self.end):
+            frames.append(_Place((match["file"] or error_file).strip(), int(match["line"])))
+        frames += [_Place(m["file"].strip(), int(m["line"])) for m in _INCLUSION.finditer(around)]
+        return next((frame for frame in frames if self.is_own(frame.file)), None)
+
+    def _including_line(self, header: str) -> _Place | None:
+        """The learner's #include that leads to a header, for NVRTC, which does not tell."""
+        for match in _INCLUDE_LINE.finditer(self.kernel.source):
+            files = digest.scan(match.group() + "\n", self.roots, toolkit.cuda_include_dirs()).files
+            if Path(header) in files:
+                return _Place(self.source_path, self.kernel.source.count("\n", 0, match.start()) + 1)
+        return None
+
+    def is_own(self, file: str) -> bool:
+        """Whether a file is the learner's: the source, or a header in their folders."""
+        if file == self.source_path:
+            return True
+        if file.startswith("<"):
+            return False
+        path = Path(file).resolve()
+        if any(path.is_relative_to(folder) for folder in self.kernel.include):
+            return True
+        return any(map(path.is_relative_to, self.own_roots)) and not any(map(path.is_relative_to, self.not_own))
+
+    def inline_asm(self) -> _Place | None:
+        """The first inline assembly in the learner's source, if the messages are about assembly."""
+        if not _ASM_PROBLEM.search(self.raw):
+            return None
+        code = names.without_comments(self.kernel.source)
+        match = _ASM.search(code)
+        return _Place(self.source_path, code.count("\n", 0, match.start()) + 1) if match else None
+
+    def display(self, file: str) -> str:
+        """The source under the name that its owner gave it; other files by their path."""
+        return self.kernel.filename if file == self.source_path else file
+
+    def show(self, place: _Place) -> str:
+        path = Path(place.file)
+        if path.is_relative_to(toolkit.DEVICE_INCLUDE):
+            return f"<{path.relative_to(toolkit.DEVICE_INCLUDE)}>:{place.line}"
+        return f"{self.display(place.file)}:{place.line}"
+
+    def source_line(self, place: _Place) -> str:
+        if place.file == self.source_path:
+            lines = self.kernel.source.splitlines()
+        else:
+            try:
+                lines = Path(place.file).read_text(encoding="utf-8", errors="replace").splitlines()
+            except OSError:
+                return ""
+        return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+
+    def _readable(self, text: str) -> str:
+        return text.replace(self.source_path, self.kernel.filename).replace("\u2018", "'").replace("\u2019", "'")

@@ -25,7 +25,8 @@ _SCHEMA = "ep_lib jit 1"  # changes when old cache entries must not be used any 
 
 # #include <a> and "a", __has_include(<a>), and #define X <a>, which somebody may #include as X
 _INCLUDE = re.compile(
-    r"^[ \t]*#[ \t]*(?:include(?:_next)?|define[ \t]+\w+|(?:el)?if\b.*?__has_include[ \t]*\()[ \t]*(<[^>\n]+>|\"[^\"\n]+\")",
+    r"^[ \t]*#[ \t]*(?:include(?:_next)?|define[ \t]+\w+|(?:el)?if\b.*?__has_include[ \t]*\()"
+    r"[ \t]*(<[^>\n]+>|\"[^\"\n]+\")",
     re.MULTILINE,
 )
 
@@ -64,9 +65,9 @@ def key(headers: Headers, parts: Iterable[str]) -> str:
 def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = ()) -> Headers:
     """Follows the includes of a translation unit through ``roots`` and then ``settled_roots``.
 
-    ``settled_roots`` are large trees that hardly change (CUDA's headers): what was read there is remembered in the cache
-    directory and only checked by time and size. Includes that no root has are left to the compiler's own folders,
-    which its version covers.
+    ``settled_roots`` are large trees that hardly change (CUDA's headers): what was read there is remembered in the
+    cache directory and only checked by time and size. Includes that no root has are left to the compiler's own
+    folders, which its version covers.
     """
     return _Scan(roots, settled_roots).run(text)
 

@@ -55,7 +55,7 @@ class Elf:
         self.symbols = self._read_symbols()
 
     def tls_bytes(self) -> int:
-        """Size of the thread-local segment (which is the emulator's static ``__shared__`` memory), 0 if there is none."""
+        """Size of the thread-local segment (the emulator's static ``__shared__`` memory), 0 if there is none."""
         return next((memory_size for kind, memory_size in self.segments if kind == PT_TLS), 0)
 
     def symbol_bytes(self, name: str) -> bytes:
@@ -98,7 +98,7 @@ class Elf:
 
 
 def undefined_tls_symbols(obj: Elf) -> list[str]:
-    """Names of thread-local variables that an object file uses but does not define: its ``extern __shared__`` arrays."""
+    """Thread-local variables that an object file uses but does not define: its ``extern __shared__`` arrays."""
     return sorted({s.name for s in obj.symbols if s.section == SHN_UNDEF and s.type == STT_TLS})
 
 

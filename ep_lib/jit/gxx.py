@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_lib.errors import BackendUnavailable, EpError
-from ep_lib.jit import cache, diagnostics, digest, toolkit
+from ep_lib.jit import cache, diagnostics, digest, names, toolkit
 from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.toolkit import Compiler
@@ -28,13 +28,33 @@ _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
 _TIMEOUT_S = 300.0
 
 # -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
-_KERNEL_FLAGS = (
-    "-std=c++17 -O1 -g -fPIC -fno-exceptions -fno-optimize-sibling-calls -fno-strict-aliasing -ffp-contract=off "
-    "-fsanitize=thread -fvisibility=hidden -DEP_EMULATOR=1 -w -fdiagnostics-color=never"
-).split()
-_GCC_FLAGS = "--param tsan-distinguish-volatile=1 -fno-extern-tls-init -fmax-errors=20 -pipe".split()
-_CLANG_FLAGS = "-mllvm -tsan-distinguish-volatile=1 -ferror-limit=20 -Wno-everything".split()
-_RUNTIME_FLAGS = "-std=c++17 -O2 -g -fPIC -fno-strict-aliasing -pthread -w -fdiagnostics-color=never".split()
+_KERNEL_FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-optimize-sibling-calls",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-fsanitize=thread",
+    "-fvisibility=hidden",
+    "-DEP_EMULATOR=1",
+    "-w",
+    "-fdiagnostics-color=never",
+]
+_GCC_FLAGS = ["--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"]
+_CLANG_FLAGS = ["-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"]
+_RUNTIME_FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-fno-strict-aliasing",
+    "-pthread",
+    "-w",
+    "-fdiagnostics-color=never",
+]
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well.
@@ -53,7 +73,7 @@ HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, va
 }
 """
 # -foptimize-sibling-calls: the copies jump, so that the runtime sees the kernel's own line as the caller
-_SUPPORT_FLAGS = "-x c++ -O2 -fPIC -fno-builtin -foptimize-sibling-calls -fomit-frame-pointer".split()
+_SUPPORT_FLAGS = ["-x", "c++", "-O2", "-fPIC", "-fno-builtin", "-foptimize-sibling-calls", "-fomit-frame-pointer"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +81,9 @@ class EmulatorImage:
     """A kernel compiled for the emulator.
 
     ``path`` is the shared library (linked against :func:`build_runtime`'s), ``entry_symbol`` the function
-    ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the kernel has variables of its own
-    (``__device__`` and the like), so each rank needs its own copy of the library. ``static_shared_bytes`` is the size of
-    ``__shared__`` variables, and the offset at which ``extern __shared__`` memory begins.
+    ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the kernel has variables of its
+    own (``__device__`` and the like), so each rank needs its own copy of the library. ``static_shared_bytes`` is the
+    size of ``__shared__`` variables, and the offset at which ``extern __shared__`` memory begins.
     """
 
     path: Path
@@ -86,17 +106,27 @@ def build_emulator_kernel(kernel: Kernel) -> EmulatorImage:
     prelude = _prelude(compiler)
     headers = digest.scan(unit, own, system)
     flags = _kernel_flags(compiler)
-    parts = ["emulator", toolkit.library_version(), compiler.path, compiler.identity, *flags, str(prelude), str(runtime)]
+    parts = [
+        "emulator",
+        toolkit.library_version(),
+        compiler.path,
+        compiler.identity,
+        *flags,
+        str(prelude),
+        str(runtime),
+    ]
     key = digest.key(headers, [*parts, *map(str, own), *map(str, system), unit])
 
     def build(folder: Path, _: Path) -> None:
-        _compile_kernel(kernel, compiler, folder, unit, _precompiled(compiler, prelude), runtime)
+        not_ours = (*system, toolkit.EMULATOR_INCLUDE)
+        found = names.check(kernel, [file for file in headers.files if not any(map(file.is_relative_to, not_ours))])
+        _compile_kernel(kernel, compiler, folder, unit, _precompiled(compiler, prelude), runtime, found)
 
     return _load_image(cache.entry("emulator", key, "image.json", build))
 
 
 def emulator_roots(kernel: Kernel) -> list[Path]:
-    """Include roots in order, without CUDA's: the learner's folders, the source's own, ep_lib's headers, the emulator's."""
+    """Include roots in order, without CUDA's: the learner's, the source's own, ep_lib's headers, the emulator's."""
     beside = [kernel.path.parent] if kernel.path is not None else []
     return [*kernel.include, *beside, toolkit.DEVICE_INCLUDE, toolkit.EMULATOR_INCLUDE]
 
@@ -187,25 +217,31 @@ def _support(compiler: Compiler) -> Path:
 
 
 def _compile_kernel(
-    kernel: Kernel, compiler: Compiler, folder: Path, unit: str, prelude: Sequence[str], runtime: Path
+    kernel: Kernel,
+    compiler: Compiler,
+    folder: Path,
+    unit: str,
+    prelude: Sequence[str],
+    runtime: Path,
+    found: names.GlobalFunctions,
 ) -> None:
-    diagnostics.check_name(kernel, unit, emulator_roots(kernel))
     source, obj, library = folder / "kernel.cpp", folder / "kernel.o", folder / "kernel.so"
     source.write_text(unit, encoding="utf-8")
-    includes = [f"-I{root}" for root in emulator_roots(kernel)]
+    roots = emulator_roots(kernel)
+    includes = [f"-I{root}" for root in roots]
     for root in toolkit.cuda_include_dirs():
         includes += ["-isystem", str(root)]
-    command = [compiler.path, *_kernel_flags(compiler), *prelude, *includes, "-c", str(source), "-o", str(obj)]
-    status, log = _run(command)
-    if status != 0:
-        raise diagnostics.compile_error(kernel, log, target="emulator", unit=source, roots=emulator_roots(kernel))
+
+    def step(command: list[str]) -> None:
+        status, log = _run(command)
+        if status != 0:
+            raise diagnostics.compile_error(kernel, log, target="emulator", roots=roots, found=found)
+
+    step([compiler.path, *_kernel_flags(compiler), *prelude, *includes, "-c", str(source), "-o", str(obj)])
     parts = Elf(obj.read_bytes())
     inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
-    # Symbols that neither the kernel nor the runtime has are reported now rather than by the loader.
-    link = [compiler.path, "-shared", *inputs, str(runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)]
-    status, log = _run(link)
-    if status != 0:
-        raise diagnostics.compile_error(kernel, log, target="emulator", unit=source, roots=emulator_roots(kernel))
+    # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader
+    step([compiler.path, "-shared", *inputs, str(runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)])
     image = Elf(library.read_bytes())
     facts = {
         "params": [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL))],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import cache, gxx, nvrtc
+from ep_lib.jit.diagnostics import ENTRY_FILE
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 
@@ -32,8 +33,8 @@ class Kernel:
     and the result is cached on disk. A ``Kernel`` keeps what the source and its headers were when it was compiled; make
     a new one after editing them.
 
-    Attributes: ``name`` (a C++ name expression such as ``copy`` or ``copy<float, 4>``), ``path`` (of the source, None for
-    a string), ``source`` (its text), ``include`` (the learner's own folders, searched before ep_lib's headers),
+    Attributes: ``name`` (a C++ name expression such as ``copy`` or ``copy<float, 4>``), ``path`` (of the source, None
+    for a string), ``source`` (its text), ``include`` (the learner's own folders, searched before ep_lib's headers),
     ``defines`` and ``options`` (further NVRTC options, which the emulator ignores).
     """
 
@@ -79,17 +80,16 @@ class Kernel:
         """The kernel ``name`` in a ``.cu`` file, read now.
 
         ``include`` folders come before everything else, so a header there replaces the library's of the same name.
-        ``defines`` are macros: ``{"TILE": 32, "DEBUG": None}``, where None and True mean 1. ``options`` go to NVRTC; ``-D`` and ``-I`` among
-        them count on the emulator too. Raises :class:`ArgumentError` when the file cannot be read.
+        ``defines`` are macros: ``{"TILE": 32, "DEBUG": None}``, where None and True mean 1. ``options`` go to NVRTC;
+        ``-D`` and ``-I`` among them count on the emulator too. Raises :class:`ArgumentError` when the file cannot be
+        read.
         """
         file = Path(path).expanduser().absolute()
         try:
             source = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
-        return cls(
-            source, name, path=file, filename=str(path), include=include, defines=defines, options=options
-        )
+        return cls(source, name, path=file, filename=str(path), include=include, defines=defines, options=options)
 
     @classmethod
     def from_source(
@@ -108,15 +108,24 @@ class Kernel:
             raise ArgumentError(f"filename must be one line, got {filename!r}")
         return cls(source, name, path=None, filename=filename, include=include, defines=defines, options=options)
 
-    def launch(self, rank: Rank, grid: Dim, block: Dim, *args: object, shared_bytes: int = 0) -> None:
+    def launch(
+        self,
+        rank: Rank,
+        grid: Dim,
+        block: Dim,
+        *args: object,
+        shared_bytes: int = 0,
+        uses: Sequence[object] = (),
+    ) -> None:
         """Starts the kernel on ``rank`` and returns at once; the kernels of a rank run one after the other.
 
-        ``grid`` and ``block`` are numbers or up to three of them, ``shared_bytes`` the size of ``extern __shared__`` memory.
-        ``args`` are numbers, arrays (NumPy, CuPy, torch; zero copy), addresses or None for pointers, and bytes, ctypes
-        structures or NumPy scalars for structs by value. Raises :class:`KernelLaunchError`, :class:`KernelCompileError`
-        and :class:`KernelNotFoundError`.
+        ``grid`` and ``block`` are numbers or up to three of them, ``shared_bytes`` the size of ``extern __shared__``
+        memory. ``args`` are numbers, arrays (NumPy, CuPy, torch; zero copy), addresses or None for pointers, and bytes,
+        ctypes structures or NumPy scalars for structs by value. ``uses`` names the arrays whose addresses lie inside
+        such structs: they are kept alive, and the emulator lets the kernel touch them. Raises
+        :class:`KernelLaunchError`, :class:`KernelCompileError` and :class:`KernelNotFoundError`.
         """
-        rank.launch(self, grid, block, args, shared_bytes)
+        rank.launch(self, grid, block, args, shared_bytes, uses)
 
     @overload
     def compile(self) -> EmulatorImage: ...
@@ -175,11 +184,15 @@ class Kernel:
                 others.append(option)
         return tuple(others)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Kernels travel to other processes as source; each process takes them from the cache."""
+        return {**self.__dict__, "_images": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def __repr__(self) -> str:
         return f"<ep_lib.Kernel {self.name} of {self.filename}>"
-
-
-ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that we add
 
 
 def _check_macro(name: str) -> str:

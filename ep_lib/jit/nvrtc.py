@@ -1,4 +1,138 @@
+"""Compiles kernels for GPUs with NVRTC. No GPU is needed, only the library (through CuPy) and CUDA's headers."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import json
 from dataclasses import dataclass
-@dataclass
-class NvrtcImage: pass
-def compile_cubin(kernel, arch): raise NotImplementedError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import cache, diagnostics, digest, names, toolkit
+from ep_lib.jit.elf import Elf
+from ep_lib.jit.signature import Param, parse_table
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+_TABLE_SYMBOL = "ep_kernel_params"  # ep_lib/device/ep/detail/entry.cuh
+_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+
+
+@dataclass(frozen=True)
+class NvrtcImage:
+    """A kernel compiled for one GPU architecture.
+
+    ``cubin`` is the module, also to be found in the file ``path``; ``lowered_name`` is the kernel's symbol in it.
+    """
+
+    cubin: bytes
+    lowered_name: str
+    params: tuple[Param, ...]
+    path: Path
+
+
+def available() -> bool:
+    """Whether :func:`compile_cubin` can work here: CuPy and NVRTC are installed. Imports CuPy."""
+    try:
+        _nvrtc()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+def version() -> str:
+    """NVRTC's version, with that of its wheel where it comes from one. Raises :class:`BackendUnavailable`."""
+    major, minor = _nvrtc().getVersion()
+    for wheel in _WHEELS:
+        try:
+            return f"{major}.{minor} ({wheel} {importlib.metadata.version(wheel)})"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return f"{major}.{minor}"
+
+
+def compile_cubin(kernel: Kernel, arch: str) -> NvrtcImage:
+    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache.
+
+    Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
+    :class:`BackendUnavailable` when NVRTC is missing or does not know ``arch``.
+    """
+    unit = kernel.translation_unit()
+    own, system = nvrtc_roots(kernel), toolkit.cuda_include_dirs()
+    headers = digest.scan(unit, own, system)
+    flags = ["-std=c++17", f"-arch={arch}", "-lineinfo", "-w", *kernel.options]
+    flags += [f"-I{root}" for root in (*own, *system)]
+    parts = ["nvrtc", toolkit.library_version(), _identity(), kernel.name, *flags, unit]
+
+    def build(folder: Path, _: Path) -> None:
+        ours = [file for file in headers.files if not any(map(file.is_relative_to, system))]
+        found = names.check(kernel, ours)
+        _compile(kernel, arch, folder, unit, flags, found)
+
+    folder = cache.entry("cubin", digest.key(headers, parts), "image.json", build)
+    facts = json.loads((folder / "image.json").read_text(encoding="utf-8"))
+    path = folder / "kernel.cubin"
+    return NvrtcImage(path.read_bytes(), facts["lowered_name"], tuple(Param(*row) for row in facts["params"]), path)
+
+
+def nvrtc_roots(kernel: Kernel) -> list[Path]:
+    """Include roots in order, without CUDA's: the learner's folders, the source's own, ep_lib's headers, C headers."""
+    beside = [kernel.path.parent] if kernel.path is not None else []
+    return [*kernel.include, *beside, toolkit.DEVICE_INCLUDE, toolkit.NVRTC_INCLUDE]
+
+
+def _compile(
+    kernel: Kernel, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
+) -> None:
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(unit, str(kernel.source_path), (), ())
+    try:
+        nvrtc.addNameExpression(program, kernel.name)
+        try:
+            nvrtc.compileProgram(program, tuple(flags))
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            if "--gpu-architecture" in log:
+                raise BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {log.strip()}") from None
+            if "nvrtc: error" in log or "INVALID_OPTION" in str(error):
+                raise BackendUnavailable(
+                    f"NVRTC {version()} refused the options {list(kernel.options)}: {log.strip()} ({error})"
+                ) from None
+            roots = nvrtc_roots(kernel)
+            raise diagnostics.compile_error(kernel, log, target=arch, roots=roots, found=found) from None
+        cubin: bytes = nvrtc.getCUBIN(program)
+        lowered: str = nvrtc.getLoweredName(program, kernel.name)
+    finally:
+        nvrtc.destroyProgram(program)
+    params = parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL))
+    (folder / "kernel.cubin").write_bytes(cubin)
+    (folder / "kernel.cu").write_text(unit, encoding="utf-8")
+    facts = {"lowered_name": lowered, "params": [list(param) for param in params]}
+    (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+@functools.lru_cache(maxsize=1)
+def _identity() -> str:
+    return version()
+
+
+@functools.lru_cache(maxsize=1)
+def _nvrtc() -> Any:
+    """CuPy's binding of NVRTC."""
+    if importlib.util.find_spec("cupy") is None:
+        raise BackendUnavailable(
+            "compiling for GPUs needs CuPy and NVRTC, though no GPU: pip install cupy-cuda13x nvidia-cuda-nvrtc"
+        )
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except Exception as error:
+        raise BackendUnavailable(
+            f"NVRTC cannot be loaded ({error}): pip install nvidia-cuda-nvrtc of the same CUDA version as CuPy"
+        ) from error
+    return nvrtc

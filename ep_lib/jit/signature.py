@@ -55,7 +55,9 @@ def parse_table(table: bytes) -> tuple[Param, ...]:
     if magic != _TABLE_MAGIC:
         raise ValueError(f"not a table of kernel parameters: it starts with {magic:#x}")
     rows = [struct.unpack_from("<IIII", table, 8 + 16 * i) for i in range(count)]
-    return tuple(Param(_KINDS[kind - 1], size, align, bool(flags & _POINTS_TO_CONST)) for kind, size, align, flags in rows)
+    return tuple(
+        Param(_KINDS[kind - 1], size, align, bool(flags & _POINTS_TO_CONST)) for kind, size, align, flags in rows
+    )
 
 
 def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[object]) -> list[MarshalledArg]:
@@ -170,7 +172,14 @@ def _struct(param: Param, arg: Any) -> MarshalledArg:
     return MarshalledArg(data, None, arrays)
 
 
-_CONVERTERS = {"pointer": _pointer, "int": _integer, "uint": _integer, "float": _float, "bool": _bool, "struct": _struct}
+_CONVERTERS = {
+    "pointer": _pointer,
+    "int": _integer,
+    "uint": _integer,
+    "float": _float,
+    "bool": _bool,
+    "struct": _struct,
+}
 
 
 def _show(arg: Any) -> str:

@@ -12,6 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache
 
@@ -45,7 +46,7 @@ def find_compiler() -> Compiler:
 
     Raises :class:`BackendUnavailable` with the package to install.
     """
-    chosen = os.environ.get("EP_LIB_CXX", "")
+    chosen = Config.from_environment().cxx
     for name in [chosen] if chosen else ["g++", "clang++"]:
         if path := shutil.which(name):
             status = Path(path).stat()

@@ -29,8 +29,9 @@ _TORCH_EXTENSION_TYPES = {
 class ArrayInfo(NamedTuple):
     """Where an array lies and how to read it.
 
-    ``dtype`` is a NumPy dtype (bfloat16 and float8 are those of ml_dtypes). ``strides_bytes`` is None for a C-contiguous
-    array. ``device`` is "cpu" or "cuda:N"; ``kind`` is "numpy", "torch" or "cupy". ``owner`` keeps the memory alive.
+    ``dtype`` is a NumPy dtype (bfloat16 and float8 are those of ml_dtypes). ``strides_bytes`` is None for a
+    C-contiguous array. ``device`` is "cpu" or "cuda:N"; ``kind`` is "numpy", "torch" or "cupy". ``owner`` keeps the
+    memory alive.
     """
 
     address: int
@@ -100,8 +101,17 @@ def like(kind: str, array: Any) -> Any:
     raise ArgumentError(f"cannot view a {info.kind} array on {info.device} as {kind} without a copy")
 
 
-@functools.lru_cache(maxsize=256)
+_kinds: dict[type, str] = {}  # what is known of the types met so far
+
+
 def _kind_of(cls: type) -> str:
+    kind = _kinds.get(cls)
+    if kind is None:
+        kind = _kinds[cls] = _find_kind(cls)
+    return kind
+
+
+def _find_kind(cls: type) -> str:
     for base in cls.__mro__:
         if base is np.ndarray:
             return "numpy"
@@ -143,15 +153,20 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
     return ArrayInfo(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, name, "torch", False, tensor)
 
 
-@functools.lru_cache(maxsize=64)
 def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
-    name = str(dtype)
+    return _torch_dtype_named(str(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _torch_dtype_named(name: str) -> np.dtype[Any] | None:
     if name in _TORCH_EXTENSION_TYPES:
         return _TORCH_EXTENSION_TYPES[name]
+    plain: np.dtype[Any]
     try:
-        return np.dtype(name.partition(".")[2])  # torch.float32 -> float32, the same names otherwise
+        plain = np.dtype(name.partition(".")[2])  # torch.float32 -> float32, the same names otherwise
     except TypeError:
         return None
+    return plain
 
 
 def _torch_to_numpy(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,121 @@
+"""Finds the ``__global__`` functions of a source by reading it, for messages about a name that is wrong.
+
+The compiler has the last word: whenever the text leaves room for doubt (kernels made by macros), it is asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ep_lib.errors import KernelNotFoundError
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+_NOISE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'", re.DOTALL)
+_GLOBAL = re.compile(r"\b__global__\b")
+_WORD = re.compile(r"\s*([A-Za-z_]\w*)\s*")
+_TAKES_PARENTHESES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__attribute__"}
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
+
+
+class GlobalFunctions(NamedTuple):
+    """``names`` in order of appearance, those of them that are ``templates``, and whether that is all there are."""
+
+    names: tuple[str, ...]
+    templates: frozenset[str]
+    is_complete: bool
+
+
+def base_name(expression: str) -> str:
+    """``copy`` of ``ep::copy<float, ns::T>``."""
+    return expression.partition("<")[0].strip().rpartition("::")[2].strip()
+
+
+def without_comments(text: str) -> str:
+    """The code with comments and strings blanked out; lines keep their numbers."""
+    return _NOISE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
+    """The ``__global__`` functions in some sources."""
+    names: dict[str, None] = {}
+    templates: set[str] = set()
+    macros: set[str] = set()
+    is_complete = True
+    for text in texts:
+        code = without_comments(text)
+        for macro, body in _MACRO.findall(code):
+            macros.add(macro)
+            is_complete = is_complete and "__global__" not in body
+        code = _MACRO.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), code)
+        for match in _GLOBAL.finditer(code):
+            name = _name_after(code, match.end())
+            if name is None:
+                is_complete = False
+                continue
+            names[name] = None
+            begin = max(code.rfind(mark, 0, match.start()) for mark in ";{}")
+            if re.search(r"\btemplate\b", code[begin + 1 : match.start()]):
+                templates.add(name)
+    return GlobalFunctions(tuple(names), frozenset(templates), is_complete and not macros & names.keys())
+
+
+def _name_after(code: str, position: int) -> str | None:
+    """The function's name: the first word that a parameter list follows."""
+    while word := _WORD.match(code, position):
+        position = word.end()
+        follows = code[position : position + 1]
+        if word.group(1) in _TAKES_PARENTHESES and follows == "(":
+            position = _closing(code, position)
+        elif follows in ("(", "<"):
+            return word.group(1)
+    return None
+
+
+def _closing(code: str, position: int) -> int:
+    """Just behind the parenthesis that closes the one at ``position``."""
+    depth = 0
+    for index in range(position, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[index], 0)
+        if depth == 0:
+            return index + 1
+    return len(code)
+
+
+def check(kernel: Kernel, headers: Iterable[Path]) -> GlobalFunctions:
+    """Raises :class:`KernelNotFoundError` when the kernel's name is certainly not that of a ``__global__`` function.
+
+    ``headers`` are the files that the source includes, without CUDA's. Returns what it found.
+    """
+    found = find_global_functions([kernel.source, *(_read(header) for header in headers)])
+    if found.is_complete and base_name(kernel.name) not in found.names:
+        raise not_found(kernel, found)
+    return found
+
+
+def not_found(kernel: Kernel, found: GlobalFunctions) -> KernelNotFoundError:
+    """The error for a wrong name: what there is instead, and what was perhaps meant."""
+    name = base_name(kernel.name)
+    own = find_global_functions([kernel.source]).names
+    listed = [*own, *(other for other in found.names if other not in own)]
+    if not listed:
+        return KernelNotFoundError(f"no kernel {name!r}: {kernel.filename} has no __global__ functions at all")
+    shown = ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")
+    is_other_function = re.search(rf"\b{re.escape(name)}\s*\(", without_comments(kernel.source))
+    problem = f"{name!r} is not a __global__ function of" if is_other_function else f"no kernel {name!r} in"
+    close = difflib.get_close_matches(name, listed, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return KernelNotFoundError(
+        f"{problem} {kernel.filename}{meant} Its __global__ functions: {shown}"
+        if meant
+        else f"{problem} {kernel.filename}; its __global__ functions: {shown}"
+    )
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
