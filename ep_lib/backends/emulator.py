@@ -11,7 +11,7 @@ import numpy as np
 
 from ep_lib.backends.geometry import check_shared_bytes, launch_dimensions
 from ep_lib.errors import ArgumentError
-from ep_lib.jit import gxx, signature
+from ep_lib.jit import signature
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class EmulatorBackend:
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
-        image = gxx.build_emulator_kernel(kernel)
+        image = kernel.compile()
         check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         marshalled = signature.marshal(kernel.name, image.params, args)
         arrays: list[ArrayInfo] = []
