@@ -1,0 +1,1 @@
+"""What runs kernels: the CPU emulator and CUDA, behind one short Protocol."""

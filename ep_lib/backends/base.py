@@ -1,0 +1,78 @@
+"""What every backend offers: allocate, launch, synchronise, meet the other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One object a rank. The users hold a :class:`ep_lib.Rank`, which stands in front of it.
+
+    Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy) and
+    ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
+    record of :mod:`ep_lib.memory.device_state` and are never given out).
+    """
+
+    name: str
+    rank: int
+    world_size: int
+    xp: ModuleType
+    heap_bytes: int
+
+    def heap_address(self, peer: int) -> int:
+        """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
+        ...
+
+    def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A view, of type ``xp.ndarray``, of this rank's own heap; ``offset`` is in bytes."""
+        ...
+
+    def heap_in_use(self, nbytes: int) -> None:
+        """Told that arrays lie in the first ``nbytes`` of the heap only (the emulator checks accesses against it)."""
+        ...
+
+    def adopt(self, array: Any) -> None:
+        """Told that kernels may reach ``array`` by its address alone, while it lives (for the emulator's checks)."""
+        ...
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim,
+        block: Dim,
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        uses: Sequence[Any] = (),
+    ) -> None:
+        """Start a kernel and return; the kernels of a rank run one after the other. Raises KernelLaunchError.
+
+        ``uses``: arrays that the kernel reaches through addresses inside its arguments; kept alive until it is done.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all kernels of this rank are done. Raises KernelFault, KernelTimeout, PeerTimeout, ..."""
+        ...
+
+    def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
+        """Everybody's ``obj`` (small and picklable), in rank order. Collective; raises RankFailed, PeerTimeout.
+
+        ``what`` names the operation: the ranks must agree about it, and errors mention it.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Wait for this rank's kernels, then for the other ranks. Collective; raises RankFailed, PeerTimeout."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Calling it twice does no harm."""
+        ...

@@ -1,0 +1,331 @@
+"""The cuda backend: a process a GPU, kernels compiled by NVRTC, heaps that reach each other over NVLink or PCIe.
+
+Importing this module loads no CUDA library; making a :class:`CudaBackend` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import time
+import weakref
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ep_lib.backends import cuda_errors
+from ep_lib.backends.base import Dim
+from ep_lib.backends.cuda_devices import device_for, import_cupy
+from ep_lib.backends.cuda_heap import IpcHeap
+from ep_lib.backends.cuda_module import LoadedKernel, ModuleCache
+from ep_lib.backends.geometry import launch_dimensions
+from ep_lib.errors import (
+    BackendUnavailable,
+    BufferClosedError,
+    EpError,
+    KernelLaunchError,
+    KernelTimeout,
+    RankMismatchError,
+)
+from ep_lib.jit.signature import MarshalledArg, marshal
+from ep_lib.memory import device_state
+from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.runtime.bootstrap import Bootstrap
+from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+Dim3 = tuple[int, int, int]
+
+DEFAULT_HEAP_BYTES = 256 * 2**20
+DEFAULT_KERNEL_TIMEOUT = 120.0  # seconds that synchronize() waits
+DEVICE_TIMEOUT = 30.0  # seconds of one wait inside a kernel; never more than half of the host's limit
+_BUSY_POLL = 0.0005  # seconds of polling without sleeping, for short kernels
+_POLL_SLEEP = 0.0002
+
+_EVENT_DISABLE_TIMING = 2
+_STREAM_NON_BLOCKING = 1
+_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+
+
+class CudaBackend:
+    """One rank on one GPU. ``ep_lib.spawn(backend="cuda")`` and ``ep_lib.init()`` make it; making it is collective.
+
+    ``heap_bytes`` is the size of the symmetric heap in bytes, ``kernel_timeout`` the number of seconds that
+    :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
+    itself before the host gives up. Kernels run on torch's current stream where torch uses this GPU, else on CuPy's.
+    Raises BackendUnavailable, OutOfSymmetricMemory and RankMismatchError, the same on every rank.
+    """
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        *,
+        heap_bytes: int | None = None,
+        kernel_timeout: float | None = None,
+        device: int | None = None,
+    ) -> None:
+        if bootstrap.world_size > device_state.MAX_RANKS:
+            raise BackendUnavailable(f"a world has at most {device_state.MAX_RANKS} ranks; got {bootstrap.world_size}")
+        self.rank = bootstrap.rank
+        self.world_size = bootstrap.world_size
+        self.xp: ModuleType = import_cupy()
+        self.heap_bytes = DEFAULT_HEAP_BYTES if heap_bytes is None else heap_bytes
+        self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
+        self.device = device_for(bootstrap.local_rank, bootstrap.world_size) if device is None else device
+        self._bootstrap = bootstrap
+        self._runtime = self.xp.cuda.runtime
+        self._driver = self.xp.cuda.driver
+        self._lost: EpError | None = None  # set once the context is lost or a kernel does not end
+        self._closed = False
+        self._pending: dict[str, int] = {}  # kernels since the last synchronize()
+        self._keep_alive: list[ArrayInfo] = []
+        self._events: dict[int, int] = {}  # stream -> event
+        self._kernels: weakref.WeakKeyDictionary[Kernel, LoadedKernel] = weakref.WeakKeyDictionary()
+
+        self._runtime.setDevice(self.device)
+        self._runtime.free(0)  # makes the context now, not inside the first measured call
+        if "torch" in sys.modules:
+            sys.modules["torch"].cuda.set_device(self.device)
+        self._side_stream = self._runtime.streamCreateWithFlags(_STREAM_NON_BLOCKING)
+        self._staging = self._runtime.hostAlloc(4096, 0)
+        self._heap = IpcHeap(bootstrap, self.device, self.heap_bytes, DEFAULT_TIMEOUT)
+        self._modules = ModuleCache(self._driver, self._device_state(), self._copy_to_device)
+        properties = self._runtime.getDeviceProperties(self.device)
+        self.arch = f"sm_{properties['major']}{properties['minor']}"
+        self._max_shared = int(properties["sharedMemPerBlockOptin"])
+
+    def heap_address(self, peer: int) -> int:
+        self._check_open()
+        return self._heap.addresses[peer]
+
+    def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A CuPy view of this rank's heap; types that CuPy lacks (bfloat16, FP8) become uint16 or uint8."""
+        self._check_open()
+        kind = np.dtype(dtype)
+        if kind.isbuiltin == 2:  # registered with NumPy by ml_dtypes
+            kind = np.dtype(f"u{kind.itemsize}")
+        memory = self.xp.cuda.UnownedMemory(self._heap.addresses[self.rank], self.heap_bytes, self, self.device)
+        return self.xp.ndarray(shape, dtype=kind, memptr=self.xp.cuda.MemoryPointer(memory, offset))
+
+    def heap_in_use(self, nbytes: int) -> None:
+        """Nothing to do: a GPU checks addresses by its own pages only."""
+
+    def adopt(self, array: Any) -> None:
+        """Nothing to do: kernels reach all memory of their GPU by address."""
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Dim,
+        block: Dim,
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        uses: Sequence[Any] = (),
+    ) -> None:
+        self._check_open()
+        self._runtime.setDevice(self.device)
+        grid3, block3 = launch_dimensions(kernel.name, grid, block)
+        loaded = self._load(kernel)
+        loaded.check(block3, shared_bytes, self._max_shared)
+        values = marshal(kernel.name, loaded.params, args)
+        reached = [
+            (f"argument {position}", info)
+            for position, value in enumerate(values, 1)
+            for info in (value.array, *value.arrays)
+            if info is not None
+        ] + [("uses", describe(array)) for array in uses]
+        for place, info in reached:
+            self._check_device(kernel.name, place, info)
+        stream, library = self._current_stream()
+        self._enqueue(loaded, grid3, block3, values, shared_bytes, stream)
+        self._pending[kernel.name] = self._pending.get(kernel.name, 0) + 1
+        if stream:  # CuPy and torch reuse freed memory in the order of their own streams only
+            self._keep_alive += [info for _, info in reached if info.kind != library]
+
+    def synchronize(self) -> None:
+        """Wait for this rank's kernels.
+
+        Raises KernelTimeout after ``kernel_timeout`` seconds, KernelFault for a crash, and what a kernel's own checks
+        wrote into the fault record: PeerTimeout for a wait that ran into its limit.
+        """
+        self._check_open()
+        self._runtime.setDevice(self.device)
+        self._current_stream()  # adds it to those that are waited for
+        try:
+            deadline = time.monotonic() + self.kernel_timeout
+            for stream, event in self._events.items():
+                self._runtime.eventRecord(event, stream)
+            for event in self._events.values():
+                self._wait_for(event, deadline)
+            for stream in self._events:
+                self._runtime.streamSynchronize(stream)  # at once; prints what the kernels printed
+        except self._runtime.CUDARuntimeError as error:
+            raise self._lose(error.status, str(error)) from error
+        self._pending.clear()
+        self._keep_alive.clear()
+        self._raise_recorded_fault()
+
+    def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
+        self._check_open()
+        gathered = self._bootstrap.all_gather((what, obj))
+        if any(other != what for other, _ in gathered):
+            calls = ", ".join(f"rank {rank}: {other}" for rank, (other, _) in enumerate(gathered))
+            raise RankMismatchError(f"the ranks are in different collective operations: {calls}")
+        return [theirs for _, theirs in gathered]
+
+    def barrier(self) -> None:
+        self.synchronize()
+        self.all_gather(None, "barrier()")
+
+    def close(self) -> None:
+        """Collective: ranks meet before memory goes that others have mapped. After a failure it waits for nobody."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._lost is None:
+            self._runtime.setDevice(self.device)
+            self._heap.close(orderly=True)
+            with contextlib.suppress(self._runtime.CUDARuntimeError):
+                for event in self._events.values():
+                    self._runtime.eventDestroy(event)
+                self._runtime.streamDestroy(self._side_stream)
+                self._runtime.freeHost(self._staging)
+        # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever. The process ends soon.
+        self._bootstrap.close()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a crash or a kernel that does not end made this process's GPU context useless."""
+        return self._lost is not None
+
+    # How it is done
+
+    def _device_state(self) -> bytes:
+        state = np.zeros((), device_state.DEVICE_STATE_DTYPE)
+        state["rank"] = self.rank
+        state["num_ranks"] = self.world_size
+        state["heap_bytes"] = self.heap_bytes
+        state["fault_record"] = self._heap.addresses[self.rank]  # at offset 0 of the heap
+        state["timeout_ns"] = int(min(DEVICE_TIMEOUT, self.kernel_timeout / 2) * 1e9)
+        state["heap_base"][: self.world_size] = self._heap.addresses
+        return state.tobytes()
+
+    def _load(self, kernel: Kernel) -> LoadedKernel:
+        loaded = self._kernels.get(kernel)
+        if loaded is None:
+            from ep_lib.jit.nvrtc import compile_cubin
+
+            loaded = self._kernels[kernel] = self._modules.load(kernel.name, compile_cubin(kernel, self.arch))
+        return loaded
+
+    def _enqueue(
+        self, loaded: LoadedKernel, grid: Dim3, block: Dim3, values: list[MarshalledArg], shared_bytes: int, stream: int
+    ) -> None:
+        """cuLaunchKernel copies the arguments before it returns, so they live in buffers of this call."""
+        buffers = [ctypes.create_string_buffer(value.data, len(value.data)) for value in values]
+        pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
+        try:
+            self._driver.launchKernel(
+                loaded.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers) if values else 0, 0
+            )
+        except self._driver.CUDADriverError as error:
+            if cuda_errors.is_fault(error.status):  # of an earlier kernel: they are reported when something looks
+                raise self._lose(error.status, str(error)) from error
+            shape = f"<<<{grid}, {block}, {shared_bytes} B>>>"
+            raise cuda_errors.launch_error(
+                error.status, str(error), self.rank, loaded.name, shape, loaded.registers
+            ) from error
+
+    def _current_stream(self) -> tuple[int, str]:
+        """The stream to use and the library whose it is; remembers the stream for synchronize()."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            stream, library = int(torch.cuda.current_stream(self.device).cuda_stream), "torch"
+        else:
+            stream, library = int(self.xp.cuda.get_current_stream().ptr), "cupy"
+        if stream not in self._events:
+            self._events[stream] = self._runtime.eventCreateWithFlags(_EVENT_DISABLE_TIMING)
+        return stream, library
+
+    def _check_device(self, kernel: str, place: str, info: ArrayInfo) -> None:
+        if info.device != f"cuda:{self.device}":
+            where = "in host memory" if info.device == "cpu" else f"on {info.device}"
+            raise KernelLaunchError(
+                f"{place} of {kernel!r} is a {info.kind} array {where}; rank {self.rank} runs on cuda:{self.device}: "
+                "copy it there first, by rank.to_device(array)"
+            )
+
+    def _wait_for(self, event: int, deadline: float) -> None:
+        start = time.monotonic()
+        while self._query(event) == cuda_errors.NOT_READY:
+            now = time.monotonic()
+            if now > deadline:
+                self._lost = KernelTimeout(
+                    f"rank {self.rank}: kernels still run after {self.kernel_timeout:g} s. Started since the last "
+                    f"synchronize(): {cuda_errors.launch_summary(self._pending)}.{self._hint_from_record()} A loop "
+                    "that waits for a flag needs a limit (ep::wait_until_ge has one). This process cannot use the GPU "
+                    "any more; end it."
+                )
+                raise self._lost
+            if now - start > _BUSY_POLL:
+                time.sleep(_POLL_SLEEP)
+
+    def _query(self, event: int) -> int:
+        """0 when the event has passed, NOT_READY before; raises CUDARuntimeError for everything else."""
+        try:
+            status = int(self._runtime.eventQuery(event))
+        except self._runtime.CUDARuntimeError as error:
+            if error.status != cuda_errors.NOT_READY:
+                raise
+            return cuda_errors.NOT_READY
+        if status not in (0, cuda_errors.NOT_READY):
+            raise self._runtime.CUDARuntimeError(status)
+        return status
+
+    def _lose(self, status: int, text: str) -> EpError:
+        error = cuda_errors.to_error(status, text, self.rank, self._pending)
+        if cuda_errors.is_fault(status) or status == cuda_errors.LAUNCH_TIMEOUT:
+            self._lost = error
+        return error
+
+    def _raise_recorded_fault(self) -> None:
+        """Raise what a kernel wrote into the fault record, and clear it for the next one."""
+        record = self._heap.addresses[self.rank]
+        data = self._copy_from_device(record, device_state.FAULT_BYTES)
+        fault = device_state.decode_fault(data)
+        if fault is not None:
+            self._copy_to_device(record, bytes(len(data)))
+            raise device_state.to_error(fault)
+
+    def _hint_from_record(self) -> str:
+        """What the fault record says while a kernel still runs."""
+        try:
+            data = self._copy_from_device(self._heap.addresses[self.rank], device_state.FAULT_BYTES)
+        except self._runtime.CUDARuntimeError:
+            return ""
+        fault = device_state.decode_fault(data)
+        return "" if fault is None else f" One of its waits failed: {device_state.to_error(fault)}."
+
+    def _copy_from_device(self, address: int, size: int) -> bytes:
+        """Small copies go over a stream of their own, past kernels that still run."""
+        self._runtime.memcpyAsync(self._staging, address, size, _DEVICE_TO_HOST, self._side_stream)
+        self._runtime.streamSynchronize(self._side_stream)
+        return ctypes.string_at(self._staging, size)
+
+    def _copy_to_device(self, address: int, data: bytes) -> None:
+        ctypes.memmove(self._staging, data, len(data))
+        self._runtime.memcpyAsync(address, self._staging, len(data), _HOST_TO_DEVICE, self._side_stream)
+        self._runtime.streamSynchronize(self._side_stream)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BufferClosedError(f"rank {self.rank} was closed; make a new one by ep_lib.spawn or ep_lib.init")
+        if self._lost is not None:
+            raise self._lost

@@ -1,0 +1,132 @@
+"""Which GPUs there are, and which one a rank takes. Importing this imports no CUDA library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ep_lib.config import Config
+from ep_lib.errors import BackendUnavailable
+
+SHARE_VARIABLE = "EP_LIB_SHARE_GPUS"  # "1": several ranks may use one GPU (slow: their kernels take turns)
+
+
+class DeviceIdentity(NamedTuple):
+    """What the other ranks must know about a rank's GPU."""
+
+    host: str  # the host's boot id: host names may repeat inside containers
+    host_name: str
+    device: int  # index among the GPUs that this process sees
+    pci_bus_id: str  # the same GPU has the same id in every process of a host
+    name: str
+
+
+def import_cupy() -> Any:
+    """CuPy, or BackendUnavailable with what to install."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"the cuda backend needs CuPy, which cannot be imported ({error}). Install the one for your driver: "
+            "pip install 'ep-lib[cuda13]' (or cuda12; `nvidia-smi` prints the driver's CUDA version)"
+        ) from error
+    return cupy
+
+
+def gpu_count() -> int:
+    """GPUs that this process sees (CUDA_VISIBLE_DEVICES counts). Raises BackendUnavailable where CUDA does not work."""
+    cupy = import_cupy()
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise BackendUnavailable(
+            f"CUDA finds no usable GPU: {error}. Check that `nvidia-smi` lists one and that the driver is not older "
+            "than CuPy's CUDA."
+        ) from error
+
+
+def unusable_reason(wanted: int = 1) -> str | None:
+    """None where ``wanted`` ranks can run on GPUs here, one each; else a sentence that says why not."""
+    try:
+        count = gpu_count()
+    except BackendUnavailable as error:
+        return str(error)
+    from ep_lib.jit import nvrtc
+
+    if not nvrtc.available():
+        return "kernels cannot be compiled for GPUs: NVRTC is missing (pip install nvidia-cuda-nvrtc)"
+    if count == 0 or (count < wanted and not gpus_are_shared()):
+        return f"{wanted} GPUs are wanted, this machine shows {count}"
+    return None
+
+
+def gpus_are_shared() -> bool:
+    """Whether the user allows several ranks on one GPU."""
+    return Config.from_environment().share_gpus
+
+
+def device_for(local_rank: int, ranks_here: int) -> int:
+    """The index of the GPU for the rank that is number ``local_rank`` of ``ranks_here`` on this host."""
+    count = gpu_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if count == 0:
+        hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
+        raise BackendUnavailable(f"CUDA sees no GPU on {socket.gethostname()}{hint}")
+    if gpus_are_shared():
+        return local_rank % count
+    if ranks_here > count or local_rank >= count:
+        hint = f"; CUDA_VISIBLE_DEVICES={visible!r} limits them" if visible is not None else ""
+        raise BackendUnavailable(
+            f"{max(ranks_here, local_rank + 1)} ranks on {socket.gethostname()}, but it shows {count} "
+            f"GPU{'s' if count != 1 else ''} to them{hint}. Start fewer ranks, or run the emulator "
+            f'(backend="emulator"), or set {SHARE_VARIABLE}=1 to let ranks take turns on a GPU (slow).'
+        )
+    return local_rank
+
+
+def identify(device: int) -> DeviceIdentity:
+    """The identity of this process's GPU number ``device``."""
+    runtime = import_cupy().cuda.runtime
+    name = runtime.getDeviceProperties(device)["name"]
+    return DeviceIdentity(
+        host=_boot_id(),
+        host_name=socket.gethostname(),
+        device=device,
+        pci_bus_id=runtime.deviceGetPCIBusId(device),
+        name=name.decode() if isinstance(name, bytes) else str(name),
+    )
+
+
+def peer_problems(rank: int, identities: list[DeviceIdentity]) -> list[str]:
+    """Why ``rank``'s GPU cannot write to another rank's: a sentence a pair, none where all is well."""
+    runtime = import_cupy().cuda.runtime
+    mine = identities[rank]
+    problems = []
+    for peer, theirs in enumerate(identities):
+        if theirs.host != mine.host:
+            problems.append(f"rank {rank} is on {mine.host_name}, rank {peer} on {theirs.host_name}")
+        elif theirs.pci_bus_id != mine.pci_bus_id:
+            device = -1
+            with contextlib.suppress(runtime.CUDARuntimeError):
+                device = int(runtime.deviceGetByPCIBusId(theirs.pci_bus_id))
+            if device < 0:
+                problems.append(
+                    f"rank {rank} does not see rank {peer}'s GPU {theirs.pci_bus_id}: give all ranks the same "
+                    "CUDA_VISIBLE_DEVICES (srun: --gpu-bind=none)"
+                )
+            elif not runtime.deviceCanAccessPeer(mine.device, device):
+                problems.append(
+                    f"rank {rank} (GPU {mine.device}, {mine.name}) cannot access rank {peer} (GPU {theirs.device}, "
+                    f"{theirs.name}) directly"
+                )
+    return problems
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()

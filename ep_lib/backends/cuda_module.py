@@ -1,0 +1,98 @@
+"""Compiled kernels on the GPU: modules are loaded once, told who this rank is, and their limits looked up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ep_lib.backends.cuda_errors import NOT_FOUND
+from ep_lib.errors import KernelLaunchError
+from ep_lib.jit.signature import Param
+
+if TYPE_CHECKING:
+    from ep_lib.jit.nvrtc import NvrtcImage
+
+STATE_SYMBOL = "ep_device_state"  # <ep/device_state.cuh>
+
+# CUfunction_attribute
+_MAX_THREADS_PER_BLOCK = 0
+_SHARED_SIZE_BYTES = 1
+_NUM_REGS = 4
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+_SHARED_WITHOUT_ASKING = 48 * 1024  # bytes a block; more must be asked for
+
+
+@dataclass
+class LoadedKernel:
+    """A function in a loaded module, and what it needs."""
+
+    name: str
+    function: int
+    params: tuple[Param, ...]
+    max_threads: int
+    static_shared: int
+    registers: int
+    driver: Any
+    dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
+
+    def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
+        """Refuse what the GPU cannot run, and ask for large shared memory. Sizes in bytes; raises KernelLaunchError."""
+        threads = block[0] * block[1] * block[2]
+        if threads > self.max_threads:
+            raise KernelLaunchError(
+                f"{self.name}: a block of {threads} threads, but with its {self.registers} registers a thread this "
+                f"kernel runs with at most {self.max_threads} on this GPU"
+            )
+        total = self.static_shared + shared_bytes
+        if shared_bytes < 0 or total > max_shared:
+            raise KernelLaunchError(
+                f"{self.name}: {shared_bytes} bytes of dynamic shared memory and {self.static_shared} static; this GPU "
+                f"has {max_shared} for a block"
+            )
+        if total > self.dynamic_shared:
+            self.driver.funcSetAttribute(self.function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+            self.dynamic_shared = total
+
+
+class ModuleCache:
+    """Loads each distinct cubin once; ``state`` goes into its ``ep_device_state`` before the first launch."""
+
+    def __init__(self, driver: Any, state: bytes, copy_to_device: Callable[[int, bytes], None]) -> None:
+        self._driver = driver
+        self._state = state
+        self._copy_to_device = copy_to_device
+        self._modules: dict[bytes, int] = {}
+
+    def load(self, name: str, image: NvrtcImage) -> LoadedKernel:
+        """The kernel ``image.lowered_name`` of ``image.cubin``, ready to launch."""
+        digest = hashlib.sha256(image.cubin).digest()
+        module = self._modules.get(digest)
+        if module is None:
+            module = self._modules[digest] = self._driver.moduleLoadData(image.cubin)
+            self._fill_state(module)
+        function = self._driver.moduleGetFunction(module, image.lowered_name)
+
+        def attribute(which: int) -> int:
+            return int(self._driver.funcGetAttribute(which, function))
+
+        return LoadedKernel(
+            name=name,
+            function=function,
+            params=tuple(image.params),
+            max_threads=attribute(_MAX_THREADS_PER_BLOCK),
+            static_shared=attribute(_SHARED_SIZE_BYTES),
+            registers=attribute(_NUM_REGS),
+            driver=self._driver,
+        )
+
+    def _fill_state(self, module: int) -> None:
+        try:
+            address = self._driver.moduleGetGlobal(module, STATE_SYMBOL)
+        except self._driver.CUDADriverError as error:
+            if error.status == NOT_FOUND:  # a kernel that asks nothing about ranks has no such symbol
+                return
+            raise
+        self._copy_to_device(address, self._state)

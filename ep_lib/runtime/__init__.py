@@ -1,0 +1,1 @@
+"""Ranks, how they are started and how they find each other."""

@@ -1,0 +1,100 @@
+"""The Protocol of all bootstraps, a world of one, and what they share."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import cloudpickle
+
+from ep_lib.errors import PeerTimeout
+
+DEFAULT_TIMEOUT = 120.0  # seconds that a collective waits: long enough for a slow import on one rank
+
+
+class Bootstrap(Protocol):
+    """One object a rank; every method but ``close`` is collective and called in the same order by every rank.
+
+    Attributes: ``kind`` ("local", "mpi", "torchrun", "srun" or "single"), ``rank``, ``world_size`` and ``local_rank``
+    (this rank's number among the ranks of its host, which picks the GPU).
+    """
+
+    kind: str
+    rank: int
+    world_size: int
+    local_rank: int
+
+    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+        """Everybody's ``obj`` in rank order.
+
+        ``timeout`` is in seconds (None: 120). Raises PeerTimeout that names the missing ranks when it runs out and
+        RankFailed when a rank has ended.
+        """
+        ...
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Return when every rank has called it; limits and errors as in ``all_gather``."""
+        ...
+
+    def close(self) -> None:
+        """Leave the world in good order; the other ranks may go on. Calling it twice does no harm."""
+        ...
+
+
+def dumps(obj: object) -> bytes:
+    """Pickle by value what a notebook defined, so that it can be read in a process that lacks the notebook."""
+    return bytes(cloudpickle.dumps(obj))
+
+
+def loads(data: bytes) -> Any:
+    """The inverse of :func:`dumps`. Only ever given what a rank of the same world sent."""
+    return pickle.loads(data)
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """ "rank 3" or "ranks 1, 2"."""
+    numbers = sorted(ranks)
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
+
+
+def missing_error(rank: int, world_size: int, missing: Iterable[int], operation: int, timeout: float) -> PeerTimeout:
+    """The error of a rank that waited ``timeout`` seconds in collective number ``operation`` for ``missing``."""
+    late = sorted(missing)
+    return PeerTimeout(
+        f"rank {rank} waited {timeout:g} s in host collective {operation} (all_gather or barrier) for "
+        f"{rank_list(late)} of {world_size}. Every rank must call the same collectives in the same order: look for a "
+        "rank that returned early, waits in a kernel, or is still compiling.",
+        rank=rank,
+        peer=late[0],
+        phase="bootstrap",
+        slot=operation,
+        seen=world_size - len(late),
+        expected=world_size,
+    )
+
+
+def read_int(environ: Mapping[str, str], *names: str) -> int | None:
+    """The first of the variables that is set, as a number; None where none is."""
+    for name in names:
+        if value := environ.get(name, "").strip():
+            return int(value)
+    return None
+
+
+class SingleBootstrap:
+    """A world of one rank: nobody to wait for."""
+
+    kind = "single"
+    rank = 0
+    world_size = 1
+    local_rank = 0
+
+    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+        return [loads(dumps(obj))]
+
+    def barrier(self, timeout: float | None = None) -> None:
+        return None
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,97 @@
+"""Ranks started by mpirun or mpiexec (Open MPI, MPICH, ...), through mpi4py.
+
+Point-to-point messages instead of MPI_Allgather: a collective that never ends cannot be given up, and cannot say who
+is missing. Worlds here have at most 64 ranks, so the number of messages does not matter.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ep_lib.errors import BackendUnavailable, RankFailed
+from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
+
+_BYE_TAG = 0
+_POLL_SECONDS = 0.0005
+
+
+class MpiBootstrap:
+    """Uses a duplicate of MPI.COMM_WORLD, so that its messages never meet the program's own."""
+
+    kind = "mpi"
+
+    def __init__(self, expected_world_size: int | None = None, local_rank: int | None = None) -> None:
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise BackendUnavailable(
+                "This process was started by mpirun, but Python cannot import mpi4py "
+                f"({error}). Install it where the ranks run: pip install mpi4py"
+            ) from error
+        self._mpi = MPI
+        size = MPI.COMM_WORLD.Get_size()
+        if expected_world_size is not None and size != expected_world_size:
+            raise BackendUnavailable(
+                f"mpirun started {expected_world_size} ranks, but mpi4py sees a world of {size}: mpi4py uses another "
+                f"MPI ({MPI.Get_library_version().splitlines()[0].strip()}) than mpirun. Start with the mpirun of that "
+                "MPI, or build mpi4py for yours: pip install --no-binary mpi4py mpi4py"
+            )
+        self._comm = MPI.COMM_WORLD.Dup()
+        self.rank = int(self._comm.Get_rank())
+        self.world_size = int(size)
+        if local_rank is None:
+            host = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+            local_rank = int(host.Get_rank())
+            host.Free()
+        self.local_rank = local_rank
+        self._operation = 0
+        self._gone: set[int] = set()
+        self._closed = False
+
+    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+        limit = DEFAULT_TIMEOUT if timeout is None else timeout
+        operation, self._operation = self._operation, self._operation + 1
+        tag = 1 + operation % 30_000  # MPI promises tags up to 32767
+        data = dumps(obj)
+        parts: dict[int, bytes] = {self.rank: data}
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        sends = [self._comm.isend(data, dest=rank, tag=tag) for rank in others]
+        deadline = time.monotonic() + limit
+        while len(parts) < self.world_size or sends:
+            for rank in others:
+                if rank not in parts and self._comm.iprobe(source=rank, tag=tag):
+                    parts[rank] = self._comm.recv(source=rank, tag=tag)
+            sends = [request for request in sends if not request.test()[0]]
+            missing = [rank for rank in others if rank not in parts]
+            self._note_leavers(missing)
+            # What a leaver sent before its farewell arrived before it: then it is there to be read.
+            lost = [r for r in missing if r in self._gone and not self._comm.iprobe(source=r, tag=tag)]
+            if lost:
+                raise RankFailed(
+                    f"rank {lost[0]} will not join host collective {operation}: it had already finished", rank=lost[0]
+                )
+            if missing or sends:
+                if time.monotonic() > deadline:
+                    raise missing_error(self.rank, self.world_size, missing or others, operation, limit)
+                time.sleep(_POLL_SECONDS)
+        return [loads(parts[rank]) for rank in range(self.world_size)]
+
+    def _note_leavers(self, missing: list[int]) -> None:
+        for rank in missing:
+            if rank not in self._gone and self._comm.iprobe(source=rank, tag=_BYE_TAG):
+                self._comm.recv(source=rank, tag=_BYE_TAG)
+                self._gone.add(rank)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        self.all_gather(None, timeout)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if not self._mpi.Is_finalized():
+            # Eager, empty messages; not waited for, since those ranks may never read them.
+            for rank in range(self.world_size):
+                if rank != self.rank:
+                    self._comm.isend(None, dest=rank, tag=_BYE_TAG)

@@ -1,0 +1,109 @@
+"""Ranks started by Slurm's srun on one node: rank 0 hosts a hub behind a Unix socket in a directory of its user's own.
+
+The directory is private (0700, and refused when it belongs to somebody else) and the socket asks for a random key that
+only this user can read, since what arrives there is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+
+from ep_lib.errors import BackendUnavailable
+from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, missing_error, read_int
+from ep_lib.runtime.bootstrap.hub import Hub, HubBootstrap
+
+_RETRY_SECONDS = 0.05
+
+
+class SrunBootstrap(HubBootstrap):
+    """One node only: for several, use torchrun or mpirun."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        env = os.environ if environ is None else environ
+        rank = read_int(env, "SLURM_PROCID")
+        size = read_int(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+        if rank is None or size is None:
+            raise BackendUnavailable("SLURM_PROCID and SLURM_STEP_NUM_TASKS are not both set; start the ranks by srun")
+        nodes = read_int(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES") or 1
+        if nodes > 1:
+            raise BackendUnavailable(
+                f"srun started {size} ranks on {nodes} nodes; ep_lib's srun bootstrap works on one. For several, start "
+                "one torchrun a node, or use mpirun."
+            )
+        local = read_int(env, "SLURM_LOCALID")
+        place = _private_directory() / f"srun-{env.get('SLURM_JOB_ID', '0')}-{env.get('SLURM_STEP_ID', '0')}"
+        self._hub: Hub | None = None
+        if rank == 0:
+            connection = self._host(place, size, timeout)
+        else:
+            connection = _connect(place, rank, size, timeout)
+        super().__init__(connection, rank, size, "srun", rank if local is None else local)
+
+    def _host(self, place: Path, size: int, timeout: float) -> Connection:
+        """Accept all other ranks, then serve them and ourselves."""
+        from multiprocessing import Pipe
+
+        key = secrets.token_bytes(32)
+        socket_path, key_path = place.with_suffix(".sock"), place.with_suffix(".key")
+        socket_path.unlink(missing_ok=True)  # of a step that was killed
+        ours, hubs = Pipe()
+        peers: dict[int, Connection] = {0: hubs}
+        with Listener(str(socket_path), family="AF_UNIX", backlog=size, authkey=key) as listener:
+            fresh = key_path.with_suffix(".new")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+            fresh.replace(key_path)
+            accepting = threading.Thread(target=_accept, args=(listener, peers, size), daemon=True)
+            accepting.start()
+            accepting.join(timeout)
+            key_path.unlink(missing_ok=True)
+            if accepting.is_alive():
+                raise missing_error(0, size, set(range(size)) - set(peers), 0, timeout)
+        self._hub = Hub(peers)
+        return ours
+
+    def close(self) -> None:
+        super().close()
+        if self._hub is not None:
+            self._hub.join(DEFAULT_TIMEOUT)  # the others still need it until they have left as well
+            self._hub.close()
+
+
+def _accept(listener: Listener, peers: dict[int, Connection], size: int) -> None:
+    while len(peers) < size:
+        with contextlib.suppress(AuthenticationError, EOFError, OSError):
+            connection = listener.accept()
+            peers[int(connection.recv())] = connection
+
+
+def _connect(place: Path, rank: int, size: int, timeout: float) -> Connection:
+    """Try until rank 0 is there: it may start later, and a key left by a killed step may be stale."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        with contextlib.suppress(AuthenticationError, EOFError, OSError):
+            key = place.with_suffix(".key").read_bytes()
+            connection = Client(str(place.with_suffix(".sock")), family="AF_UNIX", authkey=key)
+            connection.send(rank)
+            return connection
+        time.sleep(_RETRY_SECONDS)
+    raise missing_error(rank, size, [0], 0, timeout)
+
+
+def _private_directory() -> Path:
+    place = Path(tempfile.gettempdir()) / f"ep_lib-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    status = place.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise BackendUnavailable(f"{place} must be a directory that only you can read; remove it, or set TMPDIR")
+    return place

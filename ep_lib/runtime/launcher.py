@@ -1,0 +1,125 @@
+"""``ep_lib.init()``: a rank of a world that mpirun, torchrun or srun started, found from the environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from ep_lib.config import BACKENDS, Config
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, read_int
+from ep_lib.runtime.rank import Rank
+
+Launcher = Literal["torchrun", "mpi", "srun", "single"]
+
+
+class World(NamedTuple):
+    """What the environment says. ``world_size`` is None where only MPI knows (Slurm's PMIx); so is ``local_rank``."""
+
+    launcher: Launcher
+    rank: int
+    world_size: int | None
+    local_rank: int | None
+
+
+def detect(environ: Mapping[str, str] | None = None) -> World:
+    """Which launcher started this process.
+
+    In this order, since launchers run inside one another: torchrun inside a Slurm job sets both sets of variables, and
+    mpirun does as well. Slurm counts only inside a step that srun made: a batch script has SLURM_PROCID too.
+    """
+    env = os.environ if environ is None else environ
+    try:
+        return _detect(env)
+    except ValueError as error:
+        raise ArgumentError(f"a launcher's environment variable is not a number: {error}") from error
+
+
+def _detect(env: Mapping[str, str]) -> World:
+    rank, size = read_int(env, "RANK"), read_int(env, "WORLD_SIZE")
+    if rank is not None and size is not None and env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
+        return World("torchrun", rank, size, read_int(env, "LOCAL_RANK"))
+    size = read_int(env, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+    rank = read_int(env, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+    local = read_int(env, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
+    if rank is not None and size is not None:
+        return World("mpi", rank, size, local)
+    tasks = read_int(env, "SLURM_STEP_NUM_TASKS")
+    if (rank := read_int(env, "PMIX_RANK")) is not None and importlib.util.find_spec("mpi4py") is not None:
+        return World("mpi", rank, None, local)
+    rank = read_int(env, "SLURM_PROCID")
+    if rank is not None and tasks is not None and env.get("SLURM_STEP_ID"):
+        return World("srun", rank, tasks, read_int(env, "SLURM_LOCALID"))
+    return World("single", 0, 1, 0)
+
+
+def make_bootstrap(
+    world: World, environ: Mapping[str, str] | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> Bootstrap:
+    """Join the other ranks; waits up to ``timeout`` seconds for them."""
+    if world.world_size == 1:
+        return SingleBootstrap()
+    if world.launcher == "torchrun":
+        from ep_lib.runtime.bootstrap.torchrun import TorchrunBootstrap
+
+        return TorchrunBootstrap(environ, timeout)
+    if world.launcher == "mpi":
+        from ep_lib.runtime.bootstrap.mpi import MpiBootstrap
+
+        return MpiBootstrap(world.world_size, world.local_rank)
+    from ep_lib.runtime.bootstrap.srun import SrunBootstrap
+
+    return SrunBootstrap(environ, timeout)
+
+
+def init(
+    backend: str | None = None, *, seed: int | None = None, heap_bytes: int | None = None, timeout: float | None = None
+) -> Rank:
+    """This process's :class:`Rank`: one of many under mpirun, torchrun or srun, the only one otherwise. Collective.
+
+    ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. The
+    emulator runs all ranks in one process, so several processes need "cuda". ``heap_bytes`` is the size of the
+    symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error, ``seed`` the
+    emulator's. Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
+
+    Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
+    """
+    config = Config.from_environment()
+    world = detect()
+    chosen = _choose_backend(backend, config, world)
+    heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
+    timeout = config.timeout_s if timeout is None else timeout
+    if chosen == "emulator":
+        from ep_lib.emulator.solo import SoloBackend, SoloWorld
+        from ep_lib.runtime.spawn import emulator_world
+
+        spawned = emulator_world(1, config.seed if seed is None else seed, heap_bytes, timeout)
+        return Rank(SoloBackend(SoloWorld(spawned.machine, timeout=spawned.timeout)))
+    from ep_lib.backends.cuda import CudaBackend
+
+    return Rank(CudaBackend(make_bootstrap(world), heap_bytes=heap_bytes, kernel_timeout=timeout))
+
+
+def _choose_backend(backend: str | None, config: Config, world: World) -> str:
+    """The backend to use. Raises BackendUnavailable for the emulator in several processes."""
+    from ep_lib.backends.cuda_devices import unusable_reason
+
+    if backend is not None and backend not in BACKENDS:
+        raise ArgumentError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    several = world.world_size != 1
+    reason: str | None = None
+    if backend is None and os.environ.get("EP_LIB_BACKEND", "").strip():
+        backend = config.backend
+    if backend is None:
+        reason = unusable_reason()
+        backend = "cuda" if reason is None else "emulator"
+    if backend == "emulator" and several:
+        size = "several" if world.world_size is None else str(world.world_size)
+        because = f" The cuda backend cannot be used: {reason}." if reason is not None else ""
+        raise BackendUnavailable(
+            f"{world.launcher} started {size} processes, but the emulator runs all ranks inside one process: start one "
+            f'process and call ep_lib.spawn(main, ranks={world.world_size or "N"}, backend="emulator").{because}'
+        )
+    return backend

@@ -1,0 +1,105 @@
+"""The inside of a process that ``ep_lib.spawn`` started: join the hub, make a rank, call main, send what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ep_lib.runtime.bootstrap.base import Bootstrap, dumps, loads
+from ep_lib.runtime.bootstrap.hub import HubBootstrap
+from ep_lib.runtime.remote_error import RemoteError, encode
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank is told: plain values first, so that they can be read before anything of the user's is imported.
+
+    ``call`` is the pickle of (make_rank, main, args); ``argv`` is sys.argv of the parent process.
+    """
+
+    rank: int
+    ranks: int
+    heap_bytes: int | None
+    timeout: float | None
+    argv: list[str]
+    call: bytes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended: the pickle of main's return value, or the error."""
+
+    result: bytes | None
+    error: RemoteError | None
+
+
+MakeRank = Callable[[Bootstrap, int | None, float | None], Any]
+
+
+def make_cuda_rank(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None) -> Any:
+    """A Rank on the GPU number ``bootstrap.local_rank``."""
+    from ep_lib.backends.cuda import CudaBackend
+    from ep_lib.runtime.rank import Rank
+
+    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout))
+
+
+def run(control_fd: int, hub_fd: int) -> None:
+    """Entry point of the process; the file descriptors are socket pairs to the parent."""
+    faulthandler.enable()
+    control = Connection(os.dup(control_fd))
+    os.close(control_fd)
+    job: Job = loads(control.recv_bytes())
+    threading.Thread(target=_end_with_parent, args=(control,), name="ep_lib-lifeline", daemon=True).start()
+    sys.argv[:] = job.argv
+    bootstrap = HubBootstrap(Connection(hub_fd), job.rank, job.ranks, "local", job.rank)
+    outcome, is_healthy = _work(job, bootstrap)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(OSError):  # the parent has gone: nobody wants it
+        control.send_bytes(dumps(outcome))
+    if is_healthy:
+        bootstrap.close()
+    else:
+        # No farewell to the hub, so that ranks that wait for this one hear that it failed.
+        # Python's exit would wait for kernels that may never end; the driver removes them with the process.
+        os._exit(1)
+
+
+def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
+    try:
+        make_rank, main, args = loads(job.call)  # imports what main needs, torch for example, before the backend starts
+        rank = make_rank(bootstrap, job.heap_bytes, job.timeout)
+        result = main(rank, *args)
+        if not rank.is_closed:
+            rank.synchronize()
+            rank.close()
+        try:
+            return Outcome(dumps(result), None), True
+        except Exception as error:
+            kind = type(result).__name__
+            raise TypeError(f"main returned a {kind} that cannot be sent to the parent process: {error}") from error
+    except BaseException as error:  # noqa: BLE001 - everything that main can raise goes to the parent
+        return Outcome(None, encode(error)), False
+
+
+def _end_with_parent(control: Connection) -> None:
+    """The parent never writes again; the end of file means that it has died or given us up."""
+    with contextlib.suppress(OSError, EOFError):
+        control.recv_bytes()
+    os._exit(1)
+
+
+def socket_pair() -> tuple[Connection, int]:
+    """One end as a Connection for this process, the other as a file descriptor for a child to inherit."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Connection(ours.detach()), theirs.detach()

@@ -1,0 +1,45 @@
+"""Fixtures for all tests: the same SPMD test runs on the emulator and, where there are GPUs, on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs."""
+    for marker in item.iter_markers("gpu"):
+        _need_gpus(int(marker.kwargs.get("count", 1)))
+
+
+def _need_gpus(count: int) -> None:
+    from ep_lib.backends.cuda_devices import unusable_reason
+
+    reason = unusable_reason(count)
+    if reason is not None:
+        pytest.skip(f"needs {count} GPU{'s' if count > 1 else ''}: {reason}")
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of a backend: a test that takes it runs once on each."""
+    return str(request.param)
+
+
+@pytest.fixture
+def spmd(backend: str) -> Callable[..., list[Any]]:
+    """``spmd(main, ranks, *args, **options)``: ``main(rank, *args)`` on so many ranks of ``backend``.
+
+    Returns the results in rank order. ``options`` go to ``ep_lib.spawn`` (seed, heap_bytes, timeout). Skips on a
+    machine with fewer GPUs than ranks.
+    """
+    from ep_lib.runtime.spawn import spawn
+
+    def run(main: Callable[..., Any], ranks: int = 2, *args: Any, **options: Any) -> list[Any]:
+        if backend == "cuda":
+            _need_gpus(ranks)
+        return spawn(main, ranks=ranks, backend=backend, args=args, **options)
+
+    return run

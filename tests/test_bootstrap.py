@@ -1,0 +1,227 @@
+"""How ranks meet: the hub, mpiexec and torchrun, with real processes and no GPU."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.runtime.bootstrap import SingleBootstrap
+from ep_lib.runtime.bootstrap.hub import Hub, HubBootstrap
+from ep_lib.runtime.bootstrap.srun import SrunBootstrap
+
+PROGRAM = Path(__file__).parent / "programs" / "bootstrap_program.py"
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def hub_of_four() -> Iterator[list[HubBootstrap]]:
+    """Four ranks of this process at one hub."""
+    pairs = [Pipe() for _ in range(4)]
+    hub = Hub({rank: theirs for rank, (_, theirs) in enumerate(pairs)})
+    ranks = [HubBootstrap(ours, rank, 4, "local", rank) for rank, (ours, _) in enumerate(pairs)]
+    yield ranks
+    for rank in ranks:
+        rank.close()
+    hub.close()
+
+
+def on_threads(calls: dict[int, Any]) -> dict[int, Any]:
+    """Run each call on a thread of its own; its result or its exception by rank."""
+    results: dict[int, Any] = {}
+
+    def body(rank: int) -> None:
+        try:
+            results[rank] = calls[rank]()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            results[rank] = error
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return results
+
+
+def test_a_world_of_one_gathers_a_copy() -> None:
+    thing = [1, 2]
+    assert SingleBootstrap().all_gather(thing) == [[1, 2]]
+    assert SingleBootstrap().all_gather(thing)[0] is not thing
+
+
+def test_hub_gathers_in_rank_order_many_times(hub_of_four: list[HubBootstrap]) -> None:
+    def body(me: HubBootstrap) -> list[list[Any]]:
+        return [me.all_gather((me.rank, turn, b"x" * (turn * 70_000))) for turn in range(5)]
+
+    results = on_threads({me.rank: (lambda me=me: body(me)) for me in hub_of_four})
+    for gathered in results.values():
+        assert [[(rank, turn) for rank, turn, _ in parts] for turn, parts in enumerate(gathered)] == [
+            [(rank, turn) for rank in range(4)] for turn in range(5)
+        ]
+
+
+def test_hub_gathers_classes_of_a_notebook(hub_of_four: list[HubBootstrap]) -> None:
+    """cloudpickle carries functions that have no module to import them from."""
+
+    def body(me: HubBootstrap) -> list[Any]:
+        number = me.rank * 10
+        return me.all_gather(lambda: number)
+
+    results = on_threads({me.rank: (lambda me=me: body(me)) for me in hub_of_four})
+    assert [function() for function in results[2]] == [0, 10, 20, 30]
+
+
+def test_hub_names_all_missing_ranks(hub_of_four: list[HubBootstrap]) -> None:
+    start = time.monotonic()
+    results = on_threads({rank: (lambda r=rank: hub_of_four[r].barrier(timeout=0.3)) for rank in (0, 2)})
+    assert time.monotonic() - start < 5
+    for rank in (0, 2):
+        error = results[rank]
+        assert isinstance(error, PeerTimeout)
+        assert "ranks 1, 3" in str(error)
+        assert (error.rank, error.peer, error.seen, error.expected) == (rank, 1, 2, 4)
+
+
+def test_hub_tells_who_has_left(hub_of_four: list[HubBootstrap]) -> None:
+    hub_of_four[3].close()
+    results = on_threads({rank: (lambda r=rank: hub_of_four[r].barrier(timeout=10)) for rank in (0, 1, 2)})
+    for error in results.values():
+        assert isinstance(error, RankFailed)
+        assert error.rank == 3
+        assert "already finished" in str(error)
+
+
+def test_hub_tells_whose_process_died() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = Pipe()
+    dying, its_end = context.Pipe()
+    hub = Hub({0: theirs, 1: dying})
+    me = HubBootstrap(ours, 0, 2, "local", 0)
+    process = context.Process(target=os._exit, args=(7,))
+    process.start()
+    its_end.close()
+    process.join()
+    with pytest.raises(RankFailed, match="rank 1 will not join"):
+        me.barrier(timeout=10)
+    me.close()
+    hub.close()
+
+
+def _srun_environment(rank: int, size: int) -> dict[str, str]:
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_JOB_ID": "17",
+        "SLURM_STEP_ID": "0",
+    }
+
+
+def test_srun_ranks_meet_behind_a_private_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stale = tmp_path / f"ep_lib-{os.getuid()}"
+    stale.mkdir(mode=0o700)
+    (stale / "srun-17-0.key").write_bytes(b"of a step that was killed")
+
+    def body(rank: int) -> Any:
+        bootstrap = SrunBootstrap(_srun_environment(rank, 3), timeout=10)
+        gathered = bootstrap.all_gather(rank)
+        bootstrap.barrier()
+        bootstrap.close()
+        return gathered, bootstrap.local_rank, bootstrap.kind
+
+    results = on_threads({rank: (lambda r=rank: body(r)) for rank in range(3)})
+    assert results == {rank: ([0, 1, 2], rank, "srun") for rank in range(3)}
+    assert list(stale.iterdir()) == []
+
+
+def test_srun_names_the_ranks_that_never_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(PeerTimeout, match="ranks 1, 2"):
+        SrunBootstrap(_srun_environment(0, 3), timeout=0.3)
+
+
+def test_srun_refuses_several_nodes_and_foreign_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BackendUnavailable, match="2 nodes"):
+        SrunBootstrap({**_srun_environment(0, 2), "SLURM_STEP_NUM_NODES": "2"})
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"ep_lib-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(BackendUnavailable, match="only you can read"):
+        SrunBootstrap(_srun_environment(0, 2), timeout=1)
+
+
+def run_program(launcher: list[str], what: str, ranks: int) -> list[dict[str, Any]]:
+    """Start the program on ``ranks`` ranks; their reports in rank order."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI", "SLURM"))}
+    result = subprocess.run(
+        [*launcher, str(PROGRAM), what], env=environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert len(reports) == ranks, result.stdout + result.stderr
+    return sorted(reports, key=lambda report: int(report["rank"]))
+
+
+def check_gathered(reports: list[dict[str, Any]], kind: str) -> None:
+    ranks = len(reports)
+    for rank, report in enumerate(reports):
+        assert report["kind"] == kind
+        assert report["local_rank"] == rank
+        assert report["ranks"] == list(range(ranks))
+        assert report["sums"] == [0, 11 * ranks, 300_002 * ranks]
+
+
+@pytest.fixture
+def mpiexec() -> list[str]:
+    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
+    if not (BIN / "mpiexec").exists():
+        pytest.skip("needs mpiexec in the virtual environment: pip install mpich")
+    return [str(BIN / "mpiexec"), "-n", "2", sys.executable]
+
+
+@pytest.fixture
+def torchrun() -> list[str]:
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def test_mpiexec(mpiexec: list[str]) -> None:
+    check_gathered(run_program(mpiexec, "gather", 2), "mpi")
+
+
+def test_mpiexec_names_a_late_rank(mpiexec: list[str]) -> None:
+    reports = run_program(mpiexec, "late", 2)
+    assert "PeerTimeout" in reports[0]["error"]
+    assert "rank 1" in reports[0]["error"]
+
+
+def test_mpiexec_names_a_rank_that_left(mpiexec: list[str]) -> None:
+    reports = run_program(mpiexec, "leave", 2)
+    assert "RankFailed: rank 1" in reports[0]["error"]
+
+
+def test_torchrun(torchrun: list[str]) -> None:
+    check_gathered(run_program(torchrun, "gather", 2), "torchrun")
+
+
+def test_torchrun_leaves_the_programs_process_group_alone(torchrun: list[str]) -> None:
+    reports = run_program(torchrun, "pg", 2)
+    check_gathered(reports, "torchrun")
+    assert [report["reduced"] for report in reports] == [2, 2]
+
+
+def test_torchrun_names_late_ranks_and_leavers(torchrun: list[str]) -> None:
+    assert "PeerTimeout" in run_program(torchrun, "late", 2)[0]["error"]
+    assert "RankFailed: rank 1" in run_program(torchrun, "leave", 2)[0]["error"]
