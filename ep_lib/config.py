@@ -4,11 +4,13 @@
 variable             meaning                                                          when it is not set
 ===================  ===============================================================  =======================
 EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``
-EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``~/.cache/ep_lib``
+EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``ep_lib`` in ``~/.cache``
 EP_LIB_CXX           the C++ compiler of the emulator: a name or a path               g++, then clang++
 EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sentence   ``0``
 EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
 EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0          ``0``
+EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU (slow)            ``0``
+EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
 EP_LIB_WORKSHOP      the checkout with notebooks/, exercises/ and solutions/          found from ep_lib itself
 ===================  ===============================================================  =======================
@@ -40,15 +42,18 @@ _FALSE = {"0", "false", "no", "off"}
 class Config:
     """The settings of this process; make one with :meth:`from_environment`.
 
-    ``heap_bytes`` is in bytes and ``timeout_s`` in seconds; None means that the backend chooses.
+    ``heap_bytes`` and ``stack_bytes`` are in bytes, ``timeout_s`` is in seconds; None means that the code which uses
+    the setting chooses.
     """
 
-    cache_dir: Path
     backend: str = "emulator"
+    cache_dir: Path | None = None
     cxx: str | None = None
     debug: bool = False
     heap_bytes: int | None = None
     seed: int = 0
+    share_gpus: bool = False
+    stack_bytes: int | None = None
     timeout_s: float | None = None
     workshop: Path | None = None
 
@@ -57,12 +62,14 @@ class Config:
         """Read ``environment`` (``os.environ`` by default). Raises ArgumentError for a value that cannot work."""
         env = os.environ if environment is None else environment
         return cls(
-            cache_dir=_cache_dir(env),
             backend=_backend(env),
+            cache_dir=_cache_dir(env),
             cxx=_text(env, "EP_LIB_CXX"),
             debug=_flag(env, "EP_LIB_DEBUG"),
             heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
             seed=_seed(env),
+            share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
+            stack_bytes=_stack(env),
             timeout_s=_seconds(env, "EP_LIB_TIMEOUT_S"),
             workshop=_workshop(env),
         )
@@ -84,15 +91,14 @@ def _refuse(name: str, value: str, wanted: str) -> ArgumentError:
     return ArgumentError(f"the environment variable {name} is {value!r}; it must be {wanted}")
 
 
-def _cache_dir(env: Mapping[str, str]) -> Path:
+def _cache_dir(env: Mapping[str, str]) -> Path | None:
     text = _text(env, "EP_LIB_CACHE_DIR")
-    if text is not None:
-        path = Path(text).expanduser()
-        if path.exists() and not path.is_dir():
-            raise _refuse("EP_LIB_CACHE_DIR", text, "a directory, or a path where one can be made; this is a file")
-        return path.absolute()
-    base = _text(env, "XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "ep_lib"
+    if text is None:
+        return None
+    path = Path(text).expanduser()
+    if path.exists() and not path.is_dir():
+        raise _refuse("EP_LIB_CACHE_DIR", text, "a directory, or a path where one can be made; this is a file")
+    return path.absolute()
 
 
 def _workshop(env: Mapping[str, str]) -> Path | None:
@@ -129,6 +135,13 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
         size = 0
     if size <= 0:
         raise _refuse(name, text, "a size above zero: bytes (268435456) or a number with K, M or G (256M)")
+    return size
+
+
+def _stack(env: Mapping[str, str]) -> int | None:
+    size = _size(env, "EP_LIB_STACK_BYTES")
+    if size is not None and not 8 << 10 <= size <= 8 << 20:
+        raise _refuse("EP_LIB_STACK_BYTES", env["EP_LIB_STACK_BYTES"], "from 8K to 8M (8192 to 8388608)")
     return size
 
 

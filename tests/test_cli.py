@@ -160,7 +160,7 @@ def test_settings_have_defaults() -> None:
     config = Config.from_environment({"HOME": "/somewhere"})
     assert (config.backend, config.seed, config.debug) == ("emulator", 0, False)
     assert (config.cxx, config.heap_bytes, config.timeout_s, config.workshop) == (None, None, None, None)
-    assert config.cache_dir.name == "ep_lib"
+    assert (config.cache_dir, config.share_gpus, config.stack_bytes) == (None, False, None)
 
 
 def test_settings_are_read(tmp_path: Path) -> None:
@@ -172,6 +172,8 @@ def test_settings_are_read(tmp_path: Path) -> None:
             "EP_LIB_DEBUG": "1",
             "EP_LIB_HEAP_BYTES": "512M",
             "EP_LIB_SEED": "17",
+            "EP_LIB_SHARE_GPUS": "yes",
+            "EP_LIB_STACK_BYTES": "64K",
             "EP_LIB_TIMEOUT_S": "2.5",
             "EP_LIB_WORKSHOP": str(tmp_path),
         }
@@ -183,13 +185,16 @@ def test_settings_are_read(tmp_path: Path) -> None:
         debug=True,
         heap_bytes=512 * 2**20,
         seed=17,
+        share_gpus=True,
+        stack_bytes=64 * 2**10,
         timeout_s=2.5,
         workshop=tmp_path,
     )
 
 
 def test_empty_means_not_set() -> None:
-    names = ["BACKEND", "CACHE_DIR", "CXX", "DEBUG", "HEAP_BYTES", "SEED", "TIMEOUT_S", "WORKSHOP"]
+    names = ["BACKEND", "CACHE_DIR", "CXX", "DEBUG", "HEAP_BYTES", "SEED", "SHARE_GPUS", "STACK_BYTES", "TIMEOUT_S"]
+    names.append("WORKSHOP")
     assert Config.from_environment({f"EP_LIB_{name}": " " for name in names}) == Config.from_environment({})
 
 
@@ -205,6 +210,8 @@ def test_empty_means_not_set() -> None:
         ("EP_LIB_SEED", "-3"),
         ("EP_LIB_SEED", "1.5"),
         ("EP_LIB_SEED", str(2**63)),
+        ("EP_LIB_STACK_BYTES", "4K"),
+        ("EP_LIB_STACK_BYTES", "9M"),
         ("EP_LIB_TIMEOUT_S", "0"),
         ("EP_LIB_TIMEOUT_S", "nan"),
         ("EP_LIB_TIMEOUT_S", "soon"),

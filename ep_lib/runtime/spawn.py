@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,12 +85,8 @@ def emulator_world(ranks: int, seed: int, heap_bytes: int | None, timeout: float
 
 
 def _stack_bytes() -> int:
-    text = os.environ.get("EP_LIB_STACK_BYTES", "").strip()
-    if not text:
-        return EMULATOR_STACK_BYTES
-    if not text.isdigit() or not 8192 <= int(text) <= 8 << 20:
-        raise ArgumentError(f"the environment variable EP_LIB_STACK_BYTES is {text!r}; it must be 8192 to 8388608")
-    return -(-int(text) // 4096) * 4096
+    size = Config.from_environment().stack_bytes
+    return EMULATOR_STACK_BYTES if size is None else -(-size // 4096) * 4096
 
 
 def _spawn_threads(
