@@ -54,7 +54,10 @@ def _rebuild(form: object) -> Exception:
         return form
     assert isinstance(form, tuple)
     kind, args, attributes = form
-    error: Exception = kind.__new__(kind, *args)
+    try:
+        error: Exception = kind.__new__(kind, *args)
+    except TypeError:  # a class of two built-in bases, such as OutOfSymmetricMemory, takes its first base's
+        error = Exception.__new__(kind, *args)
     error.args = args
     error.__dict__.update(attributes)
     return error
