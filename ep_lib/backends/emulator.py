@@ -15,7 +15,7 @@ from ep_lib.jit import signature
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
 
 if TYPE_CHECKING:
-    from ep_lib.emulator.world import World
+    from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.kernel import Kernel
 
 
@@ -24,7 +24,7 @@ class EmulatorBackend:
 
     name = "emulator"
 
-    def __init__(self, world: World, rank: int) -> None:
+    def __init__(self, world: World | SoloWorld, rank: int) -> None:
         self.rank = rank
         self.world_size = world.size
         self.xp: ModuleType = np
@@ -43,7 +43,8 @@ class EmulatorBackend:
         """A view of this rank's heap."""
         dtype = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return self._heap[offset : offset + nbytes].view(dtype).reshape(shape)
+        view: np.ndarray[Any, Any] = self._heap[offset : offset + nbytes].view(dtype).reshape(shape)
+        return view
 
     def heap_in_use(self, nbytes: int) -> None:
         """Kernels that touch the heap beyond its first ``nbytes`` are faulty from now on."""

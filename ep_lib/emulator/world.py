@@ -116,7 +116,8 @@ class World:
         try:
             while not all(m.done for m in self._members):
                 self._take_turns()
-                self._finish_collective() or self._run_kernels()
+                if not self._finish_collective():
+                    self._run_kernels()
         finally:
             self._end()
         return [m.result for m in self._members]
@@ -197,3 +198,21 @@ class World:
             if thread is not None:
                 thread.join(_UNWIND_SECONDS)
         self.machine.close()
+
+
+class SoloWorld:
+    """A world of one rank without threads of its own, for ``ep_lib.init()``: whoever waits runs the kernels."""
+
+    def __init__(self, machine: Machine, *, timeout: float) -> None:
+        self.machine = machine
+        self.timeout = timeout
+        self.size = 1
+
+    def wait_for_ticket(self, rank: int, ticket: int) -> None:
+        """Runs the rank's kernels up to this launch."""
+        if ticket and self.machine.done_ticket(rank) < ticket:
+            self.machine.run([ticket], timeout=self.timeout, host_waits=[])
+
+    def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
+        """The one rank's object, copied as between processes."""
+        return [pickle.loads(pickle.dumps(obj))]

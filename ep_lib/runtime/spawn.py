@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ep_lib.config import BACKENDS, Config
 from ep_lib.errors import ArgumentError
 from ep_lib.runtime.rank import Rank
+
+if TYPE_CHECKING:
+    from ep_lib.emulator.machine import Machine
 
 MAX_RANKS = 64  # EP_MAX_RANKS in <ep/device_state.cuh>
 EMULATOR_HEAP_BYTES = 1 << 30  # address space; memory is taken as it is touched
@@ -69,19 +72,26 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def emulator_world(ranks: int, seed: int, heap_bytes: int | None, timeout: float | None) -> Any:
-    """A World of emulated ranks with the defaults filled in."""
+def _emulated_machine(ranks: int, seed: int, heap_bytes: int | None) -> Machine:
     from ep_lib.emulator.machine import Machine
-    from ep_lib.emulator.world import World
 
-    machine = Machine(
+    return Machine(
         ranks,
         seed=seed,
         heap_bytes=EMULATOR_HEAP_BYTES if heap_bytes is None else heap_bytes,
         stack_bytes=_stack_bytes(),
         max_resident_threads=EMULATOR_RESIDENT_THREADS,
     )
-    return World(machine, timeout=EMULATOR_TIMEOUT_S if timeout is None else timeout)
+
+
+def emulated_solo_rank(*, seed: int, heap_bytes: int | None = None, timeout: float | None = None) -> Rank:
+    """A world of one emulated rank in the calling thread (what ``ep_lib.init()`` gives without GPUs)."""
+    from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.emulator.world import SoloWorld
+
+    machine = _emulated_machine(1, seed, heap_bytes)
+    world = SoloWorld(machine, timeout=EMULATOR_TIMEOUT_S if timeout is None else timeout)
+    return Rank(EmulatorBackend(world, 0))
 
 
 def _stack_bytes() -> int:
@@ -98,8 +108,10 @@ def _spawn_threads(
     timeout: float | None,
 ) -> list[Any]:
     from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.emulator.world import World
 
-    world = emulator_world(ranks, seed, heap_bytes, timeout)
+    machine = _emulated_machine(ranks, seed, heap_bytes)
+    world = World(machine, timeout=EMULATOR_TIMEOUT_S if timeout is None else timeout)
 
     def body(number: int) -> Any:
         rank = Rank(EmulatorBackend(world, number))

@@ -61,7 +61,6 @@ void run_fiber() {
     const size_t bytes = machine->settings.stack_bytes;
     fiber->stack = stack_pools[bytes].take(bytes);
     fiber->started = true;
-    memcpy(fiber->stack, &kStackCanary, sizeof kStackCanary);
     // Stack tops staggered by cache lines: equal low address bits would fight for the same cache sets.
     const size_t stagger = reinterpret_cast<uintptr_t>(fiber->stack) / bytes % 16 * 64;
     const size_t usable = (bytes - stagger - sizeof(jmp_buf)) / 64 * 64;

@@ -21,7 +21,6 @@ namespace epemu {
 constexpr int kWarpSize = 32;
 constexpr size_t kSharedSlotBytes = 256 << 10;  // more than the 227 KB that a Hopper block can ask for
 constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over all ranks
-constexpr uint64_t kStackCanary = 0x5ca1ab1e0ddba11ull;
 
 struct Block;
 struct Warp;
