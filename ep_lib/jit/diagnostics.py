@@ -16,6 +16,7 @@ from ep_lib.jit import digest, names, toolkit
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
 
+UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
 ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
 
 _ERRORS = (
@@ -26,7 +27,7 @@ _ERRORS = (
         r"^(?P<file>[^\n]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.+)$", re.MULTILINE
     ),
     # {standard input}:77: Error: ... (the assembler, whose line says nothing to anybody)
-    re.compile(r"^[^\n:]+:\d+: (?P<text>Error: .+)$", re.MULTILINE),
+    re.compile(r"^[^\n:]+:\d+: Error: (?P<text>.+)$", re.MULTILINE),
     # k.cu:3: undefined reference to ... (the linker)
     re.compile(r"^(?:[^\n]*?: )?(?P<file>/[^\n:]+):(?P<line>\d+): (?P<text>undefined reference to .+)$", re.MULTILINE),
     re.compile(r"^[^\n]*?(?P<text>(?:undefined reference|[Ee]rror\b|unresolved).*)$", re.MULTILINE),
@@ -39,6 +40,9 @@ _INSTANTIATION = re.compile(
 )
 _NVRTC_INSTANTIATION = re.compile(r" at line (?P<line>\d+)(?: of (?P<file>[^\n]+))?$", re.MULTILINE)
 _INCLUSION = re.compile(r"^(?:In file included| {10,})\s*from (?P<file>[^\n:]+):(?P<line>\d+)", re.MULTILINE)
+_AMBIGUOUS = re.compile(r"overloaded|which instance of")
+_UNDECLARED = re.compile(r"declared|undefined|no member|not a member|identifier|name followed by")
+_SYNTAX = re.compile(r"expected|unterminated|not allowed")
 _ASM_PROBLEM = re.compile(r"\basm\b|asm operand|constraint|no such instruction|mnemonic|junk|Assembler|bad register")
 _ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
 _INCLUDE_LINE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
@@ -47,6 +51,9 @@ _PTX_HINT = (
     "the emulator runs on the CPU and knows no PTX: use the names of <ep/memory.cuh> (such as ep::ld_acquire_sys_u64), "
     "which are the same instruction on a GPU"
 )
+
+
+_LONGEST_TEXT = 400  # of a compiler's sentence: some spell out hundreds of template arguments
 
 
 class _Place(NamedTuple):
@@ -64,12 +71,15 @@ def compile_error(
     report = _Report(kernel, log, roots)
     text = report.text
     if report.is_in_our_lines:
-        name = names.base_name(kernel.name)
-        if name not in found.names and found.is_complete:
+        if line := names.unclosed_brace(kernel.source):
+            where = _Place(report.source_path, line)
+            message = f"{report.show(where)}: error: this '{{' is never closed\n    {report.source_line(where)}"
+            return KernelCompileError(message, file=kernel.filename, line=line, log=report.log)
+        if names.base_name(kernel.name) not in found.names and _UNDECLARED.search(text):
             return names.not_found(kernel, found)
-        if "overloaded" in text or "overloaded" in log:
+        if _AMBIGUOUS.search(log):
             return KernelCompileError(_ambiguous(kernel, found), file=kernel.filename, line=None, log=report.log)
-        if "expected" not in text and "unterminated" not in text:
+        if not _SYNTAX.search(text):
             message = f"the kernel name {kernel.name!r} does not fit {kernel.filename}: {text}"
             return KernelCompileError(message, file=kernel.filename, line=None, log=report.log)
     place, via = report.locate()
@@ -90,6 +100,8 @@ def _ambiguous(kernel: Kernel, found: names.GlobalFunctions) -> str:
     name = names.base_name(kernel.name)
     if name in found.templates and "<" not in kernel.name:
         return f"{name!r} in {kernel.filename} is a template: name one instance of it, such as '{name}<float>'"
+    if name in found.templates:
+        return f"{kernel.name!r} is not one instance of the template {name!r} in {kernel.filename}: check its arguments"
     return (
         f"the kernel name {kernel.name!r} is overloaded in {kernel.filename}: "
         "give the function that is meant a name of its own"
@@ -123,7 +135,10 @@ class _Report:
                 self.end = following.start() if following else len(self.raw)
                 self.count = len(pattern.findall(self.raw))
                 if groups.get("line"):
-                    self.error = _Place(groups["file"].strip(), int(groups["line"]))
+                    file = groups["file"].strip()
+                    if Path(file).name == UNIT_FILE:  # the linker takes the unit for the source; the line is right
+                        file = self.source_path
+                    self.error = _Place(file, int(groups["line"]))
                 return
 
     @property
@@ -140,8 +155,8 @@ class _Report:
             return self.inline_asm(), None
         if self.is_own(error.file):
             return error, None
-        if error.file == ENTRY_FILE:  # a brace that is never closed shows up behind the end of the source
-            return self._own_frame() or _Place(self.source_path, max(1, len(self.kernel.source.splitlines()))), None
+        if self.is_in_our_lines:  # a parenthesis that is never closed shows up behind the end of the source
+            return _Place(self.source_path, max(1, len(self.kernel.source.splitlines()))), None
         frame = self._own_frame() or self._including_line(error.file)
         return (frame, error) if frame else (error, None)
 
@@ -203,4 +218,5 @@ class _Report:
         return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
 
     def _readable(self, text: str) -> str:
-        return text.replace(self.source_path, self.kernel.filename).replace("\u2018", "'").replace("\u2019", "'")
+        text = text.strip().replace(self.source_path, self.kernel.filename)
+        return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + " ..."

@@ -225,7 +225,7 @@ def _compile_kernel(
     runtime: Path,
     found: names.GlobalFunctions,
 ) -> None:
-    source, obj, library = folder / "kernel.cpp", folder / "kernel.o", folder / "kernel.so"
+    source, obj, library = folder / diagnostics.UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
     source.write_text(unit, encoding="utf-8")
     roots = emulator_roots(kernel)
     includes = [f"-I{root}" for root in roots]

@@ -41,6 +41,18 @@ def without_comments(text: str) -> str:
     return _NOISE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
 
 
+def unclosed_brace(source: str) -> int | None:
+    """The line of the last ``{`` that nothing closes, or None."""
+    open_lines: list[int] = []
+    for number, line in enumerate(without_comments(source).splitlines(), 1):
+        for character in line:
+            if character == "{":
+                open_lines.append(number)
+            elif character == "}" and open_lines:
+                open_lines.pop()
+    return open_lines[-1] if open_lines else None
+
+
 def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
     """The ``__global__`` functions in some sources."""
     names: dict[str, None] = {}
@@ -104,17 +116,16 @@ def not_found(kernel: Kernel, found: GlobalFunctions) -> KernelNotFoundError:
     own = find_global_functions([kernel.source]).names
     listed = [*own, *(other for other in found.names if other not in own)]
     if not listed:
-        return KernelNotFoundError(f"no kernel {name!r}: {kernel.filename} has no __global__ functions at all")
+        what = (
+            "no __global__ functions at all" if found.is_complete else "kernels made by macros, but none of that name"
+        )
+        return KernelNotFoundError(f"no kernel {name!r}: {kernel.filename} has {what}")
     shown = ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")
     is_other_function = re.search(rf"\b{re.escape(name)}\s*\(", without_comments(kernel.source))
     problem = f"{name!r} is not a __global__ function of" if is_other_function else f"no kernel {name!r} in"
     close = difflib.get_close_matches(name, listed, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
-    return KernelNotFoundError(
-        f"{problem} {kernel.filename}{meant} Its __global__ functions: {shown}"
-        if meant
-        else f"{problem} {kernel.filename}; its __global__ functions: {shown}"
-    )
+    meant = f". Did you mean {close[0]!r}?" if close else "."
+    return KernelNotFoundError(f"{problem} {kernel.filename}{meant} Its __global__ functions: {shown}")
 
 
 def _read(path: Path) -> str:

@@ -95,7 +95,7 @@ def _compile(
         try:
             nvrtc.compileProgram(program, tuple(flags))
         except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program)
+            log = nvrtc.getProgramLog(program).strip("\0\n ")
             if "--gpu-architecture" in log:
                 raise BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {log.strip()}") from None
             if "nvrtc: error" in log or "INVALID_OPTION" in str(error):

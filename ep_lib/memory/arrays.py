@@ -17,7 +17,7 @@ from ep_lib.errors import ArgumentError
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # torch's names of the types that NumPy lacks
-_TORCH_EXTENSION_TYPES = {
+_TORCH_EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
     "torch.bfloat16": BFLOAT16,
     "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
@@ -161,12 +161,10 @@ def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
 def _torch_dtype_named(name: str) -> np.dtype[Any] | None:
     if name in _TORCH_EXTENSION_TYPES:
         return _TORCH_EXTENSION_TYPES[name]
-    plain: np.dtype[Any]
     try:
-        plain = np.dtype(name.partition(".")[2])  # torch.float32 -> float32, the same names otherwise
+        return np.dtype(name.partition(".")[2])  # torch.float32 -> float32, the same names otherwise
     except TypeError:
         return None
-    return plain
 
 
 def _torch_to_numpy(tensor: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
