@@ -32,8 +32,10 @@ PIP := $(PY) -m pip install --disable-pip-version-check --constraint .ci/constra
 CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks \
 	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
 
-# A stamp a set of packages, remade when what should be installed changes.
+# A stamp a set of packages, remade when what should be installed changes. The first one holds the path of the checkout:
+# an environment that moved with its folder, or lost its Python, is made anew, since its scripts name the old place.
 VENV_MADE := $(VENV)/.made
+$(shell [ ! -e "$(VENV_MADE)" ] || { [ -x "$(PY)" ] && [ "$$(cat "$(VENV_MADE)")" = "$(CURDIR)" ]; } || rm -rf "$(VENV)")
 LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 
@@ -73,9 +75,12 @@ check-machine:
 
 $(VENV_MADE): | check-machine
 	"$(PYTHON)" -m venv "$(VENV)"
-	@touch "$@"
+	@echo "$(CURDIR)" > "$@"
 
 $(LAB_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
+ifeq ($(CUDA)$(TORCH_INDEX),)
+	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
+endif
 	$(PIP) --editable '.[lab$(if $(CUDA),$(comma)$(CUDA))]'
 	@touch "$@"
 
