@@ -105,4 +105,5 @@ class EmulatorBackend:
         self.all_gather(None, "barrier()")
 
     def close(self) -> None:
-        """Nothing to do: the world ends with its spawn."""
+        """Leave the world."""
+        self._world.leave(self.rank)

@@ -96,6 +96,9 @@ class World:
         self._give_up_turn(member)
         return [pickle.loads(payload) for payload in member.gathered]
 
+    def leave(self, rank: int) -> None:
+        """The rank is closed; the world goes on until its spawn ends."""
+
     def _give_up_turn(self, member: _Member) -> None:
         if self._ended:
             raise _Abandoned
@@ -216,3 +219,7 @@ class SoloWorld:
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """The one rank's object, copied as between processes."""
         return [pickle.loads(pickle.dumps(obj))]
+
+    def leave(self, rank: int) -> None:
+        """The rank is closed, so the world ends."""
+        self.machine.close()
