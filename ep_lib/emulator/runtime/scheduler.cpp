@@ -178,17 +178,17 @@ class Standstill {
         for (const auto& block : m_.resident) fibers += block->num_threads;
         const uint64_t limit = std::clamp<uint64_t>(kWork / fibers, 50, 100000);
         if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
-        // Loops that look at the clock end when enough time has passed.
+        // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
         if (step_ns_ < kForeverNs) {
-            step_ns_ *= 2;
-            m_.now_ns += step_ns_;
+            if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
+            m_.now_ns += step_ns_ / kRoundsPerStep;
             return unpark_if(m_, false, true) > 0;
         }
         return false;
     }
 
   private:
-    static constexpr uint64_t kWork = 2000000, kForeverNs = 1000000000ull * 100000;
+    static constexpr uint64_t kWork = 2000000, kRoundsPerStep = 64, kForeverNs = 1000000000ull * 100000;
     Machine& m_;
     uint64_t progress_ = ~0ull, rounds_ = 0, step_ns_ = 1000;
 };
