@@ -1,0 +1,97 @@
+"""Speed and memory of dispatch on the emulator: 8 ranks x 128 tokens x 7168 BF16, top-8 of 64, 24 blocks a rank.
+
+    python benchmarks/emulator_dispatch.py [--json] [--repeats 5] [--ranks 8] [--tokens 128] ...
+
+Times are wall clock for all ranks together, from the first rank's call to the last one's result, best and median of
+``--repeats`` after one warm-up (which compiles, if the cache is empty). Memory is the peak of the whole process. What
+arrived is compared with the oracle before anything is printed. Targets on 2 cores: 0.5 s and 500 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ep_lib import Rank, spawn
+from ep_lib.moe import Buffer
+
+EXPECTED_SECONDS = 0.5
+EXPECTED_MEGABYTES = 500
+
+
+def make_input(args: argparse.Namespace, rank: int) -> tuple[Any, Any]:
+    """BF16 tokens whose values say where they come from, and distinct experts for each token."""
+    rng = np.random.default_rng([args.seed, rank])
+    x = (rng.integers(-128, 128, (args.tokens, args.hidden), dtype=np.int16) / 16).astype(ml_dtypes.bfloat16)
+    topk_idx = np.stack([rng.permutation(args.experts)[: args.top_k] for _ in range(args.tokens)]).astype(np.int64)
+    return x, topk_idx
+
+
+def measure(rank: Rank, args: argparse.Namespace) -> dict[str, Any]:
+    """One rank: dispatch and combine, timed between barriers."""
+    x, topk_idx = make_input(args, rank.rank)
+    times: dict[str, list[float]] = {"dispatch": [], "combine": []}
+    shape = {"num_experts": args.experts, "top_k": args.top_k, "hidden": args.hidden, "max_tokens": args.tokens}
+    with Buffer(rank, **shape, num_sms=args.blocks) as buffer:
+        for _ in range(args.repeats + 1):
+            recv = out = None  # free the previous results first
+            rank.barrier()
+            start = time.perf_counter()
+            recv = buffer.dispatch(x, topk_idx)
+            rank.barrier()
+            times["dispatch"].append(time.perf_counter() - start)
+            out = buffer.combine(recv.x, recv.handle)
+            rank.barrier()
+            times["combine"].append(time.perf_counter() - start - times["dispatch"][-1])
+        assert recv is not None and out is not None
+        for source in range(rank.world_size):  # the same rows as the oracle, one source at a time to save memory
+            sent, experts = make_input(args, source)
+            tokens = np.flatnonzero((experts // (args.experts // rank.world_size) == rank.rank).any(axis=1))
+            rows = recv.src_rank == source
+            assert np.array_equal(recv.src_token[rows], tokens), f"rank {rank.rank} got other tokens from {source}"
+            assert np.array_equal(recv.x[rows].view(np.uint16), sent[tokens].view(np.uint16)), "other values arrived"
+    return {"times": times, "rows": recv.handle.num_recv_tokens}
+
+
+def main() -> None:
+    """Run, compare with the targets, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for name, value in {
+        "ranks": 8, "tokens": 128, "hidden": 7168, "experts": 64, "top-k": 8, "blocks": 24, "repeats": 5, "seed": 0
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
+    args = parser.parse_args()
+    results = spawn(measure, args.ranks, "emulator", args=(args,), seed=args.seed)
+    report: dict[str, Any] = {**vars(args), "rows_received": sum(r["rows"] for r in results)}
+    for operation in ("dispatch", "combine"):
+        # A repeat lasts until its last rank is through.
+        seconds = [max(repeat) for repeat in zip(*(r["times"][operation][1:] for r in results), strict=True)]
+        report[f"{operation}_best_s"] = round(min(seconds), 4)
+        report[f"{operation}_median_s"] = round(statistics.median(seconds), 4)
+    report["peak_rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    report["target_dispatch_s"], report["target_peak_rss_mb"] = EXPECTED_SECONDS, EXPECTED_MEGABYTES
+    report["reached"] = report["dispatch_median_s"] <= EXPECTED_SECONDS and report["peak_rss_mb"] < EXPECTED_MEGABYTES
+    del report["json"]
+    if args.json:
+        print(json.dumps(report))
+        return
+    print(
+        f"{args.ranks} ranks x {args.tokens} tokens x {args.hidden} BF16, top-{args.top_k} of {args.experts}, "
+        f"{args.blocks} blocks a rank: {report['rows_received']} rows arrived"
+    )
+    for operation in ("dispatch", "combine"):
+        print(f"  {operation:9} {report[f'{operation}_median_s']:.3f} s (best {report[f'{operation}_best_s']:.3f} s)")
+    print(f"  peak memory of the process {report['peak_rss_mb']:.0f} MB")
+    print(f"  target {EXPECTED_SECONDS} s, {EXPECTED_MEGABYTES} MB: {'reached' if report['reached'] else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

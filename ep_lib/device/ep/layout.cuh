@@ -1,0 +1,109 @@
+// Where every token goes: counts and prefix sums of the top-k expert ids, worked out on the device.
+//
+// A token goes once to every rank that holds at least one of its experts, however many they are. Expert e lives on rank
+// e / experts_per_rank; -1 means "not routed". Each rank packs what it sends to a destination densely, in token order:
+//
+//     slot[token, rank] = how many earlier tokens of mine go to that rank, or -1 if this one does not
+//
+// Once everybody knows how many rows everybody sends (<ep/notify.cuh>), slot + first row of this source is the final
+// row in the destination's receive area, and a token can be written straight to it. DeepEP's `get_dispatch_layout`
+// counts in the same way; the oracle is `ep_lib.reference.layout`.
+#pragma once
+#include <ep/memory.cuh>
+#include <ep/peer.cuh>
+
+namespace ep {
+
+struct LayoutArgs {
+    int num_tokens;
+    int top_k;
+    int experts_per_rank;
+};
+
+constexpr int kMaxWarps = 32;  // of a block
+
+// Ints of dynamic shared memory that `layout` needs: a total for each warp, a counter for each expert of a rank.
+EP_HOST_DEVICE int layout_shared_ints(int experts_per_rank) { return kMaxWarps + experts_per_rank; }
+
+// A block works out everything about one destination rank, then takes the next; any grid, any whole number of warps.
+//   topk_idx       [num_tokens, top_k]   global expert ids or -1
+//   slot           [num_tokens, ranks]   out
+//   rank_counts    [ranks]               out: tokens that go to each rank
+//   expert_counts  [ranks * experts_per_rank]   out: choices of each expert
+EP_DEVICE void layout(const LayoutArgs& args, const int* topk_idx, int* slot, int* rank_counts, int* expert_counts) {
+    extern __shared__ int layout_shared[];
+    int* const warp_totals = layout_shared;
+    int* const choices = layout_shared + kMaxWarps;  // of each expert of the destination
+    const int thread = thread_in_block(), num_threads = threads_in_block();
+    const unsigned lanes_below = (1u << lane_id()) - 1;
+
+    for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
+        const int first_expert = destination * args.experts_per_rank;
+        for (int e = thread; e < args.experts_per_rank; e += num_threads) choices[e] = 0;
+        __syncthreads();
+
+        int before = 0;  // tokens for this destination in earlier rounds
+        for (int round = 0; round < args.num_tokens; round += num_threads) {
+            const int token = round + thread;
+            bool goes = false;
+            if (token < args.num_tokens) {
+                for (int k = 0; k < args.top_k; ++k) {
+                    const int local = topk_idx[static_cast<int64_t>(token) * args.top_k + k] - first_expert;
+                    if (local < 0 || local >= args.experts_per_rank) continue;
+                    goes = true;
+                    atomicAdd(&choices[local], 1);
+                }
+            }
+            // Exclusive prefix sum over the block: within a warp by a vote, across warps by their totals.
+            const unsigned votes = __ballot_sync(kFullWarp, goes);
+            if (lane_id() == 0) warp_totals[warp_id()] = __popc(votes);
+            __syncthreads();
+            int position = before + __popc(votes & lanes_below);
+            for (int w = 0; w < warps_in_block(); ++w) {
+                if (w < warp_id()) position += warp_totals[w];
+                before += warp_totals[w];
+            }
+            if (token < args.num_tokens) {
+                slot[static_cast<int64_t>(token) * num_ranks() + destination] = goes ? position : -1;
+            }
+            __syncthreads();  // warp_totals are written again
+        }
+        if (thread == 0) rank_counts[destination] = before;
+        for (int e = thread; e < args.experts_per_rank; e += num_threads) expert_counts[first_expert + e] = choices[e];
+        __syncthreads();  // choices are cleared again
+    }
+}
+
+// One row that a token has on another rank (or on its own).
+struct Place {
+    int4* row;  // as this rank addresses it
+    int rank;
+    int index;  // of the row in that rank's receive area
+    float weight;
+};
+
+// A warp lists the places of one token in ascending order of ranks and returns how many there are. `places` is the
+// warp's own part of shared memory, with room for one Place a rank.
+//   slot        [num_tokens, ranks]   from `layout`
+//   first_row   [ranks]               where this source's rows begin on each rank, from `notify`
+//   rows        this rank's receive area; row_vectors: its row length in 16-byte vectors
+EP_DEVICE int find_places(Place* places, int token, const int* slot, const int* first_row, int4* rows,
+                          int row_vectors) {
+    __syncwarp();  // nobody reads the previous token's places any more
+    int found = 0;
+    for (int base = 0; base < num_ranks(); base += kWarpSize) {
+        const int rank = base + lane_id();
+        const int s = rank < num_ranks() ? slot[static_cast<int64_t>(token) * num_ranks() + rank] : -1;
+        const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
+        if (s >= 0) {
+            const int index = first_row[rank] + s;
+            int4* const row = peer_ptr(rows, rank) + static_cast<int64_t>(index) * row_vectors;
+            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, rank, index, 1.0f};
+        }
+        found += __popc(votes);
+    }
+    __syncwarp();
+    return found;
+}
+
+}  // namespace ep

@@ -1,0 +1,123 @@
+// All ranks meet: signals between all pairs, and the exchange of counts that gives every row its final place.
+//
+// A Buffer has one table of 64-bit signals in symmetric memory, signals[kind][source]. Only `source` writes its entry,
+// and always the number of the operation it is in. Operations are numbered 1, 2, 3, ... alike on all ranks, so entries
+// only grow, are never reset, and "entry >= operation" says that the source has come at least this far. A later number
+// is no danger: no rank enters an operation's writes before all have entered it, which they do after the previous one.
+#pragma once
+#include <ep/wait.cuh>
+
+namespace ep {
+
+enum SignalKind {
+    kSignalCounts,  // dispatch: my counts are in your table, and my receive area is free
+    kSignalEnter,   // dispatch with a handle: my receive area is free
+    kSignalRows,    // dispatch: all my rows are in your receive area
+    kSignalStaged,  // combine: you may read my rows
+    kSignalPulled,  // combine: I have read all of yours
+    kNumSignals
+};
+
+struct Signals {
+    uint64_t* flags;     // symmetric [kNumSignals, ranks]
+    uint64_t* notes;     // symmetric [kNumSignals, ranks]: a word that comes with each signal
+    uint64_t operation;  // the number of this operation
+};
+
+// The threads of one block signal to every rank, this one too. Publishes all that the block did before its last
+// barrier.
+EP_DEVICE void signal_all(const Signals& signals, SignalKind kind, uint64_t note = 0) {
+    const int mine = kind * num_ranks() + rank();
+    for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
+        *peer_ptr(signals.notes + mine, peer) = note;
+        st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.operation);
+    }
+}
+
+// All threads of a block wait until every rank has signalled. False if one did not in time: return from the kernel
+// then.
+EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t operation, Phase phase) {
+    int failed = 0;
+    for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
+        failed |= !wait_until_ge(signals.flags + kind * num_ranks() + peer, operation, {phase, peer, kind});
+    }
+    return __syncthreads_or(failed) == 0;
+}
+
+// After a wait: writes down who sent another note than `note`. Ranks that pass different handles are found this way.
+//   differs  [ranks]   this rank's; the host set it to 0
+EP_DEVICE void compare_notes(const Signals& signals, SignalKind kind, uint64_t note, int* differs) {
+    for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
+        if (signals.notes[kind * num_ranks() + peer] != note) differs[peer] = 1;
+    }
+}
+
+// True if an earlier wait of this rank failed; the same in all threads of the block.
+EP_DEVICE bool block_has_fault() { return __syncthreads_or(thread_in_block() == 0 && has_fault()) != 0; }
+
+// True in exactly one block of the grid, the last to call. It then sees all that the others wrote before they called,
+// and what it releases publishes their work too. `finished_blocks` is 0 between kernels.
+EP_DEVICE bool is_last_block(uint32_t* finished_blocks) {
+    __shared__ bool last;
+    __syncthreads();
+    if (thread_in_block() == 0) {
+        fence_sys();  // this block's rows, also those on peers, come before its count
+        last = atom_add_acq_rel_gpu_u32(finished_blocks, 1) + 1 == gridDim.x;
+        if (last) st_relaxed_gpu_u32(finished_blocks, 0);
+    }
+    __syncthreads();
+    return last;
+}
+
+struct NotifyArgs {
+    Signals signals;
+    int* counts;         // symmetric [source, ranks + 1]: tokens from source to each rank, then the source's `options`
+    int* expert_counts;  // symmetric [source, experts_per_rank]: choices of this rank's experts by the source's tokens
+    int experts_per_rank;
+    int options;  // must be the same on all ranks; the host compares
+};
+
+// One block. Tells every rank what this one sends, waits for the same from all, and adds up:
+//   plan  out: first_row[ranks]      where this rank's rows begin on each destination (rows are sorted by source)
+//              received[ranks]       rows that come from each source
+//              options[ranks]        what each source passed
+//              tokens[experts_per_rank]   choices of each of this rank's experts, by all ranks
+EP_DEVICE void notify(const NotifyArgs& args, const int* rank_counts, const int* expert_counts, int* plan) {
+    const int me = rank(), ranks = num_ranks(), columns = ranks + 1;
+    const int thread = thread_in_block(), num_threads = threads_in_block();
+
+    for (int i = thread; i < ranks * columns; i += num_threads) {
+        const int peer = i / columns, column = i % columns;
+        peer_ptr(args.counts, peer)[me * columns + column] = column < ranks ? rank_counts[column] : args.options;
+    }
+    for (int i = thread; i < ranks * args.experts_per_rank; i += num_threads) {
+        const int peer = i / args.experts_per_rank, expert = i % args.experts_per_rank;
+        peer_ptr(args.expert_counts, peer)[me * args.experts_per_rank + expert] = expert_counts[i];
+    }
+    __syncthreads();
+    signal_all(args.signals, kSignalCounts);
+    if (!wait_for_all(args.signals, kSignalCounts, args.signals.operation, kPhaseLayout)) return;
+
+    for (int r = thread; r < ranks; r += num_threads) {
+        int first_row = 0;
+        for (int source = 0; source < me; ++source) first_row += args.counts[source * columns + r];
+        plan[r] = first_row;
+        plan[ranks + r] = args.counts[r * columns + me];
+        plan[2 * ranks + r] = args.counts[r * columns + ranks];
+    }
+    for (int e = thread; e < args.experts_per_rank; e += num_threads) {
+        int tokens = 0;
+        for (int source = 0; source < ranks; ++source) tokens += args.expert_counts[source * args.experts_per_rank + e];
+        plan[3 * ranks + e] = tokens;
+    }
+}
+
+// One block. The same meeting for a dispatch whose handle knows all counts already: `note` names the handle.
+EP_DEVICE void enter(const Signals& signals, uint64_t note, int* differs) {
+    signal_all(signals, kSignalEnter, note);
+    if (wait_for_all(signals, kSignalEnter, signals.operation, kPhaseLayout)) {
+        compare_notes(signals, kSignalEnter, note, differs);
+    }
+}
+
+}  // namespace ep

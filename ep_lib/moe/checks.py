@@ -1,0 +1,125 @@
+"""Bad input is refused here, before any kernel runs and before any rank is told about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import ArgumentError
+from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, describe, is_array, like
+from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
+
+UINT16 = np.dtype(np.uint16)
+INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class InputChecks:
+    """Checks arrays against a Buffer's config and the device its kernels run on ("cpu" or "cuda:N")."""
+
+    def __init__(self, config: BufferConfig, device: str) -> None:
+        self._config = config
+        self._device = device
+
+    def tokens(self, name: str, array: Any) -> ArrayInfo:
+        """``[T, hidden]`` of the Buffer's dtype, T up to max_tokens."""
+        info = self.rows(name, array, None)
+        if info.shape[0] > self._config.max_tokens:
+            raise ArgumentError(
+                f"{name} has {info.shape[0]} tokens, but this Buffer was made for at most "
+                f"max_tokens={self._config.max_tokens} a rank; send fewer, or make a larger Buffer"
+            )
+        return info
+
+    def rows(self, name: str, array: Any, num_rows: int | None) -> ArrayInfo:
+        """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned."""
+        info = self._describe(name, array)
+        wanted = ("T" if num_rows is None else str(num_rows), str(self._config.hidden))
+        if len(info.shape) != 2 or info.shape[1] != self._config.hidden:
+            raise ArgumentError(f"{name} has shape {info.shape}; it must be ({wanted[0]}, {wanted[1]}): [rows, hidden]")
+        as_bits = self._config.dtype == BFLOAT16 and info.kind == "cupy" and info.dtype == UINT16
+        if info.dtype != self._config.dtype and not as_bits:
+            hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""
+            raise ArgumentError(
+                f"{name} has dtype {info.dtype.name}; this Buffer carries {self._config.dtype.name}{hint}: convert it, "
+                "or make the Buffer with another dtype="
+            )
+        self._require_contiguous(name, info)
+        if info.shape[0] and info.address % VECTOR_BYTES:
+            raise ArgumentError(
+                f"{name} begins at address 0x{info.address:x}, which is not a multiple of {VECTOR_BYTES} bytes; "
+                "pass a copy of it"
+            )
+        return info
+
+    def topk_idx(self, array: Any, num_tokens: int) -> Any:
+        """``[T, top_k]`` expert ids from -1 to num_experts - 1; returns a NumPy or CuPy view."""
+        name = "topk_idx"
+        info = self._describe(name, array)
+        if info.dtype not in INDEX_TYPES:
+            raise ArgumentError(f"{name} has dtype {info.dtype.name}; expert ids must be int64 or int32")
+        view = self._topk_view(name, array, info, num_tokens)
+        bad = (view < -1) | (view >= self._config.num_experts)
+        if bool(bad.any()):
+            token, k, value = _first(bad, view)
+            raise ArgumentError(
+                f"{name}[{token}, {k}] is {value}; expert ids go from 0 to {self._config.num_experts - 1}, "
+                "and -1 means not routed"
+            )
+        return view
+
+    def topk_weights(self, array: Any, num_tokens: int) -> Any:
+        """``[T, top_k]`` float32, every one finite, also where topk_idx is -1; returns a NumPy or CuPy view."""
+        name = "topk_weights"
+        info = self._describe(name, array)
+        if info.dtype != FLOAT32:
+            raise ArgumentError(f"{name} has dtype {info.dtype.name}; weights must be float32")
+        view = self._topk_view(name, array, info, num_tokens)
+        bad = ~np.isfinite(view)
+        if bool(bad.any()):
+            token, k, value = _first(bad, view)
+            raise ArgumentError(
+                f"{name}[{token}, {k}] is {value}; weights must be finite, also where topk_idx is -1: use 0 there"
+            )
+        return view
+
+    def _topk_view(self, name: str, array: Any, info: ArrayInfo, num_tokens: int) -> Any:
+        if info.shape != (num_tokens, self._config.top_k):
+            raise ArgumentError(
+                f"{name} has shape {info.shape}; it must be ({num_tokens}, {self._config.top_k}): "
+                f"a row for each token of x, and the Buffer's top_k={self._config.top_k}"
+            )
+        self._require_contiguous(name, info)
+        return like("numpy" if self._device == "cpu" else "cupy", array)
+
+    def _describe(self, name: str, array: Any) -> ArrayInfo:
+        if not is_array(array):
+            raise ArgumentError(f"{name} is {_show(array)}; it must be a NumPy, torch or CuPy array")
+        try:
+            info = describe(array)
+        except ArgumentError as error:
+            raise ArgumentError(f"{name}: {error}") from error
+        if info.device != self._device:
+            place = "the CPU (the emulator runs there)" if self._device == "cpu" else self._device
+            raise ArgumentError(f"{name} is on {info.device}; this rank's kernels run on {place}: copy it there first")
+        return info
+
+    @staticmethod
+    def _require_contiguous(name: str, info: ArrayInfo) -> None:
+        if info.strides_bytes is not None:
+            raise ArgumentError(
+                f"{name} is not contiguous: shape {info.shape}, strides {info.strides_bytes} bytes; pass "
+                f"{name}.contiguous() (torch) or numpy.ascontiguousarray({name})"
+            )
+
+
+def _first(bad: Any, values: Any) -> tuple[int, int, Any]:
+    """Row, column and value of the first True of ``bad`` ``[T, K]``."""
+    index = int(bad.ravel().argmax())
+    row, column = divmod(index, bad.shape[1])
+    return row, column, values[row, column].item()
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -1,0 +1,172 @@
+"""What a Buffer is made for, and where its parts lie in symmetric memory."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import ArgumentError
+from ep_lib.memory.arrays import BFLOAT16
+from ep_lib.moe.kernels import NUM_SIGNALS
+
+VECTOR_BYTES = 16  # kernels move rows in vectors of this size
+FLOAT32 = np.dtype(np.float32)
+MAX_BLOCKS = 1024
+_ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """The arguments of a Buffer, checked. Must be equal on all ranks."""
+
+    world_size: int
+    num_experts: int
+    top_k: int
+    hidden: int
+    max_tokens: int
+    dtype: np.dtype[Any]
+    num_sms: int
+
+    @property
+    def experts_per_rank(self) -> int:
+        """Experts that live on each rank."""
+        return self.num_experts // self.world_size
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token."""
+        return self.hidden * self.dtype.itemsize
+
+    @property
+    def row_vectors(self) -> int:
+        """16-byte vectors of one token."""
+        return self.row_bytes // VECTOR_BYTES
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the receive area: every token of every rank may come here."""
+        return self.world_size * self.max_tokens
+
+
+def make_config(
+    world_size: int, *, num_experts: int, top_k: int, hidden: int, max_tokens: int, dtype: Any, num_sms: int
+) -> BufferConfig:
+    """Check the arguments of a Buffer. Raises ArgumentError."""
+    config = BufferConfig(
+        world_size=world_size,
+        num_experts=_at_least_one("num_experts", num_experts),
+        top_k=_at_least_one("top_k", top_k),
+        hidden=_at_least_one("hidden", hidden),
+        max_tokens=_at_least_one("max_tokens", max_tokens),
+        dtype=parse_dtype(dtype),
+        num_sms=_at_least_one("num_sms", num_sms),
+    )
+    if config.num_experts % world_size:
+        below, above = config.num_experts // world_size * world_size, -(-config.num_experts // world_size) * world_size
+        choices = f"{below} or {above}" if below else str(above)
+        raise ArgumentError(
+            f"num_experts is {config.num_experts}, which the {world_size} ranks do not divide evenly; "
+            f"use {choices} experts, or another number of ranks"
+        )
+    if config.top_k > config.num_experts:
+        raise ArgumentError(f"top_k is {config.top_k}, but there are only {config.num_experts} experts (num_experts)")
+    if config.row_bytes % VECTOR_BYTES:
+        step = VECTOR_BYTES // config.dtype.itemsize
+        raise ArgumentError(
+            f"hidden is {config.hidden}: a row of {config.row_bytes} bytes ({config.dtype.name}) is not a multiple of "
+            f"{VECTOR_BYTES} bytes; use a multiple of {step} elements, for example {-(-config.hidden // step) * step}"
+        )
+    if config.num_sms > MAX_BLOCKS:
+        raise ArgumentError(f"num_sms is {config.num_sms}; it is the number of blocks of a kernel, 1 to {MAX_BLOCKS}")
+    if config.max_rows * config.top_k >= 2**31:
+        raise ArgumentError(
+            f"world_size * max_tokens * top_k is {config.max_rows * config.top_k}; it must be below 2**31: "
+            "lower max_tokens"
+        )
+    return config
+
+
+def parse_dtype(dtype: Any) -> np.dtype[Any]:
+    """bfloat16 or float32, from a name, a NumPy dtype or type, or a torch dtype. Raises ArgumentError."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
+    name = name.removeprefix("torch.")
+    for known in (BFLOAT16, FLOAT32):
+        if name == known.name:
+            return known
+    raise ArgumentError(f"dtype is {dtype!r}; a Buffer carries 'bfloat16' or 'float32'")
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} is {value!r}; it must be a whole number") from None
+    if isinstance(value, bool) or number < 1:
+        raise ArgumentError(f"{name} is {value!r}; it must be at least 1")
+    if number >= 2**31:
+        raise ArgumentError(f"{name} is {value}; it must be below 2**31")
+    return number
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array inside the Buffer's symmetric memory; ``offset`` is in bytes."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """The parts of a Buffer's symmetric memory. Those before ``rows`` must be zero at the start.
+
+    ``rows`` is where dispatched tokens arrive and, in a combine, where a rank puts its rows for others to read.
+    """
+
+    flags: Part  # u64 [NUM_SIGNALS, ranks]: see <ep/notify.cuh>
+    notes: Part  # u64 [NUM_SIGNALS, ranks]
+    finished_blocks: Part  # u32 [1]
+    counts: Part  # i32 [ranks, ranks + 1]
+    expert_counts: Part  # i32 [ranks, experts_per_rank]
+    recv_topk: Part  # i32 [max_rows, top_k]
+    recv_weights: Part  # f32 [max_rows, top_k]
+    recv_source: Part  # i32 [max_rows, 2]
+    rows: Part  # u8 [max_rows, row_bytes]
+    nbytes: int
+
+    @property
+    def zeroed_bytes(self) -> int:
+        """How much at the start must be zero before the first operation."""
+        return self.recv_topk.offset
+
+
+def make_memory_map(config: BufferConfig) -> MemoryMap:
+    """Lay the parts out one after the other."""
+    ranks, rows = config.world_size, config.max_rows
+    parts: dict[str, Part] = {}
+    offset = 0
+    shapes: list[tuple[str, tuple[int, ...], str]] = [
+        ("flags", (NUM_SIGNALS, ranks), "u8"),
+        ("notes", (NUM_SIGNALS, ranks), "u8"),
+        ("finished_blocks", (1,), "u4"),
+        ("counts", (ranks, ranks + 1), "i4"),
+        ("expert_counts", (ranks, config.experts_per_rank), "i4"),
+        ("recv_topk", (rows, config.top_k), "i4"),
+        ("recv_weights", (rows, config.top_k), "f4"),
+        ("recv_source", (rows, 2), "i4"),
+        ("rows", (rows, config.row_bytes), "u1"),
+    ]
+    for name, shape, dtype in shapes:
+        parts[name] = Part(offset, shape, np.dtype(dtype))
+        offset += -(-parts[name].nbytes // _ALIGNMENT) * _ALIGNMENT
+    return MemoryMap(**parts, nbytes=offset)

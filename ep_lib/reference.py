@@ -1,0 +1,146 @@
+"""The oracle: routing, dispatch and combine of expert parallelism in plain NumPy.
+
+Read this first: it says what the kernels must compute, for all ranks at once, in the same order of additions, so that
+tests compare bit for bit. It is written to be read; the only speed it has is NumPy's.
+
+The picture. There are ``world_size`` ranks and ``num_experts`` experts; rank ``r`` holds the experts ``r * E .. r * E +
+E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts for each token (-1: not routed).
+
+- :func:`layout` says, for one rank's tokens, which ranks they go to and in which order.
+- :func:`dispatch` moves them: every rank gets one row for each token that chose at least one of its experts.
+- (the experts work on their rows)
+- :func:`combine` brings the rows back and adds up, for each token, what its ranks return.
+
+Arrays are lists over ranks where a name is plural: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype.
+The algorithm is that of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/DeepEP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where one rank's tokens go. T tokens, R ranks."""
+
+    slot: IntArray  # [T, R]: how many earlier tokens go to that rank; -1 if this token does not
+    tokens_per_rank: IntArray  # [R]: a token counts once a rank, however many of its experts live there
+    tokens_per_expert: IntArray  # [num_experts]: every choice counts
+
+
+@dataclass(frozen=True)
+class Received:
+    """What one rank holds after dispatch: N rows, sorted by source rank, then by token."""
+
+    x: Array  # [N, hidden]
+    topk_idx: Array  # [N, top_k]: experts as this rank numbers its own, 0 .. E - 1; -1 for experts elsewhere
+    topk_weights: NDArray[np.float32] | None  # [N, top_k]: 0 where topk_idx is -1
+    tokens_per_expert: IntArray  # [E]: choices of each of this rank's experts
+    src_rank: IntArray  # [N]: where the row comes from
+    src_token: IntArray  # [N]: and which token it is there
+
+
+def layout(topk_idx: Array, *, num_experts: int, world_size: int) -> Layout:
+    """Counts and prefix sums of ``topk_idx`` ``[T, top_k]`` (global expert ids, -1: not routed)."""
+    experts_per_rank = num_experts // world_size
+    goes = np.zeros((len(topk_idx), world_size), dtype=bool)
+    tokens_per_expert = np.zeros(num_experts, dtype=np.int32)
+    for token, experts in enumerate(topk_idx):
+        for expert in experts[experts >= 0]:
+            goes[token, expert // experts_per_rank] = True
+            tokens_per_expert[expert] += 1
+    earlier = np.cumsum(goes, axis=0) - goes  # exclusive prefix sum over the tokens
+    return Layout(
+        slot=np.where(goes, earlier, -1).astype(np.int32),
+        tokens_per_rank=goes.sum(axis=0).astype(np.int32),
+        tokens_per_expert=tokens_per_expert,
+    )
+
+
+def dispatch(
+    xs: Sequence[Array],
+    topk_idxs: Sequence[Array],
+    topk_weights: Sequence[Array] | None = None,
+    *,
+    num_experts: int,
+) -> list[Received]:
+    """Every rank's received rows. ``xs[r]`` is ``[T_r, hidden]``, the other two ``[T_r, top_k]``.
+
+    An expert that a token names twice counts as two choices, but the token still arrives as one row.
+    """
+    world_size = len(xs)
+    experts_per_rank = num_experts // world_size
+    layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
+    received = []
+    for rank in range(world_size):
+        # Tokens of each source that come here, in token order: that is the order of the rows.
+        tokens = [np.flatnonzero(sent.slot[:, rank] >= 0) for sent in layouts]
+        local = np.concatenate([idx[t] for idx, t in zip(topk_idxs, tokens, strict=True)]) - rank * experts_per_rank
+        here = (local >= 0) & (local < experts_per_rank)
+        weights = None
+        if topk_weights is not None:
+            theirs = np.concatenate([w[t] for w, t in zip(topk_weights, tokens, strict=True)])
+            weights = np.where(here, theirs, 0).astype(np.float32)
+        mine = slice(rank * experts_per_rank, (rank + 1) * experts_per_rank)
+        received.append(
+            Received(
+                x=np.concatenate([x[t] for x, t in zip(xs, tokens, strict=True)]),
+                topk_idx=np.where(here, local, -1).astype(topk_idxs[rank].dtype),
+                topk_weights=weights,
+                tokens_per_expert=np.sum([sent.tokens_per_expert[mine] for sent in layouts], axis=0, dtype=np.int32),
+                src_rank=np.repeat(np.arange(world_size), [len(t) for t in tokens]).astype(np.int32),
+                src_token=np.concatenate(tokens).astype(np.int32),
+            )
+        )
+    return received
+
+
+def combine(
+    ys: Sequence[Array],
+    topk_idxs: Sequence[Array],
+    topk_weights: Sequence[Array] | None = None,
+    *,
+    num_experts: int,
+) -> list[Array]:
+    """Every rank's combined tokens ``[T_r, hidden]``, in the dtype of ``ys[r]`` ``[rows received by rank r, hidden]``.
+
+    A token's result is the sum of its rows over the ranks it went to, in ascending order of ranks, starting from zero,
+    in float32, rounded once at the end. With weights each row is first multiplied by the token's weight on that rank
+    (:func:`weights_per_rank`). A token that went nowhere gets zeros.
+    """
+    world_size = len(ys)
+    layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
+    results = []
+    for source, sent in enumerate(layouts):
+        total = np.zeros((len(sent.slot), ys[source].shape[1]), dtype=np.float32)
+        weights = None
+        if topk_weights is not None:
+            weights = weights_per_rank(topk_idxs[source], topk_weights[source], num_experts // world_size, world_size)
+        for rank in range(world_size):
+            went = sent.slot[:, rank] >= 0
+            # On `rank` the rows of the sources before this one come first.
+            first_row = sum(int(other.tokens_per_rank[rank]) for other in layouts[:source])
+            rows = ys[rank][first_row + sent.slot[went, rank]].astype(np.float32)
+            total[went] += rows if weights is None else weights[went, rank, None] * rows
+        results.append(total.astype(ys[source].dtype))
+    return results
+
+
+def weights_per_rank(
+    topk_idx: Array, topk_weights: Array, experts_per_rank: int, world_size: int
+) -> NDArray[np.float32]:
+    """``[T, R]``: a token's weight on each rank, the float32 sum of its weights there in the order of k."""
+    weights = np.zeros((len(topk_idx), world_size), dtype=np.float32)
+    for k in range(topk_idx.shape[1]):
+        routed = np.flatnonzero(topk_idx[:, k] >= 0)
+        weights[routed, topk_idx[routed, k] // experts_per_rank] += topk_weights[routed, k]
+    return weights
