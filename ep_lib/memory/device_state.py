@@ -105,7 +105,7 @@ def to_error(record: FaultRecord) -> EpError:
         )
         return KernelFault(
             f"rank {record.rank}: a transfer through the handle 0x{record.seen:x} was refused: {why}; nothing was "
-            "moved, pass what create_gpu_req or prepare_view of this rank's DeviceHost returned"
+            "moved, pass what create_gpu_req or prep_..._view of this rank's DeviceHost returned"
         )
     return KernelFault(f"rank {record.rank}: a kernel left an unknown fault (code {record.code}): {record}")
 
