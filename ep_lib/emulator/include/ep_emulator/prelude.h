@@ -59,6 +59,8 @@
 #undef __block_size__
 #undef __forceinline__
 #undef __noinline__
+#undef __inline_hint__
+#undef __nv_pure__
 
 #define __global__
 #define __device__
@@ -78,13 +80,16 @@
 // addresses inside it. `thread_local` in a function is static, and `extern` names dynamic shared memory, as in CUDA.
 #define __shared__ thread_local
 
-#include <ep_emulator/builtins.h>
-#include <ep_emulator/warp.h>
 #include <ep_emulator/atomics.h>
-#include <ep_emulator/math.h>
-#include <ep_emulator/half.h>
+#include <ep_emulator/builtins.h>
+#include <ep_emulator/cache.h>
 #include <ep_emulator/cooperative_groups.h>
+#include <ep_emulator/half.h>
+#include <ep_emulator/integer.h>
+#include <ep_emulator/math.h>
+#include <ep_emulator/simd.h>
 #include <ep_emulator/unsupported.h>
+#include <ep_emulator/warp.h>
 
 // ---- text and ends: last, since they are macros on names of the C library --------------------------------------
 // Every <assert.h>, whenever included, ends in __assert_fail.

@@ -1,0 +1,93 @@
+// Indices, block barriers, fences, clocks, traps, address spaces.
+#pragma once
+#include <ep_emulator/abi.h>
+
+// Inlined, so that a fault inside is reported in the caller's function; debuggers and addr2line -i give its line.
+#define EPEMU_INLINE inline __attribute__((always_inline, artificial, unused))
+// CUDA's C-named functions that glibc declares too (clock, __expf): our definition serves this translation unit.
+#define EPEMU_C_INLINE extern "C" inline __attribute__((always_inline, artificial, unused))
+
+// ---- indices --------------------------------------------------------------------------------------------------
+// One function a component, without instrumentation (these reads concern no memory of the kernel) and `const`, so that
+// the compiler keeps the result in a register. Not a variable: threads share one OS thread, and change in mid-function.
+namespace ep_emulator {
+#define EPEMU_INDEX(name)                                                                                            \
+    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_x() { return epemu_##name()->x; } \
+    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_y() { return epemu_##name()->y; } \
+    __attribute__((noinline, const, no_sanitize("thread"))) inline unsigned name##_z() { return epemu_##name()->z; }
+EPEMU_INDEX(thread_idx)
+EPEMU_INDEX(block_idx)
+EPEMU_INDEX(block_dim)
+EPEMU_INDEX(grid_dim)
+#undef EPEMU_INDEX
+}  // namespace ep_emulator
+
+#define threadIdx (uint3{ep_emulator::thread_idx_x(), ep_emulator::thread_idx_y(), ep_emulator::thread_idx_z()})
+#define blockIdx (uint3{ep_emulator::block_idx_x(), ep_emulator::block_idx_y(), ep_emulator::block_idx_z()})
+#define blockDim (dim3(ep_emulator::block_dim_x(), ep_emulator::block_dim_y(), ep_emulator::block_dim_z()))
+#define gridDim (dim3(ep_emulator::grid_dim_x(), ep_emulator::grid_dim_y(), ep_emulator::grid_dim_z()))
+
+static constexpr int warpSize = 32;
+
+// ---- block barriers -------------------------------------------------------------------------------------------
+EPEMU_INLINE void __syncthreads() { epemu_syncthreads(EPEMU_BARRIER, 0); }
+EPEMU_INLINE int __syncthreads_count(int predicate) { return epemu_syncthreads(EPEMU_BARRIER_COUNT, predicate != 0); }
+EPEMU_INLINE int __syncthreads_and(int predicate) { return epemu_syncthreads(EPEMU_BARRIER_AND, predicate != 0); }
+EPEMU_INLINE int __syncthreads_or(int predicate) { return epemu_syncthreads(EPEMU_BARRIER_OR, predicate != 0); }
+
+// ---- fences ---------------------------------------------------------------------------------------------------
+EPEMU_INLINE void __threadfence_block() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_BLOCK); }
+EPEMU_INLINE void __threadfence() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_DEVICE); }
+EPEMU_INLINE void __threadfence_system() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_SYSTEM); }
+
+// ---- time -----------------------------------------------------------------------------------------------------
+EPEMU_C_INLINE clock_t clock() noexcept { return static_cast<clock_t>(epemu_clock64()); }
+EPEMU_INLINE long long clock64() { return epemu_clock64(); }
+EPEMU_INLINE void __nanosleep(unsigned nanoseconds) { epemu_nanosleep(nanoseconds); }
+// CUDA C++ has no function for %globaltimer (kernels use PTX); <ep/memory.cuh> has ep::globaltimer_ns(). This is the
+// name under which clang knows it.
+EPEMU_INLINE unsigned long long __nvvm_read_ptx_sreg_globaltimer() { return epemu_globaltimer(); }
+
+// ---- ends -----------------------------------------------------------------------------------------------------
+EPEMU_INLINE void __trap() { epemu_trap("__trap()"); }
+EPEMU_INLINE void __brkpt() { epemu_trap("__brkpt()"); }
+#define __brkpoint() __brkpt()
+EPEMU_INLINE void __prof_trigger(int) {}
+
+// An assumption that does not hold is a bug: the emulator says so, where a GPU would go on with nonsense.
+#define __builtin_assume(condition) ((condition) ? (void)0 : epemu_trap("__builtin_assume(" #condition ") is false"))
+#define __assume(condition) ((condition) ? (void)0 : epemu_trap("__assume(" #condition ") is false"))
+EPEMU_INLINE void __nv_assume_unreachable() { epemu_trap("unreachable code reached"); }
+
+// ---- address spaces -------------------------------------------------------------------------------------------
+// Shared memory is one area a block; an address in the shared space is the offset in it. The areas are found by
+// distance: no block has more than the 228 KiB that a multiprocessor has.
+extern "C" char* epemu_shared_base;
+
+namespace ep_emulator {
+constexpr size_t kMaxSharedBytes = 228 * 1024;
+// Not instrumented: the variable belongs to the runtime.
+__attribute__((noinline, no_sanitize("thread"))) inline char* shared_base() { return epemu_shared_base; }
+}  // namespace ep_emulator
+
+EPEMU_INLINE size_t __cvta_generic_to_shared(const void* pointer) {
+    return static_cast<size_t>(static_cast<const char*>(pointer) - ep_emulator::shared_base());
+}
+EPEMU_INLINE void* __cvta_shared_to_generic(size_t offset) { return ep_emulator::shared_base() + offset; }
+EPEMU_INLINE size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
+EPEMU_INLINE void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+EPEMU_INLINE size_t __cvta_generic_to_local(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
+EPEMU_INLINE void* __cvta_local_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+EPEMU_INLINE size_t __cvta_generic_to_constant(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
+EPEMU_INLINE void* __cvta_constant_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
+
+EPEMU_INLINE unsigned __isShared(const void* pointer) {
+    return __cvta_generic_to_shared(pointer) < ep_emulator::kMaxSharedBytes;
+}
+// A thread's stack is small: what lies near this call's frame is local memory.
+EPEMU_INLINE unsigned __isLocal(const void* pointer) {
+    constexpr ptrdiff_t kStackBytes = 16 * 1024;
+    const ptrdiff_t distance = static_cast<const char*>(pointer) - static_cast<char*>(__builtin_frame_address(0));
+    return distance > -kStackBytes && distance < kStackBytes;
+}
+EPEMU_INLINE unsigned __isGlobal(const void* pointer) { return !__isShared(pointer) && !__isLocal(pointer); }
