@@ -47,6 +47,11 @@ DEVICE_TIMEOUT = 30.0  # seconds of one wait inside a kernel; never more than ha
 _BUSY_POLL = 0.0005  # seconds of polling without sleeping, for short kernels
 _POLL_SLEEP = 0.0002
 
+# cudaDeviceAttr
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+_MAX_SHARED_PER_BLOCK = 97  # what a kernel may ask for, in bytes
+
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
@@ -79,27 +84,30 @@ class CudaBackend:
         self.heap_bytes = DEFAULT_HEAP_BYTES if heap_bytes is None else heap_bytes
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
         self.device = device_for(bootstrap.local_rank, bootstrap.world_size) if device is None else device
+        self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
         self._bootstrap = bootstrap
         self._runtime = self.xp.cuda.runtime
         self._driver = self.xp.cuda.driver
         self._lost: EpError | None = None  # set once the context is lost or a kernel does not end
         self._closed = False
         self._pending: dict[str, int] = {}  # kernels since the last synchronize()
-        self._keep_alive: list[ArrayInfo] = []
         self._events: dict[int, int] = {}  # stream -> event
         self._kernels: weakref.WeakKeyDictionary[Kernel, LoadedKernel] = weakref.WeakKeyDictionary()
 
         self._runtime.setDevice(self.device)
         self._runtime.free(0)  # makes the context now, not inside the first measured call
-        if "torch" in sys.modules:
-            sys.modules["torch"].cuda.set_device(self.device)
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.set_device(self.device)
         self._side_stream = self._runtime.streamCreateWithFlags(_STREAM_NON_BLOCKING)
         self._staging = self._runtime.hostAlloc(4096, 0)
-        self._heap = IpcHeap(bootstrap, self.device, self.heap_bytes, DEFAULT_TIMEOUT)
+        self._heap = IpcHeap(bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
         self._modules = ModuleCache(self._driver, self._device_state(), self._copy_to_device)
-        properties = self._runtime.getDeviceProperties(self.device)
-        self.arch = f"sm_{properties['major']}{properties['minor']}"
-        self._max_shared = int(properties["sharedMemPerBlockOptin"])
+        major, minor, self._max_shared = (
+            int(self._runtime.deviceGetAttribute(which, self.device))
+            for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_PER_BLOCK)
+        )
+        self.arch = f"sm_{major}{minor}"
 
     def heap_address(self, peer: int) -> int:
         self._check_open()
@@ -143,11 +151,11 @@ class CudaBackend:
         ] + [("uses", describe(array)) for array in uses]
         for place, info in reached:
             self._check_device(kernel.name, place, info)
-        stream, library = self._current_stream()
+        stream, cupys = self._current_streams()
+        self._order(cupys, stream)  # what CuPy is writing, the kernel may read
         self._enqueue(loaded, grid3, block3, values, shared_bytes, stream)
+        self._order(stream, cupys)
         self._pending[kernel.name] = self._pending.get(kernel.name, 0) + 1
-        if stream:  # CuPy and torch reuse freed memory in the order of their own streams only
-            self._keep_alive += [info for _, info in reached if info.kind != library]
 
     def synchronize(self) -> None:
         """Wait for this rank's kernels.
@@ -157,7 +165,7 @@ class CudaBackend:
         """
         self._check_open()
         self._runtime.setDevice(self.device)
-        self._current_stream()  # adds it to those that are waited for
+        self._current_streams()  # adds them to those that are waited for
         try:
             deadline = time.monotonic() + self.kernel_timeout
             for stream, event in self._events.items():
@@ -169,12 +177,11 @@ class CudaBackend:
         except self._runtime.CUDARuntimeError as error:
             raise self._lose(error.status, str(error)) from error
         self._pending.clear()
-        self._keep_alive.clear()
         self._raise_recorded_fault()
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         self._check_open()
-        gathered = self._bootstrap.all_gather((what, obj))
+        gathered = self._bootstrap.all_gather((what, obj), self._meeting_timeout)
         if any(other != what for other, _ in gathered):
             calls = ", ".join(f"rank {rank}: {other}" for rank, (other, _) in enumerate(gathered))
             raise RankMismatchError(f"the ranks are in different collective operations: {calls}")
@@ -185,20 +192,26 @@ class CudaBackend:
         self.all_gather(None, "barrier()")
 
     def close(self) -> None:
-        """Collective: ranks meet before memory goes that others have mapped. After a failure it waits for nobody."""
+        """Collective: ranks meet before memory goes that others have mapped. After a failure it waits for nobody.
+
+        Waits for this rank's kernels first, and raises what synchronize() raises.
+        """
         if self._closed:
             return
-        self._closed = True
-        if self._lost is None:
-            self._runtime.setDevice(self.device)
-            self._heap.close(orderly=True)
-            with contextlib.suppress(self._runtime.CUDARuntimeError):
-                for event in self._events.values():
-                    self._runtime.eventDestroy(event)
-                self._runtime.streamDestroy(self._side_stream)
-                self._runtime.freeHost(self._staging)
-        # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever. The process ends soon.
-        self._bootstrap.close()
+        try:
+            if self._lost is None:
+                self.synchronize()
+        finally:
+            self._closed = True
+            if self._lost is None:
+                self._heap.close(orderly=True)
+                with contextlib.suppress(self._runtime.CUDARuntimeError):
+                    for event in self._events.values():
+                        self._runtime.eventDestroy(event)
+                    self._runtime.streamDestroy(self._side_stream)
+                    self._runtime.freeHost(self._staging)
+            # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
+            self._bootstrap.close()
 
     @property
     def is_lost(self) -> bool:
@@ -243,16 +256,22 @@ class CudaBackend:
                 error.status, str(error), self.rank, loaded.name, shape, loaded.registers
             ) from error
 
-    def _current_stream(self) -> tuple[int, str]:
-        """The stream to use and the library whose it is; remembers the stream for synchronize()."""
+    def _current_streams(self) -> tuple[int, int]:
+        """The stream for kernels and CuPy's stream, most often the same; both are remembered for synchronize()."""
+        cupys = stream = int(self.xp.cuda.get_current_stream().ptr)
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
-            stream, library = int(torch.cuda.current_stream(self.device).cuda_stream), "torch"
-        else:
-            stream, library = int(self.xp.cuda.get_current_stream().ptr), "cupy"
-        if stream not in self._events:
-            self._events[stream] = self._runtime.eventCreateWithFlags(_EVENT_DISABLE_TIMING)
-        return stream, library
+            stream = int(torch.cuda.current_stream(self.device).cuda_stream)
+        for used in (stream, cupys):
+            if used not in self._events:
+                self._events[used] = self._runtime.eventCreateWithFlags(_EVENT_DISABLE_TIMING)
+        return stream, cupys
+
+    def _order(self, first: int, second: int) -> None:
+        """What is put into stream ``second`` from now on runs after what is in ``first``."""
+        if first != second:
+            self._runtime.eventRecord(self._events[first], first)
+            self._runtime.streamWaitEvent(second, self._events[first])
 
     def _check_device(self, kernel: str, place: str, info: ArrayInfo) -> None:
         if info.device != f"cuda:{self.device}":

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 
-SHARE_VARIABLE = "EP_LIB_SHARE_GPUS"  # "1": several ranks may use one GPU (slow: their kernels take turns)
-
 
 class DeviceIdentity(NamedTuple):
     """What the other ranks must know about a rank's GPU."""
@@ -82,7 +80,7 @@ def device_for(local_rank: int, ranks_here: int) -> int:
         raise BackendUnavailable(
             f"{max(ranks_here, local_rank + 1)} ranks on {socket.gethostname()}, but it shows {count} "
             f"GPU{'s' if count != 1 else ''} to them{hint}. Start fewer ranks, or run the emulator "
-            f'(backend="emulator"), or set {SHARE_VARIABLE}=1 to let ranks take turns on a GPU (slow).'
+            f'(backend="emulator"), or set EP_LIB_SHARE_GPUS=1 to let ranks take turns on a GPU (slow).'
         )
     return local_rank
 

@@ -1,0 +1,84 @@
+"""``init()``: which launcher started this process, and what a world of one can do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ep_lib.backends import cuda_devices
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime import launcher
+from ep_lib.runtime.launcher import World, detect, init
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}
+SLURM_BATCH = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+SRUN = {**SLURM_BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "3"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "world"),
+    [
+        ({}, World("single", 0, 1, 0)),
+        (TORCHRUN, World("torchrun", 3, 4, 1)),
+        (OPEN_MPI, World("mpi", 2, 8, 0)),
+        (MPICH, World("mpi", 1, 2, 1)),
+        (SRUN, World("srun", 3, 4, 3)),
+        ({**SRUN, **TORCHRUN}, World("torchrun", 3, 4, 1)),  # torchrun inside srun
+        ({**SRUN, **OPEN_MPI}, World("mpi", 2, 8, 0)),  # mpirun inside a step
+        (SLURM_BATCH, World("single", 0, 1, 0)),  # the batch script itself: no srun
+        ({"RANK": "3", "WORLD_SIZE": "4"}, World("single", 0, 1, 0)),  # not torchrun's: no address to meet at
+    ],
+)
+def test_the_environment_tells_the_launcher(environment: dict[str, str], world: World) -> None:
+    assert detect(environment) == world
+
+
+def test_a_variable_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="banana"):
+        detect({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "banana"})
+
+
+@pytest.fixture
+def without_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without a launcher's or ep_lib's variables."""
+    for name in (*TORCHRUN, *OPEN_MPI, *MPICH, *SRUN, "PMIX_RANK", "EP_LIB_BACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_the_emulator_in_several_processes_is_refused(without_launcher: pytest.MonkeyPatch) -> None:
+    for name, value in TORCHRUN.items():
+        without_launcher.setenv(name, value)
+    with pytest.raises(BackendUnavailable, match=r"torchrun started 4 processes.*ep_lib.spawn\(main, ranks=4"):
+        init("emulator")
+    without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: "no GPU here")
+    with pytest.raises(BackendUnavailable, match="cuda backend cannot be used: no GPU here"):
+        init()
+    with pytest.raises(ArgumentError, match="tpu"):
+        init("tpu")
+
+
+def test_init_alone_runs_kernels_on_the_emulator(without_launcher: pytest.MonkeyPatch) -> None:
+    without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: "no GPU here")
+    source = 'extern "C" __global__ void twice(int* x) { x[threadIdx.x] *= 2; }'
+    with init(heap_bytes=1 << 20) as rank:
+        assert (rank.backend, rank.rank, rank.world_size) == ("emulator", 0, 1)
+        x = rank.symmetric(4, np.int32, fill=21)
+        Kernel.from_source(source, "twice").launch(rank, 1, 4, x)
+        assert rank.to_host(x).tolist() == [42] * 4
+        assert rank.all_gather({"a": 1}) == [{"a": 1}]
+        rank.barrier()
+    assert rank.is_closed
+
+
+def test_the_backend_follows_the_variable_then_the_machine(without_launcher: pytest.MonkeyPatch) -> None:
+    config = launcher.Config.from_environment({"EP_LIB_BACKEND": "cuda"})
+    alone = World("single", 0, 1, 0)
+    without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: None)
+    assert launcher._choose_backend(None, config, alone) == "cuda"
+    assert launcher._choose_backend("emulator", config, alone) == "emulator"
+    without_launcher.setenv("EP_LIB_BACKEND", "emulator")
+    assert launcher._choose_backend(None, launcher.Config.from_environment(), alone) == "emulator"
