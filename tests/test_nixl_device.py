@@ -53,8 +53,8 @@ def guide_pair(rank: Rank, which: str, size: int) -> np.ndarray[Any, Any] | None
 
 
 @pytest.mark.parametrize("which", ["post", "thread", "warp"])
-def test_the_guides_kernels_run_unchanged(spmd: Spmd, which: str) -> None:
-    for seed in range(20):
+def test_the_guides_kernels_run_unchanged(spmd: Spmd, backend: str, which: str) -> None:
+    for seed in range(20) if backend == "emulator" else [2]:
         size = (1, 15, 1000, 8192)[seed % 4]
         received = spmd(guide_pair, 2, which, size, seed=seed)[1]
         assert np.array_equal(received, data_of(0, size)), f"seed {seed}"
@@ -91,7 +91,7 @@ def all_to_all(rank: Rank, level: int, size: int, wait: bool) -> tuple[Any, Any,
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_writes_and_signals_at_every_level(spmd: Spmd, backend: str, level: int) -> None:
     ranks = 2 if backend == "cuda" else 4
-    for seed in range(10):
+    for seed in range(10) if backend == "emulator" else [1]:
         size = 700 + 37 * seed
         for rank, (out, seen, signals) in enumerate(spmd(all_to_all, ranks, level, size, seed % 2 == 0, seed=seed)):
             for source in range(ranks):
