@@ -174,7 +174,7 @@ class _Report:
         """The learner's #include that leads to a header, for NVRTC, which does not tell."""
         for match in _INCLUDE_LINE.finditer(self.kernel.source):
             files = digest.scan(match.group() + "\n", self.roots, toolkit.cuda_include_dirs()).files
-            if Path(header) in files:
+            if header in files:
                 return _Place(self.source_path, self.kernel.source.count("\n", 0, match.start()) + 1)
         return None
 

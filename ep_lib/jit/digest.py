@@ -42,10 +42,15 @@ class _File(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """The headers that a source reaches."""
+    """The headers that a source reaches, as absolute paths, sorted."""
 
     digest: str
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
+
+    def outside(self, folders: Sequence[Path]) -> list[Path]:
+        """Those that lie in none of some folders."""
+        paths = map(Path, self.files)
+        return [path for path in paths if not any(map(path.is_relative_to, folders))]
 
 
 _files: dict[str, _File] = {}  # of this process
@@ -99,7 +104,7 @@ class _Scan:
             waiting.extend((included, inside) for included in reversed(file.includes))
         if self.store is not None:
             self.store.save()
-        return Headers(hasher.hexdigest(), tuple(Path(path) for path in sorted(seen)))
+        return Headers(hasher.hexdigest(), tuple(sorted(seen)))
 
     def find(self, name: str, folder: str) -> str:
         """The path of an include as a compiler finds it, or "" when no root has it."""

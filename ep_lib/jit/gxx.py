@@ -93,36 +93,49 @@ class EmulatorImage:
     static_shared_bytes: int
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What goes into the compilation of a kernel, and the cache key that follows from it."""
+
+    compiler: Compiler
+    prelude: Path
+    runtime: Path
+    unit: str
+    headers: digest.Headers
+    roots: list[Path]
+    system_roots: tuple[Path, ...]
+
+    @property
+    def key(self) -> str:
+        parts = ["emulator", toolkit.library_version(), self.compiler.path, self.compiler.identity]
+        parts += [*_kernel_flags(self.compiler), str(self.prelude), str(self.runtime)]
+        return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
+
+
+def _plan(kernel: Kernel) -> _Plan:
+    compiler, unit = toolkit.find_compiler(), kernel.translation_unit()
+    roots, system = emulator_roots(kernel), toolkit.cuda_include_dirs()
+    return _Plan(compiler, _prelude(compiler), build_runtime(), unit, digest.scan(unit, roots, system), roots, system)
+
+
+def cache_key(kernel: Kernel) -> str:
+    """The key of a kernel's cache entry: another one whenever anything changed that the compiler would see."""
+    return _plan(kernel).key
+
+
 def build_emulator_kernel(kernel: Kernel) -> EmulatorImage:
     """Compiles a kernel to a shared library, or finds it in the cache.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when there is no compiler.
     """
-    compiler = toolkit.find_compiler()
-    runtime = build_runtime()
-    unit = kernel.translation_unit()
-    own, system = emulator_roots(kernel), toolkit.cuda_include_dirs()
-    prelude = _prelude(compiler)
-    headers = digest.scan(unit, own, system)
-    flags = _kernel_flags(compiler)
-    parts = [
-        "emulator",
-        toolkit.library_version(),
-        compiler.path,
-        compiler.identity,
-        *flags,
-        str(prelude),
-        str(runtime),
-    ]
-    key = digest.key(headers, [*parts, *map(str, own), *map(str, system), unit])
+    plan = _plan(kernel)
 
     def build(folder: Path, _: Path) -> None:
-        not_ours = (*system, toolkit.EMULATOR_INCLUDE)
-        found = names.check(kernel, [file for file in headers.files if not any(map(file.is_relative_to, not_ours))])
-        _compile_kernel(kernel, compiler, folder, unit, _precompiled(compiler, prelude), runtime, found)
+        found = names.check(kernel, plan.headers.outside([*plan.system_roots, toolkit.EMULATOR_INCLUDE]))
+        _compile_kernel(kernel, plan, folder, found)
 
-    return _load_image(cache.entry("emulator", key, "image.json", build))
+    return _load_image(cache.entry("emulator", plan.key, "image.json", build))
 
 
 def emulator_roots(kernel: Kernel) -> list[Path]:
@@ -216,32 +229,25 @@ def _support(compiler: Compiler) -> Path:
     return cache.entry("support", key, "support.o", build) / "support.o"
 
 
-def _compile_kernel(
-    kernel: Kernel,
-    compiler: Compiler,
-    folder: Path,
-    unit: str,
-    prelude: Sequence[str],
-    runtime: Path,
-    found: names.GlobalFunctions,
-) -> None:
+def _compile_kernel(kernel: Kernel, plan: _Plan, folder: Path, found: names.GlobalFunctions) -> None:
+    compiler = plan.compiler
     source, obj, library = folder / diagnostics.UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
-    source.write_text(unit, encoding="utf-8")
-    roots = emulator_roots(kernel)
-    includes = [f"-I{root}" for root in roots]
-    for root in toolkit.cuda_include_dirs():
+    source.write_text(plan.unit, encoding="utf-8")
+    includes = [f"-I{root}" for root in plan.roots]
+    for root in plan.system_roots:
         includes += ["-isystem", str(root)]
+    options = [*_kernel_flags(compiler), *_precompiled(compiler, plan.prelude), *includes]
 
     def step(command: list[str]) -> None:
         status, log = _run(command)
         if status != 0:
-            raise diagnostics.compile_error(kernel, log, target="emulator", roots=roots, found=found)
+            raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
 
-    step([compiler.path, *_kernel_flags(compiler), *prelude, *includes, "-c", str(source), "-o", str(obj)])
+    step([compiler.path, *options, "-c", str(source), "-o", str(obj)])
     parts = Elf(obj.read_bytes())
     inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
     # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader
-    step([compiler.path, "-shared", *inputs, str(runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)])
+    step([compiler.path, "-shared", *inputs, str(plan.runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)])
     image = Elf(library.read_bytes())
     facts = {
         "params": [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL))],

@@ -69,8 +69,7 @@ def compile_cubin(kernel: Kernel, arch: str) -> NvrtcImage:
     parts = ["nvrtc", toolkit.library_version(), _identity(), kernel.name, *flags, unit]
 
     def build(folder: Path, _: Path) -> None:
-        ours = [file for file in headers.files if not any(map(file.is_relative_to, system))]
-        found = names.check(kernel, ours)
+        found = names.check(kernel, headers.outside(system))
         _compile(kernel, arch, folder, unit, flags, found)
 
     folder = cache.entry("cubin", digest.key(headers, parts), "image.json", build)

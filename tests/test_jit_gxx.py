@@ -1,0 +1,225 @@
+"""Kernels compiled for the emulator: what the shared library looks like, and how the cache behaves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.jit import cache, gxx, toolkit
+from ep_lib.jit.elf import Elf
+from ep_lib.jit.gxx import EmulatorImage
+from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.signature import Param
+
+POINTER, CONST_POINTER = Param("pointer", 8, 8), Param("pointer", 8, 8, True)
+
+
+def compile_source(source: str, name: str = "k", **options: object) -> EmulatorImage:
+    return Kernel.from_source(source, name, **options).compile()  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["g++", "clang++"])
+def any_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if shutil.which(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setenv("EP_LIB_CXX", request.param)
+    return str(request.param)
+
+
+def test_parameters_of_every_kind(any_compiler: str) -> None:
+    image = compile_source(
+        "struct Args { double* p; char c; };\n"
+        "enum class Mode : unsigned short { kA };\n"
+        "typedef unsigned long long u64;\n"
+        "template <typename T, int N> __global__ void k(T* out, const T* const in, volatile int* v, u64 n, char c,\n"
+        "    const int i, float f, double d, bool b, Args args, Mode mode, int4 vec, void* any) { out[0] = N; }\n",
+        "k<float, 4>",
+    )
+    assert image.params == (
+        POINTER,
+        CONST_POINTER,
+        POINTER,
+        Param("uint", 8, 8),
+        Param("int", 1, 1),
+        Param("int", 4, 4),
+        Param("float", 4, 4),
+        Param("float", 8, 8),
+        Param("bool", 1, 1),
+        Param("struct", 16, 8),
+        Param("uint", 2, 2),
+        Param("struct", 16, 16),
+        POINTER,
+    )
+    assert image.entry_symbol == "epemu_entry_0"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("__global__ void k() {}", "k"),
+        ('extern "C" __global__ void k() {}', "k"),
+        ("static __global__ void k() {}", "k"),
+        ("namespace a { namespace { __global__ void __launch_bounds__(32, 1) k() {} } }", "a::k"),
+        ("#define KERNEL(name) __global__ void name()\nKERNEL(k) {}", "k"),
+        ("template <class A, class B> __global__ void k() {}", "k<int, unsigned long long>"),
+    ],
+)
+def test_names(source: str, name: str) -> None:
+    assert compile_source(source, name).params == ()
+
+
+def test_shared_memory_layout(any_compiler: str) -> None:
+    static = compile_source("__global__ void k(int* p) { __shared__ int a[100]; a[threadIdx.x] = 1; *p = a[3]; }")
+    assert 400 <= static.static_shared_bytes < 512
+    dynamic = compile_source(
+        "extern __shared__ char bytes[];\nextern __shared__ int4 vectors[];\n"
+        "__global__ void k(int* p) { __shared__ int a[100]; a[threadIdx.x] = bytes[0]; *p = a[3] + vectors[1].x; }"
+    )
+    assert dynamic.static_shared_bytes == 1024
+    elf = Elf(dynamic.path.read_bytes())
+    offsets = {symbol.name: symbol.value for symbol in elf.symbols if symbol.name in ("bytes", "vectors")}
+    assert offsets == {"bytes": 1024, "vectors": 1024}
+    only = compile_source("extern __shared__ int x[];\n__global__ void k(int* p) { *p = x[0]; }")
+    assert only.static_shared_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("declarations", "expected"),
+    [
+        ("", False),
+        ("__constant__ const int table[2] = {1, 2};", False),
+        ("constexpr int kSize = 3; template <int N> struct S { static constexpr int v = N; };", False),
+        ("__device__ int counter;", True),
+        ("__device__ int counter = 5;", True),
+        ("static __device__ float weights[3];", True),
+        ("__constant__ int table[2];", True),
+    ],
+)
+def test_writable_globals(declarations: str, expected: bool) -> None:
+    use = {"table": "table[threadIdx.x % 2]", "counter": "counter++", "weights": "(weights[0] += 1)"}
+    value = next((code for word, code in use.items() if word in declarations), "1")
+    source = f"{declarations}\n__global__ void k(int* p) {{ __shared__ int s; s = 1; *p = s + {value}; }}\n"
+    assert compile_source(source).writable_globals is expected
+
+
+def test_the_library_needs_our_runtime_and_no_libtsan(any_compiler: str) -> None:
+    image = compile_source("struct Big { int4 v[9]; };\n__global__ void k(Big* p) { p[0] = p[1]; }")
+    listing = subprocess.run(["readelf", "-dW", str(image.path)], capture_output=True, text=True, check=True).stdout
+    assert str(gxx.build_runtime()) in listing and "libtsan" not in listing
+    elf = Elf(image.path.read_bytes())
+    undefined = {symbol.name for symbol in elf.symbols if symbol.section == 0}
+    assert "__tsan_memcpy" in undefined and not {"memcpy", "__tls_get_addr"} & undefined
+
+
+def test_cached_kernels_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "__global__ void k(float* p) { *p = 17; }"
+    first = compile_source(source)
+
+    def forbidden(*args: object, **kwargs: object) -> None:
+        raise AssertionError(f"started {args}")
+
+    for name in ("run", "Popen"):
+        monkeypatch.setattr(subprocess, name, forbidden)
+    toolkit._identify.cache_clear()
+    assert compile_source(source) == first
+
+
+def test_cached_kernels_come_within_20_ms_in_a_new_process() -> None:
+    timed = (
+        "import time\nfrom ep_lib.jit.kernel import Kernel\n"
+        "source = '#include <ep/signal.cuh>\\n__global__ void k(float* p) { *p = 18; }'\n"
+        "start = time.process_time()\nKernel.from_source(source, 'k').compile()\nprint(time.process_time() - start)\n"
+    )
+    runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True) for _ in range(4)]
+    assert min(float(run.stdout) for run in runs) < 0.020  # CPU time: the machine may be busy with other tests
+
+
+def test_a_learners_header_replaces_ours(tmp_path: Path) -> None:
+    (tmp_path / "ep").mkdir()
+    (tmp_path / "ep/peer.cuh").write_text("#pragma once\n#define MY_PEER 1\n")
+    source = "#include <ep/peer.cuh>\n#ifndef MY_PEER\n#error ours\n#endif\n__global__ void k() {}\n"
+    assert compile_source(source, include=[tmp_path]).params == ()
+    assert compile_source(source, options=[f"-I{tmp_path}"]).params == ()
+
+
+def test_defines_reach_the_source() -> None:
+    source = "__global__ void k() { static_assert(A == 2 && B && !C && D(3) == 4 && X == 7); }"
+    compile_source(source, defines={"A": 2, "B": True, "C": False, "D(x)": "((x) + 1)"}, options=["-DX=7"])
+
+
+@pytest.mark.parametrize("bad", [{"defines": {"1A": 1}}, {"defines": {"A": "1\n2"}}, {"include": ["/does/not/exist"]}])
+def test_bad_options_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError):
+        Kernel.from_source("", "k", **bad)  # type: ignore[arg-type]
+
+
+def test_bad_targets_names_and_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="sm_90"):
+        Kernel.from_source("__global__ void k() {}", "k").compile("hopper")
+    with pytest.raises(ArgumentError, match="name"):
+        Kernel.from_source("__global__ void k() {}", " ")
+    with pytest.raises(ArgumentError, match=r"nothing\.cu"):
+        Kernel.from_file(tmp_path / "nothing.cu", "k")
+
+
+def test_kernels_travel_between_processes() -> None:
+    kernel = Kernel.from_source("__global__ void k(int n) {}", "k")
+    image = kernel.compile()
+    assert pickle.loads(pickle.dumps(kernel)).compile() == image
+
+
+def test_a_missing_compiler_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CXX", "c++-of-nobody")
+    with pytest.raises(BackendUnavailable, match="c\\+\\+-of-nobody"):
+        toolkit.find_compiler()
+    monkeypatch.delenv("EP_LIB_CXX")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(BackendUnavailable, match="apt-get install g\\+\\+"):
+        toolkit.find_compiler()
+
+
+def _build_slowly(folder: str, log: str) -> None:
+    os.environ["EP_LIB_CACHE_DIR"] = folder
+
+    def build(partial: Path, final: Path) -> None:
+        with Path(log).open("a") as file:
+            file.write("built\n")
+        (partial / "part").write_text("x")
+        time.sleep(0.3)
+        (partial / "done").write_text("y")
+
+    entry = cache.entry("test", "0123", "done", build)
+    assert (entry / "part").read_text() + (entry / "done").read_text() == "xy"
+
+
+def test_concurrent_processes_build_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    arguments = (str(tmp_path / "cache"), str(tmp_path / "log"))
+    processes = [context.Process(target=_build_slowly, args=arguments) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert (tmp_path / "log").read_text() == "built\n"
+
+
+def test_a_failed_build_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+
+    def fail(partial: Path, final: Path) -> None:
+        (partial / "half").write_text("")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        cache.entry("test", "key", "done", fail)
+    assert list((tmp_path / "test").iterdir()) == []
