@@ -42,15 +42,23 @@ def without_comments(text: str) -> str:
 
 
 def unclosed_brace(source: str) -> int | None:
-    """The line of the last ``{`` that nothing closes, or None."""
-    open_lines: list[int] = []
+    """The line of a ``{`` that nothing closes, or None when all are closed.
+
+    Which of several it is, only the author knows. Indentation tells best: a ``}`` further left than the line of the
+    innermost open ``{`` was meant for another one.
+    """
+    open_braces: list[tuple[int, int]] = []  # line, indentation of that line
+    suspect = None
     for number, line in enumerate(without_comments(source).splitlines(), 1):
-        for character in line:
+        indentation = len(line) - len(line.lstrip())
+        for position, character in enumerate(line):
             if character == "{":
-                open_lines.append(number)
-            elif character == "}" and open_lines:
-                open_lines.pop()
-    return open_lines[-1] if open_lines else None
+                open_braces.append((number, indentation))
+            elif character == "}" and open_braces:
+                opened, its_indentation = open_braces.pop()
+                if position == indentation < its_indentation and suspect is None:
+                    suspect = opened
+    return (suspect or open_braces[-1][0]) if open_braces else None
 
 
 def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
