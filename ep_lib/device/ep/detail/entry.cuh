@@ -32,11 +32,11 @@ struct Describe {
 template <typename T>
 struct Describe<T, true> : Describe<__underlying_type(T)> {};
 
-#define EP_DETAIL_DESCRIBE(T, KIND)             \
-    template <>                                 \
-    struct Describe<T, false> {                 \
+#define EP_DETAIL_DESCRIBE(T, KIND)              \
+    template <>                                  \
+    struct Describe<T, false> {                  \
         static constexpr ParamKind kKind = KIND; \
-        static constexpr unsigned kFlags = 0;   \
+        static constexpr unsigned kFlags = 0;    \
     };
 EP_DETAIL_DESCRIBE(bool, kBool)
 EP_DETAIL_DESCRIBE(char, char(-1) < char(0) ? kInt : kUint)
@@ -116,7 +116,6 @@ struct Entry<void (*)(Args...) noexcept> : Entry<void (*)(Args...)> {};
         ep::detail::Entry<decltype(&__VA_ARGS__)>::template call<&__VA_ARGS__>(args);                          \
     }
 #else
-#define EP_KERNEL_ENTRY(...)                            \
-    extern "C" __device__ const auto ep_kernel_params = \
-        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;
+#define EP_KERNEL_ENTRY(...) \
+    extern "C" __device__ const auto ep_kernel_params = ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;
 #endif
