@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,7 +23,6 @@ from ep_lib.runtime.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.runtime.bootstrap.srun import SrunBootstrap
 
 PROGRAM = Path(__file__).parent / "programs" / "bootstrap_program.py"
-BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -166,6 +166,7 @@ def test_srun_refuses_several_nodes_and_foreign_directories(tmp_path: Path, monk
 def run_program(launcher: list[str], what: str, ranks: int) -> list[dict[str, Any]]:
     """Start the program on ``ranks`` ranks; their reports in rank order."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI", "SLURM"))}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # Open MPI in a container
     result = subprocess.run(
         [*launcher, str(PROGRAM), what], env=environment, capture_output=True, text=True, timeout=90, check=False
     )
@@ -186,9 +187,10 @@ def check_gathered(reports: list[dict[str, Any]], kind: str) -> None:
 @pytest.fixture
 def mpiexec() -> list[str]:
     pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
-    if not (BIN / "mpiexec").exists():
-        pytest.skip("needs mpiexec in the virtual environment: pip install mpich")
-    return [str(BIN / "mpiexec"), "-n", "2", sys.executable]
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if mpiexec is None:
+        pytest.skip("needs mpiexec: pip install mpich")
+    return [mpiexec, "-n", "2", sys.executable]
 
 
 @pytest.fixture

@@ -87,16 +87,31 @@ def cuda_include_dirs() -> tuple[Path, ...]:
     ``$CUDA_PATH``, then where nvcc is on the PATH, then /usr/local/cuda.
     """
     found = _wheel_include_dirs()
-    if not any((folder / "cuda_fp16.h").exists() for folder in found):
-        nvcc = shutil.which("nvcc")
-        homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
-        homes += [str(Path(nvcc).resolve().parent.parent) if nvcc else None, "/usr/local/cuda"]
-        for home in homes:
-            include = Path(home, "include") if home else None
-            if include is not None and (include / "cuda_fp16.h").exists():
-                found = [include, include / "cccl"]
-                break
+    homes = _toolkit_include_dirs()
+    if not _have(found, "cuda_fp16.h"):
+        found = next(([home, home / "cccl"] for home in homes if _have([home], "cuda_fp16.h")), [])
+    if found and not _have(found, "cuda/std/cstddef"):
+        # torch brings nvidia-cuda-runtime without nvidia-cuda-cccl: take CCCL from a toolkit, else CuPy's own copy.
+        others = [folder for home in homes for folder in (home, home / "cccl")] + _cupy_cccl_dirs()
+        found += [folder for folder in others if _have([folder], "cuda/std/cstddef")][:1]
     return tuple(folder for folder in found if folder.is_dir())
+
+
+def _have(folders: list[Path], header: str) -> bool:
+    return any((folder / header).exists() for folder in folders)
+
+
+def _toolkit_include_dirs() -> list[Path]:
+    nvcc = shutil.which("nvcc")
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    homes += [str(Path(nvcc).resolve().parent.parent) if nvcc else None, "/usr/local/cuda"]
+    return [Path(home, "include") for home in homes if home]
+
+
+def _cupy_cccl_dirs() -> list[Path]:
+    spec = importlib.util.find_spec("cupy")
+    sites = spec.submodule_search_locations or [] if spec else []
+    return [Path(site, "_core", "include", "cupy", "_cccl", "libcudacxx") for site in sites]
 
 
 def _wheel_include_dirs() -> list[Path]:
