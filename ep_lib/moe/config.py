@@ -16,6 +16,7 @@ from ep_lib.moe.kernels import NUM_SIGNALS
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
 MAX_BLOCKS = 1024
+MAX_EXPERTS_PER_RANK = 8192  # the layout kernel counts them in shared memory
 _ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
 
 
@@ -71,6 +72,11 @@ def make_config(
         raise ArgumentError(
             f"num_experts is {config.num_experts}, which the {world_size} ranks do not divide evenly; "
             f"use {choices} experts, or another number of ranks"
+        )
+    if config.experts_per_rank > MAX_EXPERTS_PER_RANK:
+        raise ArgumentError(
+            f"num_experts is {config.num_experts}: {config.experts_per_rank} on each rank, the most is "
+            f"{MAX_EXPERTS_PER_RANK}"
         )
     if config.top_k > config.num_experts:
         raise ArgumentError(f"top_k is {config.top_k}, but there are only {config.num_experts} experts (num_experts)")

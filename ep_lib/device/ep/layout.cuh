@@ -22,10 +22,8 @@ struct LayoutArgs {
 
 constexpr int kMaxWarps = 32;  // of a block
 
-// Ints of dynamic shared memory that `layout` needs: a total for each warp, a counter for each expert of a rank.
-EP_HOST_DEVICE int layout_shared_ints(int experts_per_rank) { return kMaxWarps + experts_per_rank; }
-
 // A block works out everything about one destination rank, then takes the next; any grid, any whole number of warps.
+// Dynamic shared memory: an int a warp (kMaxWarps of them), an int for each expert of a rank.
 //   topk_idx       [num_tokens, top_k]   global expert ids or -1
 //   slot           [num_tokens, ranks]   out
 //   rank_counts    [ranks]               out: tokens that go to each rank
