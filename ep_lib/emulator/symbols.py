@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib.jit.kernel import filename_of
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUILTINS = _PACKAGE / "emulator"
 _DEVICE_HEADERS = _PACKAGE / "device"
@@ -41,7 +43,9 @@ def _inside(file: Path, directory: Path) -> bool:
 
 
 def _short(file: Path) -> str:
-    """Relative to the working directory where that is shorter to read."""
+    """Relative to the working directory where that is shorter to read; a string by the name its user gave it."""
+    if filename := filename_of(file):
+        return filename
     try:
         return str(file.resolve().relative_to(Path.cwd()))
     except ValueError:

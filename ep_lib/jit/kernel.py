@@ -26,6 +26,14 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _TARGET = re.compile(r"sm_\d+[af]?")
 
 
+_filenames: dict[str, str] = {}  # of sources that were strings: copy in the cache -> what the user calls it
+
+
+def filename_of(path: str | os.PathLike[str]) -> str | None:
+    """What the user calls a source string whose copy lies at ``path``; None for ordinary files."""
+    return _filenames.get(os.fspath(path))
+
+
 class Kernel:
     """One kernel: a source, the name of a ``__global__`` function in it, and how to compile it.
 
@@ -158,6 +166,7 @@ class Kernel:
         stem = re.sub(r"[^\w.+-]", "", Path(self.filename).name) or "kernel"
         folder = hashlib.sha256(data).hexdigest()[:16]
         file = cache.cache_dir() / "sources" / folder / (stem if "." in stem else f"{stem}.cu")
+        _filenames[str(file)] = self.filename
         if not file.exists():
             cache.write_atomically(file, data)
         return file
