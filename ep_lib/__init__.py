@@ -5,10 +5,9 @@ Importing it starts nothing and loads neither torch nor CuPy.
 
 from ep_lib import errors
 from ep_lib.jit.kernel import Kernel
-from ep_lib.moe.buffer import Buffer
 from ep_lib.moe import Buffer
 from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 
-__all__ = ["Buffer", "Buffer", "Kernel", "Rank", "errors", "init", "spawn"]
+__all__ = ["Buffer", "Kernel", "Rank", "errors", "init", "spawn"]
