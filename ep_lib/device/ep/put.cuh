@@ -28,18 +28,19 @@ EP_DEVICE void store_word(Word* p, Word v) {
     *p = v;
 }
 
-// Words first, first + step, ... below `count`: rounds of kUnroll loads in flight, then of half as many, down to one.
+// Words first, first + step, ... below `count`, kUnroll loads in flight at a time, also in the last, incomplete round.
 template <int kUnroll, typename Word>
 EP_DEVICE void copy_words(Word* dst, const Word* src, size_t first, size_t step, size_t count) {
-    size_t i = first;
-    for (; i + (kUnroll - 1) * step < count; i += kUnroll * step) {
+#pragma unroll 1
+    for (size_t i = first; i < count; i += kUnroll * step) {
         Word in_flight[kUnroll];
 #pragma unroll
-        for (int k = 0; k < kUnroll; ++k) in_flight[k] = load_word(src + i + k * step);
+        for (int k = 0; k < kUnroll; ++k)
+            if (i + k * step < count) in_flight[k] = load_word(src + i + k * step);
 #pragma unroll
-        for (int k = 0; k < kUnroll; ++k) store_word(dst + i + k * step, in_flight[k]);
+        for (int k = 0; k < kUnroll; ++k)
+            if (i + k * step < count) store_word(dst + i + k * step, in_flight[k]);
     }
-    if constexpr (kUnroll > 1) copy_words<kUnroll / 2>(dst, src, i, step, count);
 }
 
 // Bytes up to the first word boundary, whole words, and the bytes left over.
@@ -56,10 +57,16 @@ EP_DEVICE void copy_as(char* dst, const char* src, size_t bytes, size_t first, s
     copy_words<1>(dst + tail, src + tail, first, step, bytes - tail);
 }
 
+// Source and target that no 16-byte words can align. Slower anyway, so kept out of line: kernels stay small.
+template <typename Word>
+__device__ __noinline__ void copy_misaligned(char* dst, const char* src, size_t bytes, size_t first, size_t step) {
+    copy_as<4, Word>(dst, src, bytes, first, step);
+}
+
 }  // namespace detail
 
-// Thread `first` of `step` threads that copy together; each calls with its own `first`. The widest word that divides
-// the distance between target and source serves: then one head of bytes aligns both.
+// Thread `first` of `step` threads that copy together; each calls with its own `first`. The widest word that divides the
+// distance between target and source serves: then one head of bytes aligns both.
 template <int kUnroll>
 EP_DEVICE void copy_bytes(void* dst, const void* src, size_t bytes, size_t first, size_t step) {
     char* const to = static_cast<char*>(dst);
@@ -68,9 +75,9 @@ EP_DEVICE void copy_bytes(void* dst, const void* src, size_t bytes, size_t first
     if (differs % 16 == 0) {
         detail::copy_as<kUnroll, int4>(to, from, bytes, first, step);
     } else if (differs % 4 == 0) {
-        detail::copy_as<kUnroll, uint32_t>(to, from, bytes, first, step);
+        detail::copy_misaligned<uint32_t>(to, from, bytes, first, step);
     } else {
-        detail::copy_as<kUnroll, uint8_t>(to, from, bytes, first, step);
+        detail::copy_misaligned<uint8_t>(to, from, bytes, first, step);
     }
 }
 

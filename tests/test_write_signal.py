@@ -1,0 +1,175 @@
+"""tutorial_kernels/01_write_signal.cu: every rung, on both backends, and the broken variants on the emulator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ep_lib
+from ep_lib import Kernel, Rank
+from ep_lib.errors import DeadlockError, PeerTimeout
+
+Spmd = Callable[..., list[Any]]
+TUTORIAL = Path(__file__).resolve().parents[1] / "tutorial_kernels"
+RIGHT = ("bare", "thread", "warp")
+
+
+@functools.lru_cache(maxsize=32)
+def kernel(name: str, file: str = "01_write_signal") -> Kernel:
+    return Kernel.from_file(TUTORIAL / f"{file}.cu", name)
+
+
+def broken(name: str) -> Kernel:
+    return kernel(name, "01_write_signal_broken")
+
+
+def data_of(rank: int, size: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(rank).integers(0, 256, size, np.uint8)
+
+
+def names(file: str) -> list[str]:
+    text = (TUTORIAL / file).read_text()
+    return [line.split("__global__ void ")[1].split("(")[0] for line in text.splitlines() if "__global__" in line]
+
+
+@pytest.mark.parametrize("target", ["emulator", "sm_80", "sm_90", "sm_100"])
+def test_all_tutorial_kernels_compile(target: str) -> None:
+    for file in ("01_write_signal", "01_write_signal_broken"):
+        kernel(names(f"{file}.cu")[0], file).compile(target)  # one brings all of its file to the compiler
+    assert {f"write_signal_{way}" for way in RIGHT} <= set(names("01_write_signal.cu"))
+
+
+# ---- one write, one signal -----------------------------------------------------------------------------------------
+def ring(rank: Rank, send: Kernel, receive: Kernel, size: int) -> tuple[bool, list[int]]:
+    """Everybody writes to the next rank and reads what the previous one wrote. (is it right?, own signal)"""
+    next_rank, previous = (rank.rank + 1) % rank.world_size, (rank.rank - 1) % rank.world_size
+    target, signal = rank.symmetric(size, np.uint8), rank.symmetric(1, np.uint64)
+    source, out = rank.to_device(data_of(rank.rank, size)), rank.to_device(np.zeros(size, np.uint8))
+    send.launch(rank, 2, 64, target, source, size, signal, next_rank)
+    receive.launch(rank, 2, 64, signal, 1, target, size, out, previous)
+    right = np.array_equal(rank.to_host(out), data_of(previous, size))
+    return right, rank.to_host(signal).tolist()
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_write_and_signal_around_a_ring(spmd: Spmd, backend: str, way: str) -> None:
+    for seed in range(30) if backend == "emulator" else [0]:
+        ranks = 2 if backend == "cuda" else 2 + seed % 7
+        size = (1, 13, 2048, 5001)[seed % 4] if backend == "emulator" else 100_001
+        results = spmd(ring, ranks, kernel(f"write_signal_{way}"), kernel("wait_and_read"), size, seed=seed)
+        assert results == [(True, [1])] * ranks, f"seed {seed}"
+
+
+# ---- several writes under one signal -------------------------------------------------------------------------------
+def several(rank: Rank, offsets: list[int]) -> tuple[bool, list[int]]:
+    peer, size = 1 - rank.rank, offsets[-1]
+    target, signal = rank.symmetric(max(size, 1), np.uint8), rank.symmetric(1, np.uint64)
+    source, out = rank.to_device(data_of(rank.rank, max(size, 1))), rank.to_device(np.zeros(max(size, 1), np.uint8))
+    bounds = rank.to_device(np.array(offsets, np.uint64))
+    send = kernel("multi_write_one_signal")
+    send.launch(rank, 1, 32, target, source, bounds, len(offsets) - 1, signal, peer)
+    kernel("wait_and_read").launch(rank, 1, 96, signal, 1, target, size, out, peer)
+    right = np.array_equal(rank.to_host(out)[:size], data_of(peer, max(size, 1))[:size])
+    return right, rank.to_host(signal).tolist()
+
+
+def test_several_writes_under_one_signal(spmd: Spmd) -> None:
+    assert spmd(several, 2, [0, 1, 1, 500, 4096, 4099]) == [(True, [1])] * 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(0, 700), max_size=32), seed=st.integers(0, 2**32))
+def test_any_writes_under_one_signal_on_the_emulator(sizes: list[int], seed: int) -> None:
+    offsets = np.cumsum([0, *sizes]).tolist()
+    assert ep_lib.spawn(several, ranks=2, backend="emulator", seed=seed, args=(offsets,)) == [(True, [1])] * 2
+
+
+# ---- many rounds through a few slots -------------------------------------------------------------------------------
+def pipeline(rank: Rank, send: Kernel, receive: Kernel, slot_bytes: int, num_slots: int, rounds: int) -> Any:
+    """Rank 0 streams to rank 1. Returns whether all rounds came out right, and the two counters."""
+    peer, size = 1 - rank.rank, max(rounds * slot_bytes, 1)
+    slots = rank.symmetric(num_slots * slot_bytes, np.uint8)
+    arrived, credits = rank.symmetric(1, np.uint64), rank.symmetric(1, np.uint64)
+    source, out = rank.to_device(data_of(0, size)), rank.to_device(np.zeros(size, np.uint8))
+    args = (slots, slot_bytes, num_slots, arrived, credits)
+    if rank.rank == 0:
+        send.launch(rank, 1, 32, *args, source, rounds, peer)
+    else:
+        receive.launch(rank, 1, 32, *args, out, rounds, peer)
+    right = bool(
+        rank.rank == 0
+        or np.array_equal(rank.to_host(out)[: rounds * slot_bytes], data_of(0, size)[: rounds * slot_bytes])
+    )
+    rank.barrier()
+    return right, rank.to_host(arrived).tolist(), rank.to_host(credits).tolist()
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 5])
+def test_a_pipeline_with_credits(spmd: Spmd, backend: str, num_slots: int) -> None:
+    for seed in range(40) if backend == "emulator" else [0]:
+        rounds = (0, 1, 4, 23)[seed % 4] if backend == "emulator" else 1000
+        slot_bytes = 160 + seed
+        pair = kernel("pipelined_send"), kernel("pipelined_receive")
+        sender, receiver = spmd(pipeline, 2, *pair, slot_bytes, num_slots, rounds, seed=seed)
+        assert sender == (True, [0], [rounds]), f"seed {seed}"
+        assert receiver == (True, [rounds], [0]), f"seed {seed}"
+
+
+# ---- the broken variants: what the right ones' tests would find ----------------------------------------------------
+SEEDS = 200
+
+
+def wrong_seeds(run: Callable[[int], bool]) -> list[int]:
+    """The seeds on which ``run`` does not give the right data."""
+    return [seed for seed in range(SEEDS) if not run(seed)]
+
+
+@pytest.mark.parametrize(
+    ("send", "receive"),
+    [
+        ("write_signal_thread_reversed", "wait_and_read"),
+        ("write_signal_warp_without_syncwarp", "wait_and_read"),
+        ("write_signal_warp", "read_without_wait"),
+    ],
+)
+def test_a_wrong_order_gives_wrong_data_on_some_seeds(send: str, receive: str) -> None:
+    pair = [broken(name) if name not in names("01_write_signal.cu") else kernel(name) for name in (send, receive)]
+
+    def run(seed: int) -> bool:
+        results = ep_lib.spawn(ring, ranks=2, backend="emulator", seed=seed, args=(*pair, 8192))
+        return all(right for right, _ in results)
+
+    assert len(wrong_seeds(run)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("send", "receive"),
+    [
+        ("pipelined_send_without_credits", "pipelined_receive"),
+        ("pipelined_send", "pipelined_receive_early_credit"),
+    ],
+)
+def test_a_pipeline_without_proper_credits_gives_wrong_data_on_some_seeds(send: str, receive: str) -> None:
+    pair = [broken(name) if name not in names("01_write_signal.cu") else kernel(name) for name in (send, receive)]
+
+    def run(seed: int) -> bool:
+        args = (*pair, 1024, 2, 20)
+        return all(right for right, *_ in ep_lib.spawn(pipeline, ranks=2, backend="emulator", seed=seed, args=args))
+
+    assert len(wrong_seeds(run)) >= 3
+
+
+def test_credits_never_given_back_end_the_wait_for_one() -> None:
+    for seed in range(10):
+        args = (kernel("pipelined_send"), broken("pipelined_receive_without_credit"), 64, 2, 20)
+        with pytest.raises((PeerTimeout, DeadlockError)) as error:
+            ep_lib.spawn(pipeline, ranks=2, backend="emulator", seed=seed, args=args)
+        if isinstance(error.value, PeerTimeout):
+            assert (error.value.phase, error.value.seen) in {("credit", 0), ("signal", 2)}, str(error.value)
