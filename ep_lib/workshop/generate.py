@@ -74,6 +74,29 @@ def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> 
     return [indent + line if line else "" for line in lines]
 
 
+def _readme(exercise: Exercise) -> str:
+    number = exercise.name.split("_", 1)[0]
+    pieces = ", ".join(f"`{piece}`" for piece in exercise.pieces)
+    rows = "".join(f"| {task.number} | {task.title} | {task.points} |\n" for task in exercise.tasks)
+    return f"""# Exercise {number}: {exercise.title}
+
+Generated from solutions/{exercise.name}: edit a copy of your own instead. In Python or a notebook:
+
+    from ep_lib import workshop
+    workshop.start("{number}")    # copies this folder to mine/{exercise.name}, once
+    workshop.check("{number}")    # a few quick checks of your copy
+
+`ep-lib grade {number}` runs all the tests and gives points.
+
+Fill the holes in {pieces}; each says what is asked. An unfinished task stops its kernel and says so; the
+others count all the same. Your file stands in for the library's of the same name, so every kernel can use it:
+`ep_lib.Kernel.from_file(path, name, include=["mine/{exercise.name}"])`.
+
+| task | what | points |
+| --- | --- | --- |
+{rows}"""
+
+
 def generated(exercise: Exercise) -> dict[Path, str]:
     """Path -> content of every file that is made from this exercise's solution."""
     files: dict[Path, str] = {}
@@ -87,6 +110,7 @@ def generated(exercise: Exercise) -> dict[Path, str]:
         files[exercise.exercise_dir / piece], found = with_holes(exercise, piece, text)
         files[exercise.root / exercise.runs_as / piece] = text
         all_found += found
+    files[exercise.exercise_dir / "README.md"] = _readme(exercise)
     missing = [hole.at for hole in exercise.holes if all_found.count(hole.at) != 1]
     if missing:
         raise GradingError(

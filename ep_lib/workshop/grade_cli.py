@@ -17,14 +17,19 @@ import argparse
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ep_lib.errors import GradingError
+from ep_lib.errors import EpError, GradingError
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.grader import Grade, grade
+from ep_lib.workshop.grader import SCHEMA, Grade, grade
+
+_SHOWN = 2000  # characters of what the learner's code printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="for instructors: grade every folder in DIR, one submission each (searched for the files)",
     )
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="submissions graded at a time")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON for programs")
     form.add_argument(
@@ -62,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         if len(folders) == 1 and not options.csv and options.all is None:
             return _one(exercise, folders[0], options)
         return _several(exercise, folders, options)
-    except GradingError as error:
+    except EpError as error:  # no compiler, for instance: nothing of it is the learner's fault
         sys.stderr.write(f"ep-lib grade: {error}\n")
         return 2
 
@@ -74,16 +80,23 @@ def as_text(result: Grade) -> str:
         mark = "ok  " if each.passed else "--  "
         lines.append(f"{mark}task {each.task.number}  {each.points} of {each.task.points}  {each.task.title}")
         if not each.passed and not result.problem:
-            lines += [f"      not so: {each.behaviour}", *(f"      {line}" for line in each.message.splitlines())]
+            if not each.unfinished:
+                lines.append(f"      not so: {each.behaviour}")
+            lines += [f"      {line}" for line in each.message.splitlines()]
     if result.problem:
         lines += ["", "Nothing could be graded:", result.problem]
     if result.output and not result.full:
-        lines += ["", "Your code printed:", result.output[:2000].rstrip()]
+        lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
     lines += [
         "",
         f"{result.points} of {result.exercise.points} points ({result.seconds:.1f} s, files in {result.mine})",
     ]
-    return "\n".join(lines) + "\n"
+    return _printable("\n".join(lines)) + "\n"
+
+
+def _printable(text: str) -> str:
+    """The learner's code must not send commands to the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -> int:
@@ -97,29 +110,27 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
 
 
 def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespace) -> int:
-    code = 0
+    """Grades in parallel, reports in order."""
     records: list[dict[str, Any]] = []
-    for folder in folders:
-        try:
-            result = grade(exercise.name, folder, root=exercise.root)
-            records.append(result.as_json())
-            code = max(code, 0 if result.full else 1)
-            text = f"{folder}: {result.points} of {exercise.points}"
-            failed = [str(each.task.number) for each in result.tasks if not each.passed]
-            text += f" (not passed: task {', '.join(failed)})" if failed else ""
-        except GradingError as error:
-            records.append({"schema": 1, "exercise": exercise.name, "mine": str(folder), "error": str(error)})
-            code, text = 2, f"{folder}: {error}"
-        if not options.json and not options.csv:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
-        elif sys.stderr.isatty():
-            _say(text)
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for folder, record in zip(folders, pool.map(partial(_record, exercise), folders), strict=True):
+            records.append(record)
+            failed = ", ".join(str(each["task"]) for each in record.get("tasks", []) if not each["passed"])
+            text = record.get("error") or f"{record['points']} of {exercise.points}"
+            text = f"{folder}: {text}" + (f" (not passed: task {failed})" if failed else "") + "\n"
+            (sys.stderr if options.json or options.csv else sys.stdout).write(_printable(text))
     if options.json:
         sys.stdout.write(json.dumps(records, indent=2) + "\n")
     elif options.csv:
         _write_csv(exercise, records)
-    return code
+    return max((0 if record.get("full") else 2 if "error" in record else 1 for record in records), default=0)
+
+
+def _record(exercise: Exercise, folder: Path) -> dict[str, Any]:
+    try:
+        return grade(exercise.name, folder, root=exercise.root).as_json()
+    except GradingError as error:
+        return {"schema": SCHEMA, "exercise": exercise.name, "mine": str(folder), "error": str(error)}
 
 
 def _submissions(exercise: Exercise, folder: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import GradingError
+from ep_lib.jit import cache
+from ep_lib.jit.kernel import Kernel
 from ep_lib.workshop.exercises import Exercise, Task, find, workshop_root
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, temporary_folder
@@ -21,6 +24,7 @@ from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpac
 
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
+_STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class TaskGrade:
     @property
     def points(self) -> int:
         return self.task.points if self.passed else 0
+
+    @property
+    def unfinished(self) -> bool:
+        """The learner has not replaced the hole yet."""
+        return _STILL_TO_DO in self.message
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,13 +131,14 @@ def grade(
     """
     began = time.monotonic()
     exercise = find(name, root or workshop_root())
-    folder = Path(mine).resolve() if mine is not None else default_mine(exercise)
+    folder = _submission_folder(exercise, mine)
     tests = load(exercise.name, public=public)
     limits = limits or Limits()
     with temporary_folder() as work:
         _copy_pieces(exercise, folder, work / "mine")
         (work / "cwd").mkdir()
-        with Sandbox(work / "mine", limits, work / "cwd", _environment(work)) as sandbox:
+        _prepare_cache(exercise, tests, work / "cache")
+        with Sandbox(work / "mine", limits, work / "cwd", {"EP_LIB_CACHE_DIR": str(work / "cache")}) as sandbox:
             problem = _compile(sandbox, tests, limits, work)
             tasks = []
             for task in exercise.tasks:
@@ -141,6 +151,14 @@ def grade(
                 )
             output = sandbox.output.decode(errors="replace")
     return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output)
+
+
+def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
+    """``mine`` as given or, as notebooks run in a folder of their own, relative to the workshop."""
+    if mine is None:
+        return default_mine(exercise)
+    folder = Path(mine).expanduser()
+    return (folder if folder.exists() else exercise.root / folder).resolve()
 
 
 def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
@@ -158,9 +176,21 @@ def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
         shutil.copyfile(source, target / piece)
 
 
-def _environment(work: Path) -> dict[str, str]:
-    """A compile cache of the submission's own: what a learner's code writes must not reach the user's cache."""
-    return {"EP_LIB_CACHE_DIR": str(work / "cache")}
+def _prepare_cache(exercise: Exercise, tests: HiddenTests, folder: Path) -> None:
+    """Makes a compile cache of the submission's own, so that nothing of it reaches the user's.
+
+    What is the same for everybody, the emulator's runtime and precompiled headers, is linked from the user's cache;
+    compiling the tests against the solution brings it there, which takes no time after the first grading.
+    """
+    for source, kernel in tests.kernels:
+        Kernel.from_file(source, kernel, include=[exercise.solution_dir]).compile()
+    for kind in ("runtime", "prelude", "support"):
+        (folder / kind).mkdir(parents=True)
+        for entry in (cache.cache_dir() / kind).glob("[!.]*"):
+            (folder / kind / entry.name).symlink_to(entry)
+    for kind in ("compilers", "headers"):
+        with contextlib.suppress(OSError):  # small notes that only save time
+            shutil.copytree(cache.cache_dir() / kind, folder / kind)
 
 
 def _compile(sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:
@@ -180,7 +210,7 @@ def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Li
             outputs = _run(sandbox, case.scenario, limits)
             message = _failure_text(outputs.failure, work) if outputs.failure else case.judge(outputs)
             if message:
-                if "is still to do" not in message:
+                if _STILL_TO_DO not in message:
                     message += f" ({case.scenario.ranks} ranks, seed {case.scenario.seed}). {test.advice}"
                 return TaskGrade(task, False, test.title, message.strip())
     return TaskGrade(task, True)

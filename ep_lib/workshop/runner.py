@@ -59,7 +59,12 @@ class Runner:
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
         results = ep_lib.spawn(
-            main, ranks=scenario.ranks, backend="emulator", seed=scenario.seed, timeout=scenario.timeout_s
+            main,
+            ranks=scenario.ranks,
+            backend="emulator",
+            seed=scenario.seed,
+            heap_bytes=scenario.heap_bytes,
+            timeout=scenario.timeout_s,
         )
         by_name = zip(*results, strict=True)
         return b"".join(np.ascontiguousarray(array).tobytes() for arrays in by_name for array in arrays)

@@ -42,7 +42,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Limits:
     """Limits of one submission; the defaults suit the emulator and leave g++ room to compile."""
 
-    request_s: float = 8.0  # wall clock of one scenario
+    request_s: float = 5.5  # wall clock of one scenario
     compile_s: float = 60.0  # wall clock of the first request, which compiles
     start_s: float = 10.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process

@@ -64,7 +64,8 @@ class Scenario:
     outputs: tuple[str, ...]
     symmetric: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
-    timeout_s: float = 4.0  # of the emulator; the parent's own limit is the larger one
+    heap_bytes: int = 16 << 20
+    timeout_s: float = 3.0  # of the emulator; the parent's own limit is the larger one
 
     def arrays(self, name: str) -> Sequence[Array]:
         return self.symmetric[name] if name in self.symmetric else self.local[name]

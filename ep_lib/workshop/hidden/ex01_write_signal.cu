@@ -1,0 +1,184 @@
+// The other half of every test of exercise 01: one kernel that plays sender and receiver around the learner's functions.
+// It knows no expected values: it records what it saw, and the grader's own process compares.
+//
+// Block 0 sends, block 1 receives. A "unit" is a thread (task 1), or a warp with a message or a pipe of its own.
+#include <ep/write_signal.cuh>
+
+namespace {
+
+// Mirrors NUMBERS of ex01_write_signal.py.
+struct Job {
+    int64_t to, from;                // peers this rank sends to and receives from; -1: none
+    int64_t units;                   // messages or pipes side by side
+    int64_t bytes, stride;           // of a unit's message or slot, and from unit to unit in `area`
+    int64_t target, source;          // offsets of the first byte
+    int64_t increment, expect_less;  // task 2 waits for this much less than the signal will be
+    int64_t steps;                   // signals (task 2), writes (task 4), rounds (task 5)
+    int64_t slots;                   // of a pipe
+    int64_t delay;                   // how often the grader's own side lets others run
+    int64_t own_send, own_receive;   // task 5: that side is the grader's
+};
+
+// Arrays of one rank. `area` and `counters` are symmetric.
+struct Memory {
+    char* area;
+    const char* source;
+    uint64_t* counters;
+    char* seen;       // the area, or each round's data, as the receiver found it
+    uint64_t* noted;  // what else it found
+};
+
+constexpr int kCounters = 8;  // of each unit, so that neighbours show
+constexpr int kArrived = 2;   // the counter in use; a wrong index shows too
+constexpr int kCredits = 5;
+constexpr int kMaxWrites = 16;
+constexpr int kNotes = 4;  // of each pipe: sending failed, receiving failed, most rounds ahead
+
+EP_DEVICE void let_others_run(int64_t times) {
+    for (int64_t i = 0; i < times; ++i) ep::sleep_ns(100);
+}
+
+// Last bytes first: what a sender writes late is looked at early.
+EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
+    for (int64_t i = bytes - 1; i >= 0; --i) seen[i] = area[i];
+}
+
+// ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------
+EP_DEVICE void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
+    // The writes' sizes shrink and end with one of no bytes; between them lie bytes that must stay.
+    __shared__ ep::Write writes[4][kMaxWrites];
+    ep::Write* list = writes[ep::warp_id()];
+    if (ep::lane_id() == 0) {
+        int64_t offset = 0;
+        for (int64_t i = 0; i < job.steps; ++i) {
+            const int64_t bytes = job.bytes * (job.steps - 1 - i) / job.steps;
+            list[i] = {my.area + job.target + at + offset, my.source + job.source + at + offset, size_t(bytes)};
+            offset += bytes + 3;
+        }
+    }
+    __syncwarp();
+    ep::write_many_and_signal_warp(list, int(job.steps), signal, job.increment, int(job.to));
+}
+
+EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
+    const int unit = task == 1 ? ep::thread_in_block() : ep::warp_id();
+    if (unit >= job.units) return;
+    const int64_t at = unit * job.stride;
+    uint64_t* signal = my.counters + unit * kCounters + kArrived;
+    char* target = my.area + job.target + at;
+    const char* source = my.source + job.source + at;
+    if (task == 1) ep::write_and_signal_thread(target, source, job.bytes, signal, job.increment, int(job.to));
+    if (task == 3) ep::write_and_signal_warp(target, source, job.bytes, signal, job.increment, int(job.to));
+    if (task == 4) many_writes(job, my, at, signal);
+}
+
+EP_DEVICE void grader_receives(const Job& job, const Memory& my) {
+    const int unit = ep::thread_in_block();
+    if (unit >= job.units) return;
+    const uint64_t* signal = my.counters + unit * kCounters + kArrived;
+    const uint64_t before = my.noted[unit];
+    while (ep::ld_acquire_sys_u64(signal) == before) {
+    }
+    look_at(my.seen + unit * job.stride, my.area + unit * job.stride, job.stride);
+}
+
+// ---- task 2: the grader sends step by step, the learner waits ----------------------------------------------------
+EP_DEVICE void grader_sends(const Job& job, const Memory& my) {
+    if (ep::thread_in_block() != 0) return;
+    char* target = ep::peer_ptr(my.area + job.target, int(job.to));
+    uint64_t* signal = ep::peer_ptr(my.counters + kArrived, int(job.to));
+    for (int64_t step = 0; step < job.steps; ++step) {
+        let_others_run(job.delay);
+        for (int64_t i = 0; i < job.bytes; ++i)
+            target[step * job.stride + i] = my.source[job.source + step * job.stride + i];
+        ep::red_add_release_sys_u64(signal, job.increment);
+    }
+}
+
+EP_DEVICE void learner_waits(const Job& job, const Memory& my) {
+    const int thread = ep::thread_in_block();
+    if (thread >= job.units) return;
+    const uint64_t* signal = my.counters + kArrived;
+    const uint64_t before = my.noted[thread];
+    for (int64_t step = 0; step < job.steps; ++step) {
+        const uint64_t expected = before + (step + 1) * job.increment - job.expect_less;
+        const bool came = ep::wait_for_signal(signal, expected, int(job.from));
+        const int64_t share = job.stride / job.units, at = step * job.stride + thread * share;
+        look_at(my.seen + at, my.area + at, share);
+        my.noted[thread] = came ? 1 : 0;
+    }
+}
+
+// ---- task 5: pipes -----------------------------------------------------------------------------------------------
+EP_DEVICE ep::Pipe pipe_of(const Job& job, const Memory& my) {
+    uint64_t* counters = my.counters + ep::warp_id() * kCounters;
+    char* slots = my.area + job.target + ep::warp_id() * job.stride;
+    return {slots, size_t(job.bytes), int(job.slots), counters + kArrived, counters + kCredits};
+}
+
+// Uses a slot in the moment it has the credit for it.
+EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t round, int peer) {
+    const uint64_t slots = pipe.num_slots;
+    while (round >= slots && ep::ld_acquire_sys_u64(pipe.credits) < round - slots + 1) {
+    }
+    ep::put_warp(pipe.slots + round % slots * pipe.slot_bytes, source, pipe.slot_bytes, peer);
+    __syncwarp();
+    if (ep::lane_id() == 0) ep::signal_add(pipe.arrived, 1, peer);
+    return true;
+}
+
+// Takes its time, and notes how many rounds the sender is ahead.
+EP_DEVICE bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, int peer, int64_t delay,
+                            uint64_t* ahead) {
+    while (ep::ld_acquire_sys_u64(pipe.arrived) < round + 1) {
+    }
+    let_others_run(delay);
+    __syncwarp();
+    if (ep::lane_id() == 0) {
+        const uint64_t lead = ep::ld_acquire_sys_u64(pipe.arrived) - round;
+        if (lead > *ahead) *ahead = lead;
+    }
+    ep::copy_bytes<1>(target, pipe.slots + round % pipe.num_slots * pipe.slot_bytes, pipe.slot_bytes, ep::lane_id(),
+                      ep::kWarpSize);
+    __syncwarp();
+    if (ep::lane_id() == 0) ep::signal_add(pipe.credits, 1, peer);
+    return true;
+}
+
+EP_DEVICE void run_pipes(const Job& job, const Memory& my, bool sends) {
+    const int unit = ep::warp_id();
+    if (unit >= job.units) return;
+    const ep::Pipe pipe = pipe_of(job, my);
+    bool ok = true;
+    for (int64_t round = 0; round < job.steps && ok; ++round) {
+        const int64_t at = (unit * job.steps + round) * job.bytes;
+        const char* source = my.source + at;
+        char* target = my.seen + at;
+        if (sends) {
+            ok = job.own_send ? eager_send(pipe, source, round, int(job.to))
+                              : ep::pipe_send_warp(pipe, source, round, int(job.to));
+        } else {
+            ok = job.own_receive
+                     ? slow_receive(pipe, target, round, int(job.from), job.delay, &my.noted[kNotes * unit + 2])
+                     : ep::pipe_receive_warp(pipe, target, round, int(job.from));
+        }
+    }
+    if (ep::lane_id() == 0 && !ok) my.noted[kNotes * unit + (sends ? 0 : 1)] = 1;
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* area, const char* source, uint64_t* counters, char* seen,
+                                   uint64_t* noted, const int64_t* numbers) {
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Memory my = {area, source, counters, seen, noted};
+    const bool sends = blockIdx.x == 0;
+    if ((sends ? job.to : job.from) < 0) return;
+    if (task == 5) {
+        run_pipes(job, my, sends);
+    } else if (task == 2) {
+        sends ? grader_sends(job, my) : learner_waits(job, my);
+    } else {
+        sends ? learner_sends(task, job, my) : grader_receives(job, my);
+    }
+}

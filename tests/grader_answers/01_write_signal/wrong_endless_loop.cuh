@@ -1,0 +1,6 @@
+// Looks at the signal once, then spins on its own copy: nothing outside can end it.
+// EXERCISE-BEGIN 2
+const uint64_t seen = ld_acquire_sys_u64(signal);
+while (seen < expected) asm volatile("");
+return true;
+// EXERCISE-END 2

@@ -1,0 +1,26 @@
+"""Makes a submission from an answer file: the solution, with the regions that the answer gives in place of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ep_lib.workshop.exercises import Exercise
+
+FOLDER = Path(__file__).parent
+_REGION = re.compile(r"^ *// EXERCISE-BEGIN (\w+)\n(.*?)^ *// EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
+
+
+def submission(exercise: Exercise, answer: str, folder: Path) -> Path:
+    """Writes the pieces of answer file ``answer`` into ``folder`` and returns it."""
+    regions = dict(_REGION.findall((FOLDER / exercise.name / f"{answer}.cuh").read_text("utf-8")))
+    top = regions.pop("top", "")
+    for piece in exercise.pieces:
+        text = (exercise.solution_dir / piece).read_text("utf-8")
+        text = _REGION.sub(lambda match: regions.pop(match[1], match[2]), text)
+        last_include = text.rindex("#include")
+        at = text.index("\n", last_include) + 1
+        (folder / piece).parent.mkdir(parents=True, exist_ok=True)
+        (folder / piece).write_text(text[:at] + top + text[at:], "utf-8")
+    assert not regions, f"{answer} has regions that the solution lacks: {list(regions)}"
+    return folder

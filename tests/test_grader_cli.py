@@ -1,0 +1,107 @@
+"""``ep-lib grade`` and ``workshop.check``: exit codes, JSON, CSV, and what a person reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from grader_answers import submission
+
+from ep_lib import workshop
+from ep_lib.cli import main
+from ep_lib.errors import GradingError
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.grade_cli import as_text
+from ep_lib.workshop.grader import Grade, TaskGrade, grade
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+
+EXERCISE = find("01")
+TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message"}
+KEYS = {"schema", "exercise", "mine", "points", "of", "full", "seconds", "problem", "tasks"}
+
+
+def test_json_of_an_unfinished_exercise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade", "01", "--mine", str(EXERCISE.exercise_dir), "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert set(record) == KEYS
+    assert (record["schema"], record["exercise"], record["points"], record["full"]) == (1, EXERCISE.name, 0, False)
+    assert record["of"] == EXERCISE.points == sum(each["of"] for each in record["tasks"])
+    assert all(set(each) == TASK_KEYS for each in record["tasks"])
+
+
+def test_full_marks_end_with_0_and_several_submissions_with_the_worst(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["grade", "1", "--mine", str(EXERCISE.solution_dir)]) == 0
+    assert "12 of 12 points" in capsys.readouterr().out
+    shutil.copytree(EXERCISE.exercise_dir, tmp_path / "ada" / "one_folder_too_many")
+    shutil.copytree(EXERCISE.exercise_dir, tmp_path / "bob")
+    (tmp_path / "eve").mkdir()
+    assert main(["grade", "01", "--all", str(tmp_path), "--csv"]) == 2  # eve handed in nothing
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [Path(row["submission"]).relative_to(tmp_path).parts[0] for row in rows] == ["ada", "bob", "eve"]
+    assert [row["points"] for row in rows] == ["0", "0", ""]
+    assert "no file ep/write_signal.cuh" in rows[2]["problem"]
+    args = ["grade", "01", "--mine", str(tmp_path / "bob"), "--mine", str(tmp_path / "eve"), "--json"]
+    assert main(args) == 2
+    assert [set(each) >= {"schema", "exercise", "mine"} for each in json.loads(capsys.readouterr().out)] == [True] * 2
+
+
+@pytest.mark.parametrize("arguments", [["77"], ["01", "--mine", "/no/such/folder"], ["01", "--all", "/no/such/folder"]])
+def test_what_the_grader_cannot_do_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("ep-lib grade: no ")
+
+
+def test_without_an_exercise_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade"]) == 0
+    assert "01_write_signal: Write, then signal\n" in capsys.readouterr().out
+
+
+def test_a_compile_error_names_the_learners_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grade", "01", "--mine", str(submission(EXERCISE, "wrong_syntax", tmp_path))]) == 1
+    text = capsys.readouterr().out
+    assert "Nothing could be graded" in text
+    assert "ep/write_signal.cuh:" in text
+
+
+def test_a_piece_that_is_too_large_or_no_file_is_refused(tmp_path: Path) -> None:
+    piece = tmp_path / EXERCISE.pieces[0]
+    piece.parent.mkdir()
+    piece.write_bytes(b"/" * (2 << 20))
+    with pytest.raises(GradingError, match="2097152 bytes"):
+        grade("01", tmp_path)
+    piece.unlink()
+    piece.mkdir()
+    with pytest.raises(GradingError, match="no file"):
+        grade("01", tmp_path)
+
+
+def test_bytes_that_are_no_text_are_a_wrong_answer_not_a_crash(tmp_path: Path) -> None:
+    piece = tmp_path / EXERCISE.pieces[0]
+    piece.parent.mkdir()
+    piece.write_bytes(b'\xff\x00\xfe#include "\x80"\n')
+    result = grade("01", tmp_path)
+    assert result.points == 0
+    assert result.problem
+
+
+def test_the_public_check_prints_and_tells(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert workshop.check("01", f"solutions/{EXERCISE.name}")
+    assert "12 of 12 points" in capsys.readouterr().out
+    result = workshop.check("01", submission(EXERCISE, "wrong_sets_the_signal", tmp_path))
+    assert not result
+    assert repr(result) == "<Grade 01_write_signal: 10 of 12 points>"
+    text = capsys.readouterr().out
+    assert "--  task 1" in text
+    assert "the signal was set to 1 instead of growing by it" in text
+
+
+def test_what_the_learners_code_prints_cannot_steer_the_terminal() -> None:
+    tasks = tuple(TaskGrade(task, False, "b", "\x1b[2J gone") for task in EXERCISE.tasks)
+    assert "\x1b" not in as_text(Grade(EXERCISE, Path("x"), tasks, 1.0, output="\x1b]0;title\x07\x00"))
