@@ -1,0 +1,136 @@
+"""A table of CUDA expressions and what Python says about them: one kernel computes all expressions for all inputs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ep_lib
+
+
+@dataclass(frozen=True)
+class Row:
+    """``expression`` in the variables a, b, c; ``expected(a, b, c)``; ``ulps`` of float32 or float64 it may be off."""
+
+    expression: str
+    expected: Callable[..., float]
+    ulps: int = 0
+
+    def __str__(self) -> str:
+        return self.expression
+
+
+@dataclass
+class Table:
+    """Rows over the same inputs. ``c_type`` is that of a, b and c, ``out_type`` that of every result."""
+
+    c_type: str
+    out_type: str
+    inputs: Sequence[np.ndarray[Any, Any]]
+    rows: list[Row]
+    prelude: str = ""
+    _results: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def source(self) -> str:
+        stores = "\n".join(f"    out[{i} * n + at] = ({self.out_type})({row});" for i, row in enumerate(self.rows))
+        return f"""{self.prelude}
+extern "C" __global__ void table(const {self.c_type}* as, const {self.c_type}* bs, const {self.c_type}* cs,
+                                 {self.out_type}* out, int n) {{
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    const {self.c_type} a = as[at], b = bs[at], c = cs[at];
+{stores}
+}}
+"""
+
+    def kernel(self) -> ep_lib.Kernel:
+        return ep_lib.Kernel.from_source(self.source(), "table", filename="table.cu")
+
+    def results(self, spmd: Callable[..., list[Any]], backend: str) -> np.ndarray[Any, Any]:
+        """All results as an array (row, input); computed once a backend."""
+        if backend not in self._results:
+            kernel, inputs = self.kernel(), [np.ascontiguousarray(x) for x in self.inputs]
+            shape = (len(self.rows), inputs[0].size)
+            dtype = {"long long": np.int64, "double": np.float64, "float": np.float32}[self.out_type]
+
+            def main(rank: ep_lib.Rank) -> np.ndarray[Any, Any]:
+                out = rank.to_device(np.zeros(shape, dtype))
+                kernel.launch(rank, -(-shape[1] // 64), 64, *map(rank.to_device, inputs), out, shape[1])
+                return rank.to_host(out).copy()
+
+            self._results[backend] = spmd(main, 1)[0]
+        return self._results[backend]
+
+    def check(self, index: int, results: np.ndarray[Any, Any]) -> None:
+        """Compares one row of ``results``. Fails naming the first input that differs."""
+        row = self.rows[index]
+        for values, result in zip(zip(*self.inputs, strict=True), results[index], strict=True):
+            a, b, c = (v.item() for v in values)
+            expected = row.expected(a, b, c)
+            if not same(expected, result.item(), row.ulps, self.out_type):
+                raise AssertionError(
+                    f"{row.expression} with a={a!r}, b={b!r}, c={c!r}: {result.item()!r}, not {expected!r}"
+                )
+
+
+def every_row(tables: dict[str, Table]) -> list[Any]:
+    """Parameters (table, row) for pytest, named by their expressions."""
+    return [
+        pytest.param(name, index, id=str(row)) for name, table in tables.items() for index, row in enumerate(table.rows)
+    ]
+
+
+def same(expected: float, got: float, ulps: int, out_type: str) -> bool:
+    if expected != expected or got != got:
+        return expected != expected and got != got
+    if out_type == "long long":
+        return int(expected) == int(got)
+    if expected == got:
+        return ulps > 0 or np.signbit(expected) == np.signbit(got)
+    if not np.isfinite(expected) or not np.isfinite(got):
+        return False
+    spacing = np.spacing(np.float32(expected)) if out_type == "float" else np.spacing(expected)
+    return abs(expected - got) <= ulps * abs(float(spacing))
+
+
+def s32(x: int) -> int:
+    """The 32 low bits as a signed number."""
+    return (int(x) + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def u32(x: int) -> int:
+    return int(x) % (1 << 32)
+
+
+def s64(x: int) -> int:
+    return (int(x) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def u64(x: int) -> int:
+    return int(x) % (1 << 64)
+
+
+def f32(x: float) -> float:
+    """x rounded to float32 and back."""
+    with np.errstate(all="ignore"):
+        return float(np.float32(x))
+
+
+def bits_of(x: float) -> int:
+    return int(struct.unpack("<i", struct.pack("<f", x))[0])
+
+
+def lanes(x: int, size: int, signed: bool) -> list[int]:
+    """The lanes of a 32-bit word, lowest first; ``size`` in bytes."""
+    kind = {(1, True): "i1", (1, False): "u1", (2, True): "<i2", (2, False): "<u2"}[size, signed]
+    return [int(v) for v in np.frombuffer(struct.pack("<I", u32(x)), kind)]
+
+
+def word(values: Sequence[int], size: int) -> int:
+    """Lanes, cut to ``size`` bytes each, as a 32-bit word."""
+    return sum((int(v) % (1 << 8 * size)) << (8 * size * i) for i, v in enumerate(values))
