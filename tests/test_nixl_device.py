@@ -141,7 +141,7 @@ def test_put_atomic_add_and_status(spmd: Spmd, level: int) -> None:
     assert found == reachable
 
 
-BAD_PUTS = [
+BAD_PUTS: list[tuple[dict[str, int], str]] = [
     ({"size": 101}, "only 150 bytes"),  # beyond the source
     ({"src_offset": 151, "size": 0}, "only 150 bytes"),
     ({"dst_offset": 101}, "only 200 bytes"),  # beyond the target
@@ -151,29 +151,36 @@ BAD_PUTS = [
     ({"local": 0}, "no handle of that kind"),
     ({"remote": 0}, "no handle of that kind"),
 ]
+BAD_COUNTERS: list[tuple[dict[str, int], str]] = [
+    ({"counter_offset": 4}, "multiple of 8"),
+    ({"counter_offset": 16}, "only 16 bytes"),
+    ({"counter_offset": 2**64 - 8}, "only 16 bytes"),
+    ({"counter_index": 3}, "entry 3 does not exist"),
+]
 
 
-@pytest.mark.parametrize(("change", "message"), BAD_PUTS)
+def puts(rank: Rank, level: int, changes: list[dict[str, int]]) -> list[Any]:
+    return [put(rank, level, **change) for change in changes]
+
+
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_bad_put_moves_nothing_and_is_reported(spmd: Spmd, level: int, change: dict[str, int], message: str) -> None:
-    def main(rank: Rank) -> Any:
-        return put(rank, level, **change)
+def test_a_bad_put_moves_nothing_and_is_reported(spmd: Spmd, level: int) -> None:
+    senders, receivers = spmd(puts, 2, level, [change for change, _ in BAD_PUTS])
+    for (change, message), sent, received in zip(BAD_PUTS, senders, receivers, strict=True):
+        _, _, statuses, failure, *_ = sent
+        second, counter, *_ = received
+        assert message in failure, change
+        assert statuses.tolist()[:2] == [INVALID, INVALID], change
+        assert not second.any(), change
+        assert not counter.any(), f"{change}: no signal announces data that was refused"
 
-    (_, _, statuses, failure, *_), (second, counter, *_) = spmd(main, 2)
-    assert message in failure
-    assert statuses.tolist()[:2] == [INVALID, INVALID]
-    assert not second.any()
-    assert not counter.any(), "no signal announces data that was refused"
 
-
-@pytest.mark.parametrize("offset", [4, 16, 2**64 - 8])
-def test_a_counter_outside_or_misaligned_is_refused(spmd: Spmd, offset: int) -> None:
-    def main(rank: Rank) -> Any:
-        return put(rank, 1, counter_offset=offset)
-
-    (_, _, statuses, failure, *_), (_, counter, *_) = spmd(main, 2)
-    assert "refused" in failure and statuses.tolist()[2] == INVALID
-    assert not counter.any()
+def test_a_counter_outside_or_misaligned_is_refused(spmd: Spmd) -> None:
+    senders, receivers = spmd(puts, 2, 1, [change for change, _ in BAD_COUNTERS])
+    for (change, message), sent, received in zip(BAD_COUNTERS, senders, receivers, strict=True):
+        assert "refused" in sent[3] and message in sent[3], change
+        assert sent[2].tolist() == [IN_PROG, SUCCESS, INVALID], change
+        assert not received[1].any(), change
 
 
 def refused_then_waited_for(rank: Rank) -> None:
