@@ -8,6 +8,9 @@ these counts. ``--json`` prints one object for one submission, a list for severa
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
                 "failed_behaviour": null, "message": null}, ...]}
 
+The files run in a process with limits on time, memory, processes and output, which keeps mistakes away from the machine
+and from the points. It is no security boundary: grade the files of strangers in a container or a virtual machine.
+
 A submission that could not be read at all gives {"schema", "exercise", "mine", "error": "..."} in a list.
 """
 
@@ -78,19 +81,24 @@ def as_text(result: Grade) -> str:
     lines = [f"Exercise {result.exercise.name}: {result.exercise.title}", ""]
     for each in result.tasks:
         mark = "ok  " if each.passed else "--  "
-        lines.append(f"{mark}task {each.task.number}  {each.points} of {each.task.points}  {each.task.title}")
+        points = "" if result.public else f"{each.points} of {each.task.points}  "
+        lines.append(f"{mark}task {each.task.number}  {points}{each.task.title}")
         if not each.passed and not result.problem:
             if not each.unfinished:
-                lines.append(f"      not so: {each.behaviour}")
+                lines.append(f"      should hold: {each.behaviour}")
             lines += [f"      {line}" for line in each.message.splitlines()]
     if result.problem:
         lines += ["", "Nothing could be graded:", result.problem]
     if result.output and not result.full:
         lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
-    lines += [
-        "",
-        f"{result.points} of {result.exercise.points} points ({result.seconds:.1f} s, files in {result.mine})",
-    ]
+    where = f"({result.seconds:.1f} s, files in {result.mine})"
+    if result.public:
+        done = sum(each.passed for each in result.tasks)
+        number = result.exercise.name.split("_", 1)[0]
+        lines += ["", f"{done} of {len(result.tasks)} tasks pass the public checks {where}"]
+        lines += [f"`ep-lib grade {number}` runs all the tests and gives points."] if result.full else []
+    else:
+        lines += ["", f"{result.points} of {result.exercise.points} points {where}"]
     return _printable("\n".join(lines)) + "\n"
 
 

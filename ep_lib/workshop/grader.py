@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
@@ -24,6 +25,7 @@ from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpac
 
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
+_COMPILER_SETTINGS = ("EP_LIB_CXX", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")  # for the child too
 _STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 
 
@@ -56,6 +58,7 @@ class Grade:
     seconds: float
     problem: str = ""  # why nothing could run at all: a compile error, for instance
     output: str = ""  # what the learner's code printed, bounded
+    public: bool = False  # only the notebook's checks ran
 
     @property
     def points(self) -> int:
@@ -138,7 +141,9 @@ def grade(
         _copy_pieces(exercise, folder, work / "mine")
         (work / "cwd").mkdir()
         _prepare_cache(exercise, tests, work / "cache")
-        with Sandbox(work / "mine", limits, work / "cwd", {"EP_LIB_CACHE_DIR": str(work / "cache")}) as sandbox:
+        environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
+        environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
+        with Sandbox(work / "mine", limits, work / "cwd", environment) as sandbox:
             problem = _compile(sandbox, tests, limits, work)
             tasks = []
             for task in exercise.tasks:
@@ -150,7 +155,7 @@ def grade(
                     _grade_task(task, [t for t in tests.behaviours if t.task == task.number], sandbox, limits, work)
                 )
             output = sandbox.output.decode(errors="replace")
-    return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output)
+    return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output, public)
 
 
 def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:

@@ -400,19 +400,17 @@ BEHAVIOURS = (
 )
 
 
-def _few(*made: Callable[[Rng], Case]) -> Callable[[Rng], Iterator[Case]]:
-    return lambda rng: (make(rng) for make in made)
+def _one(made: Callable[[Rng], Case]) -> Callable[[Rng], Iterator[Case]]:
+    return lambda rng: iter([made(rng)])
 
 
 PUBLIC = (
-    Behaviour(1, "64 bytes arrive, and the signal grows by 1", _few(lambda rng: _message_case(1, rng, 1, Job()))),
-    Behaviour(
-        1,
-        "20,000 bytes are there when the signal arrives",
-        _few(*(lambda rng, s=s: _message_case(1, rng, s, Job(bytes=20000)) for s in range(4))),
-    ),
-    Behaviour(2, "three signals, each after its data", _few(lambda rng: _wait_case(rng, 1, Job(steps=3, delay=20)))),
-    Behaviour(3, "64 bytes arrive, and the signal grows by 1", _few(lambda rng: _message_case(3, rng, 1, Job()))),
-    Behaviour(4, "three writes come with one signal", _few(lambda rng: _message_case(4, rng, 1, Job(steps=3)))),
-    Behaviour(5, "five rounds go through two slots", _few(lambda rng: _pipe_case(rng, 1, Job(slots=2, steps=5)))),
+    Behaviour(1, "64 bytes arrive, and the signal grows by 1", _one(lambda rng: _message_case(1, rng, 1, Job()))),
+    Behaviour(1, "the data is there when the signal arrives", _order(1, 10)),
+    Behaviour(2, "three signals, each after its data", _one(lambda rng: _wait_case(rng, 1, Job(steps=3, delay=20)))),
+    Behaviour(3, "64 bytes arrive, and the signal grows by 1", _one(lambda rng: _message_case(3, rng, 1, Job()))),
+    Behaviour(3, "the data of all lanes is there when the signal arrives", _order(3, 10)),
+    Behaviour(4, "three writes come with one signal", _one(lambda rng: _message_case(4, rng, 1, Job(steps=3)))),
+    Behaviour(5, "two rounds go through two slots", _one(lambda rng: _pipe_case(rng, 1, Job(slots=2, steps=2)))),
+    Behaviour(5, "five rounds go through two slots", _one(lambda rng: _pipe_case(rng, 1, Job(slots=2, steps=5)))),
 )
