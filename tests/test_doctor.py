@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -101,9 +102,9 @@ def test_a_report_without_a_compiler_exits_with_1(
 def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error: str) -> None:
     # A stand-in for Python: it takes "-m ep_lib.workshop.probes NAME" and does something terrible.
     stand_in = tmp_path / "stand-in"
-    stand_in.write_text(f"#!{sys.executable}\n{program}\n")
+    stand_in.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(program)}\n")
     stand_in.chmod(0o755)
-    tried = trials.probe([str(stand_in)], "torch", limit_s=1.0)
+    tried = trials.probe([str(stand_in)], "torch", limit_s=1.0 if "sleep" in program else 60.0)
     assert error in tried.error and tried.facts == {}
 
 
