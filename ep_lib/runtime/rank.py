@@ -83,7 +83,7 @@ class Rank:
         return self._backend.all_gather(obj)
 
     def _raise_fault_record(self) -> None:
-        record = self._backend.heap_array(0, (RESERVED,), np.uint8)
+        record = self._backend.heap_array(0, (device_state.FAULT_BYTES,), np.uint8)
         fault = device_state.decode_fault(_to_numpy(record).tobytes())
         if fault is not None:
             record[:] = 0
