@@ -1,0 +1,96 @@
+// Shuffles, votes, match and reductions, with whole warps and with parts of them.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+constexpr unsigned kFull = 0xffffffffu;
+
+template <typename T>
+__device__ void all_shuffles(unsigned mask, T value, int arg, int width, T* out, int i, int n) {
+    out[i] = __shfl_sync(mask, value, arg, width);
+    out[n + i] = __shfl_up_sync(mask, value, arg, width);
+    out[2 * n + i] = __shfl_down_sync(mask, value, arg, width);
+    out[3 * n + i] = __shfl_xor_sync(mask, value, arg, width);
+}
+
+template <typename T>
+__global__ void shuffles(const T* in, T* out, int arg, int width) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    all_shuffles(kFull, in[i], arg, width, out, i, n);
+}
+
+// Two parts of a warp take different branches and shuffle among themselves, at the same time.
+template <typename T>
+__global__ void divergent_shuffles(const T* in, T* out, int arg) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    if (threadIdx.x % 32 < 16)
+        all_shuffles(0x0000ffffu, in[i], arg, 16, out, i, n);
+    else
+        all_shuffles(0xffff0000u, in[i], arg, 16, out, i, n);
+}
+
+// `own`: every lane's mask, which all lanes of that mask share; lanes with mask 0 stay away.
+extern "C" __global__ void votes(const unsigned* own, const int* predicate, int* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    const unsigned mask = own[i];
+    if (mask == 0) return;
+    const int p = predicate[i];
+    out[i] = __any_sync(mask, p);
+    out[n + i] = __all_sync(mask, p);
+    out[2 * n + i] = static_cast<int>(__ballot_sync(mask, p));
+    __syncwarp(mask);
+    out[3 * n + i] = static_cast<int>(__reduce_add_sync(mask, static_cast<unsigned>(p)));
+    out[4 * n + i] = __reduce_min_sync(mask, p);
+    out[5 * n + i] = __reduce_max_sync(mask, p);
+    out[6 * n + i] = static_cast<int>(__reduce_min_sync(mask, static_cast<unsigned>(p)));
+    out[7 * n + i] = static_cast<int>(__reduce_max_sync(mask, static_cast<unsigned>(p)));
+    out[8 * n + i] = static_cast<int>(__reduce_and_sync(mask, static_cast<unsigned>(p)));
+    out[9 * n + i] = static_cast<int>(__reduce_or_sync(mask, static_cast<unsigned>(p)));
+    out[10 * n + i] = static_cast<int>(__reduce_xor_sync(mask, static_cast<unsigned>(p)));
+    out[11 * n + i] = __reduce_add_sync(mask, p);
+}
+
+template <typename T>
+__global__ void matches(const unsigned* own, const T* value, unsigned* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    const unsigned mask = own[i];
+    if (mask == 0) return;
+    int all = -1;
+    out[i] = __match_any_sync(mask, value[i]);
+    out[n + i] = __match_all_sync(mask, value[i], &all);
+    out[2 * n + i] = static_cast<unsigned>(all);
+}
+
+// Lanes leave a loop one by one; who is left counts the others.
+extern "C" __global__ void shrinking(int* out) {
+    const int lane = threadIdx.x % 32;
+    unsigned mask = kFull;
+    int sum = 0;
+    for (int round = 0; round <= lane; round++) {
+        mask = __ballot_sync(mask, round < lane);
+        if (round < lane) sum += __popc(mask);
+    }
+    out[threadIdx.x] = sum;
+}
+
+extern "C" __global__ void block_votes(const int* predicate, int* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    out[i] = __syncthreads_count(predicate[i]);
+    out[n + i] = __syncthreads_and(predicate[i]) != 0;
+    out[2 * n + i] = __syncthreads_or(predicate[i]) != 0;
+}
+
+// The usual tree: warp sums by shuffles, then one warp over the warps' sums.
+template <typename T>
+__global__ void block_sum(const T* in, T* out) {
+    __shared__ T sums[32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    T value = in[blockIdx.x * blockDim.x + threadIdx.x];
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFull, value, offset);
+    if (lane == 0) sums[warp] = value;
+    __syncthreads();
+    if (warp == 0) {
+        value = lane < static_cast<int>(blockDim.x) / 32 ? sums[lane] : T(0);
+        for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(kFull, value, offset);
+        if (lane == 0) out[blockIdx.x] = value;
+    }
+}

@@ -1,0 +1,160 @@
+"""Warp and block functions: shuffles of every type and width, divergent masks, votes, match, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ep_lib
+
+FILE = Path(__file__).parent / "kernels" / "warp.cu"
+RNG = np.random.default_rng(4)
+BLOCKS, THREADS = 2, 64
+N = BLOCKS * THREADS
+Spmd = Callable[..., list[Any]]
+
+TYPES = {
+    "int": np.int32,
+    "unsigned": np.uint32,
+    "long": np.int64,
+    "unsigned long": np.uint64,
+    "long long": np.int64,
+    "unsigned long long": np.uint64,
+    "float": np.float32,
+    "double": np.float64,
+    "__half": np.uint16,
+    "__half2": np.uint32,
+    "__nv_bfloat16": np.uint16,
+    "__nv_bfloat162": np.uint32,
+}
+
+
+def run(spmd: Spmd, name: str, out: tuple[Any, Any], *args: Any, blocks: int = BLOCKS, threads: int = THREADS) -> Any:
+    """Launches a kernel; its output, of shape and dtype ``out``, takes the place of ``...`` among the arguments."""
+    kernel = ep_lib.Kernel.from_file(FILE, name)
+
+    def main(rank: ep_lib.Rank) -> Any:
+        result = rank.to_device(np.zeros(*out))
+        passed = [result if a is ... else rank.to_device(a) if isinstance(a, np.ndarray) else a for a in args]
+        kernel.launch(rank, blocks, threads, *passed)
+        return rank.to_host(result).copy()
+
+    return spmd(main, 1)[0]
+
+
+def values(dtype: Any) -> np.ndarray[Any, Any]:
+    """N different values of a type, as raw bits where the type is NumPy's only by size."""
+    if np.issubdtype(dtype, np.floating):
+        return RNG.standard_normal(N).astype(dtype)
+    limits = np.iinfo(dtype)
+    return RNG.integers(limits.min, limits.max, N, dtype=dtype, endpoint=True)
+
+
+def source_lanes(operation: str, arg: int, width: int) -> np.ndarray[Any, Any]:
+    """For each lane of a warp, the lane whose value a shuffle gives it."""
+    lane = np.arange(32)
+    first = lane // width * width
+    last = first + width - 1
+    if operation == "idx":
+        return first + arg % width
+    source = {"up": lane - arg, "down": lane + arg, "xor": lane ^ arg}[operation]
+    outside = source < first if operation == "up" else source > last
+    return np.where(outside, lane, source)
+
+
+def shuffled(x: np.ndarray[Any, Any], arg: int, width: int) -> np.ndarray[Any, Any]:
+    warps = x.reshape(-1, 32)
+    return np.stack([warps[:, source_lanes(op, arg, width)].ravel() for op in ("idx", "up", "down", "xor")])
+
+
+@pytest.mark.parametrize("c_type", TYPES)
+def test_shuffles_of_every_type(spmd: Spmd, c_type: str) -> None:
+    x = values(TYPES[c_type])
+    got = run(spmd, f"shuffles<{c_type}>", ((4, N), x.dtype), x, ..., 5, 32)
+    np.testing.assert_array_equal(got, shuffled(x, 5, 32))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
+def test_shuffles_of_every_width(spmd: Spmd, width: int) -> None:
+    x = values(np.int32)
+    for arg in (0, 1, 3, 9, 16, 31):
+        got = run(spmd, "shuffles<int>", ((4, N), x.dtype), x, ..., arg, width)
+        np.testing.assert_array_equal(got, shuffled(x, arg, width), err_msg=f"argument {arg}")
+
+
+@pytest.mark.parametrize("arg", [0, 1, 7, 15])
+def test_two_halves_of_a_warp_shuffle_apart(spmd: Spmd, arg: int) -> None:
+    x = values(np.float64)
+    got = run(spmd, "divergent_shuffles<double>", ((4, N), x.dtype), x, ..., arg)
+    np.testing.assert_array_equal(got, shuffled(x, arg, 16))
+
+
+def masks() -> np.ndarray[Any, Any]:
+    """Every lane's mask: each warp is cut into random parts, of which one may stay away."""
+    out = np.zeros((N // 32, 32), np.uint32)
+    for warp in out:
+        part = RNG.integers(0, RNG.integers(1, 6), 32)
+        for p in np.unique(part):
+            if p != 3:
+                warp[part == p] = sum(1 << int(lane) for lane in np.nonzero(part == p)[0])
+    return out.ravel()
+
+
+def members(own: np.ndarray[Any, Any], i: int) -> list[int]:
+    """The threads that share thread i's mask."""
+    first = i // 32 * 32
+    return [first + lane for lane in range(32) if int(own[i]) >> lane & 1]
+
+
+@pytest.mark.parametrize("kind", ["flags", "numbers"])
+def test_votes_and_reductions_in_parts_of_a_warp(spmd: Spmd, kind: str) -> None:
+    own = masks()
+    p = RNG.integers(0, 2, N).astype(np.int32) if kind == "flags" else values(np.int32)
+    got = run(spmd, "votes", ((12, N), np.int32), own, p, ...)
+    for i in np.nonzero(own)[0]:
+        lanes = members(own, i)
+        here = [int(p[j]) for j in lanes]
+        unsigned = [v % (1 << 32) for v in here]
+        ballot = sum((p[j] != 0) << (j % 32) for j in lanes)
+        expected = [any(here), all(here), ballot, sum(here), min(here), max(here), min(unsigned), max(unsigned)]
+        expected += [reduce(f, unsigned) for f in (int.__and__, int.__or__, int.__xor__)] + [sum(here)]
+        assert [v % (1 << 32) for v in got[:, i].tolist()] == [int(v) % (1 << 32) for v in expected]
+
+
+@pytest.mark.parametrize("c_type", ["int", "unsigned long long", "float", "double"])
+def test_match(spmd: Spmd, c_type: str) -> None:
+    own = masks()
+    few = RNG.integers(0, 3, N).astype(TYPES[c_type]) * TYPES[c_type](1.0 if c_type in ("float", "double") else 7)
+    few[:32] = 1  # one warp in which all are equal
+    got = run(spmd, f"matches<{c_type}>", ((3, N), np.uint32), own, few, ...)
+    for i in np.nonzero(own)[0]:
+        lanes = members(own, i)
+        equal = sum(1 << (j % 32) for j in lanes if few[j] == few[i])
+        everyone = len({few[j] for j in lanes}) == 1
+        assert got[:, i].tolist() == [equal, int(own[i]) if everyone else 0, int(everyone)]
+
+
+def test_lanes_that_leave_a_loop_leave_the_votes(spmd: Spmd) -> None:
+    got = run(spmd, "shrinking", (32, np.int32), ..., blocks=1, threads=32)
+    assert got.tolist() == [sum(31 - r for r in range(lane)) for lane in range(32)]
+
+
+@pytest.mark.parametrize("likely", [0.0, 0.5, 1.0])
+def test_block_votes(spmd: Spmd, likely: float) -> None:
+    p = (RNG.random(N) < likely).astype(np.int32) * 5
+    got = run(spmd, "block_votes", ((3, N), np.int32), p, ...)
+    blocks = (p != 0).reshape(BLOCKS, THREADS)
+    expected = [blocks.sum(1), blocks.all(1), blocks.any(1)]
+    np.testing.assert_array_equal(got, np.stack([np.repeat(e, THREADS) for e in expected]))
+
+
+@pytest.mark.parametrize("c_type", ["int", "long long", "float", "double"])
+def test_block_sums_by_shuffles_and_shared_memory(spmd: Spmd, c_type: str) -> None:
+    x = RNG.integers(0, 1000, (3, 256)).astype(TYPES[c_type])
+    got = run(spmd, f"block_sum<{c_type}>", (3, x.dtype), x, ..., blocks=3, threads=256)
+    np.testing.assert_array_equal(got, x.sum(1))
