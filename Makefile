@@ -29,7 +29,8 @@ comma := ,
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --constraint .ci/constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
-CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks \
+# Wrong answers that the grader is tested with stay as people write them.
+CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -path tests/grader_answers -prune -o \
 	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
 
 # A stamp a set of packages, remade when what should be installed changes. The first one holds the path of the checkout:
