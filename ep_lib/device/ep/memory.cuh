@@ -4,12 +4,12 @@
 //
 //     ld_{relaxed,acquire}_{gpu,sys}_{u32,u64}(address) -> value
 //     st_{relaxed,release}_{gpu,sys}_{u32,u64}(address, value)
-//     red_add_{relaxed,release}_{gpu,sys}_{u32,u64}(address, value)                    adds, returns nothing: cheaper
+//     red_add_{relaxed,release}_{gpu,sys}_{u32,u64}(address, value)        adds, returns nothing: cheaper
 //     atom_add_{relaxed,acquire,release,acq_rel}_{gpu,sys}_{u32,u64}(address, value) -> old value
-//     atom_exch_..., atom_cas_...(address, compare, value) -> old value                as above
-//     ld_volatile_{u32,u64}, st_volatile_{u32,u64}                                     neither tearing nor caching, no
-//     order fence_sys(), fence_gpu()                                                         acquire-release fences
-//     ld_nc_v4, ld_na_v4, st_na_v4                                                     16 bytes of bulk data, see below
+//     atom_exch_..., atom_cas_...(address, compare, value) -> old value    as above
+//     ld_volatile_{u32,u64}, st_volatile_{u32,u64}                         neither tearing nor caching, no order
+//     fence_sys(), fence_gpu()                                             acquire-release fences
+//     ld_nc_v4, ld_na_v4, st_na_v4                                         16 bytes of bulk data, see below
 //     globaltimer_ns(), clock_cycles(), sleep_ns(ns)
 //
 // Orderings. `relaxed` is atomic and coherent, but orders nothing else. `release` publishes: whoever sees the value by
