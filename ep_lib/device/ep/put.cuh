@@ -1,7 +1,6 @@
 // Copies from this rank's memory into a peer's symmetric heap, by one thread, one warp or one block.
 //
-//     ep::put_warp(dst_mine, src, bytes, peer);     // dst_mine: where *my* copy of the target lies; the peer's is
-//     written
+//     ep::put_warp(dst_mine, src, bytes, peer);     // dst_mine: my own copy of the target; the peer's is written
 //
 // A put only stores. It neither synchronises its threads nor orders its stores; that is the signal's job, and the rules
 // stand in <ep/signal.cuh>. It has finished with `src` when all calling threads are past it (__syncwarp,

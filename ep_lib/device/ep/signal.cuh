@@ -5,7 +5,7 @@
 //
 //   who wrote        between data and signal    why it is enough
 //   this thread      nothing                    program order; the release comes after all this thread wrote before
-//   this warp        __syncwarp()               the barrier puts every lane's stores before the signalling lane's release
+//   this warp        __syncwarp()               the barrier puts all lanes' stores before the signalling lane's release
 //   this block       __syncthreads()            the same, for all threads of the block
 //   several blocks   each block signals its own, or counts down an atom_add_acq_rel_gpu and the last one signals
 //
