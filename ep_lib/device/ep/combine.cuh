@@ -25,9 +25,10 @@ EP_DEVICE void stage(const StageArgs& args, const int4* y, int* differs) {
     if (block_has_fault()) return;
     if (!wait_for_all(args.signals, kSignalPulled, args.previous_operation, kPhaseCombine)) return;
 
-    const int64_t stride = static_cast<int64_t>(gridDim.x) * threads_in_block();
-    for (int64_t i = blockIdx.x * threads_in_block() + thread_in_block(); i < args.num_vectors; i += stride) {
-        args.rows[i] = ld_nc_v4(y + i);
+    int4* const rows = args.rows;
+    const int64_t num_vectors = args.num_vectors, stride = static_cast<int64_t>(gridDim.x) * threads_in_block();
+    for (int64_t i = blockIdx.x * threads_in_block() + thread_in_block(); i < num_vectors; i += stride) {
+        st_na_v4(rows + i, ld_nc_v4(y + i));
     }
     if (!is_last_block(args.finished_blocks)) return;
     signal_all(args.signals, kSignalStaged, args.note);
@@ -36,43 +37,49 @@ EP_DEVICE void stage(const StageArgs& args, const int4* y, int* differs) {
     }
 }
 
-// 16 bytes as floats and back; the way back rounds to nearest even.
+// Multiply, round, add, round: a fused multiply-add would round once, and NumPy could not check it bit for bit.
+EP_DEVICE float add_weighted(float sum, float weight, float value) { return __fadd_rn(sum, __fmul_rn(weight, value)); }
+
+// The sums of as many elements of T as 16 bytes hold, in float32. `rounded` rounds them to nearest even.
 template <typename T>
-struct Vector16;
+struct Sums;
 
 template <>
-struct Vector16<float> {
-    static constexpr int kCount = 4;
-    // Multiply, round, add, round: a fused multiply-add would round once, and NumPy could not check it bit for bit.
-    static EP_DEVICE void add(float* sum, int4 v, float weight) {
-        const int words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, __int_as_float(words[i])));
+struct Sums<float> {
+    float sums[4] = {};
+    EP_DEVICE void add(int4 v, float weight) {
+        sums[0] = add_weighted(sums[0], weight, __int_as_float(v.x));
+        sums[1] = add_weighted(sums[1], weight, __int_as_float(v.y));
+        sums[2] = add_weighted(sums[2], weight, __int_as_float(v.z));
+        sums[3] = add_weighted(sums[3], weight, __int_as_float(v.w));
     }
-    static EP_DEVICE int4 round(const float* sum) {
-        return make_int4(__float_as_int(sum[0]), __float_as_int(sum[1]), __float_as_int(sum[2]),
-                         __float_as_int(sum[3]));
+    EP_DEVICE int4 rounded() const {
+        return make_int4(__float_as_int(sums[0]), __float_as_int(sums[1]), __float_as_int(sums[2]),
+                         __float_as_int(sums[3]));
     }
 };
 
 template <>
-struct Vector16<__nv_bfloat16> {
-    static constexpr int kCount = 8;
-    static EP_DEVICE void add(float* sum, int4 v, float weight) {
-        const int words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {  // a bfloat16 is the upper half of a float
-            const float low = __int_as_float(words[i] << 16), high = __int_as_float(words[i] & 0xffff0000);
-            sum[2 * i] = __fadd_rn(sum[2 * i], __fmul_rn(weight, low));
-            sum[2 * i + 1] = __fadd_rn(sum[2 * i + 1], __fmul_rn(weight, high));
-        }
+struct Sums<__nv_bfloat16> {
+    float low[4] = {}, high[4] = {};  // of the two elements in each 32-bit word
+    EP_DEVICE void add(int4 v, float weight) {
+        add_word(0, v.x, weight);
+        add_word(1, v.y, weight);
+        add_word(2, v.z, weight);
+        add_word(3, v.w, weight);
     }
-    static EP_DEVICE int pack(float low, float high) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    EP_DEVICE int4 rounded() const {
+        return make_int4(rounded_word(0), rounded_word(1), rounded_word(2), rounded_word(3));
+    }
+
+  private:
+    EP_DEVICE void add_word(int i, int word, float weight) {  // a bfloat16 is the upper half of a float
+        low[i] = add_weighted(low[i], weight, __int_as_float(word << 16));
+        high[i] = add_weighted(high[i], weight, __int_as_float(word & 0xffff0000));
+    }
+    EP_DEVICE int rounded_word(int i) const {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low[i], high[i]);
         return __bfloat16_as_ushort(pair.x) | static_cast<int>(__bfloat16_as_ushort(pair.y)) << 16;
-    }
-    static EP_DEVICE int4 round(const float* sum) {
-        return make_int4(pack(sum[0], sum[1]), pack(sum[2], sum[3]), pack(sum[4], sum[5]), pack(sum[6], sum[7]));
     }
 };
 
@@ -111,18 +118,18 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int* topk_idx, 
     Place* const places = combine_places + warp_id() * num_ranks();
     if (block_has_fault()) return;
 
-    const int num_warps = gridDim.x * warps_in_block();
+    const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, slot, first_row, args.rows, args.row_vectors);
+        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
         if (topk_weights) {
             for (int p = lane_id(); p < found; p += kWarpSize) {
                 places[p].weight = weight_on(args, places[p].rank, token, topk_idx, topk_weights);
             }
             __syncwarp();
         }
-        int4* const target = out + static_cast<int64_t>(token) * args.row_vectors;
-        for (int first = lane_id(); first < args.row_vectors; first += kCombineVectors * kWarpSize) {
-            float sums[kCombineVectors][Vector16<T>::kCount] = {};
+        int4* const target = out + static_cast<int64_t>(token) * row_vectors;
+        for (int first = lane_id(); first < row_vectors; first += kCombineVectors * kWarpSize) {
+            Sums<T> sums[kCombineVectors];
             for (int p = 0; p < found; p += kCombineRanks) {
                 int4 vectors[kCombineRanks][kCombineVectors];
 #pragma unroll
@@ -130,7 +137,7 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int* topk_idx, 
 #pragma unroll
                     for (int u = 0; u < kCombineVectors; ++u) {
                         const int i = first + u * kWarpSize;
-                        if (p + q < found && i < args.row_vectors) vectors[q][u] = ld_nc_v4(places[p + q].row + i);
+                        if (p + q < found && i < row_vectors) vectors[q][u] = ld_nc_v4(places[p + q].row + i);
                     }
                 }
 #pragma unroll
@@ -138,13 +145,13 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int* topk_idx, 
                     if (p + q >= found) break;
                     const float weight = places[p + q].weight;
 #pragma unroll
-                    for (int u = 0; u < kCombineVectors; ++u) Vector16<T>::add(sums[u], vectors[q][u], weight);
+                    for (int u = 0; u < kCombineVectors; ++u) sums[u].add(vectors[q][u], weight);
                 }
             }
 #pragma unroll
             for (int u = 0; u < kCombineVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (i < args.row_vectors) st_na_v4(target + i, Vector16<T>::round(sums[u]));
+                if (i < row_vectors) st_na_v4(target + i, sums[u].rounded());
             }
         }
     }

@@ -52,25 +52,25 @@ EP_DEVICE void dispatch(const DispatchArgs& args, const int4* x, const int* topk
     Place* const places = dispatch_places + warp_id() * num_ranks();
     if (block_has_fault()) return;
 
-    const int num_warps = gridDim.x * warps_in_block();
+    const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, slot, first_row, args.rows, args.row_vectors);
+        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
         for (int p = 0; p < found; ++p) send_routing(args, places[p], token, topk_idx, topk_weights);
 
-        const int4* const source = x + static_cast<int64_t>(token) * args.row_vectors;
-        for (int first = lane_id(); first < args.row_vectors; first += kDispatchVectors * kWarpSize) {
+        const int4* const source = x + static_cast<int64_t>(token) * row_vectors;
+        for (int first = lane_id(); first < row_vectors; first += kDispatchVectors * kWarpSize) {
             int4 vectors[kDispatchVectors];
 #pragma unroll
             for (int u = 0; u < kDispatchVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (i < args.row_vectors) vectors[u] = ld_nc_v4(source + i);
+                if (i < row_vectors) vectors[u] = ld_nc_v4(source + i);
             }
             for (int p = 0; p < found; ++p) {
                 int4* const row = places[p].row;
 #pragma unroll
                 for (int u = 0; u < kDispatchVectors; ++u) {
                     const int i = first + u * kWarpSize;
-                    if (i < args.row_vectors) st_na_v4(row + i, vectors[u]);
+                    if (i < row_vectors) st_na_v4(row + i, vectors[u]);
                 }
             }
         }

@@ -72,10 +72,16 @@ EP_DEVICE void st_volatile_u64(uint64_t* address, uint64_t value) {
 EP_DEVICE void fence_acq_rel_sys() { epemu_fence(EPEMU_ACQ_REL, EPEMU_SCOPE_SYSTEM); }
 EP_DEVICE void fence_acq_rel_gpu() { epemu_fence(EPEMU_ACQ_REL, EPEMU_SCOPE_DEVICE); }
 
-// Plain accesses: the compiler's instrumentation reports them to the emulator.
-EP_DEVICE int4 ld_nc_v4(const int4* address) { return *address; }
-EP_DEVICE int4 ld_na_v4(const int4* address) { return *address; }
-EP_DEVICE void st_na_v4(int4* address, int4 v) { *address = v; }
+// Plain accesses: the compiler's instrumentation reports them to the emulator, as one of 16 bytes thanks to this type
+// (an int4 would be four).
+typedef int Vector4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+EP_DEVICE int4 ld_nc_v4(const int4* address) {
+    const Vector4 v = *reinterpret_cast<const Vector4*>(address);
+    return make_int4(v[0], v[1], v[2], v[3]);
+}
+EP_DEVICE int4 ld_na_v4(const int4* address) { return ld_nc_v4(address); }
+EP_DEVICE void st_na_v4(int4* address, int4 v) { *reinterpret_cast<Vector4*>(address) = Vector4{v.x, v.y, v.z, v.w}; }
 
 EP_DEVICE uint64_t globaltimer_ns() { return epemu_globaltimer(); }
 EP_DEVICE int64_t clock_cycles() { return epemu_clock64(); }
