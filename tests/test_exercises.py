@@ -11,6 +11,7 @@ import pytest
 import ep_lib
 from ep_lib import workshop
 from ep_lib.errors import GradingError
+from ep_lib.jit import nvrtc
 from ep_lib.workshop import exercises, generate, hidden
 from ep_lib.workshop.exercises import Exercise
 
@@ -72,6 +73,16 @@ def test_an_own_include_root_replaces_the_piece() -> None:
     with pytest.raises(ep_lib.errors.KernelFault, match="Task 1 is still to do") as caught:
         ep_lib.spawn(main, ranks=2, backend="emulator", heap_bytes=1 << 20)
     assert "exercises/01_write_signal/ep/write_signal.cuh:" in caught.value.location
+
+
+@pytest.mark.parametrize("folder", ["solutions", "exercises"])
+def test_both_compile_for_gpus(folder: str) -> None:
+    if not nvrtc.available():
+        pytest.skip("NVRTC is not installed")
+    root = exercises.workshop_root()
+    source = root / "tutorial_kernels" / "01_write_signal.cu"
+    kernel = ep_lib.Kernel.from_file(source, "pipelined_send", include=[root / folder / "01_write_signal"])
+    assert kernel.compile("sm_90")
 
 
 def test_holes_name_their_task_and_keep_nothing_of_the_solution() -> None:

@@ -35,6 +35,7 @@ from ep_lib.workshop.scenario import FRAME, frame_sizes
 _NONCE = "EP_LIB_GRADE_RUN"  # environment variable by which strays are found
 _POLL_S = 0.02
 _WATCH_S = 0.05  # how often memory and processes are counted; a count costs some milliseconds
+_END_S = 5.0  # a killed process that hangs in the kernel must not hang the class
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -107,7 +108,8 @@ class Sandbox:
             os.killpg(child.pid, signal.SIGKILL)
         child.kill()
         child.wait()
-        while strays := _tagged(self._tag):
+        deadline = time.monotonic() + _END_S
+        while (strays := _tagged(self._tag)) and time.monotonic() < deadline:
             for pid in strays:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,8 @@
-"""Hidden tests of exercise 01. The learner's functions run inside the kernel of ex01_write_signal.cu, in the child."""
+"""Hidden tests of exercise 01. The learner's functions run inside the kernel of ex01_write_signal.cu, in the child.
+
+What they cannot see: the emulator's memory is sequentially consistent, so a relaxed signal in place of a release, or a
+volatile load in place of an acquire, passes here as it would on many runs of a GPU.
+"""
 
 from __future__ import annotations
 
