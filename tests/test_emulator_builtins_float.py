@@ -113,7 +113,9 @@ def conversions(source: str) -> list[Row]:
 
 
 INTEGER_TO_FLOAT = [
-    Row(f"__{name}2float_{mode}(({c_type})a)", lambda a, b, c, cut=cut, m=mode: rounded(Fraction(cut(a)), m, np.float32))
+    Row(
+        f"__{name}2float_{mode}(({c_type})a)", lambda a, b, c, cut=cut, m=mode: rounded(Fraction(cut(a)), m, np.float32)
+    )
     for name, c_type, cut in (
         ("int", "int", lambda a: _cut(a, 32, True)),
         ("uint", "unsigned", lambda a: _cut(a, 32, False)),
@@ -166,7 +168,11 @@ FUNCTIONS = [
 ]
 
 FLOATS = [np.concatenate([spread(200, 4)]).astype(np.float32) for _ in range(3)]
-CLOSE = [spread(200, 1).astype(np.float32), np.abs(spread(200, 1)).astype(np.float32), spread(200, 1).astype(np.float32)]
+CLOSE = [
+    spread(200, 1).astype(np.float32),
+    np.abs(spread(200, 1)).astype(np.float32),
+    spread(200, 1).astype(np.float32),
+]
 CONVERTED = np.concatenate([SPECIAL, spread(60, 10), RNG.integers(-50, 50, 30) + 0.5])
 INTEGERS = RNG.integers(1, 1 << 62, 100, np.uint64) >> RNG.integers(0, 62, 100, np.uint64)
 INTEGERS = np.concatenate([INTEGERS, ~INTEGERS[:20]])

@@ -3,14 +3,14 @@
 #include <cuda_fp16.h>
 
 // One function on one type in one scope; all of them are in one kernel, since a test goes through all.
-#define ONE(number, function, T)                                                                     \
-    case number:                                                                                     \
+#define ONE(number, function, T)                                                                               \
+    case number:                                                                                               \
         static_cast<T*>(found)[i] = function(&static_cast<T*>(cells)[cell], static_cast<const T*>(values)[i]); \
         break;
 // The number is 10 * (place in this list, from 1) + scope, as in the test.
-#define SCOPES(place, function, T)            \
-    ONE(10 * place, function, T)              \
-    ONE(10 * place + 1, function##_block, T)  \
+#define SCOPES(place, function, T)           \
+    ONE(10 * place, function, T)             \
+    ONE(10 * place + 1, function##_block, T) \
     ONE(10 * place + 2, function##_system, T)
 
 // Every thread applies its value to a cell and notes what it found there. Block scope: a cell a block.
@@ -81,7 +81,8 @@ extern "C" __global__ void cas_loop_16(unsigned short* cell) {
 }
 
 // Small floats: the sums are of small whole numbers, so that every order gives the same.
-extern "C" __global__ void add_small(__half* h, __half2* h2, __nv_bfloat16* b, __nv_bfloat162* b2, float* f, double* d) {
+extern "C" __global__ void add_small(__half* h, __half2* h2, __nv_bfloat16* b, __nv_bfloat162* b2, float* f,
+                                     double* d) {
     const int lane = threadIdx.x % 2;
     atomicAdd(h, __float2half(1.0f));
     atomicAdd(h2, __floats2half2_rn(1.0f, static_cast<float>(lane)));

@@ -61,6 +61,7 @@ extern "C" __global__ void libcu(unsigned long long* total, int* flag, int* seen
     }
     __syncthreads();
     const cuda::std::array<int, 3> three = {1, 2, 3};
-    if (threadIdx.x == 0) atomicMax(&seen[2], three[2] + static_cast<int>(cuda::std::get<1>(cuda::std::make_tuple(1, 2))));
+    if (threadIdx.x == 0)
+        atomicMax(&seen[2], three[2] + static_cast<int>(cuda::std::get<1>(cuda::std::make_tuple(1, 2))));
     cuda::atomic_thread_fence(cuda::memory_order_seq_cst, cuda::thread_scope_system);
 }

@@ -63,14 +63,16 @@ __global__ void arithmetic(const T* as, const T* bs, const T* cs, T* out, int n)
     if (i >= n) return;
     const T a = as[i], b = bs[i], c = cs[i];
     using T2 = typename Pair<T>::Type;
-    const T2 two = __hfma2(T2(a, b), T2(b, a), T2(c, c)), sum = __hadd2(T2(a, b), T2(b, c)), product = T2(a, b) * T2(b, c);
+    const T2 two = __hfma2(T2(a, b), T2(b, a), T2(c, c)), sum = __hadd2(T2(a, b), T2(b, c)),
+             product = T2(a, b) * T2(b, c);
     T accumulated = a;
     accumulated += b;
     const T results[] = {
-        __hadd(a, b), __hsub(a, b), __hmul(a, b), __hdiv(a, b), a + b, a - b, a * b, a / b, -a, accumulated,
-        __hfma(a, b, c), two.x, two.y, sum.x, sum.y, product.y, __hmax(a, b), __hmin(a, b), __habs(a), __hneg(b),
-        hsqrt(__habs(a)), hrcp(a), hfloor(a), hceil(a), htrunc(a), hrint(a),
-        a < b ? a : b, __hgt(a, b) ? a : b, a == a ? a : b};
+        __hadd(a, b),  __hsub(a, b), __hmul(a, b), __hdiv(a, b),    a + b,     a - b,         a * b,
+        a / b,         -a,           accumulated,  __hfma(a, b, c), two.x,     two.y,         sum.x,
+        sum.y,         product.y,    __hmax(a, b), __hmin(a, b),    __habs(a), __hneg(b),     hsqrt(__habs(a)),
+        hrcp(a),       hfloor(a),    hceil(a),     htrunc(a),       hrint(a),  a < b ? a : b, __hgt(a, b) ? a : b,
+        a == a ? a : b};
     for (int k = 0; k < static_cast<int>(sizeof(results) / sizeof(T)); k++) out[k * n + i] = results[k];
 }
 
@@ -80,7 +82,8 @@ __global__ void elementary(const T* as, T* out, int n) {
     if (i >= n) return;
     const T a = as[i], p = __habs(a);
     const typename Pair<T>::Type both = h2exp(typename Pair<T>::Type(a, p));
-    const T results[] = {hexp(a), hexp2(a), hexp10(a), hlog(p), hlog2(p), hlog10(p), hsin(a), hcos(a), hrsqrt(p), both.y};
+    const T results[] = {hexp(a),   hexp2(a), hexp10(a), hlog(p),   hlog2(p),
+                         hlog10(p), hsin(a),  hcos(a),   hrsqrt(p), both.y};
     for (int k = 0; k < static_cast<int>(sizeof(results) / sizeof(T)); k++) out[k * n + i] = results[k];
 }
 
@@ -90,10 +93,10 @@ extern "C" __global__ void integers(const unsigned short* bits, long long* out, 
     if (i >= n) return;
     const __half h = __ushort_as_half(bits[i]);
     const __nv_bfloat16 b = __ushort_as_bfloat16(bits[i]);
-    const long long results[] = {__half2int_rn(h), __half2int_rz(h), __half2int_ru(h), __half2int_rd(h),
-                                 __half2short_rn(h), __half2ushort_rd(h), __half2ll_ru(h), __half2uint_rn(h),
-                                 __bfloat162int_rn(b), __bfloat162int_rz(b), __bfloat162int_ru(b), __bfloat162int_rd(b),
-                                 __bfloat162short_rn(b), __bfloat162uint_rd(b)};
+    const long long results[] = {
+        __half2int_rn(h),     __half2int_rz(h),     __half2int_ru(h),       __half2int_rd(h),     __half2short_rn(h),
+        __half2ushort_rd(h),  __half2ll_ru(h),      __half2uint_rn(h),      __bfloat162int_rn(b), __bfloat162int_rz(b),
+        __bfloat162int_ru(b), __bfloat162int_rd(b), __bfloat162short_rn(b), __bfloat162uint_rd(b)};
     for (int k = 0; k < static_cast<int>(sizeof(results) / sizeof(long long)); k++) out[k * n + i] = results[k];
 }
 extern "C" __global__ void from_integers(const int* in, unsigned short* out, int n) {
