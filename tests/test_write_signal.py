@@ -123,12 +123,12 @@ def test_a_pipeline_with_credits(spmd: Spmd, backend: str, num_slots: int) -> No
 
 
 # ---- the broken variants: what the right ones' tests would find ----------------------------------------------------
-SEEDS = 200
+SEEDS = 1000  # most mistakes show in a few of a hundred
 
 
-def wrong_seeds(run: Callable[[int], bool]) -> list[int]:
-    """The seeds on which ``run`` does not give the right data."""
-    return [seed for seed in range(SEEDS) if not run(seed)]
+def some_seed_is_wrong(run: Callable[[int], bool]) -> bool:
+    """Whether ``run`` gives wrong data for one of the seeds."""
+    return not all(run(seed) for seed in range(SEEDS))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_wrong_order_gives_wrong_data_on_some_seeds(send: str, receive: str) -
         results = ep_lib.spawn(ring, ranks=2, backend="emulator", seed=seed, args=(*pair, 8192))
         return all(right for right, _ in results)
 
-    assert len(wrong_seeds(run)) >= 3
+    assert some_seed_is_wrong(run)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_pipeline_without_proper_credits_gives_wrong_data_on_some_seeds(send: 
         args = (*pair, 1024, 2, 20)
         return all(right for right, *_ in ep_lib.spawn(pipeline, ranks=2, backend="emulator", seed=seed, args=args))
 
-    assert len(wrong_seeds(run)) >= 3
+    assert some_seed_is_wrong(run)
 
 
 def test_credits_never_given_back_end_the_wait_for_one() -> None:
