@@ -1,4 +1,4 @@
-// What the guide's own kernels leave out of <ep/nixl_device.cuh>: the block level, several targets, memory views, mistakes.
+// What the guide's kernels leave out of <ep/nixl_device.cuh>: the block level, several targets, memory views, mistakes.
 #include <ep/nixl_device.cuh>
 
 using Level = nixl_gpu_level_t;

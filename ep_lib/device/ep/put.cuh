@@ -64,8 +64,8 @@ __device__ __noinline__ void copy_misaligned(char* dst, const char* src, size_t 
 
 }  // namespace detail
 
-// Thread `first` of `step` threads that copy together; each calls with its own `first`. The widest word that divides the
-// distance between target and source serves: then one head of bytes aligns both.
+// Thread `first` of `step` threads that copy together; each calls with its own `first`. The widest word that divides
+// the distance between target and source serves: then one head of bytes aligns both.
 template <int kUnroll>
 EP_DEVICE void copy_bytes(void* dst, const void* src, size_t bytes, size_t first, size_t step) {
     char* const to = static_cast<char*>(dst);
