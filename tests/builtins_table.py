@@ -1,7 +1,12 @@
-"""A table of CUDA expressions and what Python says about them: one kernel computes all expressions for all inputs."""
+"""What the tests of CUDA's built-ins share: a table of expressions and what Python says about them.
+
+One kernel computes all expressions of a table for all inputs.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +16,20 @@ import numpy as np
 import pytest
 
 import ep_lib
+
+
+def alone(backend: str, main: Callable[[ep_lib.Rank], Any]) -> Any:
+    """``main(rank)`` on a world of one rank. On CUDA all tests share this process's rank: starting one takes long."""
+    if backend == "emulator":
+        return ep_lib.spawn(main, 1, "emulator")[0]
+    return main(_cuda_rank())
+
+
+@functools.lru_cache(maxsize=1)
+def _cuda_rank() -> ep_lib.Rank:
+    rank = ep_lib.init("cuda")
+    atexit.register(rank.close)
+    return rank
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,7 @@ extern "C" __global__ void table(const {self.c_type}* as, const {self.c_type}* b
     def kernel(self) -> ep_lib.Kernel:
         return ep_lib.Kernel.from_source(self.source(), "table", filename="table.cu")
 
-    def results(self, spmd: Callable[..., list[Any]], backend: str) -> np.ndarray[Any, Any]:
+    def results(self, backend: str) -> np.ndarray[Any, Any]:
         """All results as an array (row, input); computed once a backend."""
         if backend not in self._results:
             kernel, inputs = self.kernel(), [np.ascontiguousarray(x) for x in self.inputs]
@@ -63,7 +82,7 @@ extern "C" __global__ void table(const {self.c_type}* as, const {self.c_type}* b
                 kernel.launch(rank, -(-shape[1] // 64), 64, *map(rank.to_device, inputs), out, shape[1])
                 return rank.to_host(out).copy()
 
-            self._results[backend] = spmd(main, 1)[0]
+            self._results[backend] = alone(backend, main)
         return self._results[backend]
 
     def check(self, index: int, results: np.ndarray[Any, Any]) -> None:

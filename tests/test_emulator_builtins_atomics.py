@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builtins_table import alone
 
 import ep_lib
 
@@ -94,7 +95,7 @@ def check_history(operation: str, start: Any, values: list[Any], found: list[Any
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("operation", OVERLOADS)
-def test_every_atomic_fits_some_order(spmd: Spmd, operation: str, scope: str) -> None:
+def test_every_atomic_fits_some_order(backend: str, operation: str, scope: str) -> None:
     num_cells = BLOCKS if scope == "block" else 1
     plan = []
     for place, (name, c_type) in enumerate(FUNCTIONS, 1):
@@ -111,7 +112,7 @@ def test_every_atomic_fits_some_order(spmd: Spmd, operation: str, scope: str) ->
             results.append((rank.to_host(on_device).copy(), rank.to_host(found).copy()))
         return results
 
-    for (_, cells, values), (end, found) in zip(plan, spmd(main, 1)[0], strict=True):
+    for (_, cells, values), (end, found) in zip(plan, alone(backend, main), strict=True):
         for cell in range(num_cells):
             mine = slice(None) if num_cells == 1 else slice(cell * THREADS, (cell + 1) * THREADS)
             history = values[mine].tolist(), found[mine].tolist()
@@ -120,7 +121,7 @@ def test_every_atomic_fits_some_order(spmd: Spmd, operation: str, scope: str) ->
 
 @pytest.mark.parametrize("c_type", ["int", "unsigned", "unsigned long long"])
 @pytest.mark.parametrize("scope", [0, 1, 2])
-def test_compare_and_swap_loops_lose_no_step(spmd: Spmd, c_type: str, scope: int) -> None:
+def test_compare_and_swap_loops_lose_no_step(backend: str, c_type: str, scope: int) -> None:
     blocks, dtype = (1 if scope == 0 else BLOCKS), TYPES[c_type]
 
     def main(rank: ep_lib.Rank) -> int:
@@ -131,10 +132,10 @@ def test_compare_and_swap_loops_lose_no_step(spmd: Spmd, c_type: str, scope: int
     expected = 1
     for _ in range(blocks * THREADS):
         expected = wrap(3 * expected + 1, dtype)
-    assert spmd(main, 1)[0] == expected
+    assert alone(backend, main) == expected
 
 
-def test_compare_and_swap_of_16_bits_leaves_the_neighbours_alone(spmd: Spmd) -> None:
+def test_compare_and_swap_of_16_bits_leaves_the_neighbours_alone(backend: str) -> None:
     def main(rank: ep_lib.Rank) -> list[int]:
         cells = rank.to_device(np.array([11, 1, 22, 1], np.uint16))
         kernel("cas_loop_16").launch(rank, BLOCKS, THREADS, cells[1:2])
@@ -144,10 +145,10 @@ def test_compare_and_swap_of_16_bits_leaves_the_neighbours_alone(spmd: Spmd) -> 
     expected = 1
     for _ in range(N):
         expected = (3 * expected + 1) % (1 << 16)
-    assert spmd(main, 1)[0] == [11, expected, 22, expected]
+    assert alone(backend, main) == [11, expected, 22, expected]
 
 
-def test_small_floats_and_pairs_add_up(spmd: Spmd) -> None:
+def test_small_floats_and_pairs_add_up(backend: str) -> None:
     import ml_dtypes
 
     def main(rank: ep_lib.Rank) -> list[Any]:
@@ -156,7 +157,7 @@ def test_small_floats_and_pairs_add_up(spmd: Spmd) -> None:
         kernel("add_small").launch(rank, 2, 64, *cells)
         return [rank.to_host(c).copy() for c in cells]
 
-    h, h2, b, b2, f, d = spmd(main, 1)[0]
+    h, h2, b, b2, f, d = alone(backend, main)
     assert h.view(np.float16).tolist() == [128, 0]
     assert h2.view(np.float16).tolist() == [128, 64]
     assert b.view(ml_dtypes.bfloat16).astype(float).tolist() == [128, 0]
@@ -164,13 +165,13 @@ def test_small_floats_and_pairs_add_up(spmd: Spmd) -> None:
     assert (f.item(), d.item()) == (64, 32)
 
 
-def test_a_ticket_lock_keeps_a_plain_counter(spmd: Spmd) -> None:
+def test_a_ticket_lock_keeps_a_plain_counter(backend: str) -> None:
     def main(rank: ep_lib.Rank) -> int:
         lock, counter = rank.to_device(np.zeros(2, np.uint32)), rank.to_device(np.zeros(1, np.int32))
         kernel("ticket_lock").launch(rank, BLOCKS, THREADS, lock, counter, 10)
         return int(rank.to_host(counter)[0])
 
-    assert spmd(main, 1)[0] == BLOCKS * THREADS // 32 * 10
+    assert alone(backend, main) == BLOCKS * THREADS // 32 * 10
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

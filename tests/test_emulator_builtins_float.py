@@ -189,5 +189,5 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("table", "row"), every_row(TABLES))
-def test_intrinsic(spmd: Callable[..., list[Any]], backend: str, table: str, row: int) -> None:
-    TABLES[table].check(row, TABLES[table].results(spmd, backend))
+def test_intrinsic(backend: str, table: str, row: int) -> None:
+    TABLES[table].check(row, TABLES[table].results(backend))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from builtins_table import alone
 
 import ep_lib
 
@@ -17,10 +17,11 @@ FILE = Path(__file__).parent / "kernels" / "small_types.cu"
 RNG = np.random.default_rng(3)
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 PATTERNS = np.arange(1 << 16, dtype=np.uint16)
-Spmd = Callable[..., list[Any]]
 
 
-def run(spmd: Spmd, name: str, n: int, outputs: list[tuple[Any, Any]], *inputs: Any, pass_n: bool = True) -> list[Any]:
+def run(
+    backend: str, name: str, n: int, outputs: list[tuple[Any, Any]], *inputs: Any, pass_n: bool = True
+) -> list[Any]:
     """Launches a kernel over n elements; returns its outputs, given as (shape, dtype). Inputs come first."""
     kernel = ep_lib.Kernel.from_file(FILE, name)
 
@@ -29,7 +30,7 @@ def run(spmd: Spmd, name: str, n: int, outputs: list[tuple[Any, Any]], *inputs: 
         kernel.launch(rank, -(-n // 128), 128, *map(rank.to_device, inputs), *outs, *([n] if pass_n else []))
         return [rank.to_host(out).copy() for out in outs]
 
-    return list(spmd(main, 1)[0])
+    return list(alone(backend, main))
 
 
 def equal_floats(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
@@ -41,9 +42,9 @@ def equal_floats(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> N
     assert wrong.size == 0, f"{wrong.size} differ, first at {wrong[0]}: {got[wrong[0]]!r}, not {expected[wrong[0]]!r}"
 
 
-def test_every_pattern_widens_to_the_right_float(spmd: Spmd) -> None:
+def test_every_pattern_widens_to_the_right_float(backend: str) -> None:
     sizes = [1 << 16, 1 << 16, 256, 256]
-    outs = run(spmd, "widen", 1 << 16, [(size, np.float32) for size in sizes], pass_n=False)
+    outs = run(backend, "widen", 1 << 16, [(size, np.float32) for size in sizes], pass_n=False)
     with np.errstate(all="ignore"):
         for got, kind in zip(outs, (np.float16, BF16, E4M3, E5M2), strict=True):
             patterns = np.arange(got.size, dtype=np.uint8 if got.size == 256 else np.uint16)
@@ -74,10 +75,10 @@ def directed(x: np.ndarray[Any, Any], kind: Any, mode: str) -> np.ndarray[Any, A
     return np.where(down, np.nextafter(near, kind(target)), near)
 
 
-def test_floats_narrow_with_the_stated_rounding(spmd: Spmd) -> None:
+def test_floats_narrow_with_the_stated_rounding(backend: str) -> None:
     x = interesting_floats()
     n = x.size
-    outs = run(spmd, "narrow", n, [(4 * n, np.uint16), (4 * n, np.uint16), (3 * n, np.uint8), (3 * n, np.uint8)], x)
+    outs = run(backend, "narrow", n, [(4 * n, np.uint16), (4 * n, np.uint16), (3 * n, np.uint8), (3 * n, np.uint8)], x)
     half, bf16 = outs[0].view(np.float16).reshape(4, n), outs[1].view(BF16).reshape(4, n)
     e4m3, e5m2 = outs[2].view(E4M3).reshape(3, n), outs[3].view(E5M2).reshape(3, n)
     with np.errstate(all="ignore"):
@@ -117,7 +118,7 @@ def fused(a: Any, b: Any, c: Any, kind: Any) -> Any:
 
 
 @pytest.mark.parametrize(("c_type", "kind"), [("__half", np.float16), ("__nv_bfloat16", BF16)])
-def test_arithmetic_rounds_as_numpy_does(spmd: Spmd, c_type: str, kind: Any) -> None:
+def test_arithmetic_rounds_as_numpy_does(backend: str, c_type: str, kind: Any) -> None:
     a, b, c = operands(kind)
     n = a.size
     with np.errstate(all="ignore"):
@@ -134,7 +135,7 @@ def test_arithmetic_rounds_as_numpy_does(spmd: Spmd, c_type: str, kind: Any) -> 
         expected += [np.sqrt(np.abs(fa).astype(np.float64)).astype(kind), None, *whole.values()]
         expected += [np.where(fa < fb, a, b), np.where(fa > fb, a, b), np.where(fa == fa, a, b)]
     inputs = [x.view(np.uint16) for x in (a, b, c)]
-    (bits,) = run(spmd, f"arithmetic<{c_type}>", n, [((len(expected), n), np.uint16)], *inputs)
+    (bits,) = run(backend, f"arithmetic<{c_type}>", n, [((len(expected), n), np.uint16)], *inputs)
     got = bits.view(kind)
     for index, (row, want) in enumerate(zip(got, expected, strict=True)):
         if want is None:
@@ -150,9 +151,9 @@ def test_arithmetic_rounds_as_numpy_does(spmd: Spmd, c_type: str, kind: Any) -> 
 
 
 @pytest.mark.parametrize(("c_type", "kind"), [("__half", np.float16), ("__nv_bfloat16", BF16)])
-def test_elementary_functions_are_within_an_ulp(spmd: Spmd, c_type: str, kind: Any) -> None:
+def test_elementary_functions_are_within_an_ulp(backend: str, c_type: str, kind: Any) -> None:
     a = (RNG.choice([-1, 1], 4000) * 2.0 ** RNG.uniform(-4, 3, 4000)).astype(kind)
-    (bits,) = run(spmd, f"elementary<{c_type}>", a.size, [((10, a.size), np.uint16)], a.view(np.uint16))
+    (bits,) = run(backend, f"elementary<{c_type}>", a.size, [((10, a.size), np.uint16)], a.view(np.uint16))
     got = bits.view(kind).astype(np.float64)
     x = a.astype(np.float64)
     p = np.abs(x)
@@ -168,8 +169,8 @@ def test_elementary_functions_are_within_an_ulp(spmd: Spmd, c_type: str, kind: A
             assert (error <= np.maximum(2 * step[finite], floor)).all()
 
 
-def test_integers(spmd: Spmd) -> None:
-    (out,) = run(spmd, "integers", 1 << 16, [((14, 1 << 16), np.int64)], PATTERNS)
+def test_integers(backend: str) -> None:
+    (out,) = run(backend, "integers", 1 << 16, [((14, 1 << 16), np.int64)], PATTERNS)
     limits = {"int": (-(1 << 31), (1 << 31) - 1), "short": (-(1 << 15), (1 << 15) - 1), "ushort": (0, 65535)}
     limits |= {"uint": (0, (1 << 32) - 1), "ll": (-(1 << 63), (1 << 63) - 1)}
     rounding = {"rn": np.rint, "rz": np.trunc, "ru": np.ceil, "rd": np.floor}
@@ -187,9 +188,9 @@ def test_integers(spmd: Spmd) -> None:
         assert (got[~number] == (-(1 << 63) if kind == "ll" else 0)).all()
 
 
-def test_from_integers(spmd: Spmd) -> None:
+def test_from_integers(backend: str) -> None:
     x = RNG.integers(-(1 << 31), 1 << 31, 5000) >> RNG.integers(0, 31, 5000)
-    (bits,) = run(spmd, "from_integers", x.size, [((5, x.size), np.uint16)], x.astype(np.int32))
+    (bits,) = run(backend, "from_integers", x.size, [((5, x.size), np.uint16)], x.astype(np.int32))
     with np.errstate(all="ignore"):
         equal_floats(bits[0].view(np.float16), x.astype(np.float64).astype(np.float16))
     for i, value in enumerate(x):
@@ -206,9 +207,9 @@ def test_from_integers(spmd: Spmd) -> None:
                 assert error <= 0 and Fraction(float(above)) > exact
 
 
-def test_vectors_of_pairs_through_cached_loads(spmd: Spmd) -> None:
+def test_vectors_of_pairs_through_cached_loads(backend: str) -> None:
     x = RNG.standard_normal((300, 8)).astype(BF16)
     n = x.shape[0]
-    out, sums = run(spmd, "vectors", n, [((n, 8), np.uint16), (n, np.float32)], x.view(np.uint16))
+    out, sums = run(backend, "vectors", n, [((n, 8), np.uint16), (n, np.float32)], x.view(np.uint16))
     equal_floats(out.view(BF16).ravel(), (x * BF16(2)).ravel())
     np.testing.assert_allclose(sums, x.astype(np.float32).sum(1), atol=1e-5)

@@ -3,7 +3,7 @@
 #include <cuda_fp16.h>
 
 template <typename T>
-__global__ void cached(T* out, const T* in) {
+__device__ void through_caches(T* out, const T* in) {
     const int i = threadIdx.x, n = blockDim.x;
     out[i] = __ldg(in + i);
     out[n + i] = __ldca(in + i);
@@ -15,6 +15,37 @@ __global__ void cached(T* out, const T* in) {
     __stcg(out + 7 * n + i, in[i]);
     __stcs(out + 8 * n + i, in[i]);
     __stwt(out + 9 * n + i, in[i]);
+}
+
+// One kernel for all types, chosen by number as in the test.
+extern "C" __global__ void cached(int type, void* out, const void* in) {
+    switch (type) {
+#define TYPE(number, T)                                                  \
+    case number:                                                         \
+        through_caches(static_cast<T*>(out), static_cast<const T*>(in)); \
+        break;
+        TYPE(0, char)
+        TYPE(1, unsigned char)
+        TYPE(2, short)
+        TYPE(3, int)
+        TYPE(4, unsigned long)
+        TYPE(5, long long)
+        TYPE(6, float)
+        TYPE(7, double)
+        TYPE(8, char4)
+        TYPE(9, ushort2)
+        TYPE(10, int2)
+        TYPE(11, uint4)
+        TYPE(12, longlong2)
+        TYPE(13, float2)
+        TYPE(14, float4)
+        TYPE(15, double2)
+        TYPE(16, __half)
+        TYPE(17, __nv_bfloat162)
+#undef TYPE
+        default:
+            __trap();
+    }
 }
 
 extern "C" __global__ void past_the_end(const int* in, int* out, long long index) { out[0] = __ldg(in + index); }

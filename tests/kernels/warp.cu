@@ -12,10 +12,30 @@ __device__ void all_shuffles(unsigned mask, T value, int arg, int width, T* out,
     out[3 * n + i] = __shfl_xor_sync(mask, value, arg, width);
 }
 
-template <typename T>
-__global__ void shuffles(const T* in, T* out, int arg, int width) {
+// One kernel for all types, chosen by number as in the test.
+extern "C" __global__ void shuffles(int type, const void* in, void* out, int arg, int width) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
-    all_shuffles(kFull, in[i], arg, width, out, i, n);
+    switch (type) {
+#define TYPE(number, T)                                                                            \
+    case number:                                                                                   \
+        all_shuffles(kFull, static_cast<const T*>(in)[i], arg, width, static_cast<T*>(out), i, n); \
+        break;
+        TYPE(0, int)
+        TYPE(1, unsigned)
+        TYPE(2, long)
+        TYPE(3, unsigned long)
+        TYPE(4, long long)
+        TYPE(5, unsigned long long)
+        TYPE(6, float)
+        TYPE(7, double)
+        TYPE(8, __half)
+        TYPE(9, __half2)
+        TYPE(10, __nv_bfloat16)
+        TYPE(11, __nv_bfloat162)
+#undef TYPE
+        default:
+            __trap();
+    }
 }
 
 // Two parts of a warp take different branches and shuffle among themselves, at the same time.
@@ -50,14 +70,21 @@ extern "C" __global__ void votes(const unsigned* own, const int* predicate, int*
 }
 
 template <typename T>
-__global__ void matches(const unsigned* own, const T* value, unsigned* out) {
+__device__ void match(const unsigned* own, const void* values, unsigned* out) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
     const unsigned mask = own[i];
     if (mask == 0) return;
+    const T value = static_cast<const T*>(values)[i];
     int all = -1;
-    out[i] = __match_any_sync(mask, value[i]);
-    out[n + i] = __match_all_sync(mask, value[i], &all);
+    out[i] = __match_any_sync(mask, value);
+    out[n + i] = __match_all_sync(mask, value, &all);
     out[2 * n + i] = static_cast<unsigned>(all);
+}
+extern "C" __global__ void matches(int type, const unsigned* own, const void* values, unsigned* out) {
+    if (type == 0) match<int>(own, values, out);
+    if (type == 5) match<unsigned long long>(own, values, out);
+    if (type == 6) match<float>(own, values, out);
+    if (type == 7) match<double>(own, values, out);
 }
 
 // Lanes leave a loop one by one; who is left counts the others.
