@@ -147,7 +147,7 @@ class MemoryMap:
     recv_topk: Part  # i32 [max_rows, top_k]
     recv_weights: Part  # f32 [max_rows, top_k]
     recv_source: Part  # i32 [max_rows, 2]
-    rows: Part  # u8 [max_rows, row_bytes]
+    rows: Part  # u8 [max_rows, row_bytes / 8]: CuPy copies an element a thread, so these are large
     nbytes: int
 
     @property
@@ -170,7 +170,7 @@ def make_memory_map(config: BufferConfig) -> MemoryMap:
         ("recv_topk", (rows, config.top_k), "i4"),
         ("recv_weights", (rows, config.top_k), "f4"),
         ("recv_source", (rows, 2), "i4"),
-        ("rows", (rows, config.row_bytes), "u1"),
+        ("rows", (rows, config.row_bytes // 8), "u8"),
     ]
     for name, shape, dtype in shapes:
         parts[name] = Part(offset, shape, np.dtype(dtype))
