@@ -91,7 +91,7 @@ $(TEST_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machi
 	@touch "$@"
 
 clean:  ## remove what the tools left; the environment and compiled kernels stay
-	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environment as well
