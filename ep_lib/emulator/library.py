@@ -20,7 +20,6 @@ class Settings(Structure):
         ("heap_bytes", c_uint64),
         ("stack_bytes", c_uint64),
         ("max_resident_threads", c_uint64),
-        ("preempt_one_in", c_int),
     ]
 
 

@@ -93,7 +93,6 @@ class Machine:
             heap_bytes=heap_bytes,
             stack_bytes=stack_bytes,
             max_resident_threads=max_resident_threads,
-            preempt_one_in=8,
         )
         handle = self._lib.epemu_create(ranks, ctypes.byref(settings))
         if not handle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,8 @@ def _short(file: Path) -> str:
     """Relative to the working directory where that is shorter to read; a string by the name its user gave it."""
     if filename := filename_of(file):
         return filename
-    try:
-        return str(file.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(file)
+    full = str(file.resolve())
+    return min(os.path.relpath(full), full, key=len)
 
 
 @functools.lru_cache(maxsize=4096)

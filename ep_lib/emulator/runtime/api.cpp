@@ -25,6 +25,8 @@ void sort_ranges(std::vector<Range>& ranges) {
 
 Machine::Machine(int ranks_, const Settings& settings_)
     : settings(settings_), random(settings_.seed), num_ranks(ranks_), ranks(ranks_) {
+    constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64};
+    temper = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)]};
     heap_shift = 16;
     // At least one page beyond each heap stays unused: an access past the end never lands in the next rank's heap.
     while ((size_t{1} << heap_shift) < settings.heap_bytes + 4096) heap_shift++;

@@ -83,6 +83,7 @@ struct Warp {
     Fiber* lanes;
     uint8_t num_lanes;
     uint32_t runnable, arrived, exited, in_activemask;
+    uint64_t stalled_until;  // by the count of picks: until then the scheduler prefers others
     size_t queue_index;  // position in the run queue while runnable != 0
 };
 
@@ -151,7 +152,14 @@ struct Settings {
     uint64_t heap_bytes;
     uint64_t stack_bytes;
     uint64_t max_resident_threads;  // a rank
-    int preempt_one_in;             // at synchronising operations
+};
+
+// How rough a schedule is. Each seed draws its own: a bug that calm schedules hide shows in a stormy one, and the other
+// way round (swarm testing: Groce et al., 2012).
+struct Temper {
+    uint32_t preempt_one_in;  // synchronising operations, that the thread is preempted there
+    uint32_t stall_one_in;    // preemptions, that the whole warp then waits for a long time
+    uint32_t split_one_in;    // turns of a warp, that only some of its lanes run on
 };
 
 // xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64: small, fast, and the same everywhere.
@@ -182,6 +190,7 @@ struct Random {
 struct Machine {
     Settings settings;
     Random random;
+    Temper temper;
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;
@@ -195,7 +204,7 @@ struct Machine {
     size_t num_parked = 0;
     uint64_t progress = 0;  // grows whenever something that others could see happened
     uint64_t now_ns = 1000000;
-    uint64_t switches = 0, blocks_created = 0;
+    uint64_t switches = 0, picks = 0, blocks_created = 0;
 
     Fault fault = Fault::kNone;
     Fiber* faulting = nullptr;
@@ -229,6 +238,7 @@ Outcome run(Machine& m, const int64_t* awaited);  // awaited[rank]: ticket that 
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
 void yield();                       // switch, staying runnable
+void preempt();                     // the same, perhaps for long
 void maybe_preempt();               // at a synchronising operation
 void park(Fiber* fiber);            // until one of the locations it polls changes
 void wake(uintptr_t address);       // polling fibers that look at this location

@@ -47,11 +47,6 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     bad_address(address, size, write, pc);
 }
 
-void preempt() {
-    quantum = 1 << 14;
-    yield();
-}
-
 inline void access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     if (!current) return;  // initialisers of a kernel library, while it is loaded
     check_access(address, size, write, pc);
@@ -126,6 +121,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, uintptr_t 
     forget_polls();
     machine->progress++;
     wake(address);
+    maybe_preempt();
 }
 
 template <class F>
@@ -188,6 +184,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     forget_polls();
     machine->progress++;
     wake(address);
+    maybe_preempt();
     return old;
 }
 

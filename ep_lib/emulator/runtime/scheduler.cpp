@@ -16,6 +16,8 @@ namespace {
 // A preempted fiber usually runs on for long; now and then it stops after a few accesses, wherever that is.
 constexpr int64_t kLongQuantum = 1 << 14;
 constexpr uint32_t kShortQuantumOneIn = 16, kShortQuantum = 256;
+constexpr uint32_t kLongestStall = 8;  // as a power of two, in turns of everybody
+constexpr int kTries = 4;              // picks before a stalled warp runs after all
 
 void admit(Machine& m, Launch* launch) {
     const uint64_t id = launch->next_block++;
@@ -108,8 +110,16 @@ void print(Machine& m, Fiber* fiber) {
 void run_warp(Machine& m, Warp* warp) {
     Block* block = warp->block;
     epemu_shared_base = block->shared;
-    const uint32_t lanes = warp->runnable;
+    uint32_t lanes = warp->runnable, later = 0;
+    if (m.random.below(m.temper.split_one_in) == 0) {
+        const uint32_t some = lanes & static_cast<uint32_t>(m.random.next() >> 32);
+        if (some) {
+            later = lanes & ~some;
+            lanes = some;
+        }
+    }
     warp->runnable = 0;
+    for (uint32_t rest = later; rest; rest &= rest - 1) make_runnable(&warp->lanes[__builtin_ctz(rest)]);
     const uint32_t first = m.random.below(kWarpSize);
     for (uint32_t i = 0; i < kWarpSize; i++) {
         const uint32_t lane = (first + i) % kWarpSize;
@@ -217,8 +227,18 @@ void yield() {
     switch_to_scheduler();
 }
 
+void preempt() {
+    Machine& m = *machine;
+    if (m.random.below(m.temper.stall_one_in) == 0) {
+        // From a turn of everybody to a hundred turns: long enough for others to finish what they are at.
+        const uint64_t turn = m.run_queue.size() + 1;
+        current->warp->stalled_until = m.picks + (turn << m.random.below(kLongestStall));
+    }
+    yield();
+}
+
 void maybe_preempt() {
-    if (machine->random.below(machine->settings.preempt_one_in) == 0) yield();
+    if (machine->random.below(machine->temper.preempt_one_in) == 0) preempt();
 }
 
 void park(Fiber* fiber) {
@@ -271,7 +291,10 @@ Outcome run(Machine& m, const int64_t* awaited) {
             outcome = Outcome::kDeadlock;
             break;
         }
-        const uint32_t pick = m.random.below(m.run_queue.size());
+        m.picks++;
+        uint32_t pick = m.random.below(m.run_queue.size());
+        for (int i = 0; i < kTries && m.run_queue[pick]->stalled_until > m.picks; i++)
+            pick = m.random.below(m.run_queue.size());
         Warp* warp = m.run_queue[pick];
         m.run_queue[pick] = m.run_queue.back();
         m.run_queue[pick]->queue_index = pick;

@@ -21,15 +21,14 @@ EPEMU_INLINE unsigned long long __brevll(unsigned long long x) {
            __brev(static_cast<unsigned>(x >> 32));
 }
 
-// Byte i of the result is byte (selector >> 4 i) & 7 of the eight in y:x; bit 3 of a selector copies its sign instead.
+// Byte i of the result is byte (selector >> 4 i) & 7 of the eight in y:x. (PTX's prmt can also replicate a sign with
+// bit 3 of a selector; __byte_perm ignores that bit.)
 EPEMU_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     const unsigned long long bytes = static_cast<unsigned long long>(y) << 32 | x;
     unsigned result = 0;
     for (int i = 0; i < 4; i++) {
-        const unsigned choice = selector >> (4 * i) & 0xf;
-        unsigned byte = static_cast<unsigned>(bytes >> (8 * (choice & 7))) & 0xff;
-        if (choice & 8) byte = byte & 0x80 ? 0xff : 0;
-        result |= byte << (8 * i);
+        const unsigned choice = selector >> (4 * i) & 7;
+        result |= (static_cast<unsigned>(bytes >> (8 * choice)) & 0xff) << (8 * i);
     }
     return result;
 }
