@@ -34,11 +34,15 @@ def _cuda_rank() -> ep_lib.Rank:
 
 @dataclass(frozen=True)
 class Row:
-    """``expression`` in the variables a, b, c; ``expected(a, b, c)``; ``ulps`` of float32 or float64 it may be off."""
+    """``expression`` in the variables a, b, c; ``expected(a, b, c)``.
+
+    The result may be off by so many ``ulps`` of its type, or by ``absolute``; by default not at all.
+    """
 
     expression: str
     expected: Callable[..., float]
     ulps: int = 0
+    absolute: float = 0.0
 
     def __str__(self) -> str:
         return self.expression
@@ -91,7 +95,7 @@ extern "C" __global__ void table(const {self.c_type}* as, const {self.c_type}* b
         for values, result in zip(zip(*self.inputs, strict=True), results[index], strict=True):
             a, b, c = (v.item() for v in values)
             expected = row.expected(a, b, c)
-            if not same(expected, result.item(), row.ulps, self.out_type):
+            if not same(expected, result.item(), row, self.out_type):
                 raise AssertionError(
                     f"{row.expression} with a={a!r}, b={b!r}, c={c!r}: {result.item()!r}, not {expected!r}"
                 )
@@ -104,17 +108,17 @@ def every_row(tables: dict[str, Table]) -> list[Any]:
     ]
 
 
-def same(expected: float, got: float, ulps: int, out_type: str) -> bool:
+def same(expected: float, got: float, row: Row, out_type: str) -> bool:
     if expected != expected or got != got:
         return expected != expected and got != got
     if out_type == "long long":
         return int(expected) == int(got)
     if expected == got:
-        return ulps > 0 or np.signbit(expected) == np.signbit(got)
+        return row.ulps > 0 or np.signbit(expected) == np.signbit(got)
     if not np.isfinite(expected) or not np.isfinite(got):
         return False
     spacing = np.spacing(np.float32(expected)) if out_type == "float" else np.spacing(expected)
-    return abs(expected - got) <= ulps * abs(float(spacing))
+    return abs(expected - got) <= max(row.ulps * abs(float(spacing)), row.absolute)
 
 
 def s32(x: int) -> int:

@@ -22,12 +22,7 @@ INPUTS_64 = [
 
 def byte_perm(x: int, y: int, selector: int) -> int:
     every = (y << 32 | x).to_bytes(8, "little")
-    out = []
-    for i in range(4):
-        choice = selector >> 4 * i & 0xF
-        byte = every[choice & 7]
-        out.append((0xFF if byte & 0x80 else 0) if choice & 8 else byte)
-    return int.from_bytes(bytes(out), "little")
+    return int.from_bytes(bytes(every[selector >> 4 * i & 7] for i in range(4)), "little")
 
 
 def s24(x: int) -> int:

@@ -90,6 +90,8 @@ def cuda_include_dirs() -> tuple[Path, ...]:
     homes = _toolkit_include_dirs()
     if not _have(found, "cuda_fp16.h"):
         found = next(([home, home / "cccl"] for home in homes if _have([home], "cuda_fp16.h")), [])
+    if found and not _have(found, "crt/host_config.h"):  # <cuda_runtime.h> needs it: nvidia-cuda-crt, or a toolkit's
+        found += [home for home in homes if _have([home], "crt/host_config.h")][:1]
     if found and not _have(found, "cuda/std/cstddef"):
         # torch brings nvidia-cuda-runtime without nvidia-cuda-cccl: take CCCL from a toolkit, else CuPy's own copy.
         others = [folder for home in homes for folder in (home, home / "cccl")] + _cupy_cccl_dirs()

@@ -50,21 +50,23 @@ extern "C" __global__ void cached(int type, void* out, const void* in) {
 
 extern "C" __global__ void past_the_end(const int* in, int* out, long long index) { out[0] = __ldg(in + index); }
 
-// Two blocks wait, each with another load, for what the last block stores.
+// Two blocks wait for what the last block stores. (With __ldcv this would be wrong on a GPU: NVIDIA's header does not
+// mark it volatile, so the compiler may take such a loop for one that ends.)
 extern "C" __global__ void poll(int* flags, int* out) {
     if (threadIdx.x != 0) return;
+    int seen = 0;
     if (blockIdx.x == gridDim.x - 1) {
         __stcg(&flags[0], 5);
         __threadfence();
         __stwt(&flags[1], 6);
     } else if (blockIdx.x == 0) {
-        while (__ldcg(&flags[0]) == 0) {
+        while ((seen = __ldcg(&flags[0])) == 0) {
         }
-        out[0] = flags[0];
+        out[0] = seen;
     } else {
-        while (__ldcv(&flags[1]) == 0) {
+        while ((seen = *const_cast<volatile int*>(&flags[1])) == 0) {
         }
-        out[1] = flags[1];
+        out[1] = seen;
     }
 }
 
