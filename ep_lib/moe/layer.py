@@ -1,0 +1,202 @@
+"""A Mixture-of-Experts layer in torch: route, run the experts, add up; all here, or spread over ranks.
+
+The same :class:`MoELayer` runs in two ways. Without a buffer all experts are on this rank; this is how the demo trains.
+With one (:class:`ep_lib.Buffer`, or anything that fits :class:`ExpertBuffer`) every token goes to the ranks that hold
+its experts and comes back summed. ``MoELayer.shard`` gives the layer of one rank, which holds its own experts only.
+
+Routing is that of Mixtral and Switch Transformers (arXiv 2401.04088, arXiv 2101.03961): softmax over the ``top_k``
+largest logits, and an auxiliary loss that keeps the experts equally busy.
+
+The spread forward has no backward yet: it raises under ``torch.enable_grad`` if its weights want gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ep_lib.errors import ArgumentError
+
+_OUTPUT_GAIN = 0.3  # fresh experts begin by adding little to the stream: it trains faster
+
+
+class Received(Protocol):
+    """What a dispatch hands over: one row a (token, this rank) pair. See ``ep_lib/moe/buffer.py``."""
+
+    @property
+    def x(self) -> Any: ...  # [rows, hidden]
+    @property
+    def topk_idx(self) -> Any: ...  # [rows, top_k], expert numbers local to this rank, -1 = an expert elsewhere
+    @property
+    def topk_weights(self) -> Any: ...  # float32 [rows, top_k]
+    @property
+    def handle(self) -> Any: ...
+
+
+class ExpertBuffer(Protocol):
+    """The part of :class:`ep_lib.Buffer` that the layer needs; both calls are collective."""
+
+    def dispatch(self, x: Any, topk_idx: Any, topk_weights: Any) -> Any: ...  # -> Received
+    def combine(self, x: Any, handle: Any) -> Any: ...  # -> [tokens, hidden]
+
+
+class Routing(NamedTuple):
+    """Where each token goes. ``topk_idx`` int64 and ``topk_weights`` float32, both ``[tokens, top_k]``; the weights of
+    a token sum to 1. ``probabilities`` float32 ``[tokens, num_experts]``: softmax over all experts."""
+
+    topk_idx: Tensor
+    topk_weights: Tensor
+    probabilities: Tensor
+
+
+def route(logits: Tensor, top_k: int) -> Routing:
+    """Choose the ``top_k`` experts with the largest logits (``[tokens, num_experts]``) for every token."""
+    num_experts = logits.shape[-1]
+    if logits.dim() != 2 or not 1 <= top_k <= num_experts:
+        raise ArgumentError(
+            f"routing needs logits [tokens, num_experts] and 1 <= top_k <= num_experts; got logits "
+            f"{list(logits.shape)} and top_k {top_k}"
+        )
+    logits = logits.float()
+    chosen, topk_idx = logits.topk(top_k, dim=-1)
+    return Routing(topk_idx, chosen.softmax(dim=-1), logits.softmax(dim=-1))
+
+
+def load_per_expert(topk_idx: Tensor, num_experts: int) -> Tensor:
+    """How many (token, choice) pairs went to each expert: int64 ``[num_experts]``; -1 counts for none."""
+    return torch.bincount(topk_idx[topk_idx >= 0].flatten(), minlength=num_experts)
+
+
+def load_balancing_loss(routing: Routing) -> Tensor:
+    """``num_experts * sum_e share_e * mean_probability_e`` (Switch Transformers, equation 4): 1 when perfectly even."""
+    num_experts = routing.probabilities.shape[1]
+    load = load_per_expert(routing.topk_idx, num_experts)
+    share = load / load.sum().clamp(min=1)
+    return num_experts * (share * routing.probabilities.mean(dim=0)).sum()
+
+
+@dataclass(frozen=True)
+class ExpertRange:
+    """The experts of one rank: ``first <= expert < first + count``, the same block partition that Buffer uses."""
+
+    first: int
+    count: int
+
+    @classmethod
+    def of_rank(cls, num_experts: int, rank: int, world_size: int) -> ExpertRange:
+        """The block of ``rank``; raises :class:`ArgumentError` where experts do not divide evenly."""
+        if world_size < 1 or num_experts % world_size != 0:
+            raise ArgumentError(
+                f"{num_experts} experts cannot be divided evenly over {world_size} ranks; "
+                f"use a number of ranks that divides {num_experts}"
+            )
+        if not 0 <= rank < world_size:
+            raise ArgumentError(f"rank {rank} is outside 0 .. {world_size - 1}")
+        count = num_experts // world_size
+        return cls(rank * count, count)
+
+
+class Experts(nn.Module):
+    """``num_experts`` feed-forward networks ``gelu(x @ w_in) @ w_out`` with stacked weights.
+
+    ``w_in`` is ``[num_experts, hidden, ffn]``, ``w_out`` ``[num_experts, ffn, hidden]``; no biases.
+    """
+
+    def __init__(self, w_in: Tensor, w_out: Tensor) -> None:
+        super().__init__()
+        self.w_in = nn.Parameter(w_in)
+        self.w_out = nn.Parameter(w_out)
+
+    @property
+    def num_experts(self) -> int:
+        return int(self.w_in.shape[0])
+
+    def forward(self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor) -> Tensor:
+        """``sum_k topk_weights[:, k] * expert_{topk_idx[:, k]}(x)``, choices of -1 left out.
+
+        ``x`` ``[rows, hidden]``, ``topk_idx`` an integer type and ``topk_weights`` float32, both ``[rows, top_k]`` ->
+        float32 ``[rows, hidden]``. The sum runs over k in order, so that the same input gives the same bits.
+        """
+        rows, top_k = topk_idx.shape
+        hidden = x.shape[1]
+        choice = topk_idx.reshape(-1).long()
+        order = choice.argsort(stable=True)  # by expert, then by row; the choices of -1 come first
+        load = load_per_expert(choice, self.num_experts).tolist()
+        order = order[order.numel() - sum(load) :]
+        inputs = x.float().index_select(0, order // top_k)
+        outputs = [
+            functional.gelu(part @ w_in) @ w_out
+            for part, w_in, w_out in zip(torch.split(inputs, load), self.w_in, self.w_out, strict=True)
+            if part.shape[0]
+        ]
+        pairs = x.new_zeros(rows * top_k, hidden, dtype=torch.float32)
+        if outputs:
+            pairs = pairs.index_copy(0, order, torch.cat(outputs))
+        weights = topk_weights.float().masked_fill(topk_idx < 0, 0.0)
+        return (pairs.view(rows, top_k, hidden) * weights.unsqueeze(-1)).sum(dim=1)
+
+    def shard(self, held: ExpertRange) -> Experts:
+        """A copy of the ``held`` experts only."""
+        chosen = slice(held.first, held.first + held.count)
+        return Experts(self.w_in[chosen].detach().clone(), self.w_out[chosen].detach().clone())
+
+
+class MoELayer(nn.Module):
+    """Router and experts. ``router`` is a ``[num_experts, hidden]`` weight, present on every rank.
+
+    ``forward(x)`` with ``x`` ``[tokens, hidden]`` runs all experts here; ``forward(x, buffer)`` sends every token to
+    the ranks of its experts. Both return ``(y float32 [tokens, hidden], Routing)`` with global expert numbers.
+    """
+
+    def __init__(self, router: Tensor, experts: Experts, top_k: int) -> None:
+        super().__init__()
+        self.router = nn.Parameter(router)
+        self.experts = experts
+        self.top_k = top_k
+
+    @classmethod
+    def create(cls, hidden: int, ffn: int, num_experts: int, top_k: int, generator: torch.Generator) -> MoELayer:
+        """A layer with random weights drawn from ``generator``."""
+
+        def normal(*shape: int, fan_in: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).mul_(fan_in**-0.5)
+
+        experts = Experts(
+            normal(num_experts, hidden, ffn, fan_in=hidden),
+            _OUTPUT_GAIN * normal(num_experts, ffn, hidden, fan_in=ffn),
+        )
+        return cls(normal(num_experts, hidden, fan_in=hidden), experts, top_k)
+
+    @property
+    def num_experts(self) -> int:
+        """The number of experts on all ranks together."""
+        return int(self.router.shape[0])
+
+    def forward(self, x: Tensor, buffer: ExpertBuffer | None = None) -> tuple[Tensor, Routing]:
+        routing = route(functional.linear(x, self.router), self.top_k)
+        if buffer is not None:
+            return self._spread(x, routing, buffer), routing
+        if self.experts.num_experts != self.num_experts:
+            raise ArgumentError(
+                f"this layer holds {self.experts.num_experts} of {self.num_experts} experts; pass the Buffer that "
+                "connects it with the other ranks"
+            )
+        return self.experts(x, routing.topk_idx, routing.topk_weights), routing
+
+    def _spread(self, x: Tensor, routing: Routing, buffer: ExpertBuffer) -> Tensor:
+        if torch.is_grad_enabled() and (x.requires_grad or self.router.requires_grad):
+            raise ArgumentError("the spread forward has no backward yet: call it under torch.no_grad()")
+        recv: Received = buffer.dispatch(x.contiguous(), routing.topk_idx, routing.topk_weights)
+        partial = self.experts(recv.x, recv.topk_idx, recv.topk_weights)
+        # The weights are already in the sum over this rank's experts; combine adds up what the ranks send back.
+        out: Tensor = buffer.combine(partial.to(x.dtype), recv.handle)
+        return out.float()
+
+    def shard(self, rank: int, world_size: int) -> MoELayer:
+        """The layer of one rank: the router, and a copy of that rank's own experts."""
+        held = ExpertRange.of_rank(self.num_experts, rank, world_size)
+        return MoELayer(self.router.detach().clone(), self.experts.shard(held), self.top_k)

@@ -1,0 +1,117 @@
+"""Colours, figures and labels that all pictures share.
+
+Pictures are :class:`matplotlib.figure.Figure` objects made without pyplot: nothing is shown, no global state is
+touched, no backend is chosen. Save one with ``figure.savefig(path)``; a notebook shows the last expression of a cell.
+
+Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour blindness
+can tell apart; black is replaced by grey, so that text stays readable on every colour.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ep_lib.errors import ArgumentError, BackendUnavailable
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+except ImportError as error:
+    raise BackendUnavailable("pictures need matplotlib: pip install 'ep-lib[lab]'") from error
+
+RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+"""One colour a rank, used again from rank 8 on (with hatching where there is room)."""
+
+INK = "#222222"
+QUIET = "#777777"
+EMPTY = "#F2F2F2"
+_HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
+_DPI = 110
+_PAD_INCHES = 0.1
+
+
+class Picture(Figure):
+    """A Figure that a notebook shows although pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        memory = io.BytesIO()
+        self.savefig(memory, format="png", dpi=_DPI)
+        return memory.getvalue()
+
+
+def new_picture(width: float, height: float) -> Picture:
+    """An empty picture of ``width`` x ``height`` inches that arranges its own margins."""
+    margins = ConstrainedLayoutEngine(w_pad=_PAD_INCHES, h_pad=_PAD_INCHES)
+    return Picture(figsize=(width, height), dpi=_DPI, layout=margins)
+
+
+def place(axes: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
+    """``axes`` and its figure, or the one axes of a new picture."""
+    if axes is None:
+        picture = new_picture(width, height)
+        return picture, picture.add_subplot()
+    figure: Any = axes.get_figure()
+    while not isinstance(figure, Figure):
+        if figure is None:
+            raise ArgumentError("the axes handed in belong to no figure")
+        figure = figure._parent  # axes may sit in a subfigure; get_figure(root=True) needs matplotlib 3.10
+    return figure, axes
+
+
+def rank_color(rank: int) -> str:
+    """The colour of a rank."""
+    return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def rank_hatch(rank: int) -> str:
+    """The hatching that tells rank 9 from rank 1; none for the first eight ranks."""
+    return _HATCHES[rank // len(RANK_COLORS) % len(_HATCHES)]
+
+
+def ink_on(color: str | tuple[float, float, float]) -> str:
+    """Dark or white text, whichever is easier to read on ``color`` (relative luminance of WCAG 2)."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color))
+    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.25 else INK
+
+
+def tidy(axes: Axes, *, title: str | None = None, grid: str | None = None) -> None:
+    """No frame on top and right; a title on the left; light grid lines along ``grid`` ('x' or 'y')."""
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, loc="left", fontsize=11, color=INK)
+    if grid == "x":
+        axes.grid(axis="x", color="#DDDDDD", linewidth=0.7)
+    elif grid == "y":
+        axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """(divisor, unit) with which ``largest`` bytes read well; powers of ten, as in network speeds."""
+    for divisor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= divisor:
+            return divisor, unit
+    return 1.0, "B"
+
+
+def short_number(value: float) -> str:
+    """Three significant digits at most, no exponent: 0, 7, 0.42, 3.1, 128, 12345."""
+    if value == int(value) or value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2g}"
+
+
+def counts_of(values: Any, dimensions: int, name: str) -> npt.NDArray[np.float64]:
+    """``values`` as a float array of that many dimensions; refuses other shapes, negative numbers, NaN and nothing."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != dimensions or array.size == 0:
+        raise ArgumentError(f"{name} must be a non-empty array of {dimensions} dimension(s), got shape {array.shape}")
+    if not np.all(np.isfinite(array)) or array.min() < 0:
+        raise ArgumentError(f"{name} must hold finite numbers >= 0, got {array.min()} as the smallest")
+    return array

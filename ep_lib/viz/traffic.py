@@ -1,0 +1,120 @@
+"""Who sends how much to whom, and how busy the experts are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from ep_lib.errors import ArgumentError
+from ep_lib.viz.style import (
+    INK,
+    QUIET,
+    byte_unit,
+    counts_of,
+    ink_on,
+    place,
+    rank_color,
+    rank_hatch,
+    short_number,
+    tidy,
+)
+
+_HEADROOM = 1.8  # leaves the dark blues out: numbers stay readable
+_MOST_NUMBERED_RANKS = 16  # cells of a larger matrix are too small for numbers
+
+
+def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | None = None) -> Figure:
+    """A map of ``matrix[source][destination]`` bytes.
+
+    The diagonal is what a rank sends to itself: it never crosses a wire, and is drawn grey. The line below the picture
+    gives both sums, since published bandwidths differ in which of the two they count.
+    """
+    values = counts_of(matrix, 2, "the bytes between ranks")
+    ranks = values.shape[0]
+    if values.shape[1] != ranks:
+        raise ArgumentError(f"the bytes between ranks must be a square matrix, got {values.shape}")
+    figure, axes = place(axes, 1.6 + 0.62 * max(ranks, 4), 1.7 + 0.5 * max(ranks, 4))
+    own = np.eye(ranks, dtype=bool)
+    wire = np.where(own, np.nan, values)
+    divisor, unit = byte_unit(float(values.max()) / 10)  # 950 and 1050 kB read better than 0.95 and 1.1 MB
+    largest = float(values[~own].max()) if ranks > 1 else 0.0
+    image = axes.imshow(wire, cmap="Blues", vmin=0, vmax=max(largest * _HEADROOM, 1.0), aspect="auto")
+    for rank in range(ranks):
+        axes.add_patch(Rectangle((rank - 0.5, rank - 0.5), 1, 1, facecolor="#EDEDED", hatch="///", edgecolor="#CFCFCF"))
+    if ranks <= _MOST_NUMBERED_RANKS:
+        for source in range(ranks):
+            for target in range(ranks):
+                value = values[source, target]
+                inside = source != target
+                red, green, blue, _ = image.cmap(image.norm(value))
+                color = ink_on((red, green, blue)) if inside else INK
+                label = short_number(value / divisor)
+                axes.text(target, source, label, ha="center", va="center", color=color, fontsize=9 if ranks <= 8 else 7)
+    axes.set_xticks(range(ranks))
+    axes.set_yticks(range(ranks))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    crossed, total = float(values[~own].sum()), float(values.sum())
+    sum_divisor, sum_unit = byte_unit(total)
+    axes.set_xlabel(
+        f"to rank\n{crossed / sum_divisor:.3g} {sum_unit} cross ranks, "
+        f"{total / sum_divisor:.3g} {sum_unit} with those to oneself"
+    )
+    axes.set_ylabel("from rank")
+    axes.set_title(f"{title or 'Bytes between ranks'} ({unit})", loc="left", fontsize=11, color=INK)
+    return figure
+
+
+def load_per_expert(
+    load: Any, *, ranks: int | None = None, title: str | None = None, axes: Axes | None = None
+) -> Figure:
+    """Bars of how many tokens each expert computes; ``load`` is ``[num_experts]``.
+
+    With ``ranks`` the bars take the colour of the rank that holds the expert. The dashed line is an even share.
+    """
+    values = counts_of(load, 1, "the load per expert")
+    experts = values.size
+    if ranks is not None and (ranks < 1 or experts % ranks):
+        raise ArgumentError(f"{experts} experts cannot be divided evenly over {ranks} ranks")
+    figure, axes = place(axes, max(5.0, 1.5 + 0.35 * experts), 3.2)
+    owner = np.arange(experts) * (ranks or 1) // experts
+    bars = axes.bar(range(experts), values, width=0.82, edgecolor="white", linewidth=0.5)
+    for bar, rank in zip(bars, owner, strict=True):
+        bar.set_facecolor(rank_color(int(rank)))
+        bar.set_hatch(rank_hatch(int(rank)))
+    mean = float(values.mean())
+    axes.axhline(mean, color=INK, linestyle="--", linewidth=1)
+    busiest = float(values.max()) / mean if mean else 0.0
+    axes.set_title(f"dashed: even share, {mean:,.0f}; busiest {busiest:.2f}x", loc="right", fontsize=8, color=QUIET)
+    step = 1 if experts <= 32 else experts // 16
+    axes.set_xticks(range(0, experts, step))
+    axes.set_xlim(-0.6, experts - 0.4)
+    axes.set_ylim(0, max(1.0, float(values.max()) * 1.12))
+    axes.set_xlabel("expert" + (f" (colour: its rank of {ranks})" if ranks else ""))
+    axes.set_ylabel("tokens")
+    tidy(axes, title=title or "Load per expert", grid="y")
+    return figure
+
+
+def rank_legend(figure: Figure | Any, ranks: int, *, label: str = "rank", extra: Sequence[Patch] = ()) -> None:
+    """A legend of rank colours in one line below the picture."""
+    patches = [
+        Patch(facecolor=rank_color(rank), hatch=rank_hatch(rank), edgecolor="white", label=f"{label} {rank}")
+        for rank in range(ranks)
+    ]
+    legend = figure.legend(
+        handles=[*patches, *extra],
+        loc="outside lower center",
+        ncols=min(len(patches) + len(extra), 9),
+        frameon=False,
+        fontsize=9,
+        handlelength=1.2,
+        columnspacing=1.4,
+    )
+    for text in legend.get_texts():
+        text.set_color(QUIET)

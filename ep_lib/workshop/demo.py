@@ -1,0 +1,276 @@
+"""``ep-lib demo``: train a small mixture-of-experts model on real text, then run it with its experts spread over ranks.
+
+The loss on held-out text must be the same, to 1e-4, whether all experts are in one place or every token travels through
+ep_lib's dispatch and combine kernels; where it is not, the command explains and ends with 1. ``--json`` prints one
+object (the fields of ``DemoReport`` and ``SpreadRun``, see ep_lib/workshop/demo_report.py) and nothing else on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.workshop.demo_report import DemoReport, SpreadRun, problems_of
+
+if TYPE_CHECKING:
+    from ep_lib.workshop.demo_model import ModelConfig
+
+BACKENDS = ("emulator", "cuda")
+DEFAULT_STEPS = 240
+DEFAULT_OUT = Path("build/demo")
+PICTURE_NAME = "routing.png"
+NUM_EXPERTS = 16
+EMULATOR_RANKS = (4, 8)
+
+_BATCH = 16  # windows a training step
+_HELD_OUT_WINDOWS = 64  # of 128 bytes: 8192 tokens
+_SAMPLE_BYTES = 160
+_SAMPLE_PROMPT = b"The class "
+_BFLOAT16_TOLERANCE = 1e-2  # nats; eight bits of mantissa on the way to the experts and back
+_LARGEST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What to run. ``ranks`` empty: 4 and 8 on the emulator, what the machine's GPUs allow on cuda."""
+
+    ranks: tuple[int, ...] = ()
+    backend: str = "emulator"
+    seed: int = 0
+    steps: int = DEFAULT_STEPS
+    out: Path = DEFAULT_OUT
+
+
+class Listener:
+    """What is told while the demo runs; the base class ignores everything."""
+
+    def prepared(self, report: DemoReport, ranks: Sequence[int]) -> None:
+        """Text, model and plan are known; the fields for results are still empty."""
+
+    def trained_step(self, step: int, steps: int, loss: float) -> None:
+        """After every training step."""
+
+    def trained(self, report: DemoReport) -> None:
+        """Training and the local evaluation are done."""
+
+    def spread(self, run: SpreadRun) -> None:
+        """After each run on spread experts."""
+
+    def finished(self, report: DemoReport) -> None:
+        """At the end, also of a run that found problems."""
+
+
+def run_demo(options: DemoOptions | None = None, listener: Listener | None = None) -> DemoReport:
+    """Run the demo and return what it found; look at ``report.ok`` and ``report.problems``.
+
+    Deterministic for given ``seed`` and ``steps``, but for times and, between kinds of CPU, last digits. Raises
+    :class:`ArgumentError` for options that cannot work, before anything is trained, and :class:`BackendUnavailable`
+    where torch, matplotlib or the GPUs asked for are missing.
+    """
+    options = options or DemoOptions()
+    listener = listener or Listener()
+    ranks = _checked_ranks(options)
+    picture_path = _writable(options.out) / PICTURE_NAME
+    torch = _import_torch()
+    with _one_thread(torch):
+        return _run(options, listener, ranks, picture_path)
+
+
+def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture_path: Path) -> DemoReport:
+    started = time.perf_counter()
+    import torch
+
+    # Here and not above: `ep-lib demo --help` works without torch and matplotlib.
+    from ep_lib.workshop import demo_model, demo_picture, demo_spread, demo_text
+
+    text = demo_text.load_text()
+    config = model_config()
+    model = demo_model.ByteMoE(config, torch.Generator().manual_seed(options.seed))
+    held_out = demo_text.windows(text.held_out, _HELD_OUT_WINDOWS, config.context + 1)
+    loss_untrained, _ = demo_model.evaluate(model, held_out)
+    report = DemoReport(
+        backend=options.backend,
+        seed=options.seed,
+        steps=options.steps,
+        model=dict(vars(config)),
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        train_bytes=int(text.train.size),
+        held_out_bytes=int(text.held_out.size),
+        held_out_topics=text.held_out_topics,
+        loss_untrained=loss_untrained,
+        loss_local=loss_untrained,
+        train_seconds=0.0,
+        spread=(),
+        bfloat16=None,
+        picture=picture_path,
+        sample="",
+        seconds=0.0,
+    )
+    listener.prepared(report, ranks)
+
+    training = time.perf_counter()
+    steps = options.steps
+    demo_model.train(
+        model,
+        text.train,
+        steps=steps,
+        batch=_BATCH,
+        seed=options.seed,
+        on_step=lambda done: listener.trained_step(done.step, steps, done.loss),
+    )
+    train_seconds = time.perf_counter() - training
+    loss_local, routings = demo_model.evaluate(model, held_out)
+    report = replace(report, loss_local=loss_local, train_seconds=train_seconds)
+    listener.trained(report)
+
+    def spread(count: int, **more: Any) -> SpreadRun:
+        run = demo_spread.run_spread(
+            model, held_out, ranks=count, backend=options.backend, seed=options.seed, loss_local=loss_local, **more
+        )
+        listener.spread(run)
+        return run
+
+    runs = tuple(spread(count) for count in ranks)
+    bfloat16 = spread(ranks[-1], dtype_name="bfloat16", tolerance=_BFLOAT16_TOLERANCE)
+    demo_picture.save(demo_picture.draw_routing(held_out, routings, runs, seed=options.seed), picture_path)
+    sample = demo_model.generate(model, _SAMPLE_PROMPT, _SAMPLE_BYTES, seed=options.seed)
+    report = replace(
+        report,
+        spread=runs,
+        bfloat16=bfloat16,
+        sample=demo_text.printable(sample),
+        seconds=time.perf_counter() - started,
+        problems=problems_of([*runs, bfloat16]),
+    )
+    listener.finished(report)
+    return report
+
+
+@contextlib.contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    """Torch on one thread, as long as this lasts.
+
+    The sums then have the same order on machines with any number of cores; and where others use the cores too, OpenMP's
+    threads spin for each other: with both of two busy cores, training took ten times as long as with one.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def model_config() -> ModelConfig:
+    """The demo's model: two layers, top-2 of 16 experts."""
+    from ep_lib.workshop.demo_model import ModelConfig
+
+    return ModelConfig(num_experts=NUM_EXPERTS)
+
+
+def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
+    """The numbers of ranks to run on; refuses bad options."""
+    if options.backend not in BACKENDS:
+        raise ArgumentError(f"--backend is {options.backend!r}; it must be one of {', '.join(BACKENDS)}")
+    if options.steps < 1:
+        raise ArgumentError(f"--steps is {options.steps}; train at least 1 step (the default is {DEFAULT_STEPS})")
+    if not 0 <= options.seed <= _LARGEST_SEED:
+        raise ArgumentError(f"--seed is {options.seed}; it must be from 0 to {_LARGEST_SEED}")
+    fitting = [count for count in range(1, NUM_EXPERTS + 1) if NUM_EXPERTS % count == 0]
+    for count in options.ranks:
+        if count not in fitting:
+            why = "more ranks than experts" if count > NUM_EXPERTS else "the experts do not divide evenly"
+            raise ArgumentError(
+                f"--ranks {count} does not work with {NUM_EXPERTS} experts: "
+                f"{why if count >= 1 else 'at least one rank is needed'}; "
+                f"choose from {', '.join(map(str, fitting))}"
+            )
+    if options.backend == "emulator":
+        return options.ranks or EMULATOR_RANKS
+    gpus = _usable_gpus(max(options.ranks, default=1))
+    return options.ranks or tuple(count for count in fitting if 1 < count <= gpus)[-2:] or (1,)
+
+
+def _usable_gpus(wanted: int) -> int:
+    """The number of GPUs here; BackendUnavailable with the reason where ``wanted`` ranks cannot run on them."""
+    from ep_lib.backends.cuda_devices import gpu_count, unusable_reason
+
+    reason = unusable_reason(wanted)
+    if reason is None and not _import_torch().cuda.is_available():
+        reason = "the installed torch is a CPU build; install torch with CUDA from https://pytorch.org"
+    if reason is not None:
+        raise BackendUnavailable(f"--backend cuda cannot run here: {reason}. Without it the demo runs on the emulator")
+    return gpu_count()
+
+
+def _import_torch() -> Any:
+    try:
+        import matplotlib
+        import torch
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"the demo needs {error.name}, which is not installed: pip install 'ep-lib[lab]' (in a clone: make lab)"
+        ) from error
+    del matplotlib
+    return torch
+
+
+def _writable(folder: Path) -> Path:
+    """``folder``, made if need be; found out before the training, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ArgumentError(
+            f"--out {folder} cannot be written: {error.strerror or error}; choose another folder"
+        ) from error
+    return folder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ep-lib demo``."""
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help=f"numbers of ranks to spread {NUM_EXPERTS} experts over; default: {_words(EMULATOR_RANKS)} on the "
+        "emulator, what the GPUs allow on cuda",
+    )
+    parser.add_argument(
+        "--backend", choices=BACKENDS, default="emulator", help="emulator needs no GPU; cuda: one process a GPU"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the emulator's schedule")
+    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="training steps; default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="folder for the picture; default: %(default)s"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object for programs, nothing else")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs ``ep-lib demo``; 0 when the losses agree, 1 when they do not."""
+    from ep_lib.workshop.demo_console import Console
+
+    options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out)
+    report = run_demo(options, None if args.json else Console())
+    if args.json:
+        print(json.dumps(report.to_json(), allow_nan=False))
+    for problem in report.problems:
+        print(f"ep-lib: {problem}", file=sys.stderr)
+    return 0 if report.ok else 1
+
+
+def _words(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))

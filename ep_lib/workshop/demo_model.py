@@ -1,0 +1,174 @@
+"""The demo's model: a small byte-level language model whose feed-forward layers are Mixtures of Experts.
+
+A block is: a causal convolution over the last few bytes, causal self-attention, and the MoE layer, each added to the
+stream. Small enough to learn readable English from Python's help texts in seconds on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ep_lib.moe.layer import ExpertBuffer, MoELayer, Routing, load_balancing_loss
+from ep_lib.workshop.demo_text import Bytes, random_windows
+
+VOCABULARY = 256  # one symbol a byte value
+_BALANCE_WEIGHT = 0.02  # of the load-balancing loss, a layer
+_PEAK_LEARNING_RATE = 1e-2
+_WARM_UP_STEPS = 10
+_CLIP_NORM = 1.0
+_RESIDUAL_GAIN = 0.1  # small outputs at the start: every block begins close to doing nothing
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes. ``context`` is the number of bytes the model sees; ``conv_width`` how many the convolution sees."""
+
+    hidden: int = 64
+    ffn: int = 128
+    layers: int = 2
+    heads: int = 4
+    num_experts: int = 16
+    top_k: int = 2
+    context: int = 128
+    conv_width: int = 6
+
+
+class Block(nn.Module):
+    """Convolution, attention, experts; every one reads a normalised stream and adds to it."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.heads = config.heads
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(3))
+        self.conv = nn.Parameter(_normal(generator, hidden, 1, config.conv_width, scale=config.conv_width**-0.5))
+        self.conv_out = nn.Parameter(_normal(generator, hidden, hidden, scale=_RESIDUAL_GAIN * hidden**-0.5))
+        self.qkv = nn.Parameter(_normal(generator, 3 * hidden, hidden, scale=hidden**-0.5))
+        self.attention_out = nn.Parameter(_normal(generator, hidden, hidden, scale=_RESIDUAL_GAIN * hidden**-0.5))
+        self.moe = MoELayer.create(hidden, config.ffn, config.num_experts, config.top_k, generator)
+
+    def forward(self, x: Tensor, buffer: ExpertBuffer | None) -> tuple[Tensor, Routing]:
+        """``x`` float32 ``[sequences, context, hidden]``."""
+        x = x + self._convolution(self.norms[0](x))
+        x = x + self._attention(self.norms[1](x))
+        y, routing = self.moe(self.norms[2](x).reshape(-1, x.shape[-1]), buffer)
+        return x + y.view_as(x), routing
+
+    def _convolution(self, x: Tensor) -> Tensor:
+        width = self.conv.shape[-1]
+        padded = functional.pad(x, (0, 0, width - 1, 0))  # zeros before the first byte: nothing from the future
+        length = x.shape[1]
+        mixed = sum(padded[:, shift : shift + length] * self.conv[:, 0, shift] for shift in range(width))
+        return functional.linear(functional.gelu(torch.as_tensor(mixed)), self.conv_out)
+
+    def _attention(self, x: Tensor) -> Tensor:
+        sequences, length, hidden = x.shape
+        qkv = functional.linear(x, self.qkv).view(sequences, length, 3, self.heads, hidden // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return functional.linear(mixed.transpose(1, 2).reshape(sequences, length, hidden), self.attention_out)
+
+
+class ByteMoE(nn.Module):
+    """The language model. ``forward(text, buffer=None)`` with int64 ``[sequences, length]`` gives logits
+    ``[sequences, length, 256]`` and one :class:`Routing` a layer; zero sequences are fine."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Parameter(_normal(generator, VOCABULARY, config.hidden, scale=0.5))
+        self.position = nn.Parameter(_normal(generator, config.context, config.hidden, scale=0.1))
+        self.blocks: list[Block] = nn.ModuleList(Block(config, generator) for _ in range(config.layers))  # type: ignore[assignment]
+        self.norm = nn.LayerNorm(config.hidden)
+        self.head = nn.Parameter(torch.zeros(VOCABULARY, config.hidden))
+
+    def forward(self, text: Tensor, buffer: ExpertBuffer | None = None) -> tuple[Tensor, list[Routing]]:
+        x = functional.embedding(text, self.embedding) + self.position[: text.shape[1]]
+        routings = []
+        for block in self.blocks:
+            x, routing = block(x, buffer)
+            routings.append(routing)
+        return functional.linear(self.norm(x), self.head), routings
+
+    def shard(self, rank: int, world_size: int) -> ByteMoE:
+        """The model of one rank: everything but the experts replicated, and a copy of that rank's experts."""
+        own = {id(block.moe): block.moe.shard(rank, world_size) for block in self.blocks}
+        return copy.deepcopy(self, own)  # the copy finds every MoE layer already "copied": as this rank's shard
+
+
+def _normal(generator: torch.Generator, *shape: int, scale: float) -> Tensor:
+    return torch.randn(*shape, generator=generator) * scale
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What the progress display is told after a step: mean cross-entropy in nats a byte, and the balance loss."""
+
+    step: int
+    loss: float
+    balance: float
+
+
+def train(
+    model: ByteMoE,
+    text: Bytes,
+    *,
+    steps: int,
+    batch: int,
+    seed: int,
+    on_step: Callable[[TrainingStep], None] | None = None,
+) -> list[TrainingStep]:
+    """Train in place with AdamW; batches are drawn from ``seed``. Returns one :class:`TrainingStep` a step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    warm_up = min(_WARM_UP_STEPS, max(1, steps // 4))
+    batches = np.random.default_rng(seed)
+    history = []
+    for step in range(steps):
+        cosine = 0.5 * (1 + np.cos(np.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = _PEAK_LEARNING_RATE * min((step + 1) / warm_up, float(cosine))
+        drawn = random_windows(text, batch, model.config.context + 1, batches)
+        data = torch.from_numpy(drawn.astype(np.int64))
+        logits, routings = model(data[:, :-1])
+        loss = cross_entropy(logits, data[:, 1:], "mean")
+        balance = torch.stack([load_balancing_loss(routing) for routing in routings]).mean()
+        optimizer.zero_grad(set_to_none=True)
+        (loss + _BALANCE_WEIGHT * len(routings) * balance).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
+        optimizer.step()
+        history.append(TrainingStep(step + 1, float(loss.detach()), float(balance.detach())))
+        if on_step is not None:
+            on_step(history[-1])
+    return history
+
+
+def cross_entropy(logits: Tensor, target: Tensor, reduction: str) -> Tensor:
+    """Next-byte cross-entropy in nats; ``logits`` ``[..., 256]``, ``target`` int64 ``[...]``."""
+    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), target.reshape(-1), reduction=reduction)
+
+
+@torch.no_grad()
+def evaluate(model: ByteMoE, data: Bytes) -> tuple[float, list[Routing]]:
+    """Mean next-byte cross-entropy (nats) with all experts here; ``data`` uint8 ``[sequences, context + 1]``."""
+    text = torch.from_numpy(data.astype(np.int64))
+    logits, routings = model(text[:, :-1])
+    return float(cross_entropy(logits, text[:, 1:], "sum").double()) / text[:, 1:].numel(), routings
+
+
+@torch.no_grad()
+def generate(model: ByteMoE, prompt: bytes, length: int, *, seed: int, temperature: float = 0.7) -> bytes:
+    """``length`` bytes that continue ``prompt``, sampled with a generator of its own seeded by ``seed``."""
+    generator = torch.Generator().manual_seed(seed)
+    text = list(prompt)
+    for _ in range(length):
+        window = torch.tensor([text[-model.config.context :]])
+        logits = model(window)[0][0, -1] / temperature
+        text.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)))
+    return bytes(text)

@@ -1,0 +1,157 @@
+"""The demo's second half: the trained model on many ranks, every token through dispatch and combine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ep_lib.moe.buffer import Buffer
+from ep_lib.moe.layer import ExpertBuffer, load_per_expert
+from ep_lib.runtime.spawn import spawn
+from ep_lib.workshop.demo_model import ByteMoE, cross_entropy
+from ep_lib.workshop.demo_report import SpreadRun, Traffic
+from ep_lib.workshop.demo_text import Bytes
+
+_CHOICE_BYTES = 8  # an int32 expert number and its float32 weight travel with a row, top_k of each,
+_SOURCE_BYTES = 8  # and where the row came from: rank and token, int32 each
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass
+class Counters:
+    """What one rank counted, a list entry a MoE layer. "Came" is read from what arrived, "chosen" from the router."""
+
+    chosen: list[list[int]] = field(default_factory=list)  # choices of each expert (all ranks') by this rank's tokens
+    came: list[list[int]] = field(default_factory=list)  # choices that reached each of this rank's experts
+    rows_chosen: list[list[int]] = field(default_factory=list)  # rows that this rank's tokens need, by destination
+    rows_came: list[list[int]] = field(default_factory=list)  # rows that arrived here, by source
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank reports; ``loss_sum`` is over its own ``tokens``, in nats."""
+
+    loss_sum: float
+    tokens: int
+    counters: Counters
+
+
+class MeasuredBuffer:
+    """A Buffer that also counts and takes the time, and carries activations in ``dtype``."""
+
+    def __init__(self, buffer: ExpertBuffer, rank: Any, num_experts: int, dtype: torch.dtype) -> None:
+        self.counters = Counters()
+        self._buffer = buffer
+        self._rank = rank
+        self._num_experts = num_experts
+        self._dtype = dtype
+        self._started = 0.0
+
+    def dispatch(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> Any:
+        self._started = time.perf_counter()
+        recv = self._buffer.dispatch(x.to(self._dtype), topk_idx, topk_weights)
+        ranks = self._rank.world_size
+        visits = torch.zeros(len(x), ranks, dtype=torch.bool, device=x.device)
+        visits.scatter_(1, topk_idx // (self._num_experts // ranks), True)
+        counters = self.counters
+        counters.chosen.append(_whole(load_per_expert(topk_idx, self._num_experts)))
+        counters.rows_chosen.append(_whole(visits.sum(dim=0)))
+        counters.came.append(_whole(load_per_expert(recv.topk_idx, self._num_experts // ranks)))
+        counters.rows_came.append(_whole(recv.handle.recv_tokens_per_rank))
+        return recv
+
+    def combine(self, x: torch.Tensor, handle: Any) -> Any:
+        out = self._buffer.combine(x.to(self._dtype), handle)
+        self._rank.synchronize()
+        self.counters.seconds += time.perf_counter() - self._started
+        return out
+
+
+def run_rank(rank: Any, model: ByteMoE, data: Bytes, dtype_name: str) -> RankResult:
+    """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text of all ranks; each takes its part.
+
+    The rank keeps a copy of its own experts only; the full model stays with the caller (or, on GPUs, in the part of
+    the checkpoint that this process drops here).
+    """
+    config = model.config
+    device = torch.device("cuda", torch.cuda.current_device()) if rank.backend == "cuda" else torch.device("cpu")
+    local = model.shard(rank.rank, rank.world_size).to(device)
+    del model
+    shares = np.array_split(data, rank.world_size)
+    most = max(len(share) for share in shares) * config.context
+    text = torch.from_numpy(shares[rank.rank].astype(np.int64)).to(device)
+    buffer = Buffer(
+        rank,
+        num_experts=config.num_experts,
+        top_k=config.top_k,
+        hidden=config.hidden,
+        max_tokens=most,
+        dtype=dtype_name,
+    )
+    measured = MeasuredBuffer(buffer, rank, config.num_experts, getattr(torch, dtype_name))
+    with torch.no_grad():
+        logits, _ = local(text[:, :-1], measured)
+        loss_sum = float(cross_entropy(logits, text[:, 1:], "sum").double())
+    return RankResult(loss_sum, text[:, 1:].numel(), measured.counters)
+
+
+def run_spread(
+    model: ByteMoE,
+    data: Bytes,
+    *,
+    ranks: int,
+    backend: str,
+    seed: int,
+    loss_local: float,
+    dtype_name: str = "float32",
+    tolerance: float | None = None,
+) -> SpreadRun:
+    """Run ``data`` with the experts on ``ranks`` ranks and compare with ``loss_local``, that of all experts here."""
+    started = time.perf_counter()
+    results: list[RankResult] = spawn(run_rank, ranks=ranks, backend=backend, seed=seed, args=(model, data, dtype_name))
+    seconds = time.perf_counter() - started
+    config = model.config
+    counters = [result.counters for result in results]
+    tokens = sum(result.tokens for result in results)
+    load = np.concatenate([_array(of.came) for of in counters], axis=1)  # [layer, expert]
+    wanted = sum(_array(of.chosen) for of in counters)
+    rows_came = np.stack([_array(of.rows_came) for of in counters], axis=2)  # [layer, source, destination]
+    rows_chosen = np.stack([_array(of.rows_chosen) for of in counters], axis=1)
+    row_bytes = config.hidden * getattr(torch, dtype_name).itemsize
+    routing_bytes = config.top_k * _CHOICE_BYTES + _SOURCE_BYTES
+    rows = rows_came.sum(axis=0)
+    extra: dict[str, float] = {} if tolerance is None else {"tolerance": tolerance}
+    return SpreadRun(
+        ranks=ranks,
+        backend=backend,
+        dtype=dtype_name,
+        tokens=tokens,
+        loss_local=loss_local,
+        loss=sum(result.loss_sum for result in results) / tokens,
+        load=_tuples(load),
+        misplaced=int(np.abs(load - wanted).sum() + np.abs(rows_came - rows_chosen).sum()),
+        dispatch=Traffic(_tuples(rows * (row_bytes + routing_bytes))),
+        combine=Traffic(_tuples(rows.T * row_bytes)),
+        moe_seconds=max(of.seconds for of in counters),
+        seconds=seconds,
+        **extra,
+    )
+
+
+def _array(counts: list[list[int]]) -> Counts:
+    return np.array(counts, dtype=np.int64)
+
+
+def _whole(counts: Any) -> list[int]:
+    return [int(count) for count in counts.tolist()]
+
+
+def _tuples(matrix: Counts) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(value) for value in row) for row in matrix)
