@@ -40,6 +40,7 @@ _KERNEL_FLAGS = [
     "-fsanitize=thread",
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
+    "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks
     "-w",
     "-fdiagnostics-color=never",
 ]
@@ -48,6 +49,7 @@ _CLANG_FLAGS = ["-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-
 _RUNTIME_FLAGS = [
     "-std=c++17",
     "-O2",
+    "-U_FORTIFY_SOURCE",
     "-g",
     "-fPIC",
     "-fno-strict-aliasing",
