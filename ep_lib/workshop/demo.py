@@ -208,7 +208,9 @@ def _usable_gpus(wanted: int) -> int:
     if reason is None and not _import_torch().cuda.is_available():
         reason = "the installed torch is a CPU build; install torch with CUDA from https://pytorch.org"
     if reason is not None:
-        raise BackendUnavailable(f"--backend cuda cannot run here: {reason}. Without it the demo runs on the emulator")
+        raise BackendUnavailable(
+            f"--backend cuda cannot run here: {reason.rstrip('.')}. Without it the demo runs on the emulator"
+        )
     return gpu_count()
 
 
