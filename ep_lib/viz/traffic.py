@@ -81,7 +81,7 @@ def load_per_expert(
     experts = values.size
     if ranks is not None and (ranks < 1 or experts % ranks):
         raise ArgumentError(f"{experts} experts cannot be divided evenly over {ranks} ranks")
-    figure, axes = place(axes, max(5.0, 1.5 + 0.35 * experts), 3.2)
+    figure, axes = place(axes, max(7.0, 1.5 + 0.35 * experts), 3.2)
     owner = np.arange(experts) * (ranks or 1) // experts
     bars = axes.bar(range(experts), values, width=0.82, edgecolor="white", linewidth=0.5)
     for bar, rank in zip(bars, owner, strict=True):
@@ -90,7 +90,8 @@ def load_per_expert(
     mean = float(values.mean())
     axes.axhline(mean, color=INK, linestyle="--", linewidth=1)
     busiest = float(values.max()) / mean if mean else 0.0
-    axes.set_title(f"dashed: even share, {mean:,.0f}; busiest {busiest:.2f}x", loc="right", fontsize=8, color=QUIET)
+    share = f"{mean:,.0f}" if mean >= 100 else short_number(mean)
+    axes.set_title(f"dashed: even share, {share}; busiest {busiest:.2f}x", loc="right", fontsize=8, color=QUIET)
     step = 1 if experts <= 32 else experts // 16
     axes.set_xticks(range(0, experts, step))
     axes.set_xlim(-0.6, experts - 0.4)

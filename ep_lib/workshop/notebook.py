@@ -1,0 +1,257 @@
+"""What the notebooks need beside the library: source code from its real file, predictions, errors in short.
+
+Everything displays itself in a notebook and has a readable text form elsewhere. Nothing here needs an answer: a
+prediction that nobody made counts as unanswered, so notebooks run unattended.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ep_lib.errors import ArgumentError, EpError
+from ep_lib.workshop.exercises import workshop_root
+
+UNANSWERED = "unanswered"
+_WIDTH = 100  # columns of an error's text
+_BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#f7f7f7; color:#222222"
+_GREEN, _ORANGE, _RED, _BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
+
+
+def find(file: str | Path) -> Path:
+    """``file`` of the workshop (``"tutorial_kernels/01_write_signal.cu"``), as seen from the current folder.
+
+    Relative, so that errors that name the file stay short. Raises ArgumentError if there is none.
+    """
+    path = workshop_root() / file
+    if not path.is_file():
+        raise ArgumentError(f"the workshop in {workshop_root()} has no file {str(file)!r}")
+    return Path(os.path.relpath(path))
+
+
+# ---- source code -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Source:
+    """Part of a file, with the line numbers it has there: ``blocks`` of (first line, lines)."""
+
+    file: str  # relative to the workshop
+    blocks: tuple[tuple[int, tuple[str, ...]], ...]
+    marked: frozenset[int] = field(default_factory=frozenset)  # line numbers
+
+    def __repr__(self) -> str:
+        parts = [
+            "\n".join(f"{'>' if n in self.marked else ' '}{n:4} {line}" for n, line in enumerate(lines, first))
+            for first, lines in self.blocks
+        ]
+        return f"{self.file}\n" + "\n  ...\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        link = html.escape(os.path.relpath(workshop_root() / self.file))
+        first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
+        head = f'<a href="{link}" target="_blank"><code>{html.escape(self.file)}</code></a>, lines {first} to {last}'
+        body = "".join(self._block_html(number, lines) for number, lines in self.blocks)
+        return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
+
+    def _block_html(self, first: int, lines: Sequence[str]) -> str:
+        box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
+        return (
+            f'<pre style="{box}line-height:1.35; border:1px solid #dddddd">'
+            + "\n".join(
+                self._line_html(number, line)
+                for number, line in enumerate(_highlight("\n".join(lines)).split("\n"), first)
+            )
+            + "</pre>"
+        )
+
+    def _line_html(self, number: int, line: str) -> str:
+        text = f'<span style="color:#999999; user-select:none">{number:4}  </span>{line}'
+        if number not in self.marked:
+            return text
+        return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{text}</span>'
+
+
+def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = ()) -> Source:
+    """Functions or structs ``names`` of a file of the workshop, with the comments above them; the whole file without.
+
+    Lines that contain one of ``mark`` are highlighted. Read now, from the file that is compiled: it cannot be stale.
+    Raises ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
+    """
+    text = find(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
+    ranges = [_definition(text, name, str(file)) for name in names] or [(0, len(text))]
+    blocks = tuple((begin + 1, tuple(text[begin:end])) for begin, end in sorted(ranges))
+    marked = set()
+    for words in [mark] if isinstance(mark, str) else mark:
+        hits = {n for first, lines in blocks for n, line in enumerate(lines, first) if words in line}
+        if not hits:
+            raise ArgumentError(f"no line shown of {file} contains {words!r}")
+        marked |= hits
+    return Source(Path(file).as_posix(), blocks, frozenset(marked))
+
+
+def _definition(text: Sequence[str], name: str, file: str) -> tuple[int, int]:
+    """The lines [begin, end) that define ``name``: comments and template lines above it, and its body."""
+    starts = re.compile(rf"(?:[A-Za-z_].*[\s*&]|struct )({re.escape(name)})\b\s*[({{]")
+    for number, line in enumerate(text):
+        if line.startswith(("//", " ", "#")) or not starts.match(line):
+            continue
+        end = _end_of_body(text, number)
+        if end is None:  # a declaration
+            continue
+        begin = number
+        while begin > 0 and text[begin - 1].startswith(("//", "template")) and not _is_rule(text[begin - 1]):
+            begin -= 1
+        return begin, end
+    raise ArgumentError(f"{file} does not define {name!r}")
+
+
+def _is_rule(line: str) -> bool:
+    return line.startswith("// ----") and line.endswith("----") and len(line.strip("/- ")) == 0
+
+
+def _end_of_body(text: Sequence[str], number: int) -> int | None:
+    depth, seen = 0, False
+    for last in range(number, len(text)):
+        code = text[last].split("//")[0]
+        depth += code.count("{") - code.count("}")
+        seen = seen or "{" in code
+        if seen and depth <= 0:
+            return last + 1
+        if not seen and code.rstrip().endswith(";"):
+            return None
+    return None
+
+
+def _highlight(code: str) -> str:
+    """HTML of C++ with colours, one line a line; plain where Pygments is missing."""
+    if importlib.util.find_spec("pygments") is None:
+        return html.escape(code)
+    pygments, lexers, formatters = (
+        importlib.import_module(f"pygments{part}") for part in ("", ".lexers", ".formatters")
+    )
+    lexer = lexers.get_lexer_by_name("cuda", stripnl=False, ensurenl=False)
+    formatter = formatters.HtmlFormatter(nowrap=True, noclasses=True, style="friendly")
+    return str(pygments.highlight(code, lexer, formatter)).rstrip("\n")
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Note:
+    """A short coloured box: a headline, and text in which line breaks count."""
+
+    headline: str
+    text: str = ""
+    color: str = _BLUE
+
+    def __repr__(self) -> str:
+        return self.headline + (f"\n{textwrap.indent(self.text, '  ')}" if self.text else "")
+
+    def _repr_html_(self) -> str:
+        body = html.escape(self.text).replace("\n", "<br>")
+        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b><br>{body}</div>'
+
+
+class Prediction:
+    """A question with choices, asked by :func:`predict`. ``answer`` is the choice, or ``"unanswered"``."""
+
+    def __init__(self, question: str, choices: Sequence[str], answer: str | None) -> None:
+        self.question = question
+        self.choices = tuple(choices)
+        if len(self.choices) < 2 or len(set(self.choices)) != len(self.choices):
+            raise ArgumentError(f"a prediction needs at least two different choices, got {list(choices)}")
+        if answer is not None and answer not in self.choices:
+            raise ArgumentError(f"answer is {answer!r}; it must be one of {', '.join(map(repr, self.choices))}")
+        self._answer = answer
+        self._widget: Any = None
+
+    @property
+    def answer(self) -> str:
+        value = self._answer if self._widget is None else self._widget.value
+        return UNANSWERED if value is None else str(value)
+
+    def compare(self, actual: object, why: str = "") -> Note:
+        """What happened next to what was predicted; ``why`` explains it in a sentence or two."""
+        happened = str(actual)
+        if self.answer == UNANSWERED:
+            return Note(f"It is: {happened}", f"(You made no prediction: choose one above and run this again.)\n{why}")
+        if self.answer == happened:
+            return Note(f"You predicted: {self.answer}. Right!", why, _GREEN)
+        return Note(f"You predicted: {self.answer}. It is: {happened}", why, _ORANGE)
+
+    def __repr__(self) -> str:
+        lines = [self.question, *(f"  - {choice}" for choice in self.choices)]
+        return "\n".join([*lines, "(write your choice into the cell: predict(..., answer=...))"])
+
+
+def predict(question: str, choices: Sequence[str], answer: str | None = None) -> Prediction:
+    """Ask the learner what will happen. Shows buttons where ipywidgets is there, else the choices as text.
+
+    ``answer`` answers in code, for those who prefer it or have no widgets. Raises ArgumentError for one that is no
+    choice.
+    """
+    prediction = Prediction(question, choices, answer)
+    if importlib.util.find_spec("ipywidgets") is None or importlib.util.find_spec("IPython") is None:
+        print(prediction)
+        return prediction
+    import ipywidgets
+    from IPython.display import display
+
+    prediction._widget = ipywidgets.RadioButtons(
+        options=list(prediction.choices),
+        value=answer,
+        layout=ipywidgets.Layout(width="max-content"),
+    )
+    title = ipywidgets.HTML(f"<b>Your prediction.</b> {html.escape(question)}")
+    display(ipywidgets.VBox([title, prediction._widget]))  # type: ignore[no-untyped-call]
+    return prediction
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+class Caught:
+    """The exception that :func:`expect` caught, or None."""
+
+    error: EpError | None = None
+
+
+@contextmanager
+def expect(*kinds: type[EpError]) -> Iterator[Caught]:
+    """Show the error that the cell provokes on purpose, without its traceback, and go on.
+
+    ``kinds`` are classes of ``ep_lib.errors``, all of them by default; other errors are not caught. Where nothing is
+    raised, the note says so.
+    """
+    caught = Caught()
+    try:
+        yield caught
+    except EpError as error:
+        if kinds and not isinstance(error, kinds):
+            raise
+        caught.error = error
+        _show(as_note(error))
+    else:
+        names = " or ".join(kind.__name__ for kind in kinds) or "EpError"
+        _show(Note(f"No {names} this time", "This cell was meant to provoke one.", _ORANGE))
+
+
+def as_note(error: BaseException) -> Note:
+    """An exception in short: its name, and its message in lines of readable length."""
+    message = str(error) or type(error).__name__
+    lines = [textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in message.split("\n")]
+    return Note(type(error).__name__, "\n".join([*lines, *getattr(error, "__notes__", ())]), _RED)
+
+
+def _show(note: Note) -> None:
+    if importlib.util.find_spec("IPython") is None:
+        print(note)
+        return
+    from IPython.display import display
+
+    display(note)  # type: ignore[no-untyped-call]
