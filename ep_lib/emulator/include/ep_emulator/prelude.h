@@ -26,8 +26,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>  // uses __attribute__((__noinline__)), which the macro __noinline__ below would break
+#include <memory>  // this one and <string> use __attribute__((__noinline__)), which the macro below would break
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 
