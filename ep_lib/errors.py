@@ -65,7 +65,6 @@ class KernelLaunchError(EpError, ValueError):
     """A launch with the wrong number or types of arguments, or an impossible grid, block or shared memory size."""
 
 
-
 @dataclass(frozen=True)
 class ThreadId:
     """One CUDA thread: rank, block index and thread index (x, y, z)."""
@@ -139,9 +138,7 @@ class KernelTimeout(EpError, TimeoutError):
 class PeerTimeout(EpError, TimeoutError):
     """A wait for another rank ran into its limit. Attributes name who waited for whom, and what was seen."""
 
-    def __init__(
-        self, message: str, *, rank: int, peer: int, phase: str, slot: int, seen: int, expected: int
-    ) -> None:
+    def __init__(self, message: str, *, rank: int, peer: int, phase: str, slot: int, seen: int, expected: int) -> None:
         super().__init__(message)
         self.rank = rank
         self.peer = peer
