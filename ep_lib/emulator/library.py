@@ -12,6 +12,18 @@ from ep_lib.jit import gxx
 DONE, DEADLOCK, FAULT, STOPPED = range(4)
 
 
+class FabricSettings(Structure):
+    """``epemu::FabricSettings`` in runtime/network.hpp."""
+
+    _fields_ = [
+        ("kind", c_int32),
+        ("ranks_per_node", c_int32),
+        ("p2p", c_int32),
+        ("queue_pairs", c_int32),
+        ("queue_depth", c_int32),
+    ]
+
+
 class Settings(Structure):
     """``epemu::Settings``: fixed when a machine is made."""
 
@@ -20,6 +32,7 @@ class Settings(Structure):
         ("heap_bytes", c_uint64),
         ("stack_bytes", c_uint64),
         ("max_resident_threads", c_uint64),
+        ("fabric", FabricSettings),
     ]
 
 
@@ -63,6 +76,9 @@ _SIGNATURES = {
     "epemu_prepare_thread": ([], None),
     "epemu_run": ([c_void_p, POINTER(c_int64)], c_int),
     "epemu_stop": ([c_void_p], None),
+    "epemu_drain_network": ([c_void_p], None),
+    "epemu_break_link": ([c_void_p, c_int, c_int], None),
+    "epemu_in_flight": ([c_void_p], c_uint64),
     "epemu_report": ([c_void_p], c_char_p),
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
     "epemu_switches": ([c_void_p], c_uint64),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_lib.emulator import library, outcomes
+from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Machine:
     """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
 
     def __init__(
-        self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int
+        self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int, fabric: Fabric
     ) -> None:
         _bury()
         self.ranks = ranks
@@ -93,6 +94,9 @@ class Machine:
             heap_bytes=heap_bytes,
             stack_bytes=stack_bytes,
             max_resident_threads=max_resident_threads,
+            fabric=library.FabricSettings(
+                KINDS.index(fabric.kind), fabric.ranks_per_node, fabric.p2p, fabric.queue_pairs, fabric.queue_depth
+            ),
         )
         handle = self._lib.epemu_create(ranks, ctypes.byref(settings))
         if not handle:
@@ -103,6 +107,8 @@ class Machine:
         self.handle = int(handle)
         # Arrays that a rank's main returns look at the heaps, so the memory lives as long as anything refers to it.
         weakref.finalize(self, _graveyard.append, self.handle)
+        for source, target in fabric.broken_links:
+            self._lib.epemu_break_link(self.handle, source, target)
         self._images: dict[tuple[str, int], int] = {}  # (path, rank or -1) -> Image*
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
@@ -216,6 +222,12 @@ class Machine:
             report = self._lib.epemu_report(self.handle).decode()
             self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
             raise self._error
+
+    def drain_network(self) -> None:
+        """Lets what is in flight arrive, as far as links are whole; a barrier of all ranks does this."""
+        if self._lib.epemu_in_flight(self.handle):
+            with _running:
+                self._lib.epemu_drain_network(self.handle)
 
     def _stop(self, run: _Run) -> None:
         while not run.finished.is_set():

@@ -161,6 +161,7 @@ class World:
             for member in self._members:
                 member.error, member.collective = error, None
             return True
+        self.machine.drain_network()
         payloads = [c.payload for c in present]
         for member in self._members:
             member.gathered, member.collective = payloads, None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.config import BACKENDS, Config
+from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError
 from ep_lib.runtime.rank import Rank
 
@@ -30,13 +31,15 @@ def spawn(
     args: Sequence[Any] = (),
     heap_bytes: int | None = None,
     timeout: float | None = None,
+    fabric: Fabric | str | None = None,
 ) -> list[Any]:
     """Call ``main(rank, *args)`` on every rank and return the results in rank order.
 
     ``backend``: "emulator" (threads of this process, no GPU needed; the run is determined by ``seed``) or "cuda" (a
     process a GPU; ``main`` and its results travel through cloudpickle). ``heap_bytes``: size of each rank's symmetric
     heap. ``timeout``: seconds that kernels may run while every rank waits for them. What is not given comes from the
-    EP_LIB_* environment variables (see :mod:`ep_lib.config`), then from the backend.
+    EP_LIB_* environment variables (see :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated
+    ranks, an :class:`ep_lib.Fabric` or its kind ("p2p", the default, "rc" or "srd").
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """
@@ -55,11 +58,14 @@ def spawn(
     timeout = config.timeout_s if timeout is None else timeout
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"timeout is {timeout!r}; it must be a number of seconds above zero")
+    if backend == "cuda" and fabric is not None:
+        raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
     if backend == "cuda":
         from ep_lib.runtime.spawn_cuda import spawn_processes
 
         return spawn_processes(main, ranks, tuple(args), heap_bytes=heap_bytes, timeout=timeout)
-    return _spawn_threads(main, ranks, tuple(args), seed, heap_bytes, timeout)
+    machine = _emulated_machine(ranks, seed, heap_bytes, make_fabric(fabric, ranks))
+    return _spawn_threads(main, machine, tuple(args), timeout)
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:
@@ -72,7 +78,7 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def _emulated_machine(ranks: int, seed: int, heap_bytes: int | None) -> Machine:
+def _emulated_machine(ranks: int, seed: int, heap_bytes: int | None, fabric: Fabric) -> Machine:
     from ep_lib.emulator.machine import Machine
 
     return Machine(
@@ -81,6 +87,7 @@ def _emulated_machine(ranks: int, seed: int, heap_bytes: int | None) -> Machine:
         heap_bytes=EMULATOR_HEAP_BYTES if heap_bytes is None else heap_bytes,
         stack_bytes=_stack_bytes(),
         max_resident_threads=EMULATOR_RESIDENT_THREADS,
+        fabric=fabric,
     )
 
 
@@ -89,7 +96,7 @@ def emulated_solo_rank(*, seed: int, heap_bytes: int | None = None, timeout: flo
     from ep_lib.backends.emulator import EmulatorBackend
     from ep_lib.emulator.world import SoloWorld
 
-    machine = _emulated_machine(1, seed, heap_bytes)
+    machine = _emulated_machine(1, seed, heap_bytes, Fabric())
     world = SoloWorld(machine, timeout=EMULATOR_TIMEOUT_S if timeout is None else timeout)
     return Rank(EmulatorBackend(world, 0))
 
@@ -100,17 +107,11 @@ def _stack_bytes() -> int:
 
 
 def _spawn_threads(
-    main: Callable[..., Any],
-    ranks: int,
-    args: tuple[Any, ...],
-    seed: int,
-    heap_bytes: int | None,
-    timeout: float | None,
+    main: Callable[..., Any], machine: Machine, args: tuple[Any, ...], timeout: float | None
 ) -> list[Any]:
     from ep_lib.backends.emulator import EmulatorBackend
     from ep_lib.emulator.world import World
 
-    machine = _emulated_machine(ranks, seed, heap_bytes)
     world = World(machine, timeout=EMULATOR_TIMEOUT_S if timeout is None else timeout)
 
     def body(number: int) -> Any:

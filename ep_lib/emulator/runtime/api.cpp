@@ -25,8 +25,12 @@ void sort_ranges(std::vector<Range>& ranges) {
 
 Machine::Machine(int ranks_, const Settings& settings_)
     : settings(settings_), random(settings_.seed), num_ranks(ranks_), ranks(ranks_) {
-    constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64};
-    temper = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)]};
+    constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64}, kDeliver[] = {2, 8, 64};
+    temper = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)], kDeliver[random.below(3)]};
+    network = std::make_unique<Network>(settings.fabric);
+    network->links.resize(num_ranks * num_ranks);
+    network->posted.resize(num_ranks);
+    network->staging.resize(num_ranks);
     heap_shift = 16;
     // At least one page beyond each heap stays unused: an access past the end never lands in the next rank's heap.
     while ((size_t{1} << heap_shift) < settings.heap_bytes + 4096) heap_shift++;
@@ -83,8 +87,7 @@ Image* epemu_load_image(Machine* m, const char* path) {
                 const auto& p = info->dlpi_phdr[i];
                 if (p.p_type != PT_LOAD) continue;
                 const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
-                image->segments.push_back(
-                    {begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
+                image->segments.push_back({begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
             }
             return 1;
         },
@@ -139,8 +142,8 @@ void epemu_register(Machine* m, int rank, uint64_t begin, uint64_t end, int writ
 }
 void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
     auto& ranges = m->ranks[rank].ranges;
-    auto it = std::find_if(ranges.begin(), ranges.end(),
-                           [&](const Range& r) { return r.begin == begin && r.end == end; });
+    auto it =
+        std::find_if(ranges.begin(), ranges.end(), [&](const Range& r) { return r.begin == begin && r.end == end; });
     if (it != ranges.end()) ranges.erase(it);
 }
 
@@ -151,6 +154,16 @@ int epemu_run(Machine* m, const int64_t* awaited) {
     restore_signal_handlers();
     return static_cast<int>(m->fault == Fault::kHang ? Outcome::kStopped : outcome);
 }
+// Lets everything that is in flight arrive, as far as it can.
+void epemu_drain_network(Machine* m) {
+    machine = m;
+    while (!m->network->in_flight.empty() && network_step(*m)) {
+    }
+    machine = nullptr;
+}
+// Nothing travels from one rank to another any more: a broken link, for what a learner's kernel does about it.
+void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m->num_ranks + to].broken = true; }
+uint64_t epemu_in_flight(Machine* m) { return m->network->in_flight.size(); }
 const char* epemu_report(Machine* m) { return m->report.c_str(); }
 
 // Moves up to `size` - 1 bytes of what kernels printed to `text`; returns how many. Any thread may call it.

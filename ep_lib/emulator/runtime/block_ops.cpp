@@ -7,10 +7,12 @@ namespace epemu {
 namespace {
 
 constexpr const char* kWarpOpNames[] = {
-    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",
-    "__shfl_xor_sync",   "a vote (__any_sync, __all_sync or __ballot_sync)", "__match_any_sync", "__match_all_sync",
-    "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
-    "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync",
+    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",
+    "__shfl_down_sync",  "__shfl_xor_sync",   "a vote (__any_sync, __all_sync or __ballot_sync)",
+    "__match_any_sync",  "__match_all_sync",  "__reduce_add_sync",
+    "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
+    "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",
+    "__reduce_xor_sync",
 };
 constexpr const char* kBarrierNames[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and",
                                          "__syncthreads_or"};
@@ -52,14 +54,30 @@ uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
             total = v;
         } else {
             switch (op) {
-                case EPEMU_REDUCE_ADD: total += v; break;
-                case EPEMU_REDUCE_MIN_U32: total = v < total ? v : total; break;
-                case EPEMU_REDUCE_MAX_U32: total = v > total ? v : total; break;
-                case EPEMU_REDUCE_MIN_S32: total = sv < st ? v : total; break;
-                case EPEMU_REDUCE_MAX_S32: total = sv > st ? v : total; break;
-                case EPEMU_REDUCE_AND: total &= v; break;
-                case EPEMU_REDUCE_OR: total |= v; break;
-                case EPEMU_REDUCE_XOR: total ^= v; break;
+                case EPEMU_REDUCE_ADD:
+                    total += v;
+                    break;
+                case EPEMU_REDUCE_MIN_U32:
+                    total = v < total ? v : total;
+                    break;
+                case EPEMU_REDUCE_MAX_U32:
+                    total = v > total ? v : total;
+                    break;
+                case EPEMU_REDUCE_MIN_S32:
+                    total = sv < st ? v : total;
+                    break;
+                case EPEMU_REDUCE_MAX_S32:
+                    total = sv > st ? v : total;
+                    break;
+                case EPEMU_REDUCE_AND:
+                    total &= v;
+                    break;
+                case EPEMU_REDUCE_OR:
+                    total |= v;
+                    break;
+                case EPEMU_REDUCE_XOR:
+                    total ^= v;
+                    break;
             }
         }
         first = false;
@@ -119,9 +137,14 @@ void barrier_maybe_complete(Block* block) {
     for (Fiber& f : block->fibers) {
         if (f.state != State::kBarrier) continue;
         switch (f.op) {
-            case EPEMU_BARRIER_AND: f.result = block->barrier_result == participants; break;
-            case EPEMU_BARRIER_OR: f.result = block->barrier_result != 0; break;
-            default: f.result = block->barrier_result;
+            case EPEMU_BARRIER_AND:
+                f.result = block->barrier_result == participants;
+                break;
+            case EPEMU_BARRIER_OR:
+                f.result = block->barrier_result != 0;
+                break;
+            default:
+                f.result = block->barrier_result;
         }
         make_runnable(&f);
     }
@@ -172,8 +195,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
     me->width = width;
     warp->arrived |= 1u << me->lane;
     bool complete = (warp->arrived & mask) == mask;
-    if (complete)
-        for_each_lane(warp, mask, [&](const Fiber& f) { complete &= f.op == op && f.mask == mask; });
+    if (complete) for_each_lane(warp, mask, [&](const Fiber& f) { complete &= f.op == op && f.mask == mask; });
     if (!complete) {
         block_current(State::kWarp, kWarpOpNames[op], EPEMU_PC);
         return me->result;

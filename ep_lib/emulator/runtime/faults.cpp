@@ -27,11 +27,16 @@ uintptr_t program_counter(const ucontext_t* context) {
 
 const char* signal_text(int signal) {
     switch (signal) {
-        case SIGFPE: return "divides an integer by zero";
-        case SIGILL: return "executes an illegal instruction";
-        case SIGTRAP: return "hits a breakpoint";
-        case SIGABRT: return "calls abort()";
-        default: return "touches memory that does not exist";
+        case SIGFPE:
+            return "divides an integer by zero";
+        case SIGILL:
+            return "executes an illegal instruction";
+        case SIGTRAP:
+            return "hits a breakpoint";
+        case SIGABRT:
+            return "calls abort()";
+        default:
+            return "touches memory that does not exist";
     }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ep_emulator/abi.h"
+#include "network.hpp"
 
 namespace epemu {
 
@@ -32,6 +33,7 @@ enum class State : uint8_t {
     kWarp,        // a warp-wide operation
     kActiveMask,  // __activemask, until no other lane of the warp can still arrive
     kPolling,     // a polling loop that saw the same values again and again
+    kNetwork,     // a quiet, or room in a full queue pair
     kPrinting,    // text to format on the scheduler's stack
     kDone,
 };
@@ -84,7 +86,7 @@ struct Warp {
     uint8_t num_lanes;
     uint32_t runnable, arrived, exited, in_activemask;
     uint64_t stalled_until;  // by the count of picks: until then the scheduler prefers others
-    size_t queue_index;  // position in the run queue while runnable != 0
+    size_t queue_index;      // position in the run queue while runnable != 0
 };
 
 struct Image {
@@ -152,6 +154,7 @@ struct Settings {
     uint64_t heap_bytes;
     uint64_t stack_bytes;
     uint64_t max_resident_threads;  // a rank
+    FabricSettings fabric;
 };
 
 // How rough a schedule is. Each seed draws its own: a bug that calm schedules hide shows in a stormy one, and the other
@@ -160,6 +163,7 @@ struct Temper {
     uint32_t preempt_one_in;  // synchronising operations, that the thread is preempted there
     uint32_t stall_one_in;    // preemptions, that the whole warp then waits for a long time
     uint32_t split_one_in;    // turns of a warp, that only some of its lanes run on
+    uint32_t deliver_one_in;  // turns, that something happens on the network too
 };
 
 // xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64: small, fast, and the same everywhere.
@@ -191,6 +195,7 @@ struct Machine {
     Settings settings;
     Random random;
     Temper temper;
+    std::unique_ptr<Network> network;
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;
@@ -227,8 +232,8 @@ extern jmp_buf scheduler_context;
 extern int64_t quantum;  // instrumented accesses until the running fiber is preempted
 
 // fiber.cpp
-void switch_to(Fiber* fiber);       // from the scheduler
-void switch_to_scheduler();         // from a fiber
+void switch_to(Fiber* fiber);  // from the scheduler
+void switch_to_scheduler();    // from a fiber
 void release_stack(Fiber* fiber, size_t stack_bytes);
 void release_stack_memory();
 
@@ -237,11 +242,11 @@ enum class Outcome { kDone, kDeadlock, kFault, kStopped };
 Outcome run(Machine& m, const int64_t* awaited);  // awaited[rank]: ticket that ends the run, 0 for none
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
-void yield();                       // switch, staying runnable
-void preempt();                     // the same, perhaps for long
-void maybe_preempt();               // at a synchronising operation
-void park(Fiber* fiber);            // until one of the locations it polls changes
-void wake(uintptr_t address);       // polling fibers that look at this location
+void yield();                  // switch, staying runnable
+void preempt();                // the same, perhaps for long
+void maybe_preempt();          // at a synchronising operation
+void park(Fiber* fiber);       // until one of the locations it polls changes
+void wake(uintptr_t address);  // polling fibers that look at this location
 void retire(Fiber* fiber);
 
 // block_ops.cpp
@@ -250,6 +255,7 @@ void resolve_activemask(Warp* warp);
 
 // memory.cpp
 uint64_t read_raw(uintptr_t address, int size);
+void forget_polls();                           // the running fiber did something that others can see
 void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
 void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc);
 

@@ -85,13 +85,6 @@ void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
     for (auto& load : current->polls->loads) load.repeats = 0;
 }
 
-void forget_polls() {
-    if (current->polls) {
-        current->polls->num_loads = current->polls->num_stores = 0;
-        current->polls->used_clock = false;
-    }
-}
-
 void check_aligned(uintptr_t address, int size, bool write, uintptr_t pc) {
     if (address % size == 0) return;
     raise_fault(Fault::kBadAddress, pc, address,
@@ -144,21 +137,36 @@ int64_t sign_extend(uint64_t value, int size) {
 
 uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size) {
     switch (op) {
-        case EPEMU_ATOMIC_ADD: return old + value;
-        case EPEMU_ATOMIC_SUB: return old - value;
-        case EPEMU_ATOMIC_EXCH: return value;
-        case EPEMU_ATOMIC_MIN_U: return std::min(old, value);
-        case EPEMU_ATOMIC_MAX_U: return std::max(old, value);
-        case EPEMU_ATOMIC_MIN_S: return sign_extend(value, size) < sign_extend(old, size) ? value : old;
-        case EPEMU_ATOMIC_MAX_S: return sign_extend(value, size) > sign_extend(old, size) ? value : old;
-        case EPEMU_ATOMIC_INC: return old >= value ? 0 : old + 1;
-        case EPEMU_ATOMIC_DEC: return old == 0 || old > value ? value : old - 1;
-        case EPEMU_ATOMIC_CAS: return old == compare ? value : old;
-        case EPEMU_ATOMIC_AND: return old & value;
-        case EPEMU_ATOMIC_OR: return old | value;
-        case EPEMU_ATOMIC_XOR: return old ^ value;
-        case EPEMU_ATOMIC_ADD_F32: return bits_of(from_bits<float>(old) + from_bits<float>(value));
-        case EPEMU_ATOMIC_ADD_F64: return bits_of(from_bits<double>(old) + from_bits<double>(value));
+        case EPEMU_ATOMIC_ADD:
+            return old + value;
+        case EPEMU_ATOMIC_SUB:
+            return old - value;
+        case EPEMU_ATOMIC_EXCH:
+            return value;
+        case EPEMU_ATOMIC_MIN_U:
+            return std::min(old, value);
+        case EPEMU_ATOMIC_MAX_U:
+            return std::max(old, value);
+        case EPEMU_ATOMIC_MIN_S:
+            return sign_extend(value, size) < sign_extend(old, size) ? value : old;
+        case EPEMU_ATOMIC_MAX_S:
+            return sign_extend(value, size) > sign_extend(old, size) ? value : old;
+        case EPEMU_ATOMIC_INC:
+            return old >= value ? 0 : old + 1;
+        case EPEMU_ATOMIC_DEC:
+            return old == 0 || old > value ? value : old - 1;
+        case EPEMU_ATOMIC_CAS:
+            return old == compare ? value : old;
+        case EPEMU_ATOMIC_AND:
+            return old & value;
+        case EPEMU_ATOMIC_OR:
+            return old | value;
+        case EPEMU_ATOMIC_XOR:
+            return old ^ value;
+        case EPEMU_ATOMIC_ADD_F32:
+            return bits_of(from_bits<float>(old) + from_bits<float>(value));
+        case EPEMU_ATOMIC_ADD_F64:
+            return bits_of(from_bits<double>(old) + from_bits<double>(value));
     }
     return old;
 }
@@ -190,6 +198,13 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
 
 }  // namespace
 
+void forget_polls() {
+    if (current->polls) {
+        current->polls->num_loads = current->polls->num_stores = 0;
+        current->polls->used_clock = false;
+    }
+}
+
 uint64_t read_raw(uintptr_t address, int size) {
     uint64_t value = 0;
     memcpy(&value, reinterpret_cast<void*>(address), size);
@@ -213,8 +228,13 @@ void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(machine->heaps);
     if (in_heaps < machine->heaps_bytes) {
-        if ((in_heaps & (machine->heap_stride - 1)) + size <= machine->heap_used) return;
-        bad_address(address, size, write, pc);
+        if ((in_heaps & (machine->heap_stride - 1)) + size > machine->heap_used) bad_address(address, size, write, pc);
+        const int owner = static_cast<int>(in_heaps >> machine->heap_shift), me = block->launch->rank;
+        if (owner != me && !reachable(*machine, me, owner))
+            raise_fault(Fault::kBadAddress, pc, address,
+                        std::string(access_name(write)) + " memory of rank " + std::to_string(owner) +
+                            ", which loads and stores do not reach on this fabric: it takes the network");
+        return;
     }
     check_elsewhere(address, size, write, pc);
 }
@@ -257,9 +277,10 @@ void __tsan_vptr_read(void**) {}
     void __tsan_read_write##n(void* p) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }        \
     void __tsan_read##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); } \
     void __tsan_write##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
-PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+PLAIN(1)
+PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
 
-static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
+    static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     if (!current) return;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     if (address - stack < machine->settings.stack_bytes) return;
@@ -277,14 +298,17 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     machine->progress++;
     wake(address);
 }
-#define VOLATILE(n)                                                                                                    \
-    void __tsan_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }              \
-    void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }            \
-    void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }    \
+#define VOLATILE(n)                                                                                                 \
+    void __tsan_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }           \
+    void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }         \
+    void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); } \
     void __tsan_unaligned_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }
-VOLATILE(1) VOLATILE(2) VOLATILE(4) VOLATILE(8) VOLATILE(16)
+VOLATILE(1)
+VOLATILE(2) VOLATILE(4) VOLATILE(8) VOLATILE(16)
 
-void __tsan_read_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }
+    void __tsan_read_range(void* p, size_t n) {
+    access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC);
+}
 void __tsan_write_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
 void* __tsan_memcpy(void* d, const void* s, size_t n) {
     if (!n) return d;
@@ -305,43 +329,42 @@ void* __tsan_memset(void* d, int c, size_t n) {
 }
 
 // std::atomic, cuda::atomic_ref and the __atomic builtins.
-#define RMW(bits, name, op)                                                                                    \
-    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int) {                     \
+#define RMW(bits, name, op)                                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int) {                        \
         return static_cast<uint##bits##_t>(atomic(op, reinterpret_cast<uintptr_t>(p), v, 0, bits / 8, EPEMU_PC)); \
     }
-#define ATOMIC(bits)                                                                                           \
-    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int) {                                   \
-        return static_cast<uint##bits##_t>(                                                                    \
+#define ATOMIC(bits)                                                                                                   \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int) {                                           \
+        return static_cast<uint##bits##_t>(                                                                            \
             synchronising_load(reinterpret_cast<uintptr_t>(p), bits / 8, "a polling loop of atomic loads", EPEMU_PC)); \
-    }                                                                                                          \
-    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int) {                                \
-        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, EPEMU_PC);                            \
-    }                                                                                                          \
-    RMW(bits, exchange, EPEMU_ATOMIC_EXCH)                                                                     \
-    RMW(bits, fetch_add, EPEMU_ATOMIC_ADD)                                                                     \
-    RMW(bits, fetch_sub, EPEMU_ATOMIC_SUB)                                                                     \
-    RMW(bits, fetch_and, EPEMU_ATOMIC_AND)                                                                     \
-    RMW(bits, fetch_or, EPEMU_ATOMIC_OR)                                                                       \
-    RMW(bits, fetch_xor, EPEMU_ATOMIC_XOR)                                                                     \
-    uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile void* p, uint##bits##_t c,              \
-                                                              uint##bits##_t v, int, int) {                    \
-        return static_cast<uint##bits##_t>(                                                                    \
-            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8, EPEMU_PC));               \
-    }                                                                                                          \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v,   \
-                                                      int, int) {                                              \
-        const auto old = static_cast<uint##bits##_t>(                                                          \
-            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c, bits / 8, EPEMU_PC));              \
-        const bool same = old == *c;                                                                           \
-        *c = old;                                                                                              \
-        return same;                                                                                           \
-    }                                                                                                          \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile void* p, uint##bits##_t* c, uint##bits##_t v,     \
-                                                    int success, int failure) {                                \
-        return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                       \
+    }                                                                                                                  \
+    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int) {                                        \
+        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, EPEMU_PC);                                    \
+    }                                                                                                                  \
+    RMW(bits, exchange, EPEMU_ATOMIC_EXCH)                                                                             \
+    RMW(bits, fetch_add, EPEMU_ATOMIC_ADD)                                                                             \
+    RMW(bits, fetch_sub, EPEMU_ATOMIC_SUB)                                                                             \
+    RMW(bits, fetch_and, EPEMU_ATOMIC_AND)                                                                             \
+    RMW(bits, fetch_or, EPEMU_ATOMIC_OR)                                                                               \
+    RMW(bits, fetch_xor, EPEMU_ATOMIC_XOR)                                                                             \
+    uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile void* p, uint##bits##_t c, uint##bits##_t v,    \
+                                                              int, int) {                                              \
+        return static_cast<uint##bits##_t>(                                                                            \
+            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8, EPEMU_PC));                       \
+    }                                                                                                                  \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v, int,      \
+                                                      int) {                                                           \
+        const auto old = static_cast<uint##bits##_t>(                                                                  \
+            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c, bits / 8, EPEMU_PC));                      \
+        const bool same = old == *c;                                                                                   \
+        *c = old;                                                                                                      \
+        return same;                                                                                                   \
+    }                                                                                                                  \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile void* p, uint##bits##_t* c, uint##bits##_t v,             \
+                                                    int success, int failure) {                                        \
+        return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                               \
     }
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
-void __tsan_atomic_thread_fence(int) {
+ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64) void __tsan_atomic_thread_fence(int) {
     if (current) maybe_preempt();
 }
 void __tsan_atomic_signal_fence(int) {}

@@ -286,7 +286,10 @@ Outcome run(Machine& m, const int64_t* awaited) {
             outcome = Outcome::kStopped;
             break;
         }
+        const bool traffic = !m.network->in_flight.empty();
+        if (traffic && !m.run_queue.empty() && m.random.below(m.temper.deliver_one_in) == 0) network_step(m);
         if (m.run_queue.empty()) {
+            if (traffic && network_step(m)) continue;
             if (standstill.resolve()) continue;
             outcome = Outcome::kDeadlock;
             break;

@@ -1,0 +1,317 @@
+// How operations travel. Every event is drawn from the machine's random numbers, so a seed replays a network too.
+#include "network.hpp"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "machine.hpp"
+
+#define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+
+namespace epemu {
+namespace {
+
+constexpr size_t kMinPiece = 16;       // bytes that a NIC moves at once, at least
+constexpr uint32_t kMaxPieces = 4;     // an operation is cut into at most so many
+constexpr uint32_t kDelayOneIn = 4;    // operations that are held up on their way
+constexpr uint32_t kLongestDelay = 9;  // as a power of two, in steps of the network
+constexpr int kTries = 4;              // picks before a delayed operation moves after all
+
+Network::Link& link_of(Network& net, int source, int target) { return net.links[source * net.staging.size() + target]; }
+
+std::vector<NetOp::Piece> cut(Random& random, size_t bytes) {
+    std::vector<NetOp::Piece> pieces;
+    size_t begin = 0;
+    const uint32_t wanted = bytes ? 1 + random.below(kMaxPieces) : 0;
+    for (uint32_t i = wanted; i > 0; i--) {
+        size_t n = bytes - begin;
+        if (i > 1) n = std::min(n, std::max(kMinPiece, n / i / kMinPiece * kMinPiece));
+        if (n) pieces.push_back({begin, n, {}});
+        begin += n;
+    }
+    return pieces;
+}
+
+void wake_range(uintptr_t address, size_t bytes) {
+    machine->progress++;
+    if (!machine->num_parked) return;
+    for (uintptr_t a = address & ~uintptr_t{7}; a < address + bytes; a += 8) wake(a);
+}
+
+// May anything of this operation be written yet?
+bool may_deliver(const Machine& m, const NetOp& op) {
+    Network& net = *m.network;
+    const Network::Link& link = link_of(net, op.source_rank, op.target_rank);
+    if (link.broken) return false;
+    for (const NetOp* earlier : link.ops) {
+        if (earlier->number >= op.number) break;
+        if (earlier->delivered) continue;
+        if (net.settings.kind == Fabric::kRc && earlier->queue_pair == op.queue_pair) return false;
+        for (const auto& fence : link.fences) {
+            const bool covers =
+                fence.queue_pair < 0 || (fence.queue_pair == op.queue_pair && fence.queue_pair == earlier->queue_pair);
+            if (covers && earlier->number < fence.number && fence.number <= op.number) return false;
+        }
+    }
+    return true;
+}
+
+void read_source(NetOp& op, NetOp::Piece& piece) {
+    const auto* source = reinterpret_cast<const char*>(op.from + piece.offset);
+    piece.data.assign(source, source + piece.bytes);
+}
+
+void deliver_piece(Machine& m, NetOp& op, size_t index) {
+    NetOp::Piece& piece = op.pieces[index];
+    if (piece.data.empty()) read_source(op, piece);
+    memcpy(reinterpret_cast<void*>(op.to + piece.offset), piece.data.data(), piece.bytes);
+    wake_range(op.to + piece.offset, piece.bytes);
+    std::swap(piece, op.pieces.back());
+    op.pieces.pop_back();
+    (void)m;
+}
+
+// The signal of a put, or an atomic on its own. True when it is done.
+bool apply_signal(Machine& m, NetOp& op) {
+    Network& net = *m.network;
+    uint64_t now = op.value;
+    if (op.signal_op == EPEMU_SIGNAL_ADD) {
+        const bool in_hardware = net.settings.kind != Fabric::kSrd;
+        if (in_hardware) {
+            now = read_raw(op.signal, op.value_bytes) + op.value;
+        } else if (!op.staged) {
+            if (net.staging[op.target_rank]) return false;  // one at a time: atomics of NICs do not lose each other
+            net.staging[op.target_rank] = op.staged = true;
+            op.staged_value = read_raw(op.signal, op.value_bytes);
+            return false;
+        } else {
+            now = op.staged_value + op.value;
+            net.staging[op.target_rank] = false;
+        }
+    }
+    memcpy(reinterpret_cast<void*>(op.signal), &now, op.value_bytes);
+    wake_range(op.signal, op.value_bytes);
+    op.signal = 0;
+    return true;
+}
+
+bool is_pending(const Network& net, const Network::Waiter& w) {
+    const int ranks = static_cast<int>(net.staging.size()), source = w.fiber->block->launch->rank;
+    int outstanding = 0;
+    for (int target = 0; target < ranks; target++) {
+        if (w.target >= 0 && w.target != target) continue;
+        for (const NetOp* op : net.links[source * ranks + target].ops) {
+            if (w.queue_pair >= 0 && op->queue_pair != w.queue_pair) continue;
+            if (w.for_room)
+                outstanding++;
+            else if (op->number < w.number)
+                return true;
+        }
+    }
+    return w.for_room && outstanding >= net.settings.queue_depth;
+}
+
+void complete(Machine& m, size_t index) {
+    Network& net = *m.network;
+    NetOp* op = net.in_flight[index].get();
+    Network::Link& link = link_of(net, op->source_rank, op->target_rank);
+    link.ops.erase(std::find(link.ops.begin(), link.ops.end(), op));
+    const uint64_t oldest = link.ops.empty() ? ~0ull : link.ops.front()->number;
+    link.fences.erase(std::remove_if(link.fences.begin(), link.fences.end(),
+                                     [&](const Network::Fence& f) { return f.number <= oldest; }),
+                      link.fences.end());
+    std::swap(net.in_flight[index], net.in_flight.back());
+    net.in_flight.pop_back();
+    m.progress++;
+    for (size_t i = 0; i < net.waiters.size();) {
+        if (is_pending(net, net.waiters[i])) {
+            i++;
+            continue;
+        }
+        make_runnable(net.waiters[i].fiber);
+        net.waiters.erase(net.waiters.begin() + static_cast<ptrdiff_t>(i));
+    }
+}
+
+// Moves one operation on. False if it cannot move now.
+bool advance(Machine& m, size_t index) {
+    NetOp& op = *m.network->in_flight[index];
+    if (op.delivered) {
+        complete(m, index);
+        return true;
+    }
+    const bool may = may_deliver(m, op);
+    if (!op.pieces.empty()) {
+        const size_t piece = m.random.below(static_cast<uint32_t>(op.pieces.size()));
+        // Reading early shows sources that were not ready when they were posted, reading late those changed too soon.
+        const bool read_only = op.pieces[piece].data.empty() && (!may || m.random.below(2) == 0);
+        if (read_only) {
+            if (link_of(*m.network, op.source_rank, op.target_rank).broken) return false;
+            read_source(op, op.pieces[piece]);
+            return true;
+        }
+        if (!may) return false;
+        deliver_piece(m, op, piece);
+    } else {
+        if (!may) return false;
+        if (op.signal && !apply_signal(m, op)) {
+            if (!op.staged) return false;
+            return true;
+        }
+    }
+    op.delivered = op.pieces.empty() && !op.signal;
+    return true;
+}
+
+// ---- posting, on a fiber -----------------------------------------------------------------------------------------
+
+void wait(const char* what, Network::Waiter waiter, uintptr_t pc) {
+    while (is_pending(*machine->network, waiter)) {
+        machine->network->waiters.push_back(waiter);
+        block_current(State::kNetwork, what, pc);
+    }
+}
+
+void check_target(int rank, int queue_pair, uintptr_t pc) {
+    const auto& settings = machine->network->settings;
+    if (rank < 0 || rank >= machine->num_ranks)
+        raise_fault(
+            Fault::kTrap, pc, 0,
+            "posts to rank " + std::to_string(rank) + "; ranks are 0 to " + std::to_string(machine->num_ranks - 1));
+    if (queue_pair < 0 || queue_pair >= settings.queue_pairs)
+        raise_fault(Fault::kTrap, pc, 0,
+                    "posts on queue pair " + std::to_string(queue_pair) + "; there are " +
+                        std::to_string(settings.queue_pairs) + " to each rank, numbered from 0");
+}
+
+// The address on `rank` that corresponds to this rank's symmetric `mine`.
+uintptr_t symmetric(const void* mine, size_t bytes, int rank, const char* what, uintptr_t pc) {
+    const auto address = reinterpret_cast<uintptr_t>(mine);
+    const auto base = reinterpret_cast<uintptr_t>(epemu_heap_base(epemu_rank()));
+    if (address < base || address + bytes > base + machine->heap_used)
+        raise_fault(Fault::kBadAddress, pc, address,
+                    std::string("posts with a ") + what +
+                        " that is not in its own symmetric heap, the only memory that NICs are told of: " +
+                        std::to_string(bytes) + " bytes at " + describe_address(*machine, address));
+    return address - base + reinterpret_cast<uintptr_t>(epemu_heap_base(rank));
+}
+
+void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
+    Network& net = *machine->network;
+    Launch* launch = current->block->launch;
+    wait("room in a full queue pair", {current, op->target_rank, op->queue_pair, 0, true}, pc);
+    op->number = ++net.posted[launch->rank];
+    op->source_rank = launch->rank;
+    op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
+    if (machine->random.below(kDelayOneIn) == 0)
+        op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
+    link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
+    net.in_flight.push_back(std::move(op));
+    forget_polls();
+    machine->progress++;
+    maybe_preempt();
+}
+
+std::unique_ptr<NetOp> data_op(NetKind kind, int rank, int queue_pair, uintptr_t from, uintptr_t to, size_t bytes) {
+    auto op = std::make_unique<NetOp>();
+    op->kind = kind;
+    op->target_rank = rank;
+    op->queue_pair = queue_pair;
+    op->from = from;
+    op->to = to;
+    op->bytes = bytes;
+    op->pieces = cut(machine->random, bytes);
+    return op;
+}
+
+void post_put(int rank, int queue_pair, void* remote, const void* local, size_t bytes, uint64_t* signal, uint64_t value,
+              int signal_op, uintptr_t pc) {
+    check_target(rank, queue_pair, pc);
+    symmetric(local, bytes, rank, "source", pc);
+    auto op = data_op(NetKind::kPut, rank, queue_pair, reinterpret_cast<uintptr_t>(local),
+                      symmetric(remote, bytes, rank, "destination", pc), bytes);
+    if (signal) {
+        op->signal = symmetric(signal, 8, rank, "signal", pc);
+        op->value = value;
+        op->value_bytes = 8;
+        op->signal_op = signal_op;
+    }
+    post(std::move(op), pc);
+}
+
+}  // namespace
+
+bool network_step(Machine& m) {
+    Network& net = *m.network;
+    net.steps++;
+    const auto n = static_cast<uint32_t>(net.in_flight.size());
+    uint32_t pick = m.random.below(n);
+    for (int i = 0; i < kTries && net.in_flight[pick]->delayed_until > net.steps; i++) pick = m.random.below(n);
+    for (uint32_t i = 0; i < n; i++)
+        if (advance(m, (pick + i) % n)) return true;
+    return false;
+}
+
+bool reachable(const Machine& m, int from, int to) {
+    const auto& fabric = m.network->settings;
+    if (from == to || fabric.kind == Fabric::kP2p) return true;
+    return fabric.p2p && from / fabric.ranks_per_node == to / fabric.ranks_per_node;
+}
+
+}  // namespace epemu
+
+using namespace epemu;
+
+extern "C" {
+
+bool epemu_reachable(int rank) {
+    return rank >= 0 && rank < machine->num_ranks && reachable(*machine, epemu_rank(), rank);
+}
+int epemu_num_queue_pairs() { return machine->network->settings.queue_pairs; }
+
+void epemu_net_put(int rank, int queue_pair, void* remote, const void* local, size_t bytes) {
+    post_put(rank, queue_pair, remote, local, bytes, nullptr, 0, EPEMU_SIGNAL_SET, EPEMU_PC);
+}
+
+void epemu_net_get(int rank, int queue_pair, void* local, const void* remote, size_t bytes) {
+    const uintptr_t pc = EPEMU_PC;
+    check_target(rank, queue_pair, pc);
+    symmetric(local, bytes, rank, "destination", pc);
+    post(data_op(NetKind::kGet, rank, queue_pair, symmetric(remote, bytes, rank, "source", pc),
+                 reinterpret_cast<uintptr_t>(local), bytes),
+         pc);
+}
+
+void epemu_net_put_signal(int rank, int queue_pair, void* remote, const void* local, size_t bytes, uint64_t* signal,
+                          uint64_t value, int signal_op) {
+    post_put(rank, queue_pair, remote, local, bytes, signal, value, signal_op, EPEMU_PC);
+}
+
+void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, int size, int signal_op) {
+    const uintptr_t pc = EPEMU_PC;
+    check_target(rank, queue_pair, pc);
+    auto op = data_op(NetKind::kAtomic, rank, queue_pair, 0, 0, 0);
+    op->signal = symmetric(remote, size, rank, "destination", pc);
+    op->value = value;
+    op->value_bytes = size;
+    op->signal_op = signal_op;
+    post(std::move(op), pc);
+}
+
+void epemu_net_fence(int rank, int queue_pair) {
+    Network& net = *machine->network;
+    const int source = epemu_rank();
+    for (int target = 0; target < machine->num_ranks; target++)
+        if (rank < 0 || rank == target)
+            link_of(net, source, target).fences.push_back({net.posted[source] + 1, queue_pair});
+    maybe_preempt();
+}
+
+void epemu_net_quiet(int rank, int queue_pair) {
+    wait("quiet, for operations that are not complete",
+         {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, EPEMU_PC);
+    maybe_preempt();
+}
+
+}  // extern "C"

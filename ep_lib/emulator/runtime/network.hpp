@@ -1,0 +1,97 @@
+// NICs: queue pairs with bounded depth, operations that move in pieces and at their own pace.
+//
+// rc, like InfiniBand's reliable connections: a queue pair's operations are placed in the order in which they were
+// posted, atomics are those of the hardware. srd, like EFA's scalable reliable datagrams: everything arrives, in any
+// order, and atomics are staged: the target's NIC reads, adds and writes back, and is not alone with the memory.
+#pragma once
+#include <stdint.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ep_emulator/abi.h"
+
+namespace epemu {
+
+struct Fiber;
+struct Image;
+struct Machine;
+
+enum class Fabric : int32_t { kP2p, kRc, kSrd };
+
+struct FabricSettings {
+    Fabric kind;
+    int32_t ranks_per_node;
+    int32_t p2p;  // do ranks of a node reach each other by loads and stores?
+    int32_t queue_pairs, queue_depth;
+};
+
+enum class NetKind : uint8_t { kPut, kGet, kAtomic };
+
+// Who posted an operation, kept for reports: the thread may have ended when it is delivered.
+struct Poster {
+    int rank;
+    epemu_dim3 block, thread;
+    const Image* image;
+    std::string kernel;
+    uintptr_t pc;
+};
+
+struct NetOp {
+    struct Piece {
+        size_t offset, bytes;
+        std::vector<char> data;  // what the NIC has read from the source, empty until then
+    };
+    uint64_t number;  // by posting rank, from 1
+    NetKind kind;
+    int source_rank, target_rank, queue_pair;
+    uintptr_t from, to;  // of the data
+    size_t bytes;
+    std::vector<Piece> pieces;  // still to deliver, in any order
+    uintptr_t signal;           // on the target; 0 for none. Written when no piece is left.
+    uint64_t value;
+    int value_bytes;
+    int signal_op;
+    bool staged;  // srd: the atomic's old value has been read
+    uint64_t staged_value;
+    bool delivered;          // all is written; the completion is still on its way back
+    uint64_t delayed_until;  // by the count of steps of the network
+    Poster poster;
+    void* check = nullptr;  // the checker's
+};
+
+struct Network {
+    explicit Network(const FabricSettings& settings) : settings(settings) {}
+
+    FabricSettings settings;
+    std::vector<std::unique_ptr<NetOp>> in_flight;
+    struct Fence {
+        uint64_t number;  // what was posted with a smaller number comes first
+        int queue_pair;   // -1: all
+    };
+    struct Link {                // from one rank to another
+        std::deque<NetOp*> ops;  // in flight, in the order in which they were posted
+        std::vector<Fence> fences;
+        bool broken = false;
+    };
+    std::vector<Link> links;  // [source * ranks + target]
+    struct Waiter {
+        Fiber* fiber;
+        int target, queue_pair;  // -1: all
+        uint64_t number;         // waits for what was posted before this one
+        bool for_room;           // waits for a place in a full queue pair instead
+    };
+    std::vector<Waiter> waiters;
+    std::vector<uint64_t> posted;  // by rank
+    std::vector<bool> staging;     // by target rank: an atomic is between its read and its write
+    uint64_t steps = 0;
+};
+
+// One random event: a piece is read or delivered, an atomic is applied, or a completion comes back. False if nothing
+// that is in flight can ever arrive.
+bool network_step(Machine& m);
+bool reachable(const Machine& m, int from, int to);
+
+}  // namespace epemu
