@@ -16,7 +16,7 @@ from ep_lib.memory import device_state
 Spmd = Callable[..., list[Any]]
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE = ROOT / "ep_lib" / "device" / "ep"
-HEADERS = ("platform", "device_state", "memory", "peer", "wait", "put", "signal", "nixl_device")
+HEADERS = ("platform", "device_state", "memory", "peer", "wait", "put", "signal", "net", "ibgda_shim", "nixl_device")
 TARGETS = ("emulator", "sm_80", "sm_90", "sm_100")
 DIRECTIVE = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b.*", re.MULTILINE)
 
@@ -54,14 +54,16 @@ def enumerators(name: str) -> list[str]:
 
 def test_names_of_phases_and_faults_are_the_headers() -> None:
     assert [f"kPhase{name.capitalize()}" for name in device_state.PHASE_NAMES] == enumerators("Phase")
-    faults = [device_state.FAULT_NONE, device_state.FAULT_TIMEOUT, device_state.FAULT_RANGE, device_state.FAULT_HANDLE]
-    assert enumerators("FaultCode") == ["kFaultNone", "kFaultTimeout", "kFaultRange", "kFaultHandle"]
-    assert faults == [0, 1, 2, 3]
+    assert enumerators("FaultCode") == [
+        *("kFaultNone", "kFaultTimeout", "kFaultRange", "kFaultHandle", "kFaultIbgdaState", "kFaultTransport")
+    ]
+    assert (device_state.FAULT_NONE, device_state.FAULT_TIMEOUT, device_state.FAULT_RANGE) == (0, 1, 2)
+    assert (device_state.FAULT_HANDLE, device_state.FAULT_IBGDA_STATE, device_state.FAULT_TRANSPORT) == (3, 4, 5)
 
 
 def layout_on_device(rank: Rank) -> list[int]:
     wanted = [("FaultRecord", device_state.FAULT_DTYPE), ("HeapHeader", device_state.HEADER_DTYPE)]
-    wanted += [("DeviceState", device_state.DEVICE_STATE_DTYPE)]
+    wanted += [("IbgdaState", device_state.IBGDA_STATE_DTYPE), ("DeviceState", device_state.DEVICE_STATE_DTYPE)]
     values = [f"sizeof(ep::{struct})" for struct, _ in wanted]
     values += [f"offsetof(ep::{struct}, {field})" for struct, dtype in wanted for field in dtype.names or ()]
     values += ["ep::kMaxRanks", "ep::kDefaultTimeoutNs"]
@@ -73,13 +75,15 @@ def layout_on_device(rank: Rank) -> list[int]:
 
 
 def test_the_mirrored_dtypes_have_the_devices_layout(spmd: Spmd) -> None:
-    dtypes = (device_state.FAULT_DTYPE, device_state.HEADER_DTYPE, device_state.DEVICE_STATE_DTYPE)
+    dtypes = (device_state.FAULT_DTYPE, device_state.HEADER_DTYPE)
+    dtypes += (device_state.IBGDA_STATE_DTYPE, device_state.DEVICE_STATE_DTYPE)
     expected = [dtype.itemsize for dtype in dtypes]
     expected += [dtype.fields[field][1] for dtype in dtypes if dtype.fields for field in dtype.names or ()]
     expected += [device_state.MAX_RANKS, device_state.DEFAULT_TIMEOUT_NS]
     assert spmd(layout_on_device, 1)[0] == expected
     assert device_state.HEADER_DTYPE.fields is not None
     assert device_state.HEADER_DTYPE.fields["timeout_ns"][1] == device_state.TIMEOUT_OFFSET
+    assert device_state.HEADER_DTYPE.fields["ibgda"][1] == device_state.IBGDA_STATE_OFFSET
     assert device_state.HEADER_DTYPE.itemsize == device_state.HEADER_BYTES
 
 

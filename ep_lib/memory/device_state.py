@@ -21,7 +21,7 @@ DEFAULT_TIMEOUT_NS = 30_000_000_000
 
 PHASE_NAMES = ("none", "signal", "credit", "barrier", "layout", "dispatch", "combine", "write", "user")
 
-FAULT_NONE, FAULT_TIMEOUT, FAULT_RANGE, FAULT_HANDLE = range(4)
+FAULT_NONE, FAULT_TIMEOUT, FAULT_RANGE, FAULT_HANDLE, FAULT_IBGDA_STATE, FAULT_TRANSPORT = range(6)
 
 FAULT_DTYPE = np.dtype(
     [
@@ -36,7 +36,17 @@ FAULT_DTYPE = np.dtype(
     ]
 )
 
-HEADER_DTYPE = np.dtype([("fault", FAULT_DTYPE), ("timeout_ns", np.uint64), ("reserved", np.uint64, (25,))])
+IBGDA_STATE_DTYPE = np.dtype([("num_rc_per_pe", np.int32), ("num_devices_initialized", np.int32)])
+IBGDA_STATE_OFFSET = 56  # in the header; all zero until ep_lib.ibgda.init_efa_device_state
+
+HEADER_DTYPE = np.dtype(
+    [
+        ("fault", FAULT_DTYPE),
+        ("timeout_ns", np.uint64),
+        ("ibgda", IBGDA_STATE_DTYPE),
+        ("reserved", np.uint64, (24,)),
+    ]
+)
 
 DEVICE_STATE_DTYPE = np.dtype(
     [
@@ -55,8 +65,10 @@ class FaultRecord:
     """What a kernel noted when it gave up.
 
     ``code`` is one of ``FAULT_TIMEOUT`` (``seen`` and ``expected`` are values of the flag waited for),
-    ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered) and ``FAULT_HANDLE``
-    (entry ``slot`` of a handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind).
+    ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered), ``FAULT_HANDLE``
+    (entry ``slot`` of a handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind),
+    ``FAULT_IBGDA_STATE`` (the IBGDA/EFA shim was used without its host side) and ``FAULT_TRANSPORT`` (``peer`` is out
+    of reach of loads and stores, and there is no network transport).
     ``peer`` and ``slot`` are -1 where nobody or nothing in particular is meant.
     """
 
@@ -106,6 +118,18 @@ def to_error(record: FaultRecord) -> EpError:
         return KernelFault(
             f"rank {record.rank}: a transfer through the handle 0x{record.seen:x} was refused: {why}; nothing was "
             "moved, pass what create_gpu_req or prep_..._view of this rank's DeviceHost returned"
+        )
+    if record.code == FAULT_IBGDA_STATE:
+        return KernelFault(
+            f"rank {record.rank}: a kernel used <ep/ibgda_shim.cuh> before its state was initialised; call "
+            "ep_lib.ibgda.init_efa_device_state(rank, num_channels, num_devices) on every rank before the launch; "
+            "nothing was moved"
+        )
+    if record.code == FAULT_TRANSPORT:
+        return KernelFault(
+            f"rank {record.rank}: a network operation{target} was refused: the GPUs do not reach each other by loads "
+            "and stores (P2P), and ep_lib has no other transport on GPUs yet (NVSHMEM is to come); run it on GPUs "
+            "of one node with P2P, or on the emulator with a fabric"
         )
     return KernelFault(f"rank {record.rank}: a kernel left an unknown fault (code {record.code}): {record}")
 

@@ -28,6 +28,8 @@ enum FaultCode : int32_t {
     kFaultTimeout,  // a wait ran into its limit; `seen` and `expected` are the flag's values
     kFaultRange,  // a transfer outside the registered memory: slot = offset, seen = its end, expected = size registered
     kFaultHandle,  // not a handle, or one of the wrong kind: slot = index asked for, seen = address, expected = entries
+    kFaultIbgdaState,  // <ep/ibgda_shim.cuh> was used before ep_lib.ibgda.init_efa_device_state
+    kFaultTransport,   // a peer that loads and stores do not reach, and no network transport: peer says which
     kNumFaultCodes
 };
 
@@ -43,11 +45,18 @@ struct FaultRecord {
     uint64_t reserved;
 };
 
+// What ep_lib.ibgda.init_efa_device_state writes and <ep/ibgda_shim.cuh> reads; all zero before. 8 bytes.
+struct IbgdaState {
+    int32_t num_rc_per_pe;            // channels: queue pairs to each peer, on each device
+    int32_t num_devices_initialized;  // NICs in use
+};
+
 // The first 256 bytes of every rank's symmetric heap.
 struct HeapHeader {
     FaultRecord fault;
     uint64_t timeout_ns;  // emulator: limit of a wait; 0: kDefaultTimeoutNs (GPUs read DeviceState instead)
-    uint64_t reserved[25];
+    IbgdaState ibgda;
+    uint64_t reserved[24];
 };
 
 // Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 544 bytes.
@@ -64,6 +73,7 @@ struct DeviceState {
 constexpr uint64_t kDefaultTimeoutNs = 30ull * 1000 * 1000 * 1000;
 
 static_assert(sizeof(FaultRecord) == 48, "mirrored by ep_lib/memory/device_state.py");
+static_assert(sizeof(IbgdaState) == 8, "mirrored by ep_lib/memory/device_state.py");
 static_assert(sizeof(HeapHeader) == 256, "the reserved head of every symmetric heap");
 static_assert(sizeof(DeviceState) == 32 + 8 * kMaxRanks, "mirrored by ep_lib/memory/device_state.py");
 

@@ -99,3 +99,5 @@ EP_DEVICE uint64_t timeout_ns() { return reinterpret_cast<HeapHeader*>(epemu_hea
 
 }  // namespace detail
 }  // namespace ep
+
+#include <ep/cpu/network.cuh>

@@ -133,3 +133,5 @@ EP_DEVICE uint64_t timeout_ns() { return ep_device_state.timeout_ns; }
 
 }  // namespace detail
 }  // namespace ep
+
+#include <ep/gpu/network.cuh>

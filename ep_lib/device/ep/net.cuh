@@ -1,0 +1,120 @@
+// Operations that a NIC carries out: one thread posts, and the data moves by itself, later.
+//
+//     ep::net_put_nbi(dst_mine, src, bytes, peer, qp);       // nbi: non-blocking, returns at once
+//     ep::net_quiet(peer, qp);                               // now it is there, and `src` may be reused
+//
+//     net_put_nbi, net_get_nbi                    data to or from the peer's copy of a symmetric object
+//     net_put_signal_nbi                          data, then a 64-bit signal: never seen before its data
+//     net_add_u32_nbi, net_add_u64_nbi            adds to the peer's copy of a counter
+//     net_fence(peer, qp)                         what is posted later arrives after what was posted before
+//     net_quiet(peer, qp)                         waits until all that was posted before is done
+//
+// A queue pair is a numbered stream of operations to one peer; kAllQueuePairs and kAllPeers mean every one.
+//
+// What a NIC promises, and what it does not:
+//   * The source is read at any moment until quiet. Overwriting it earlier sends the new bytes, or some of both.
+//   * Operations of different queue pairs are unordered, always.
+//   * Operations of one queue pair arrive in order on RC (InfiniBand, RoCE) and in ANY order on SRD (EFA). Between a put
+//     and the signal that announces it, portable code has a quiet or a fence, or uses net_put_signal_nbi.
+//   * An add is atomic among the adds that come by NIC. On EFA the target's NIC stages it (reads, adds, writes back): an
+//     atomic of a GPU on the same counter may get lost in between. A counter should have one kind of writer.
+//
+// The calling thread's own writes to the source come before the post. Those of other threads do if a barrier
+// (__syncwarp, __syncthreads) stands in between. A reader acquires the signal (<ep/wait.cuh>), then reads the data.
+//
+// Transports. Emulator: the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself. GPUs:
+// for now only stores over NVLink or PCIe P2P, which order more than a NIC does; for a peer that they do not reach, the
+// operation does nothing and records a fault that says so.
+#pragma once
+#include <ep/put.cuh>
+#include <ep/signal.cuh>
+
+namespace ep {
+
+constexpr int kAllPeers = -1;
+constexpr int kAllQueuePairs = -1;
+
+enum class NetSignal { kSet, kAdd };
+
+// True for this rank itself and for peers whose memory its loads and stores reach.
+EP_DEVICE bool reachable(int peer) { return detail::reachable(peer); }
+
+// How many queue pairs there are to each peer.
+EP_DEVICE int num_queue_pairs() { return detail::num_queue_pairs(); }
+
+namespace detail {
+
+// Where there is no network: may stores stand in for it? A fault otherwise.
+EP_DEVICE bool stores_reach(int peer) {
+    if (reachable(peer)) return true;
+    record_fault(kFaultTransport, {kPhaseWrite, peer, -1}, 0, 0);
+    return false;
+}
+
+}  // namespace detail
+
+// Writes `bytes` bytes from `src` to the peer's copy of `dst_mine`.
+EP_DEVICE void net_put_nbi(void* dst_mine, const void* src, size_t bytes, int peer, int qp = 0) {
+    if constexpr (detail::kHasNetwork) {
+        detail::net_put(peer, qp, dst_mine, src, bytes);
+    } else if (detail::stores_reach(peer)) {
+        put_thread(dst_mine, src, bytes, peer);
+    }
+}
+
+// Reads `bytes` bytes of the peer's copy of `src_mine` into `dst`, which is complete after quiet only.
+EP_DEVICE void net_get_nbi(void* dst, const void* src_mine, size_t bytes, int peer, int qp = 0) {
+    if constexpr (detail::kHasNetwork) {
+        detail::net_get(peer, qp, dst, src_mine, bytes);
+    } else if (detail::stores_reach(peer)) {
+        copy_bytes<kThreadUnroll>(dst, peer_ptr(static_cast<const char*>(src_mine), peer), bytes, 0, 1);
+    }
+}
+
+// A put, and a signal that is seen after all of this put's bytes. It says nothing about other puts.
+EP_DEVICE void net_put_signal_nbi(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine, uint64_t value,
+                                  int peer, int qp = 0, NetSignal what = NetSignal::kAdd) {
+    if constexpr (detail::kHasNetwork) {
+        detail::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
+    } else if (detail::stores_reach(peer)) {
+        put_thread(dst_mine, src, bytes, peer);
+        if (what == NetSignal::kAdd) {
+            signal_add(signal_mine, value, peer);
+        } else {
+            signal_set(signal_mine, value, peer);
+        }
+    }
+}
+
+// Adds to the peer's copy of a counter.
+EP_DEVICE void net_add_u32_nbi(uint32_t* counter_mine, uint32_t value, int peer, int qp = 0) {
+    if constexpr (detail::kHasNetwork) {
+        detail::net_add(peer, qp, counter_mine, value, sizeof(uint32_t));
+    } else if (detail::stores_reach(peer)) {
+        red_add_release_sys_u32(peer_ptr(counter_mine, peer), value);
+    }
+}
+EP_DEVICE void net_add_u64_nbi(uint64_t* counter_mine, uint64_t value, int peer, int qp = 0) {
+    if constexpr (detail::kHasNetwork) {
+        detail::net_add(peer, qp, counter_mine, value, sizeof(uint64_t));
+    } else if (detail::stores_reach(peer)) {
+        red_add_release_sys_u64(peer_ptr(counter_mine, peer), value);
+    }
+}
+
+// What this rank posts to `peer` from now on arrives after what it has posted there before. It waits for nothing.
+EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) {
+    if constexpr (detail::kHasNetwork) {
+        detail::net_fence(peer, qp);
+    } else {
+        fence_sys();
+    }
+}
+
+// Waits until what this rank has posted there is done: sources may be reused, targets are written, gets have arrived.
+EP_DEVICE void net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
+    if constexpr (detail::kHasNetwork) detail::net_quiet(peer, qp);
+    fence_sys();  // a NIC knows nothing about plain stores to P2P peers
+}
+
+}  // namespace ep
