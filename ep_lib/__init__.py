@@ -3,7 +3,7 @@
 Importing it starts nothing and loads neither torch nor CuPy.
 """
 
-from ep_lib import errors
+from ep_lib import errors, ibgda
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
@@ -11,4 +11,4 @@ from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 
-__all__ = ["Buffer", "Fabric", "Kernel", "Rank", "errors", "init", "spawn"]
+__all__ = ["Buffer", "Fabric", "Kernel", "Rank", "errors", "ibgda", "init", "spawn"]

@@ -15,6 +15,7 @@ import pytest
 
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import toolkit
+from ep_lib.transports import efa_environment
 from ep_lib.workshop import doctor, trials
 from ep_lib.workshop.trials import Probe, Smi
 
@@ -180,3 +181,39 @@ def test_doctor_never_writes_into_the_working_directory(tmp_path: Path) -> None:
     )
     assert "The workshop" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- the EFA environment -----------------------------------------------------------------------------------------
+RIGHT = {
+    "NVSHMEM_BOOTSTRAP": "mpi",
+    "NVSHMEM_DISABLE_IB": "1",
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_DEVICE_RDMA": "1",
+    "NVSHMEM_DEBUG": "INFO",
+    "NVSHMEM_SYMMETRIC_SIZE": "2G",
+}
+
+
+def test_an_efa_environment_that_is_complete() -> None:
+    found = doctor._efa_environment(RIGHT)
+    assert found.status == "ok" and found.next_step == "" and not found.needed
+    assert found.facts["FI_EFA_TX_SIZE"] == "not set" and found.facts["FI_PROVIDER"] == "set"
+    assert [line.split()[0] for line in found.explained] == [v.name for v in efa_environment.VARIABLES]
+
+
+def test_an_efa_environment_that_is_not_set() -> None:
+    found = doctor._efa_environment({"FI_PROVIDER": "efa", "NVSHMEM_DISABLE_IB": "  "})
+    assert found.status == "missing" and "3 of the variables" in found.detail
+    assert "NVSHMEM_BOOTSTRAP=MPI NVSHMEM_DISABLE_IB=1 FI_EFA_USE_DEVICE_RDMA=1" in found.next_step
+    text = doctor.Report((found,)).as_text()
+    assert all(line in text for line in found.explained)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("FI_PROVIDER", "tcp"), ("NVSHMEM_DISABLE_IB", "0"), ("FI_EFA_TX_SIZE", "many"), ("FI_EFA_RX_SIZE", "0")],
+)
+def test_an_efa_variable_that_cannot_work(name: str, value: str) -> None:
+    found = doctor._efa_environment({**RIGHT, name: value})
+    assert found.status == "broken" and name in found.detail and f"{name}=" in found.next_step
+    assert any(f"is {value!r}" in line for line in found.explained)

@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("memory", "jit", "reference", "runtime.bootstrap"),
     ("emulator", "backends"),
     ("runtime",),
-    ("transports",),
+    ("transports", "ibgda"),
     ("moe",),
     ("ep_lib",),  # the public names of __init__.py
     ("viz",),

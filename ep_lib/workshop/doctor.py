@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distribution
@@ -21,6 +21,7 @@ from typing import Literal
 
 from ep_lib.errors import EpError
 from ep_lib.jit import toolkit
+from ep_lib.transports import efa_environment
 from ep_lib.workshop import trials
 from ep_lib.workshop.trials import (
     Facts,
@@ -51,6 +52,7 @@ class Finding:
     next_step: str = ""
     needed: bool = False  # the workshop does not work without it
     facts: Facts = field(default_factory=dict)
+    explained: tuple[str, ...] = ()  # a line each, below the finding
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Report:
             lines.append(f"{f.status:>8}  {f.name:<{width}}  {f.detail}")
             if f.next_step:
                 lines.append(f"{'':>8}  {'':<{width}}  -> {f.next_step}")
+            lines.extend(f"{'':>8}  {'':<{width}}  * {line}" for line in f.explained)
         ok = "The workshop works on this machine." if self.workshop_works else "The workshop does not work here yet."
         missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
         tail = f" To mend: {', '.join(missing)} (see the arrows above)." if missing else ""
@@ -116,6 +119,7 @@ def examine() -> Report:
             _nvshmem(has_gpu, smi),
             _nixl(result["nixl"], smi),
             _mpi(result["mpi"]),
+            _efa_environment(os.environ),
         )
     )
 
@@ -279,3 +283,21 @@ def _mpi(tried: Probe) -> Finding:
         step = f"use one MPI for both: {pip('--force-reinstall', '--no-cache-dir', 'mpi4py', 'mpich')}"
         return Finding("MPI", "broken", detail, step, facts=tried.facts)
     return Finding("MPI", "ok", f"mpiexec started two ranks; {tried.facts['library']}", facts=tried.facts)
+
+
+def _efa_environment(environment: Mapping[str, str]) -> Finding:
+    name = "EFA environment"
+    variables = efa_environment.VARIABLES
+    explained = tuple(efa_environment.explain(variable, environment) for variable in variables)
+    states: Facts = {variable.name: variable.state(environment) for variable in variables}
+    wrong = [variable.name for variable in variables if states[variable.name] == "differs"]
+    faulty = efa_environment.faulty(environment)
+    export = f"`export {' '.join(variable.export() for variable in faulty)}`"
+    if wrong:
+        detail = f"{', '.join(wrong)} set to what cannot work with NVSHMEM over EFA"
+        return Finding(name, "broken", detail, export, facts=states, explained=explained)
+    if faulty:
+        detail = f"{len(faulty)} of the variables that NVSHMEM over EFA needs are not set"
+        step = f"none needed for the emulator or P2P; on a host with EFA: {export}"
+        return Finding(name, "missing", detail, step, facts=states, explained=explained)
+    return Finding(name, "ok", "everything that NVSHMEM over EFA needs is set", facts=states, explained=explained)

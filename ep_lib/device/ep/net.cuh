@@ -19,10 +19,12 @@
 //   * An add is atomic among the adds that come by NIC. On EFA the target's NIC stages it (reads, adds, writes back): an
 //     atomic of a GPU on the same counter may get lost in between. A counter should have one kind of writer.
 //
+// Sources, targets and counters lie in the symmetric heap, the only memory that NICs are told of.
+//
 // The calling thread's own writes to the source come before the post. Those of other threads do if a barrier
 // (__syncwarp, __syncthreads) stands in between. A reader acquires the signal (<ep/wait.cuh>), then reads the data.
 //
-// Transports. Emulator: the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself. GPUs:
+// Transports (what stands behind each name). Emulator: the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself. GPUs:
 // for now only stores over NVLink or PCIe P2P, which order more than a NIC does; for a peer that they do not reach, the
 // operation does nothing and records a fault that says so.
 #pragma once

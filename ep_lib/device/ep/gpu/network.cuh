@@ -9,7 +9,7 @@ namespace detail {
 constexpr bool kHasNetwork = false;
 
 // The host leaves the address 0 where it could not map a peer's heap.
-EP_DEVICE bool reachable(int peer) { return heap_base(peer) != nullptr; }
+EP_DEVICE bool reachable(int peer) { return peer >= 0 && peer < num_ranks() && heap_base(peer) != nullptr; }
 EP_DEVICE int num_queue_pairs() { return 1; }
 
 EP_DEVICE void net_put(int, int, void*, const void*, size_t) {}
