@@ -7,8 +7,9 @@ from ep_lib import errors, ibgda
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
+from ep_lib.runtime.check import CheckReport, check
 from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 
-__all__ = ["Buffer", "Fabric", "Kernel", "Rank", "errors", "ibgda", "init", "spawn"]
+__all__ = ["Buffer", "CheckReport", "Fabric", "Kernel", "Rank", "check", "errors", "ibgda", "init", "spawn"]

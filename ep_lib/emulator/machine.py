@@ -112,7 +112,35 @@ class Machine:
         self._images: dict[tuple[str, int], int] = {}  # (path, rank or -1) -> Image*
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
+        self._checks = False
+        self.copied_from: dict[str, str] = {}  # a rank's own copy of a library -> the library, which stays
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
+
+    def begin_checks(self) -> None:
+        """Watches everything from here on; before the first launch. Raises BackendUnavailable."""
+        if not self._lib.epemu_check_begin(self.handle):
+            raise BackendUnavailable(
+                f"this process cannot reserve the checker's address space, four times {self.ranks} heaps of "
+                f"{self.heap_bytes} bytes: lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
+            )
+        self._checks = True
+
+    def end_checks(self) -> str:
+        """The findings as JSON (see :mod:`ep_lib.emulator.findings`); gives the checker's memory back."""
+        report = str(self._lib.epemu_findings(self.handle).decode())
+        self._lib.epemu_check_end(self.handle)
+        self._checks = False
+        return report
+
+    def host_waited(self, rank: int, ticket: int) -> None:
+        """Tells the checker that the rank's host knows its launches up to this ticket to have ended."""
+        if self._checks:
+            self._lib.epemu_host_sync(self.handle, rank, ticket)
+
+    def hosts_met(self) -> None:
+        """Tells the checker that the hosts of all ranks have met in a collective operation."""
+        if self._checks:
+            self._lib.epemu_host_sync(self.handle, -1, 0)
 
     def heap_address(self, rank: int) -> int:
         return int(self._lib.epemu_machine_heap(self.handle, rank))
@@ -149,6 +177,7 @@ class Machine:
                 self._copies = tempfile.TemporaryDirectory(prefix="ep_lib-")
             path = Path(self._copies.name) / f"{len(self._images)}-{path.name}"
             shutil.copyfile(image.path, path)
+            self.copied_from[str(path)] = str(image.path)
         loaded = self._lib.epemu_load_image(self.handle, str(path).encode())
         if not loaded:
             raise KernelLaunchError(f"a compiled kernel cannot be loaded: {self._lib.epemu_error().decode()}")

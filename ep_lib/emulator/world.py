@@ -88,6 +88,7 @@ class World:
             member = self._members[rank]
             member.ticket = ticket
             self._give_up_turn(member)
+        self.machine.host_waited(rank, ticket)
 
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order; copies, as they would be between processes."""
@@ -162,6 +163,7 @@ class World:
                 member.error, member.collective = error, None
             return True
         self.machine.drain_network()
+        self.machine.hosts_met()
         payloads = [c.payload for c in present]
         for member in self._members:
             member.gathered, member.collective = payloads, None
@@ -216,6 +218,7 @@ class SoloWorld:
         """Runs the rank's kernels up to this launch."""
         if ticket and self.machine.done_ticket(rank) < ticket:
             self.machine.run([ticket], timeout=self.timeout, host_waits=[])
+        self.machine.host_waited(rank, ticket)
 
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """The one rank's object, copied as between processes."""

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "checker.hpp"
 #include "machine.hpp"
 
 namespace epemu {
@@ -130,6 +131,7 @@ int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest*
     for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
     launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
     sort_ranges(launch->ranges);
+    if (m->checker) m->checker->launched(launch.get());
     rank.queue.push_back(std::move(launch));
     return rank.last_ticket;
 }
@@ -174,6 +176,30 @@ size_t epemu_take_output(Machine* m, char* text, size_t size) {
     text[n] = 0;
     m->output.erase(0, n);
     return n;
+}
+
+// Checks are on from here to epemu_check_end; call it before anything is launched. 0 if there is no address space for it.
+int epemu_check_begin(Machine* m) {
+    try {
+        m->checker = std::make_shared<Checker>(*m);
+        return 1;
+    } catch (const std::bad_alloc&) {
+        return 0;
+    }
+}
+void epemu_check_end(Machine* m) { m->checker.reset(); }
+// What the host of a rank knows: its launches up to a ticket have ended; or (rank -1) all hosts have met.
+void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
+    if (!m->checker) return;
+    if (rank < 0) {
+        m->checker->host_met();
+    } else {
+        m->checker->host_waited(rank, ticket);
+    }
+}
+const char* epemu_findings(Machine* m) {
+    m->findings = m->checker ? m->checker->findings() : "[]";
+    return m->findings.c_str();
 }
 
 uint64_t epemu_switches(Machine* m) { return m->switches; }

@@ -24,7 +24,10 @@ constexpr size_t kSharedSlotBytes = 256 << 10;  // more than the 227 KB that a H
 constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over all ranks
 
 struct Block;
+struct BlockCheck;
+struct ThreadCheck;
 struct Warp;
+class Checker;
 
 // Why a fiber does not run at the moment.
 enum class State : uint8_t {
@@ -78,6 +81,7 @@ struct Fiber {
     std::unique_ptr<PollSet> polls;
     const char* format;
     va_list* format_args;
+    ThreadCheck* check;  // null while checks are off
 };
 
 struct Warp {
@@ -138,6 +142,7 @@ struct Block {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     uint64_t id;  // creation order, for deterministic reports
+    std::shared_ptr<BlockCheck> check;
 };
 
 struct Rank {
@@ -196,6 +201,7 @@ struct Machine {
     Random random;
     Temper temper;
     std::unique_ptr<Network> network;
+    std::shared_ptr<Checker> checker;  // null while checks are off
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;
@@ -215,7 +221,7 @@ struct Machine {
     Fiber* faulting = nullptr;
     uintptr_t fault_pc = 0, fault_address = 0;
     std::string fault_text;
-    std::string report;  // JSON for Python
+    std::string report, findings;  // JSON for Python
 
     volatile int stop_request = 0;
     std::mutex output_lock;
@@ -265,6 +271,8 @@ void install_signal_handlers();
 void restore_signal_handlers();
 
 // report.cpp
+std::string quote(const std::string& text);  // as JSON
+std::string triple(const epemu_dim3& d);
 std::string describe_address(const Machine& m, uintptr_t address);
 void write_report(Machine& m, Outcome outcome);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "checker.hpp"
 #include "machine.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
@@ -50,6 +51,7 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
 inline void access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     if (!current) return;  // initialisers of a kernel library, while it is loaded
     check_access(address, size, write, pc);
+    if (__builtin_expect(checker != nullptr, 0)) checker->access(current, address, size, write ? kWrites : 0, pc);
     if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
     if (--quantum < 0) preempt();
 }
@@ -95,19 +97,21 @@ void check_aligned(uintptr_t address, int size, bool write, uintptr_t pc) {
 
 void write_raw(uintptr_t address, uint64_t value, int size) { memcpy(reinterpret_cast<void*>(address), &value, size); }
 
-uint64_t synchronising_load(uintptr_t address, int size, const char* what, uintptr_t pc) {
+uint64_t synchronising_load(uintptr_t address, int size, int order, int scope, const char* what, uintptr_t pc) {
     if (!current) return read_raw(address, size);
     check_aligned(address, size, false, pc);
     check_access(address, size, false, pc);
     poll(address, size, what, pc);
+    if (checker) checker->load(current, address, size, order, scope, pc);
     return read_raw(address, size);
 }
 
-void synchronising_store(uintptr_t address, uint64_t value, int size, uintptr_t pc) {
+void synchronising_store(uintptr_t address, uint64_t value, int size, int order, int scope, uintptr_t pc) {
     if (!current) return write_raw(address, value, size);
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
     maybe_preempt();
+    if (checker) checker->store(current, address, size, order, scope, pc);
     const uint64_t before = read_raw(address, size);
     write_raw(address, value, size);
     if (read_raw(address, size) == before) return;
@@ -171,9 +175,17 @@ uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size)
     return old;
 }
 
+// The order of a std::atomic's operation, numbered as in C++.
+int order_of(int memory_order) {
+    constexpr int kOrders[] = {EPEMU_RELAXED, EPEMU_ACQUIRE, EPEMU_ACQUIRE,
+                               EPEMU_RELEASE, EPEMU_ACQ_REL, EPEMU_SEQ_CST};
+    return kOrders[std::min(memory_order & 7, 5)];
+}
+
 uint64_t truncate(uint64_t value, int size) { return size == 8 ? value : value & ((1ull << 8 * size) - 1); }
 
-uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int size, uintptr_t pc) {
+uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int size, int order, int scope,
+                uintptr_t pc) {
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
     maybe_preempt();
@@ -186,8 +198,16 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
         poll(address, size, "a polling loop of atomics", pc);
         old = read_raw(address, size);
         now = truncate(apply(op, old, value, compare, size), size);
-        if (now == old) return old;
+        if (now == old) {
+            if (checker && op == EPEMU_ATOMIC_CAS && old != compare) {
+                checker->load(current, address, size, order, scope, pc);
+            } else if (checker) {
+                checker->update(current, address, size, order, scope, pc);
+            }
+            return old;
+        }
     }
+    if (checker) checker->update(current, address, size, order, scope, pc);
     write_raw(address, now, size);
     forget_polls();
     machine->progress++;
@@ -245,17 +265,20 @@ using namespace epemu;
 
 extern "C" {
 
-uint64_t epemu_load(const volatile void* p, int size, int order, int) {
-    return synchronising_load(reinterpret_cast<uintptr_t>(p), size,
+uint64_t epemu_load(const volatile void* p, int size, int order, int scope) {
+    return synchronising_load(reinterpret_cast<uintptr_t>(p), size, order, scope,
                               order == EPEMU_ACQUIRE ? "a polling loop of acquire loads" : "a polling loop", EPEMU_PC);
 }
-void epemu_store(volatile void* p, uint64_t value, int size, int, int) {
-    synchronising_store(reinterpret_cast<uintptr_t>(p), value, size, EPEMU_PC);
+void epemu_store(volatile void* p, uint64_t value, int size, int order, int scope) {
+    synchronising_store(reinterpret_cast<uintptr_t>(p), value, size, order, scope, EPEMU_PC);
 }
-uint64_t epemu_atomic(int op, void* p, uint64_t value, uint64_t compare, int size, int, int) {
-    return atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, EPEMU_PC);
+uint64_t epemu_atomic(int op, void* p, uint64_t value, uint64_t compare, int size, int order, int scope) {
+    return atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, order, scope, EPEMU_PC);
 }
-void epemu_fence(int, int) { maybe_preempt(); }
+void epemu_fence(int order, int scope) {
+    if (checker) checker->fence(current, order, scope);
+    maybe_preempt();
+}
 
 // ---- what -fsanitize=thread calls ------------------------------------------------------------------------------
 void __tsan_init() {}
@@ -277,8 +300,9 @@ void __tsan_vptr_read(void**) {}
     void __tsan_read_write##n(void* p) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }        \
     void __tsan_read##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); } \
     void __tsan_write##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
-PLAIN(1)
-PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+// clang-format off
+PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+    // clang-format on
 
     static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     if (!current) return;
@@ -286,14 +310,16 @@ PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
     if (address - stack < machine->settings.stack_bytes) return;
     check_access(address, size, false, pc);
     if (size <= 8) poll(address, size, "a polling loop of volatile loads", pc);
+    if (checker) checker->load(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
 }
 // The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
 static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     if (!current) return;
-    access(address, size, true, pc);
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     if (address - stack < machine->settings.stack_bytes) return;
+    check_access(address, size, true, pc);
     maybe_preempt();
+    if (checker) checker->store(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
     forget_polls();
     machine->progress++;
     wake(address);
@@ -303,8 +329,9 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }         \
     void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); } \
     void __tsan_unaligned_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }
-VOLATILE(1)
-VOLATILE(2) VOLATILE(4) VOLATILE(8) VOLATILE(16)
+// clang-format off
+VOLATILE(1) VOLATILE(2) VOLATILE(4) VOLATILE(8) VOLATILE(16)
+    // clang-format on
 
     void __tsan_read_range(void* p, size_t n) {
     access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC);
@@ -329,17 +356,20 @@ void* __tsan_memset(void* d, int c, size_t n) {
 }
 
 // std::atomic, cuda::atomic_ref and the __atomic builtins.
-#define RMW(bits, name, op)                                                                                       \
-    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int) {                        \
-        return static_cast<uint##bits##_t>(atomic(op, reinterpret_cast<uintptr_t>(p), v, 0, bits / 8, EPEMU_PC)); \
+#define RMW(bits, name, op)                                                                                            \
+    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int order) {                       \
+        return static_cast<uint##bits##_t>(atomic(op, reinterpret_cast<uintptr_t>(p), v, 0, bits / 8, order_of(order), \
+                                                  EPEMU_SCOPE_SYSTEM, EPEMU_PC));                                      \
     }
 #define ATOMIC(bits)                                                                                                   \
-    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int) {                                           \
-        return static_cast<uint##bits##_t>(                                                                            \
-            synchronising_load(reinterpret_cast<uintptr_t>(p), bits / 8, "a polling loop of atomic loads", EPEMU_PC)); \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int order) {                                     \
+        return static_cast<uint##bits##_t>(synchronising_load(reinterpret_cast<uintptr_t>(p), bits / 8,                \
+                                                              order_of(order), EPEMU_SCOPE_SYSTEM,                     \
+                                                              "a polling loop of atomic loads", EPEMU_PC));            \
     }                                                                                                                  \
-    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int) {                                        \
-        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, EPEMU_PC);                                    \
+    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int order) {                                  \
+        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, order_of(order), EPEMU_SCOPE_SYSTEM,          \
+                            EPEMU_PC);                                                                                 \
     }                                                                                                                  \
     RMW(bits, exchange, EPEMU_ATOMIC_EXCH)                                                                             \
     RMW(bits, fetch_add, EPEMU_ATOMIC_ADD)                                                                             \
@@ -348,14 +378,14 @@ void* __tsan_memset(void* d, int c, size_t n) {
     RMW(bits, fetch_or, EPEMU_ATOMIC_OR)                                                                               \
     RMW(bits, fetch_xor, EPEMU_ATOMIC_XOR)                                                                             \
     uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile void* p, uint##bits##_t c, uint##bits##_t v,    \
-                                                              int, int) {                                              \
-        return static_cast<uint##bits##_t>(                                                                            \
-            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8, EPEMU_PC));                       \
+                                                              int order, int) {                                        \
+        return static_cast<uint##bits##_t>(atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8,    \
+                                                  order_of(order), EPEMU_SCOPE_SYSTEM, EPEMU_PC));                     \
     }                                                                                                                  \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v, int,      \
-                                                      int) {                                                           \
-        const auto old = static_cast<uint##bits##_t>(                                                                  \
-            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c, bits / 8, EPEMU_PC));                      \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v,           \
+                                                      int order, int) {                                                \
+        const auto old = static_cast<uint##bits##_t>(atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c,   \
+                                                            bits / 8, order_of(order), EPEMU_SCOPE_SYSTEM, EPEMU_PC)); \
         const bool same = old == *c;                                                                                   \
         *c = old;                                                                                                      \
         return same;                                                                                                   \
@@ -364,8 +394,14 @@ void* __tsan_memset(void* d, int c, size_t n) {
                                                     int success, int failure) {                                        \
         return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                               \
     }
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64) void __tsan_atomic_thread_fence(int) {
-    if (current) maybe_preempt();
+// clang-format off
+ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
+    // clang-format on
+
+    void __tsan_atomic_thread_fence(int order) {
+    if (!current) return;
+    if (checker) checker->fence(current, order_of(order), EPEMU_SCOPE_SYSTEM);
+    maybe_preempt();
 }
 void __tsan_atomic_signal_fence(int) {}
 

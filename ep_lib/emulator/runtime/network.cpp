@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "checker.hpp"
 #include "machine.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
@@ -60,12 +61,14 @@ bool may_deliver(const Machine& m, const NetOp& op) {
 void read_source(NetOp& op, NetOp::Piece& piece) {
     const auto* source = reinterpret_cast<const char*>(op.from + piece.offset);
     piece.data.assign(source, source + piece.bytes);
+    if (checker) checker->net_read(op);
 }
 
 void deliver_piece(Machine& m, NetOp& op, size_t index) {
     NetOp::Piece& piece = op.pieces[index];
     if (piece.data.empty()) read_source(op, piece);
     memcpy(reinterpret_cast<void*>(op.to + piece.offset), piece.data.data(), piece.bytes);
+    if (checker) checker->net_wrote(op, op.to + piece.offset, piece.bytes);
     wake_range(op.to + piece.offset, piece.bytes);
     std::swap(piece, op.pieces.back());
     op.pieces.pop_back();
@@ -90,6 +93,7 @@ bool apply_signal(Machine& m, NetOp& op) {
             net.staging[op.target_rank] = false;
         }
     }
+    if (checker) checker->net_signalled(op, op.staged);
     memcpy(reinterpret_cast<void*>(op.signal), &now, op.value_bytes);
     wake_range(op.signal, op.value_bytes);
     op.signal = 0;
@@ -116,6 +120,7 @@ void complete(Machine& m, size_t index) {
     Network& net = *m.network;
     NetOp* op = net.in_flight[index].get();
     Network::Link& link = link_of(net, op->source_rank, op->target_rank);
+    if (checker) checker->net_completed(*op);
     link.ops.erase(std::find(link.ops.begin(), link.ops.end(), op));
     const uint64_t oldest = link.ops.empty() ? ~0ull : link.ops.front()->number;
     link.fences.erase(std::remove_if(link.fences.begin(), link.fences.end(),
@@ -206,6 +211,7 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
     if (machine->random.below(kDelayOneIn) == 0)
         op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
+    if (checker) checker->net_posted(*op, current, pc);
     link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
     net.in_flight.push_back(std::move(op));
     forget_polls();
@@ -303,14 +309,18 @@ void epemu_net_fence(int rank, int queue_pair) {
     Network& net = *machine->network;
     const int source = epemu_rank();
     for (int target = 0; target < machine->num_ranks; target++)
-        if (rank < 0 || rank == target)
+        if (rank < 0 || rank == target) {
             link_of(net, source, target).fences.push_back({net.posted[source] + 1, queue_pair});
+            if (checker) checker->net_fence(source, target, queue_pair);
+        }
     maybe_preempt();
 }
 
 void epemu_net_quiet(int rank, int queue_pair) {
+    const Clock covered = checker ? checker->net_posted_so_far(epemu_rank(), rank, queue_pair) : Clock();
     wait("quiet, for operations that are not complete",
          {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, EPEMU_PC);
+    if (checker) checker->net_quiet(current, covered);
     maybe_preempt();
 }
 

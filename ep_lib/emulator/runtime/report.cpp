@@ -8,7 +8,6 @@
 #include "machine.hpp"
 
 namespace epemu {
-namespace {
 
 std::string quote(const std::string& text) {
     std::string out = "\"";
@@ -27,14 +26,16 @@ std::string quote(const std::string& text) {
     return out + '"';
 }
 
+std::string triple(const epemu_dim3& d) {
+    return '[' + std::to_string(d.x) + ',' + std::to_string(d.y) + ',' + std::to_string(d.z) + ']';
+}
+
+namespace {
+
 std::string hex(uint64_t value) {
     char text[20];
     snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
     return text;
-}
-
-std::string triple(const epemu_dim3& d) {
-    return '[' + std::to_string(d.x) + ',' + std::to_string(d.y) + ',' + std::to_string(d.z) + ']';
 }
 
 // A place in a kernel: its library and the offset in it, which addr2line understands.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "checker.hpp"
 #include "machine.hpp"
 
 extern "C" {
@@ -52,6 +53,7 @@ void admit(Machine& m, Launch* launch) {
         warp.num_lanes = std::min<int>(kWarpSize, threads - w * kWarpSize);
         for (int lane = 0; lane < warp.num_lanes; lane++) make_runnable(&warp.lanes[lane]);
     }
+    if (checker) checker->admitted(block.get());
     m.ranks[launch->rank].resident_threads += threads;
     m.resident.push_back(std::move(block));
     m.progress++;
@@ -76,6 +78,7 @@ bool admit_blocks(Machine& m) {
 void finish_block(Machine& m, Block* block) {
     Launch* launch = block->launch;
     Rank& rank = m.ranks[launch->rank];
+    if (checker) checker->finished(block, launch->finished_blocks + 1 == launch->num_blocks);
     rank.resident_threads -= block->num_threads;
     m.free_slots.push_back(block->slot);
     auto it = std::find_if(m.resident.begin(), m.resident.end(), [&](const auto& b) { return b.get() == block; });
@@ -278,6 +281,7 @@ void retire(Fiber* fiber) {
 
 Outcome run(Machine& m, const int64_t* awaited) {
     machine = &m;
+    checker = m.checker.get();
     Standstill standstill(m);
     admit_blocks(m);
     Outcome outcome = Outcome::kDone;
@@ -311,6 +315,7 @@ Outcome run(Machine& m, const int64_t* awaited) {
     }
     if (outcome != Outcome::kDone) write_report(m, outcome);
     machine = nullptr;
+    checker = nullptr;
     return outcome;
 }
 

@@ -1,0 +1,186 @@
+"""What the checker found, in a person's words: the mistake, both places, an operation's way over the network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ep_lib.emulator import symbols
+from ep_lib.errors import ThreadId
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a NIC does: a put, put_signal, signal, get or atomic. Times count the scheduler's turns; 0: not yet."""
+
+    kind: str
+    number: int
+    source: int
+    target: int
+    queue_pair: int
+    bytes: int
+    posted: int
+    first_read: int
+    last_read: int
+    first_write: int
+    delivered: int
+    completed: int
+
+    def __str__(self) -> str:
+        size = f" of {self.bytes} bytes" if self.bytes else ""
+        return f"{self.kind}{size} from rank {self.source} to rank {self.target}, queue pair {self.queue_pair}"
+
+    @property
+    def life(self) -> str:
+        """When it was posted, read its source, was delivered and completed."""
+        steps = [f"posted at turn {self.posted}"]
+        if self.bytes:
+            steps.append(_span("read its source", self.first_read, self.last_read))
+        steps.append(_span("delivered", self.first_write or self.delivered, self.delivered))
+        steps.append(_span("completed", self.completed, self.completed))
+        return ", ".join(steps)
+
+
+def _span(what: str, first: int, last: int) -> str:
+    if not first:
+        return f"not {what} when this run ended"
+    return f"{what} at turn {first}" + (f" to {last}" if last > first else "")
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a finding. For an operation of a NIC, thread and line are those that posted it."""
+
+    what: str  # "reads", "writes", "reads atomically", ...
+    thread: ThreadId
+    kernel: str
+    location: str  # file:line
+    source: str  # the text of that line
+    operation: Operation | None = None
+
+    def __str__(self) -> str:
+        who = f"kernel '{self.kernel}', {self.thread}"
+        at = f"at {self.location}: {self.source}" if self.location else "at an unknown line"
+        if self.operation is None:
+            return f"{who} {self.what}\n      {at}"
+        return f"the NIC {self.what}: {self.operation}\n      posted by {who}\n      {at}\n      {self.operation.life}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake. ``seed`` replays it; ``count`` is how often it was seen, over all seeds in ``seeds``.
+
+    ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "signal overtakes data", "read
+    before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout", "assertion" or
+    "values differ". ``remedy`` names what is missing. ``first`` and ``second`` are the two accesses, where there are
+    two.
+    """
+
+    kind: str
+    message: str
+    seed: int
+    remedy: str = ""
+    where: str = ""
+    detail: str = ""
+    first: Access | None = None
+    second: Access | None = None
+    count: int = 1
+    seeds: tuple[int, ...] = field(default=())
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Findings with equal keys are one: the same pair of lines."""
+        places = sorted(side.location for side in (self.first, self.second) if side is not None)
+        return tuple(places) if any(places) else (self.kind, self.message)
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind}: {self.message}"]
+        if self.where:
+            lines.append(f"    where   {self.where}")
+        if self.first is not None:
+            lines.append(f"    first   {self.first}")
+        if self.second is not None and self.second != self.first:
+            lines.append(f"    second  {self.second}")
+        if self.detail:
+            lines.append(f"    note    {self.detail}")
+        if self.remedy:
+            lines.append(f"    remedy  {self.remedy}")
+        seeds = self.seeds or (self.seed,)
+        more = f" (seen with {len(seeds)} seeds)" if len(seeds) > 1 else ""
+        lines.append(f"    replay  seed={self.seed}{more}")
+        return "\n".join(lines)
+
+
+_SENTENCES = {
+    "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
+    "source reused": "the source of an operation is overwritten although the NIC may not have read it yet",
+    "signal overtakes data": "data that a NIC brings is read although nothing says that it has arrived",
+    "read before arrival": "what a get brings is read although nothing says that it has arrived",
+    "staged atomic": "a NIC adds in two steps, a GPU changes the same counter: one of them can get lost",
+    "uninitialised": "shared memory is read that no thread of the block has written",
+    "divergent barrier": "threads of one block wait at different __syncthreads for each other",
+}
+
+
+def _sentence(kind: str, first: Access, second: Access) -> str:
+    if kind != "race":
+        return _SENTENCES[kind]
+    a, b = _who(first, second)
+    if ("atomically" in first.what) != ("atomically" in second.what):
+        atomic, plain = (a, b) if "atomically" in first.what else (b, a)
+        return f"{atomic} uses an atomic where {plain} uses a plain access, and nothing orders the two"
+    if first.what.startswith("writes") and second.what.startswith("reads"):
+        return f"{b} reads what {a} writes, and nothing makes it wait: it may see old bytes, or some of both"
+    if first.what.startswith("reads"):
+        return f"{b} overwrites what {a} reads, and nothing makes it wait until that has happened"
+    return f"{a} and {b} write the same memory, and nothing decides who comes last"
+
+
+_NIC = "'s NIC"
+
+
+def _who(first: Access, second: Access) -> tuple[str, str]:
+    a, b = first.thread, second.thread
+    if first.operation is not None or second.operation is not None or a.rank != b.rank:
+        one, other = (f"rank {x.thread.rank}{_NIC if x.operation else ''}" for x in (first, second))
+        return (one, other) if one != other else ("one operation", "another operation")
+    if a.block != b.block:
+        return "one block", "another block"
+    return f"thread {_index(a)}", f"thread {_index(b)}"
+
+
+def _index(thread: ThreadId) -> str:
+    return str(thread).rsplit("thread ", 1)[1]
+
+
+def _access(entry: Mapping[str, Any], libraries: Mapping[str, str]) -> Access:
+    place = symbols.find(libraries.get(entry["image"], entry["image"]), entry["offset"])
+    thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
+    operation = Operation(**entry["operation"]) if entry["operation"] else None
+    return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation)
+
+
+def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]:
+    """The findings in a checker's report. ``libraries``: where copies of kernels that are gone came from."""
+    findings = []
+    for entry in json.loads(report):
+        first, second = _access(entry["first"], libraries), _access(entry["second"], libraries)
+        if entry["kind"] == "divergent barrier" and first.location == second.location:
+            continue  # the compiler made two of one
+        findings.append(
+            Finding(
+                kind=entry["kind"],
+                message=_sentence(entry["kind"], first, second),
+                seed=seed,
+                remedy=entry["remedy"],
+                where=entry["where"],
+                detail=entry["detail"],
+                first=first,
+                second=second,
+                count=entry["count"],
+                seeds=(seed,),
+            )
+        )
+    return findings

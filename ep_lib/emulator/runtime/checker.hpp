@@ -1,0 +1,218 @@
+// The checker: which accesses nothing orders, and what is missing between them.
+//
+// Happens-before in the manner of the PTX memory model. A thread's own program, __syncthreads and __syncwarp order; a
+// release (or a fence, then a relaxed store) publishes; an acquire (or a relaxed load, then a fence) that reads it joins,
+// if both scopes reach the other thread. Shuffles and votes order nothing. An operation of a NIC is a thread of its own:
+// it starts when it is posted, and nobody knows of its end before a quiet, or a signal that comes after it.
+//
+// Every 16 bytes of memory remember up to four accesses (who, when by his own count, where in the program, which bytes).
+// All is off, and costs one test of a pointer, until epemu_check_begin.
+#pragma once
+#include <stdint.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "clocks.hpp"
+#include "machine.hpp"
+
+namespace epemu {
+
+enum AccessFlags : uint8_t {
+    kWrites = 1,
+    kAtomic = 2,      // volatile too
+    kStaged = 4,      // an atomic that a NIC applies in two steps
+    kScopeShift = 3,  // two bits: epemu_scope of an atomic
+};
+
+struct BlockCheck;
+
+// A thread of a kernel, or an operation of a NIC.
+struct ThreadCheck {
+    Clock known;  // what is ordered before it; its own past counts as known without being in here
+    uint32_t id;
+    uint32_t time;  // its own, grows whenever it publishes
+    int rank;
+    uint64_t block;  // Block::id, or a number that no block has
+    BlockCheck* owner;
+    Clock fenced[3];   // by scope: what its last fence of at least this scope covered
+    Clock pending[3];  // by scope that it takes: seen by relaxed loads, joined by the next fence
+};
+
+// The latest synchronisation of a block that did not order anything: the likely reason for a race that follows.
+struct Hint {
+    enum Why : uint8_t { kNone, kNotReleased, kNotAcquired, kScope } why = kNone;
+    int writer_rank = -1;
+    uint32_t store_pc = 0, load_pc = 0;
+};
+
+struct BlockCheck {
+    uint32_t first_id;
+    Hint hint;
+    std::vector<ThreadCheck> threads;
+};
+
+struct OpCheck {
+    ThreadCheck reader, writer;  // one pseudo-thread, which knows more when it writes
+    size_t record;
+};
+
+class Checker {
+  public:
+    explicit Checker(Machine& m);
+    ~Checker();
+    Checker(const Checker&) = delete;
+
+    void launched(Launch* launch);  // queued by the host
+    void admitted(Block* block);
+    void finished(Block* block, bool last_of_launch);
+    void host_waited(int rank, int64_t ticket);
+    void host_met();  // all ranks' hosts, in a collective operation
+
+    void access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
+    void load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
+    void store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
+    void update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
+    void fence(Fiber* fiber, int order, int scope);
+    void barrier(Block* block);
+    void syncwarp(Warp* warp, uint32_t mask);
+
+    void net_posted(NetOp& op, Fiber* poster, uintptr_t pc);
+    void net_read(NetOp& op);
+    void net_wrote(NetOp& op, uintptr_t address, size_t bytes);
+    void net_signalled(NetOp& op, bool staged);
+    void net_completed(NetOp& op);
+    void net_fence(int source, int target, int queue_pair);
+    Clock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
+    void net_quiet(Fiber* fiber, const Clock& covered);
+
+    std::string findings() const;  // JSON
+
+  private:
+    struct Slot {
+        uint32_t id;
+        uint32_t time;
+        uint32_t pc;  // its lower half
+        uint16_t bytes;
+        uint8_t flags;
+        uint8_t unused;
+    };
+    struct Cell {
+        Slot slots[4];
+    };
+    // Which block had a range of ids, from when on: ids are used again by later blocks of the rank.
+    struct Past {
+        uint32_t since;
+        int rank;
+        uint64_t block;
+        epemu_dim3 index, dim;
+        std::shared_ptr<const std::string> kernel;
+    };
+    struct Ids {
+        uint32_t first, count;
+        int rank;
+        bool nic;
+        uint32_t next_time = 1;
+        std::vector<Past> past;
+    };
+    struct LaunchCheck {
+        Clock start, end;
+        bool started = false;
+        std::shared_ptr<const std::string> kernel;
+        std::vector<size_t> ids;  // given back when the launch has ended
+    };
+    struct RankCheck {
+        Clock stream, host;
+        std::deque<std::pair<int64_t, Clock>> ended;  // launches that the host has not waited for
+    };
+    struct Published {
+        Clock clock;
+        int scope, rank;
+        uint64_t block;
+    };
+    struct Location {
+        uint64_t owner = 0;  // whose memory this is: an address may serve several, one after the other
+        std::vector<Published> published;
+        uint32_t writer = 0, store_pc = 0;
+        int writer_rank = -1;
+        bool any_release = false;
+    };
+    struct Record {  // an operation of a NIC
+        uint64_t number;
+        NetKind kind;
+        bool signal, data;
+        int source, target, queue_pair;
+        size_t bytes;
+        Poster poster;
+        uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
+    };
+    struct Side {
+        uint32_t id, time, pc;
+        uint8_t flags;
+    };
+    struct Finding {
+        const char* kind;
+        const char* remedy;
+        std::string where, detail;
+        Side first, second;
+        uint64_t count;
+    };
+
+    size_t new_ids(int rank, uint32_t count, bool nic);
+    const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
+    const Past& past_of(uint32_t id, uint32_t time) const;
+    Cell* cells_of_page(uintptr_t page);
+    void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
+    void touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes, uint8_t flags, uint32_t pc, uintptr_t address,
+                    bool own_memory);
+    bool conflict(const ThreadCheck& t, uint8_t flags, const Slot& slot) const;
+    void race(const ThreadCheck& t, uint8_t flags, uint32_t pc, const Slot& slot, uintptr_t address);
+    void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address);
+    Finding* note(const char* kind, const Side& first, const Side& second);
+    const char* remedy_of_threads(const ThreadCheck& t, uint8_t flags, const Slot& slot, std::string* detail) const;
+    const char* remedy_of_nic(const ThreadCheck& t, uint8_t flags, const Slot& slot, const char** kind) const;
+    const Record* record_of(uint32_t id, uint32_t time) const;
+    static Clock publish(ThreadCheck& t);
+    static int scope_between(const ThreadCheck& t, int rank, uint64_t block);
+    Location& location(const ThreadCheck& t, uintptr_t address);
+    void contribute(Location& l, const ThreadCheck& t, Clock clock, int scope);
+    void release_into(Location& l, ThreadCheck& t, int order, int scope);
+    void acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc);
+    template <class Each>
+    void meet(const Each& each);
+    Clock& link(std::unordered_map<uint64_t, Clock>& clocks, int source, int target, int queue_pair);
+    std::string side(const Side& s) const;
+    std::string place(uint32_t pc) const;
+
+    Machine& m_;
+    Cell* heap_cells_;
+    Cell* shared_cells_;
+    uint8_t* shared_written_;  // a bit a byte
+    size_t heap_cells_bytes_, shared_cells_bytes_, shared_written_bytes_;
+    std::unordered_map<uintptr_t, Cell*> pages_;  // of arrays and globals: address / 4096
+    struct CachedPage {
+        uintptr_t page;
+        Cell* cells;
+    };
+    std::vector<CachedPage> page_cache_;
+    std::vector<Ids> ids_;
+    std::vector<uint32_t> ids_by_chunk_;
+    std::unordered_map<uint64_t, std::deque<size_t>> free_ids_;  // by rank and count
+    std::unordered_map<const Launch*, LaunchCheck> launches_;
+    std::vector<RankCheck> ranks_;
+    std::unordered_map<uintptr_t, Location> locations_;
+    std::unordered_map<uint64_t, Clock> posted_, fences_;  // by link and queue pair
+    std::vector<Record> records_;
+    std::unordered_map<uint64_t, size_t> record_by_op_;                // by id and time
+    std::vector<std::deque<std::pair<uint32_t, uint32_t>>> free_ops_;  // by rank: id, next time
+    std::vector<Finding> findings_;
+    std::unordered_map<uint64_t, size_t> finding_by_place_;
+    uint32_t next_victim_ = 0;
+};
+
+extern Checker* checker;  // of the machine that runs, null while checks are off
+
+}  // namespace epemu

@@ -1,0 +1,73 @@
+// Vector clocks: what each simulated thread knows of all others' pasts (Lamport 1978; Mattern 1989).
+//
+// A clock is a tree of three levels with 64 entries a node, shared until someone changes it: after a barrier all threads
+// of a block hold the same one, and a copy costs a counter. Entries that were never raised take no memory.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include <utility>
+
+namespace epemu {
+
+class Clock {
+  public:
+    Clock() = default;
+    Clock(const Clock& other) : top_(other.top_) { retain(top_); }
+    Clock(Clock&& other) noexcept : top_(std::exchange(other.top_, nullptr)) {}
+    Clock& operator=(Clock other) noexcept {
+        std::swap(top_, other.top_);
+        return *this;
+    }
+    ~Clock() { release(top_); }
+
+    // How much of a thread's past is in this clock: all that it did up to this time of its own.
+    uint32_t get(uint32_t thread) const {
+        const uint32_t m = thread / kPerMiddle;
+        if (!top_ || m >= top_->size || !top_->middle[m]) return 0;
+        const Leaf* leaf = top_->middle[m]->leaf[thread / kFanOut % kFanOut];
+        return leaf ? leaf->time[thread % kFanOut] : 0;
+    }
+    void raise(uint32_t thread, uint32_t time);
+    void join(const Clock& other);
+    bool same(const Clock& other) const { return top_ == other.top_; }
+    bool empty() const { return !top_; }
+
+    static size_t bytes_in_use();
+
+  private:
+    static constexpr uint32_t kFanOut = 64, kPerMiddle = kFanOut * kFanOut;
+    struct Leaf {
+        uint32_t references;
+        uint32_t time[kFanOut];
+    };
+    struct Middle {
+        uint32_t references;
+        Leaf* leaf[kFanOut];
+    };
+    struct Top {
+        uint32_t references, size;
+        Middle* middle[1];  // `size` of them
+    };
+
+    static Leaf* new_leaf(const Leaf* like);
+    static Middle* new_middle(const Middle* like);
+    static Top* new_top(const Top* like, uint32_t size);
+    static void retain(Top* top) {
+        if (top) top->references++;
+    }
+    static void release(Top* top) {
+        if (top && --top->references == 0) free_top(top);
+    }
+    static void free_top(Top* top);
+    static void release(Middle* middle);
+    static void release(Leaf* leaf);
+    void own_top(uint32_t size);
+    Middle* own_middle(uint32_t m);
+    Leaf* own_leaf(uint32_t m, uint32_t l);
+    void join_middle(uint32_t m, const Middle* from);
+
+    Top* top_ = nullptr;
+};
+
+}  // namespace epemu

@@ -1,0 +1,194 @@
+"""``check``: run a program under many schedules, with every access watched, and say what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ep_lib.config import Config
+from ep_lib.emulator.fabric import Fabric, make_fabric
+from ep_lib.emulator.findings import Finding, parse
+from ep_lib.errors import ArgumentError, DeadlockError, KernelFault, KernelTimeout, PeerTimeout
+from ep_lib.runtime import spawn as spawning
+
+_UNPROVEN = (
+    "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
+    "what the host's Python does with arrays is not watched, and each 16 bytes remember their last accesses only."
+)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What :func:`check` found. ``str()`` is for people; ``ok`` is True if there is nothing to say.
+
+    ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried.
+    ``values_differ``: whether main's results depended on the schedule. ``seconds``: how long all took.
+    """
+
+    findings: tuple[Finding, ...]
+    seeds: tuple[int, ...]
+    values_differ: bool
+    ranks: int
+    fabric: Fabric
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """No findings."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        tried = f"{len(self.seeds)} schedule{'s' if len(self.seeds) != 1 else ''} of {self.ranks} ranks"
+        tried += f" on {self.fabric.kind} ({self.seconds:.1f} s)"
+        if self.ok:
+            return f"no findings in {tried}. {_UNPROVEN}"
+        number = f"{len(self.findings)} finding{'s' if len(self.findings) != 1 else ''}"
+        return "\n\n".join([f"{number} in {tried}", *(f"{i}. {f}" for i, f in enumerate(self.findings, 1))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**dataclasses.asdict(self), "ok": self.ok}
+
+
+def check(
+    main: Callable[..., Any],
+    ranks: int,
+    fabric: Fabric | str | None = None,
+    seeds: int | Iterable[int] = 20,
+    args: Sequence[Any] = (),
+    *,
+    heap_bytes: int | None = None,
+    timeout: float | None = None,
+    compare_values: bool = True,
+    stop_at_first: bool = False,
+) -> CheckReport:
+    """Call ``main(rank, *args)`` on emulated ranks once a seed, and report races, deadlocks and what else is wrong.
+
+    ``seeds``: how many schedules to try, or which. A seed decides where threads are preempted, how long warps stall and
+    how the network delays and reorders; ``ep_lib.spawn(..., seed=...)`` with the same arguments runs the same schedule.
+    ``compare_values``: main's results must not depend on the seed. ``stop_at_first``: the first seed with a finding is
+    the last. ``fabric``, ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit ends
+    the search.
+
+    Deadlocks, faults of kernels, time limits and failed assertions in main are findings. Other exceptions, such as an
+    error of the compiler, are raised.
+    """
+    if not callable(main):
+        raise ArgumentError(f"main is {main!r}; it must be a function that takes a Rank")
+    ranks = spawning._whole("ranks", ranks, 1, spawning.MAX_RANKS)
+    chosen = range(seeds) if isinstance(seeds, int) else seeds
+    chosen = [spawning._whole("a seed", seed, 0, 2**63 - 1) for seed in chosen]
+    if not chosen:
+        raise ArgumentError(f"seeds is {seeds!r}; at least one schedule must be tried")
+    config = Config.from_environment()
+    heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
+    timeout = config.timeout_s if timeout is None else timeout
+    network = make_fabric(fabric, ranks)
+    search = _Search()
+    begin = time.perf_counter()
+    for seed in chosen:
+        machine = spawning._emulated_machine(ranks, seed, heap_bytes, network)
+        machine.begin_checks()
+        ended_well, result, ran_out = True, None, False
+        try:
+            result = spawning._spawn_threads(main, machine, tuple(args), timeout)
+        except (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError) as error:
+            ended_well, ran_out = False, isinstance(error, KernelTimeout)
+            search.add([_from_error(error, seed)])
+        finally:
+            report = machine.end_checks()
+        search.add(parse(report, seed, machine.copied_from))
+        if ended_well and compare_values:
+            search.compare(result, seed)
+        search.tried.append(seed)
+        if ran_out or (stop_at_first and search.findings):
+            break
+    seconds = time.perf_counter() - begin
+    return CheckReport(
+        tuple(search.findings.values()), tuple(search.tried), search.values_differ, ranks, network, seconds
+    )
+
+
+class _Search:
+    """What is known so far."""
+
+    def __init__(self) -> None:
+        self.findings: dict[tuple[str, ...], Finding] = {}
+        self.tried: list[int] = []
+        self.values_differ = False
+        self._first: tuple[int, str] | None = None  # seed and digest of the first result
+
+    def add(self, found: Iterable[Finding]) -> None:
+        for finding in found:
+            known = self.findings.get(finding.key)
+            if known is None:
+                self.findings[finding.key] = finding
+                continue
+            seeds = known.seeds if finding.seed in known.seeds else (*known.seeds, finding.seed)
+            self.findings[finding.key] = dataclasses.replace(known, count=known.count + finding.count, seeds=seeds)
+
+    def compare(self, result: Any, seed: int) -> None:
+        digest = hashlib.sha256(b"".join(_canonical(result))).hexdigest()
+        if self._first is None:
+            self._first = (seed, digest)
+        elif digest != self._first[1]:
+            self.values_differ = True
+            text = f"main returns other values with this seed than with seed {self._first[0]}"
+            remedy = (
+                "find what depends on the order of threads: a race, floating-point atomics, places taken by atomics"
+            )
+            found = Finding("values differ", text, seed, remedy, seeds=(seed,))
+            key = ("values differ",)
+            known = self.findings.get(key)
+            if known is not None:
+                found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
+            self.findings[key] = found
+
+
+def _from_error(error: BaseException, seed: int) -> Finding:
+    text = str(error)
+    if isinstance(error, DeadlockError):
+        return Finding(
+            "deadlock", text, seed, "whoever is waited for must come: signal, credit or barrier", seeds=(seed,)
+        )
+    if isinstance(error, (KernelTimeout, PeerTimeout)):
+        return Finding(
+            "timeout", text, seed, "whoever is waited for must come: signal, credit or barrier", seeds=(seed,)
+        )
+    if isinstance(error, AssertionError):
+        return Finding("assertion", text or "an assertion in main failed", seed, seeds=(seed,))
+    kind = "fault"
+    if "not a multiple of" in text:
+        kind = "misaligned"
+    elif re.search(r"(reads|writes) \d+ bytes", text):
+        kind = "out of bounds"
+    return Finding(kind, text, seed, seeds=(seed,))
+
+
+def _canonical(value: Any) -> Iterable[bytes]:
+    """Bytes that are equal for equal results; arrays by type, shape and content."""
+    if isinstance(value, (list, tuple)):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for item in value:
+            yield from _canonical(item)
+    elif isinstance(value, dict):
+        yield f"dict {len(value)}".encode()
+        for key, item in value.items():
+            yield from _canonical(key)
+            yield from _canonical(item)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype} {value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    else:
+        try:
+            yield pickle.dumps(value)
+        except (pickle.PicklingError, TypeError, AttributeError):  # an object that cannot be compared says nothing
+            yield type(value).__name__.encode()
