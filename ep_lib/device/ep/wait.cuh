@@ -44,15 +44,18 @@ namespace detail {
 // Looks at the clock only every so often: reading it costs as much as the poll itself.
 constexpr int kPollsPerClock = 64;
 
-template <typename Condition>
-EP_DEVICE bool wait_until(const uint64_t* flag, Condition done, uint64_t expected, const WaitInfo& info) {
-    uint64_t seen = ld_acquire_sys_u64(flag);
+EP_DEVICE uint64_t load_flag(const uint64_t* flag) { return ld_acquire_sys_u64(flag); }
+EP_DEVICE uint64_t load_flag(const uint32_t* flag) { return ld_acquire_sys_u32(flag); }
+
+template <typename Flag, typename Condition>
+EP_DEVICE bool wait_until(const Flag* flag, Condition done, uint64_t expected, const WaitInfo& info) {
+    uint64_t seen = load_flag(flag);
     if (done(seen)) return true;  // the common case reads no clock
     const uint64_t start = globaltimer_ns();
     const uint64_t limit = timeout_ns() != 0 ? timeout_ns() : kDefaultTimeoutNs;
     for (;;) {
         for (int poll = 0; poll < kPollsPerClock; ++poll) {
-            seen = ld_acquire_sys_u64(flag);
+            seen = load_flag(flag);
             if (done(seen)) return true;
         }
         if (has_fault()) return false;  // something else failed already: end soon instead of adding a limit each
@@ -68,6 +71,11 @@ EP_DEVICE bool wait_until(const uint64_t* flag, Condition done, uint64_t expecte
 // Waits until *flag >= expected; the acquire makes everything visible that came before the signal's release.
 // False after the limit, or if this rank has another fault already: return from the kernel then.
 EP_DEVICE bool wait_until_ge(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
+    return detail::wait_until(flag, [expected](uint64_t seen) { return seen >= expected; }, expected, info);
+}
+
+// The same for a 32-bit counter, as IBGDA's atomics have them.
+EP_DEVICE bool wait_until_ge_u32(const uint32_t* flag, uint32_t expected, const WaitInfo& info) {
     return detail::wait_until(flag, [expected](uint64_t seen) { return seen >= expected; }, expected, info);
 }
 
