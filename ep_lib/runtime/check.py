@@ -133,7 +133,8 @@ class _Search:
                 self.findings[finding.key] = finding
                 continue
             seeds = known.seeds if finding.seed in known.seeds else (*known.seeds, finding.seed)
-            self.findings[finding.key] = dataclasses.replace(known, count=known.count + finding.count, seeds=seeds)
+            best = max(known, finding, key=_how_exact)  # the first, if they are equal
+            self.findings[finding.key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds)
 
     def compare(self, result: Any, seed: int) -> None:
         digest = hashlib.sha256(b"".join(_canonical(result))).hexdigest()
@@ -151,6 +152,11 @@ class _Search:
             if known is not None:
                 found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
             self.findings[key] = found
+
+
+def _how_exact(finding: Finding) -> int:
+    """One pair of lines can be seen in both orders, by several pairs of threads: which names the line to mend?"""
+    return 2 * ("missing __sync" in finding.remedy) + bool(finding.detail)
 
 
 def _from_error(error: BaseException, seed: int) -> Finding:

@@ -173,6 +173,8 @@ class Checker {
     void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address);
     Finding* note(const char* kind, const Side& first, const Side& second);
     const char* remedy_of_threads(const ThreadCheck& t, uint8_t flags, const Slot& slot, std::string* detail) const;
+    const ThreadCheck* running(uint32_t id, uint64_t block) const;
+    bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
     const char* remedy_of_nic(const ThreadCheck& t, uint8_t flags, const Slot& slot, const char** kind) const;
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Clock publish(ThreadCheck& t);

@@ -10,9 +10,12 @@ namespace {
 constexpr size_t kMaxFindings = 200;  // different pairs of lines
 
 constexpr const char* kSyncwarp = "missing __syncwarp";
+constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
 constexpr const char* kSyncthreads = "missing __syncthreads";
 constexpr const char* kReleaseAcquire = "release/acquire or a fence";
 constexpr const char* kCredit = "credit before reuse";
+
+const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
 
 }  // namespace
 
@@ -33,6 +36,20 @@ Checker::Finding* Checker::note(const char* kind, const Side& first, const Side&
     return &findings_.back();
 }
 
+const ThreadCheck* Checker::running(uint32_t id, uint64_t block) const {
+    for (const auto& b : m_.resident)
+        if (b->id == block && b->check) return &b->check->threads[id - b->check->first_id];
+    return nullptr;
+}
+
+// Has anything that `other`'s block published reached this thread?
+bool Checker::knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const {
+    const uint32_t since = past_of(other.id, other.time).since;
+    for (const ThreadCheck& mate : other.owner->threads)
+        if (t.known.get(mate.id) >= since) return true;
+    return false;
+}
+
 const char* Checker::remedy_of_threads(const ThreadCheck& t, uint8_t flags, const Slot& slot,
                                        std::string* detail) const {
     const Ids& theirs = ids_of(slot.id);
@@ -41,7 +58,7 @@ const char* Checker::remedy_of_threads(const ThreadCheck& t, uint8_t flags, cons
     if (flags & slot.flags & kAtomic) return "system scope (an atomic of a narrower scope is none for other GPUs)";
     if (past.block == t.block) {
         const uint32_t my_warp = t.id - (t.id - theirs.first) % kWarpSize;
-        return my_warp == their_warp ? kSyncwarp : kSyncthreads;
+        return my_warp == their_warp ? warp_barrier(t.owner->threads.size()) : kSyncthreads;
     }
     const bool crosses = theirs.rank != t.rank;
     const Hint& hint = t.owner->hint;
@@ -57,9 +74,14 @@ const char* Checker::remedy_of_threads(const ThreadCheck& t, uint8_t flags, cons
         if (mate.id == t.id || mate.known.get(slot.id) < slot.time) continue;
         *detail = "another thread of the block has acquired it, but has not handed that on through a barrier";
         const bool same_warp = (mate.id - t.owner->first_id) / kWarpSize == (t.id - t.owner->first_id) / kWarpSize;
-        return same_warp ? kSyncwarp : kSyncthreads;
+        return same_warp ? warp_barrier(t.owner->threads.size()) : kSyncthreads;
     }
-    if (!(slot.flags & kWrites)) return crosses ? kCredit : kReleaseAcquire;
+    if (!(slot.flags & kWrites)) {
+        const ThreadCheck* reader = running(slot.id, past.block);
+        if (!crosses || !reader || knows_of_block(*reader, t)) return crosses ? kCredit : kReleaseAcquire;
+        *detail = "the reader has not waited for the writer, or only another thread of its block has";
+        return "wait (acquire) before the read, then __syncwarp or __syncthreads for the other threads";
+    }
     // Somebody beside the first thread did signal: his release does not cover the others' writes.
     const uint32_t threads = past.dim.x * past.dim.y * past.dim.z;
     if (t.known.get(slot.id) < past.since) {
@@ -71,7 +93,7 @@ const char* Checker::remedy_of_threads(const ThreadCheck& t, uint8_t flags, cons
                 *detail =
                     "another thread of the writer's block has signalled; its release covers the writer's work "
                     "only after a barrier";
-                return warp_only ? kSyncwarp : kSyncthreads;
+                return warp_only ? warp_barrier(threads) : kSyncthreads;
             }
     }
     if (crosses && (flags & kWrites)) return kCredit;

@@ -1,0 +1,162 @@
+"""The checker: silent on what is right, on every fabric; and a word for every mistake of wrong_variants/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
+
+import variants
+from dispatch_combine_cases import Case, make_case
+from test_dispatch_combine import run_case
+from test_write_signal import RIGHT, broken, kernel, pipeline, ring, several
+
+import ep_lib
+from ep_lib import Rank
+
+KERNELS = list(variants.functions())
+MANY_SEEDS = 200
+
+
+# ---- silent on what is right ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_is_said_of_right_kernels(name: str) -> None:
+    fabrics = ["rc", "srd"] if name.startswith("net_") else ["p2p"]
+    blocks = variants.BLOCKS.get(name, 1)
+    for fabric in fabrics:
+        for ranks in (2, 3):
+            args = (KERNELS.index(name), blocks)
+            report = ep_lib.check(variants.run, ranks, fabric, seeds=8, args=args)
+            assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("way", RIGHT)
+def test_nothing_is_said_of_write_and_signal(way: str) -> None:
+    for ranks, size in ((2, 2048), (5, 13)):
+        args = (kernel(f"write_signal_{way}"), kernel("wait_and_read"), size)
+        report = ep_lib.check(ring, ranks, seeds=10, args=args)
+        assert report.ok, str(report)
+
+
+def test_nothing_is_said_of_many_writes_and_pipelines() -> None:
+    assert ep_lib.check(several, 2, seeds=10, args=([0, 1, 1, 500, 4096, 4099],)).ok
+    for slots in (1, 3):
+        args = (kernel("pipelined_send"), kernel("pipelined_receive"), 170, slots, 9)
+        report = ep_lib.check(pipeline, 2, seeds=10, args=args)
+        assert report.ok, str(report)
+
+
+def dispatch_combine(rank: Rank, case: Case) -> Any:
+    results = run_case(rank, case)
+    return results["plain"], results["weighted"]
+
+
+@pytest.mark.parametrize("case_seed", [1, 4, 7])
+def test_nothing_is_said_of_dispatch_and_combine(case_seed: int) -> None:
+    case = make_case(case_seed, max_tokens=12)
+    report = ep_lib.check(dispatch_combine, case.world_size, seeds=5, args=(case,))
+    assert report.ok, str(report)
+
+
+# ---- a word for every mistake --------------------------------------------------------------------------------------
+def test_there_are_many_variants() -> None:
+    assert len(variants.VARIANTS) >= 40
+    assert len({v.name for v in variants.VARIANTS}) == len(variants.VARIANTS)
+
+
+def names_remedy(report: ep_lib.CheckReport, word: str) -> bool:
+    return any(word in f.remedy + f.detail for f in report.findings)
+
+
+@pytest.mark.parametrize("number", range(len(variants.VARIANTS)), ids=[v.name for v in variants.VARIANTS])
+def test_every_mistake_is_flagged(number: int) -> None:
+    variant = variants.VARIANTS[number]
+    report = ep_lib.check(
+        variants.run,
+        2,
+        variant.fabric,
+        seeds=MANY_SEEDS,
+        args=(len(KERNELS) + number, variant.blocks),
+        compare_values=False,
+        stop_at_first=True,
+        timeout=20,
+    )
+    assert {f.kind for f in report.findings} & set(variant.kinds), str(report)
+    if not names_remedy(report, variant.remedy):  # the first pair of threads to meet is not always the telling one
+        report = ep_lib.check(
+            variants.run, 2, variant.fabric, seeds=20, args=(len(KERNELS) + number, variant.blocks), timeout=20
+        )
+    assert names_remedy(report, variant.remedy), str(report)
+
+
+@pytest.mark.parametrize(
+    ("send", "receive", "remedy"),
+    [
+        ("write_signal_thread_reversed", "wait_and_read", "data before its signal"),
+        ("write_signal_warp_without_syncwarp", "wait_and_read", "missing __syncwarp"),
+        ("write_signal_warp", "read_without_wait", "release/acquire"),
+    ],
+)
+def test_broken_tutorial_kernels_are_flagged(send: str, receive: str, remedy: str) -> None:
+    pair = [kernel(n) if n in ("wait_and_read", "write_signal_warp") else broken(n) for n in (send, receive)]
+    report = ep_lib.check(ring, 2, seeds=20, args=(*pair, 2048), stop_at_first=True)
+    finding = report.findings[0]
+    assert finding.kind == "race" and remedy in finding.remedy, str(report)
+    for side in (finding.first, finding.second):
+        assert side is not None and ".cu:" in side.location and side.source and side.kernel
+    replayed = ep_lib.check(ring, 2, seeds=[finding.seed], args=(*pair, 2048))
+    assert replayed.findings[0].key == finding.key
+
+
+@pytest.mark.parametrize(
+    ("send", "receive", "kind"),
+    [
+        ("pipelined_send_without_credits", "pipelined_receive", "race"),
+        ("pipelined_send", "pipelined_receive_early_credit", "race"),
+        ("pipelined_send", "pipelined_receive_without_credit", "timeout"),
+    ],
+)
+def test_broken_pipelines_are_flagged(send: str, receive: str, kind: str) -> None:
+    pair = [kernel(n) if n in ("pipelined_send", "pipelined_receive") else broken(n) for n in (send, receive)]
+    report = ep_lib.check(pipeline, 2, seeds=20, args=(*pair, 160, 2, 20), stop_at_first=True)
+    assert kind in {f.kind for f in report.findings}, str(report)
+
+
+# ---- reports -------------------------------------------------------------------------------------------------------
+def test_a_clean_report_says_what_it_does_not_prove() -> None:
+    report = ep_lib.check(variants.run, 2, seeds=3, args=(KERNELS.index("exchange"), 1))
+    assert report.ok and report.seeds == (0, 1, 2) and not report.values_differ
+    assert "proves nothing" in str(report) and "3 schedules of 2 ranks" in str(report)
+
+
+def test_values_that_depend_on_the_schedule() -> None:
+    def main(rank: Rank) -> Any:
+        counter, who = rank.symmetric(1, "uint32"), rank.symmetric(64, "int32")
+        source = Path(__file__).resolve().parents[1] / "tutorial_kernels" / "00_start_here.cu"
+        ep_lib.Kernel.from_file(source, "take_a_number").launch(rank, 1, 32, counter, who)
+        rank.barrier()
+        return rank.to_host(who)
+
+    report = ep_lib.check(main, 2, seeds=10)
+    assert report.values_differ and [f.kind for f in report.findings] == ["values differ"], str(report)
+    assert ep_lib.check(main, 2, seeds=10, compare_values=False).ok
+
+
+def test_an_operation_tells_its_life() -> None:
+    names = [v.name for v in variants.VARIANTS]
+    which = len(KERNELS) + names.index("signal without quiet")
+    report = ep_lib.check(variants.run, 2, "srd", seeds=20, args=(which, 1), stop_at_first=True)
+    assert "posted at turn" in str(report) and "put of 256 bytes from rank" in str(report)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ep_lib.errors.ArgumentError, match="seeds"):
+        ep_lib.check(variants.run, 2, seeds=0)
+    with pytest.raises(ep_lib.errors.ArgumentError, match="fabric"):
+        ep_lib.check(variants.run, 2, "carrier pigeon")
+    with pytest.raises(ep_lib.errors.ArgumentError, match="main"):
+        ep_lib.check(None, 2)  # type: ignore[arg-type]
