@@ -149,14 +149,15 @@ class Note:
 
     headline: str
     text: str = ""
-    color: str = _BLUE
+    color: str = _BLUE  # red: an error, in a monospaced font
 
     def __repr__(self) -> str:
         return self.headline + (f"\n{textwrap.indent(self.text, '  ')}" if self.text else "")
 
     def _repr_html_(self) -> str:
-        body = html.escape(self.text).replace("\n", "<br>")
-        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b><br>{body}</div>'
+        font = "font-family:var(--jp-code-font-family, monospace); font-size:90%; " * (self.color == _RED)
+        body = f'<div style="{font}white-space:pre-wrap">{html.escape(self.text)}</div>' if self.text else ""
+        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b>{body}</div>'
 
 
 class Prediction:
