@@ -81,9 +81,7 @@ def _bury() -> None:
 class Machine:
     """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
 
-    def __init__(
-        self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int
-    ) -> None:
+    def __init__(self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int) -> None:
         _bury()
         self.ranks = ranks
         self.heap_bytes = heap_bytes

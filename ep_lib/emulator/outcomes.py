@@ -44,9 +44,7 @@ def _fault(fault: dict[str, Any]) -> KernelFault:
         message += f"\n  at {place.location}: {place.source}"
     if advice := _ADVICE.get(fault["kind"]):
         message += f"\n  ({advice})"
-    return KernelFault(
-        message, thread=thread, kernel=fault["kernel"], location=place.location, source=place.source
-    )
+    return KernelFault(message, thread=thread, kernel=fault["kernel"], location=place.location, source=place.source)
 
 
 def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:

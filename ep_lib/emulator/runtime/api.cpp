@@ -83,8 +83,7 @@ Image* epemu_load_image(Machine* m, const char* path) {
                 const auto& p = info->dlpi_phdr[i];
                 if (p.p_type != PT_LOAD) continue;
                 const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
-                image->segments.push_back(
-                    {begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
+                image->segments.push_back({begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
             }
             return 1;
         },
@@ -139,8 +138,8 @@ void epemu_register(Machine* m, int rank, uint64_t begin, uint64_t end, int writ
 }
 void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
     auto& ranges = m->ranks[rank].ranges;
-    auto it = std::find_if(ranges.begin(), ranges.end(),
-                           [&](const Range& r) { return r.begin == begin && r.end == end; });
+    auto it =
+        std::find_if(ranges.begin(), ranges.end(), [&](const Range& r) { return r.begin == begin && r.end == end; });
     if (it != ranges.end()) ranges.erase(it);
 }
 

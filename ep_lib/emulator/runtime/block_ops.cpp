@@ -7,10 +7,12 @@ namespace epemu {
 namespace {
 
 constexpr const char* kWarpOpNames[] = {
-    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",
-    "__shfl_xor_sync",   "a vote (__any_sync, __all_sync or __ballot_sync)", "__match_any_sync", "__match_all_sync",
-    "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
-    "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync",
+    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",
+    "__shfl_down_sync",  "__shfl_xor_sync",   "a vote (__any_sync, __all_sync or __ballot_sync)",
+    "__match_any_sync",  "__match_all_sync",  "__reduce_add_sync",
+    "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
+    "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",
+    "__reduce_xor_sync",
 };
 constexpr const char* kBarrierNames[] = {"__syncthreads", "__syncthreads_count", "__syncthreads_and",
                                          "__syncthreads_or"};
@@ -25,15 +27,9 @@ int shuffle_source(int op, int lane, int arg, int width) {
     const int segment = lane & ~(width - 1), last = segment + width - 1;
     int source = lane;
     switch (op) {
-        case EPEMU_SHFL:
-            source = segment + (arg & (width - 1));
-            break;
-        case EPEMU_SHFL_UP:
-            source = lane - arg < segment ? lane : lane - arg;
-            break;
-        case EPEMU_SHFL_DOWN:
-            source = lane + arg > last ? lane : lane + arg;
-            break;
+        case EPEMU_SHFL: source = segment + (arg & (width - 1)); break;
+        case EPEMU_SHFL_UP: source = lane - arg < segment ? lane : lane - arg; break;
+        case EPEMU_SHFL_DOWN: source = lane + arg > last ? lane : lane + arg; break;
         case EPEMU_SHFL_XOR:
             // CUDA lets a xor reach an earlier segment, never a later one.
             source = (lane ^ arg) > last ? lane : (lane ^ arg);
@@ -79,9 +75,7 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
     const uint32_t reduced = op >= EPEMU_REDUCE_ADD ? reduce(warp, mask, op) : 0;
     for_each_lane(warp, mask, [&](Fiber& f) {
         switch (op) {
-            case EPEMU_WARP_SYNC:
-                f.result = 0;
-                break;
+            case EPEMU_WARP_SYNC: f.result = 0; break;
             case EPEMU_SHFL:
             case EPEMU_SHFL_UP:
             case EPEMU_SHFL_DOWN:
@@ -91,20 +85,15 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
                 f.result = mask >> source & 1 ? warp->lanes[source].value : f.value;
                 break;
             }
-            case EPEMU_BALLOT:
-                f.result = ballot;
-                break;
+            case EPEMU_BALLOT: f.result = ballot; break;
             case EPEMU_MATCH_ANY: {
                 uint32_t same = 0;
                 for_each_lane(warp, mask, [&](const Fiber& g) { same |= (g.value == f.value ? 1u : 0u) << g.lane; });
                 f.result = same;
                 break;
             }
-            case EPEMU_MATCH_ALL:
-                f.result = all_equal ? mask : 0;
-                break;
-            default:
-                f.result = reduced;
+            case EPEMU_MATCH_ALL: f.result = all_equal ? mask : 0; break;
+            default: f.result = reduced;
         }
     });
 }
@@ -172,8 +161,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
     me->width = width;
     warp->arrived |= 1u << me->lane;
     bool complete = (warp->arrived & mask) == mask;
-    if (complete)
-        for_each_lane(warp, mask, [&](const Fiber& f) { complete &= f.op == op && f.mask == mask; });
+    if (complete) for_each_lane(warp, mask, [&](const Fiber& f) { complete &= f.op == op && f.mask == mask; });
     if (!complete) {
         block_current(State::kWarp, kWarpOpNames[op], EPEMU_PC);
         return me->result;

@@ -84,7 +84,7 @@ struct Warp {
     uint8_t num_lanes;
     uint32_t runnable, arrived, exited, in_activemask;
     uint64_t stalled_until;  // by the count of picks: until then the scheduler prefers others
-    size_t queue_index;  // position in the run queue while runnable != 0
+    size_t queue_index;      // position in the run queue while runnable != 0
 };
 
 struct Image {
@@ -227,8 +227,8 @@ extern jmp_buf scheduler_context;
 extern int64_t quantum;  // instrumented accesses until the running fiber is preempted
 
 // fiber.cpp
-void switch_to(Fiber* fiber);       // from the scheduler
-void switch_to_scheduler();         // from a fiber
+void switch_to(Fiber* fiber);  // from the scheduler
+void switch_to_scheduler();    // from a fiber
 void release_stack(Fiber* fiber, size_t stack_bytes);
 void release_stack_memory();
 
@@ -237,11 +237,11 @@ enum class Outcome { kDone, kDeadlock, kFault, kStopped };
 Outcome run(Machine& m, const int64_t* awaited);  // awaited[rank]: ticket that ends the run, 0 for none
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
-void yield();                       // switch, staying runnable
-void preempt();                     // the same, perhaps for long
-void maybe_preempt();               // at a synchronising operation
-void park(Fiber* fiber);            // until one of the locations it polls changes
-void wake(uintptr_t address);       // polling fibers that look at this location
+void yield();                  // switch, staying runnable
+void preempt();                // the same, perhaps for long
+void maybe_preempt();          // at a synchronising operation
+void park(Fiber* fiber);       // until one of the locations it polls changes
+void wake(uintptr_t address);  // polling fibers that look at this location
 void retire(Fiber* fiber);
 
 // block_ops.cpp

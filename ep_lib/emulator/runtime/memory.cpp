@@ -257,7 +257,11 @@ void __tsan_vptr_read(void**) {}
     void __tsan_read_write##n(void* p) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }        \
     void __tsan_read##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); } \
     void __tsan_write##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
-PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
 
 static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     if (!current) return;
@@ -277,12 +281,16 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     machine->progress++;
     wake(address);
 }
-#define VOLATILE(n)                                                                                                    \
-    void __tsan_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }              \
-    void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }            \
-    void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }    \
+#define VOLATILE(n)                                                                                                 \
+    void __tsan_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }           \
+    void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }         \
+    void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); } \
     void __tsan_unaligned_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }
-VOLATILE(1) VOLATILE(2) VOLATILE(4) VOLATILE(8) VOLATILE(16)
+VOLATILE(1)
+VOLATILE(2)
+VOLATILE(4)
+VOLATILE(8)
+VOLATILE(16)
 
 void __tsan_read_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }
 void __tsan_write_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
@@ -305,42 +313,45 @@ void* __tsan_memset(void* d, int c, size_t n) {
 }
 
 // std::atomic, cuda::atomic_ref and the __atomic builtins.
-#define RMW(bits, name, op)                                                                                    \
-    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int) {                     \
+#define RMW(bits, name, op)                                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int) {                        \
         return static_cast<uint##bits##_t>(atomic(op, reinterpret_cast<uintptr_t>(p), v, 0, bits / 8, EPEMU_PC)); \
     }
-#define ATOMIC(bits)                                                                                           \
-    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int) {                                   \
-        return static_cast<uint##bits##_t>(                                                                    \
+#define ATOMIC(bits)                                                                                                   \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int) {                                           \
+        return static_cast<uint##bits##_t>(                                                                            \
             synchronising_load(reinterpret_cast<uintptr_t>(p), bits / 8, "a polling loop of atomic loads", EPEMU_PC)); \
-    }                                                                                                          \
-    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int) {                                \
-        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, EPEMU_PC);                            \
-    }                                                                                                          \
-    RMW(bits, exchange, EPEMU_ATOMIC_EXCH)                                                                     \
-    RMW(bits, fetch_add, EPEMU_ATOMIC_ADD)                                                                     \
-    RMW(bits, fetch_sub, EPEMU_ATOMIC_SUB)                                                                     \
-    RMW(bits, fetch_and, EPEMU_ATOMIC_AND)                                                                     \
-    RMW(bits, fetch_or, EPEMU_ATOMIC_OR)                                                                       \
-    RMW(bits, fetch_xor, EPEMU_ATOMIC_XOR)                                                                     \
-    uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile void* p, uint##bits##_t c,              \
-                                                              uint##bits##_t v, int, int) {                    \
-        return static_cast<uint##bits##_t>(                                                                    \
-            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8, EPEMU_PC));               \
-    }                                                                                                          \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v,   \
-                                                      int, int) {                                              \
-        const auto old = static_cast<uint##bits##_t>(                                                          \
-            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c, bits / 8, EPEMU_PC));              \
-        const bool same = old == *c;                                                                           \
-        *c = old;                                                                                              \
-        return same;                                                                                           \
-    }                                                                                                          \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile void* p, uint##bits##_t* c, uint##bits##_t v,     \
-                                                    int success, int failure) {                                \
-        return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                       \
+    }                                                                                                                  \
+    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int) {                                        \
+        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, EPEMU_PC);                                    \
+    }                                                                                                                  \
+    RMW(bits, exchange, EPEMU_ATOMIC_EXCH)                                                                             \
+    RMW(bits, fetch_add, EPEMU_ATOMIC_ADD)                                                                             \
+    RMW(bits, fetch_sub, EPEMU_ATOMIC_SUB)                                                                             \
+    RMW(bits, fetch_and, EPEMU_ATOMIC_AND)                                                                             \
+    RMW(bits, fetch_or, EPEMU_ATOMIC_OR)                                                                               \
+    RMW(bits, fetch_xor, EPEMU_ATOMIC_XOR)                                                                             \
+    uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile void* p, uint##bits##_t c, uint##bits##_t v,    \
+                                                              int, int) {                                              \
+        return static_cast<uint##bits##_t>(                                                                            \
+            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8, EPEMU_PC));                       \
+    }                                                                                                                  \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v, int,      \
+                                                      int) {                                                           \
+        const auto old = static_cast<uint##bits##_t>(                                                                  \
+            atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c, bits / 8, EPEMU_PC));                      \
+        const bool same = old == *c;                                                                                   \
+        *c = old;                                                                                                      \
+        return same;                                                                                                   \
+    }                                                                                                                  \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile void* p, uint##bits##_t* c, uint##bits##_t v,             \
+                                                    int success, int failure) {                                        \
+        return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                               \
     }
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
+ATOMIC(8)
+ATOMIC(16)
+ATOMIC(32)
+ATOMIC(64)
 void __tsan_atomic_thread_fence(int) {
     if (current) maybe_preempt();
 }

@@ -40,8 +40,8 @@ std::string triple(const epemu_dim3& d) {
 // A place in a kernel: its library and the offset in it, which addr2line understands.
 std::string place(const Fiber& f, uintptr_t pc) {
     const Image* image = f.block->launch->image;
-    return "\"image\":" + quote(image->path) + ",\"offset\":" +
-           std::to_string(image->contains(pc, false) ? pc - 1 - image->base : 0);
+    return "\"image\":" + quote(image->path) +
+           ",\"offset\":" + std::to_string(image->contains(pc, false) ? pc - 1 - image->base : 0);
 }
 
 std::string thread(const Fiber& f) {
@@ -52,8 +52,7 @@ std::string thread(const Fiber& f) {
 
 std::string waits_in(const Machine& m, const Fiber& f) {
     switch (f.state) {
-        case State::kRunnable:
-            return f.started ? "(still running)" : "(not started)";
+        case State::kRunnable: return f.started ? "(still running)" : "(not started)";
         case State::kPolling: {
             std::string text = f.what;
             for (int i = 0; i < f.polls->num_loads; i++) {
@@ -69,8 +68,7 @@ std::string waits_in(const Machine& m, const Fiber& f) {
         case State::kBarrier:
             return std::string(f.what) + " (" + std::to_string(f.block->arrived) + " of " +
                    std::to_string(f.block->live) + " threads arrived)";
-        default:
-            return f.what;
+        default: return f.what;
     }
 }
 
@@ -159,9 +157,9 @@ void write_report(Machine& m, Outcome outcome) {
     const char* names[] = {"done", "deadlock", "fault", "stopped"};
     out += "\"outcome\":" + quote(names[static_cast<int>(outcome)]);
     if (m.faulting)
-        out += ",\"fault\":{\"kind\":" + quote(kFaultNames[static_cast<int>(m.fault)]) + ",\"text\":" +
-               quote(m.fault_text) + ",\"address\":" + std::to_string(m.fault_address) + "," + thread(*m.faulting) +
-               "," + place(*m.faulting, m.fault_pc) + "}";
+        out += ",\"fault\":{\"kind\":" + quote(kFaultNames[static_cast<int>(m.fault)]) +
+               ",\"text\":" + quote(m.fault_text) + ",\"address\":" + std::to_string(m.fault_address) + "," +
+               thread(*m.faulting) + "," + place(*m.faulting, m.fault_pc) + "}";
     out += ",\"waiters\":" + waiters(m) + "}";
     m.report = out;
 }

@@ -30,15 +30,15 @@ enum epemu_barrier_op { EPEMU_BARRIER, EPEMU_BARRIER_COUNT, EPEMU_BARRIER_AND, E
 int epemu_syncthreads(int barrier_op, int predicate);
 
 enum epemu_warp_op {
-    EPEMU_WARP_SYNC,       // __syncwarp
-    EPEMU_SHFL,            // arg = source lane
-    EPEMU_SHFL_UP,         // arg = delta
-    EPEMU_SHFL_DOWN,       // arg = delta
-    EPEMU_SHFL_XOR,        // arg = lane mask
-    EPEMU_BALLOT,          // value = predicate; any and all are derived from it
-    EPEMU_MATCH_ANY,       // value compared bit by bit; result: mask of lanes with an equal value
-    EPEMU_MATCH_ALL,       // result: mask if all values are equal, else 0
-    EPEMU_REDUCE_ADD,      // 32-bit unsigned wrap-around
+    EPEMU_WARP_SYNC,   // __syncwarp
+    EPEMU_SHFL,        // arg = source lane
+    EPEMU_SHFL_UP,     // arg = delta
+    EPEMU_SHFL_DOWN,   // arg = delta
+    EPEMU_SHFL_XOR,    // arg = lane mask
+    EPEMU_BALLOT,      // value = predicate; any and all are derived from it
+    EPEMU_MATCH_ANY,   // value compared bit by bit; result: mask of lanes with an equal value
+    EPEMU_MATCH_ALL,   // result: mask if all values are equal, else 0
+    EPEMU_REDUCE_ADD,  // 32-bit unsigned wrap-around
     EPEMU_REDUCE_MIN_U32,
     EPEMU_REDUCE_MAX_U32,
     EPEMU_REDUCE_MIN_S32,
@@ -54,21 +54,21 @@ uint32_t epemu_activemask();
 // ---- memory: order and scope ----------------------------------------------------------------------------------
 enum epemu_order { EPEMU_RELAXED, EPEMU_ACQUIRE, EPEMU_RELEASE, EPEMU_ACQ_REL, EPEMU_SEQ_CST, EPEMU_VOLATILE };
 enum epemu_scope { EPEMU_SCOPE_BLOCK, EPEMU_SCOPE_DEVICE, EPEMU_SCOPE_SYSTEM };
-uint64_t epemu_load(const volatile void* address, int size, int order, int scope);             // 1, 2, 4 or 8 bytes
-void epemu_store(volatile void* address, uint64_t value, int size, int order, int scope);      // 1, 2, 4 or 8 bytes
+uint64_t epemu_load(const volatile void* address, int size, int order, int scope);         // 1, 2, 4 or 8 bytes
+void epemu_store(volatile void* address, uint64_t value, int size, int order, int scope);  // 1, 2, 4 or 8 bytes
 void epemu_fence(int order, int scope);
 
 enum epemu_atomic_op {
-    EPEMU_ATOMIC_ADD,      // wrap-around, any integer
+    EPEMU_ATOMIC_ADD,  // wrap-around, any integer
     EPEMU_ATOMIC_SUB,
     EPEMU_ATOMIC_EXCH,
     EPEMU_ATOMIC_MIN_U,
     EPEMU_ATOMIC_MAX_U,
     EPEMU_ATOMIC_MIN_S,
     EPEMU_ATOMIC_MAX_S,
-    EPEMU_ATOMIC_INC,      // CUDA's atomicInc: old >= value ? 0 : old + 1
-    EPEMU_ATOMIC_DEC,      // CUDA's atomicDec: (old == 0 || old > value) ? value : old - 1
-    EPEMU_ATOMIC_CAS,      // stores `value` if old == compare
+    EPEMU_ATOMIC_INC,  // CUDA's atomicInc: old >= value ? 0 : old + 1
+    EPEMU_ATOMIC_DEC,  // CUDA's atomicDec: (old == 0 || old > value) ? value : old - 1
+    EPEMU_ATOMIC_CAS,  // stores `value` if old == compare
     EPEMU_ATOMIC_AND,
     EPEMU_ATOMIC_OR,
     EPEMU_ATOMIC_XOR,
@@ -79,8 +79,8 @@ enum epemu_atomic_op {
 uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t compare, int size, int order, int scope);
 
 // ---- time, text, ends -----------------------------------------------------------------------------------------
-long long epemu_clock64();        // virtual cycles of this block; grows with every call
-uint64_t epemu_globaltimer();     // virtual nanoseconds, the same clock on all ranks
+long long epemu_clock64();     // virtual cycles of this block; grows with every call
+uint64_t epemu_globaltimer();  // virtual nanoseconds, the same clock on all ranks
 void epemu_nanosleep(unsigned ns);
 int epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void epemu_trap(const char* why);
