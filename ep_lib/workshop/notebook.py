@@ -65,7 +65,7 @@ class Source:
     def _block_html(self, first: int, lines: Sequence[str]) -> str:
         box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
         return (
-            f'<pre style="{box}{_CODE}line-height:1.35; border:1px solid #dddddd">'
+            f'<pre style="{box}{_CODE}font-size:12px; white-space:pre; line-height:1.35; border:1px solid #dddddd">'
             + "\n".join(
                 self._line_html(number, line)
                 for number, line in enumerate(_highlight("\n".join(lines)).split("\n"), first)
