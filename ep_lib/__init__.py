@@ -9,5 +9,6 @@ from ep_lib.moe import Buffer
 from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
+from ep_lib.version import __version__
 
-__all__ = ["Buffer", "Kernel", "Rank", "errors", "init", "spawn"]
+__all__ = ["Buffer", "Kernel", "Rank", "__version__", "errors", "init", "spawn"]

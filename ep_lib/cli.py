@@ -17,11 +17,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
 from ep_lib.config import Config
 from ep_lib.errors import EpError
+from ep_lib.version import __version__
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -60,7 +60,7 @@ def build_parser(selected: str | None = None) -> argparse.ArgumentParser:
         description="A workshop on GPU-initiated communication, and the expert-parallel library that it builds.",
         epilog="`ep-lib COMMAND --help` says more. Settings: the EP_LIB_* variables listed in ep_lib/config.py.",
     )
-    parser.add_argument("--version", action="version", version=f"ep-lib {_version()}")
+    parser.add_argument("--version", action="version", version=f"ep-lib {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for entry in _COMMANDS:
         if not entry.exists():
@@ -114,13 +114,6 @@ def _say(message: str) -> None:
     """One paragraph on stderr, wrapped for people; lines that the message breaks itself (source, lists) stay."""
     lines = [textwrap.fill(line, width=110, subsequent_indent="  ") for line in f"ep-lib: {message}".splitlines()]
     print("\n".join(lines), file=sys.stderr)
-
-
-def _version() -> str:
-    try:
-        return version("ep-lib")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "(not installed)"
 
 
 if __name__ == "__main__":
