@@ -31,7 +31,7 @@ P2P_BYTES = 128 << 20  # well above the L2 cache
 P2P_BLOCKS = (8, 16, 24, 48, 132)
 PING_BYTES = (0, 64, 1024, 16384, 65536)
 PING_ROUNDS, PING_BATCHES = 500, 9
-HOLD_NS = 100_000
+HOLD_NS = 1_000_000  # Python needs 0.1 ms and more for a launch, most of all when it has just slept
 WARM_UP = 3
 OPERATIONS = {"dispatch": "write", "dispatch_with_handle": "write", "combine": "read"}  # and the ceiling of each
 
@@ -46,7 +46,8 @@ class Stopwatch:
     def __init__(self, rank: ep_lib.Rank) -> None:
         self._rank, self._meet, self._meetings = rank, kernel("meet"), 0
         self._flags = rank.symmetric(rank.world_size, "uint64")
-        self._marks: list[tuple[str, Any, Any]] = []
+        self._marks: list[tuple[str, Any, Any, bool]] = []
+        self.late = 0  # launches that the GPU had to wait for, so that their times are too long
 
     def time(self, name: str, launch: Callable[[], Any]) -> None:
         self._meetings += 1
@@ -54,8 +55,9 @@ class Stopwatch:
         begin, end = self._rank.xp.cuda.Event(), self._rank.xp.cuda.Event()
         begin.record()
         launch()
+        late = begin.done
         end.record()
-        self._marks.append((name, begin, end))
+        self._marks.append((name, begin, end, late))
 
     @contextlib.contextmanager
     def every_kernel(self) -> Iterator[None]:
@@ -77,14 +79,15 @@ class Stopwatch:
     def microseconds(self, operation: Callable[[], Any], repeats: int) -> list[dict[str, float]]:
         """For each repeat: microseconds by name of what ``operation`` timed, after a warm-up."""
         found = []
-        for _ in range(repeats + WARM_UP):
+        for repeat in range(repeats + WARM_UP):
             self._rank.barrier()
             operation()
             self._rank.synchronize()
             elapsed = self._rank.xp.cuda.get_elapsed_time
             times: dict[str, float] = {}
-            for name, begin, end in self._marks:
+            for name, begin, end, late in self._marks:
                 times[name] = times.get(name, 0.0) + 1e3 * elapsed(begin, end)
+                self.late += late and repeat >= WARM_UP
             found.append(times)
             self._marks.clear()
         return found[WARM_UP:]
@@ -208,7 +211,8 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Any]:
 
     torch.cuda.set_device(rank.rank)
     watch = Stopwatch(rank)
-    return {"p2p": p2p(rank, watch, args.repeats), "moe": moe(rank, watch, args), "machine": machine(rank)}
+    found = {"p2p": p2p(rank, watch, args.repeats), "moe": moe(rank, watch, args), "machine": machine(rank)}
+    return found | {"late": watch.late}
 
 
 def slowest(ranks: list[list[dict[str, float]]]) -> dict[str, float]:
@@ -252,7 +256,8 @@ def summarise(results: list[dict[str, Any]], args: argparse.Namespace) -> dict[s
             found[name]["kernels"]["each_us"] = kernels
     head = {"date": args.date, "commit": args.commit, "machine": results[0]["machine"]}
     settings = {k: v for k, v in vars(args).items() if k not in ("json", "date", "commit")}
-    return head | {"settings": settings, "p2p": peers, "moe": buffers}
+    late = sum(r["late"] for r in results)
+    return head | {"settings": settings, "launched_late": late, "p2p": peers, "moe": buffers}
 
 
 def show(report: dict[str, Any]) -> None:
@@ -275,6 +280,8 @@ def show(report: dict[str, Any]) -> None:
             ]
             each = ", ".join(f"{kernel} {us:.0f}" for kernel, us in clocks["kernels"]["each_us"].items())
             print(f"  {blocks:3} blocks {name:21} " + "   ".join(columns) + f"   ({each})")
+    if report["launched_late"]:
+        print(f"{report['launched_late']} launches came after the GPU was ready for them: some times are too long")
 
 
 def git_commit() -> str:
