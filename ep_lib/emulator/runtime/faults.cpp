@@ -41,7 +41,7 @@ void leave(Fault kind, uintptr_t pc, uintptr_t address, const char* text) {
     machine->fault_pc = pc;
     machine->fault_address = address;
     machine->fault_text = text;
-    _longjmp(scheduler_context, 1);
+    abandon_fiber();
 }
 
 void on_crash(int signal, siginfo_t* info, void* context) {
@@ -75,7 +75,7 @@ void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string&
     machine->fault_pc = pc;
     machine->fault_address = address;
     machine->fault_text = text;
-    _longjmp(scheduler_context, 1);
+    abandon_fiber();
 }
 
 void install_signal_handlers() {

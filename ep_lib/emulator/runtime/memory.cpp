@@ -51,7 +51,10 @@ inline void access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     if (!current) return;  // initialisers of a kernel library, while it is loaded
     check_access(address, size, write, pc);
     if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
-    if (--quantum < 0) preempt();
+    if (--quantum < 0) {
+        current->pc = pc;  // where it is seen, should the time be over
+        preempt();
+    }
 }
 
 // True if a fiber polled all these locations before, saw the same, and stored nothing that changed anything since.
@@ -76,6 +79,7 @@ bool saw_it_before(PollSet& p, uintptr_t address, uint64_t value, int size) {
 // A load whose value may end a loop. Parks the fiber where the loop cannot end before someone else stores.
 void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
     if (!current->polls) current->polls = std::make_unique<PollSet>();
+    current->pc = pc;
     if (!saw_it_before(*current->polls, address, read_raw(address, size), size)) {
         maybe_preempt();
         return;
@@ -114,6 +118,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, uintptr_t 
     if (!current) return write_raw(address, value, size);
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
+    current->pc = pc;
     maybe_preempt();
     const uint64_t before = read_raw(address, size);
     write_raw(address, value, size);
@@ -168,6 +173,7 @@ uint64_t truncate(uint64_t value, int size) { return size == 8 ? value : value &
 uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int size, uintptr_t pc) {
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
+    current->pc = pc;
     maybe_preempt();
     uint64_t old = read_raw(address, size);
     value = truncate(value, size);
