@@ -53,8 +53,8 @@ def main() -> None:
         print(json.dumps(result))
     else:
         print(
-            f"{options.ranks} ranks x {options.blocks} blocks x {options.threads} threads, {options.barriers} barriers: "
-            f"{result['seconds']:.2f} s, {result['ns_per_switch']:.0f} ns a switch, {result['peak_mb']:.0f} MB peak"
+            f"{options.ranks} ranks x {options.blocks} blocks x {options.threads} threads, {options.barriers} barriers"
+            f": {result['seconds']:.2f} s, {result['ns_per_switch']:.0f} ns a switch, {result['peak_mb']:.0f} MB peak"
         )
 
 

@@ -11,5 +11,6 @@ from ep_lib.runtime.check import CheckReport, check
 from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
+from ep_lib.version import __version__
 
-__all__ = ["Buffer", "CheckReport", "Fabric", "Kernel", "Rank", "check", "errors", "ibgda", "init", "spawn"]
+__all__ = ["Buffer", "CheckReport", "Fabric", "Kernel", "Rank", "__version__", "check", "errors", "ibgda", "init", "spawn"]

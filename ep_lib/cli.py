@@ -1,4 +1,4 @@
-"""The command line: ``ep-lib doctor | demo | grade | lab``.
+"""The command line: ``ep-lib doctor | demo | check | grade | lab``.
 
 A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
 command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
@@ -17,11 +17,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
 from ep_lib.config import Config
 from ep_lib.errors import EpError
+from ep_lib.version import __version__
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -48,7 +48,9 @@ class _Entry:
 _COMMANDS = (
     _Entry("doctor", "ep_lib.workshop.doctor", "what this machine can do, and the next step for what is missing"),
     _Entry("demo", "ep_lib.workshop.demo", "train a small mixture-of-experts model and run it across ranks"),
+    _Entry("check", "ep_lib.commands.check", "find races, missing fences and deadlocks in a script's main(rank)"),
     _Entry("grade", "ep_lib.workshop.grade_cli", "check your piece of an exercise with the hidden tests"),
+    _Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
     _Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),
 )
 
@@ -60,7 +62,7 @@ def build_parser(selected: str | None = None) -> argparse.ArgumentParser:
         description="A workshop on GPU-initiated communication, and the expert-parallel library that it builds.",
         epilog="`ep-lib COMMAND --help` says more. Settings: the EP_LIB_* variables listed in ep_lib/config.py.",
     )
-    parser.add_argument("--version", action="version", version=f"ep-lib {_version()}")
+    parser.add_argument("--version", action="version", version=f"ep-lib {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for entry in _COMMANDS:
         if not entry.exists():
@@ -114,13 +116,6 @@ def _say(message: str) -> None:
     """One paragraph on stderr, wrapped for people; lines that the message breaks itself (source, lists) stay."""
     lines = [textwrap.fill(line, width=110, subsequent_indent="  ") for line in f"ep-lib: {message}".splitlines()]
     print("\n".join(lines), file=sys.stderr)
-
-
-def _version() -> str:
-    try:
-        return version("ep-lib")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "(not installed)"
 
 
 if __name__ == "__main__":

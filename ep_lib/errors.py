@@ -112,10 +112,11 @@ class Waiter:
 
     def __str__(self) -> str:
         who = str(self.thread) + (f" and {self.count - 1} more threads" if self.count > 1 else "")
-        if self.what.startswith("("):  # (still running), (not started)
-            return f"{who} {'is' if self.count == 1 else 'are'} {self.what.strip('()')}"
         at = f" at {self.location}" if self.location else ""
         text = f": {self.source}" if self.source else ""
+        if self.what.startswith("("):  # (still running), (not started)
+            seen = f", last seen{at}{text}" if at else ""
+            return f"{who} {'is' if self.count == 1 else 'are'} {self.what.strip('()')}{seen}"
         return f"{who} wait{'s' if self.count == 1 else ''} in {self.what}{at}{text}"
 
 

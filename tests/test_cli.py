@@ -129,10 +129,11 @@ def test_the_script_is_installed() -> None:
 
 
 def test_lab_binds_to_localhost_with_its_token(tmp_path: Path) -> None:
-    command = lab.server_command(tmp_path / "a b.ipynb", tmp_path, port=9000, browser=False)
+    notebook = tmp_path / "notebooks" / "a b.ipynb"
+    command = lab.server_command(notebook, tmp_path, port=9000, browser=False)
     assert "--ServerApp.ip=127.0.0.1" in command
     assert "--ServerApp.port=9000" in command and "--no-browser" in command
-    assert command[-1] == str(tmp_path / "a b.ipynb")
+    assert "--LabApp.default_url=/lab/tree/notebooks/a%20b.ipynb" in command
     assert not any("token" in word or "password" in word for word in command), "the random token stays on"
 
 

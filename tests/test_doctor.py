@@ -163,6 +163,45 @@ def test_two_mpis_that_do_not_know_each_other() -> None:
     assert found.status == "broken" and "not the MPI of mpi4py" in found.detail
 
 
+DASHES = "-" * 74
+AS_ROOT = f"""{DASHES}
+{{program}} has detected an attempt to run as root.
+
+Running as root is *strongly* discouraged as any mistake (e.g., in
+defining TMPDIR) or bug can result in catastrophic damage to the OS
+file system, leaving your system in an unusable state.
+
+You can override this protection by adding the --allow-run-as-root option
+to the cmd line or by setting two environment variables in the following way:
+the variable OMPI_ALLOW_RUN_AS_ROOT=1 to indicate the desire to override this
+protection, and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 to confirm the choice and
+add one more layer of certainty that you want to do so.
+We reiterate our advice against doing so - please proceed at your own risk.
+{DASHES}"""
+
+
+@pytest.mark.parametrize("program", ["mpiexec", "mpirun", "prterun"])
+def test_an_open_mpi_that_does_not_run_as_root(tmp_path: Path, program: str) -> None:
+    mpiexec = program_that_fails(tmp_path, AS_ROOT.format(program=program))
+    found = doctor._mpi(trials.probe([mpiexec, "-n", "2", sys.executable], "mpi"))
+    assert found.status == "broken" and found.detail == "Open MPI's mpiexec refuses to start programs as root"
+    assert "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" in found.next_step and "mpich" in found.next_step
+
+
+def test_a_frame_of_dashes_is_not_quoted(tmp_path: Path) -> None:
+    said = f"{DASHES}\nThere are not enough slots available in the system.\n{DASHES}\n"
+    tried = trials.probe([program_that_fails(tmp_path, said), "-n", "2", sys.executable], "mpi")
+    assert tried.error == "There are not enough slots available in the system."
+
+
+def program_that_fails(tmp_path: Path, said: str) -> str:
+    (tmp_path / "said").write_text(said)
+    program = tmp_path / "mpiexec"
+    program.write_text(f"#!/bin/sh\ncat {shlex.quote(str(tmp_path / 'said'))} >&2\nexit 213\n")
+    program.chmod(0o755)
+    return str(program)
+
+
 def test_a_jupyter_kernel_of_another_python() -> None:
     found = doctor._jupyter(Probe(facts={"version": "4.6", "kernel": "/usr/bin/python3", "same_python": False}))
     assert found.status == "broken" and "ipykernel install" in found.next_step

@@ -292,6 +292,7 @@ UNSUPPORTED = {
     "tex2D<float>(0ull, 1.0f, 2.0f)": "textures",
     "__shfl(1, 0)": "use __shfl_sync",
     "cooperative_groups::this_grid().sync()": "grid_group::sync",
+    "cooperative_groups::this_cluster().sync()": "clusters",
     "nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, float>().x": "wmma",
 }
 

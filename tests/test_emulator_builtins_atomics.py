@@ -165,6 +165,29 @@ def test_small_floats_and_pairs_add_up(backend: str) -> None:
     assert (f.item(), d.item()) == (64, 32)
 
 
+FIXED_WIDTH = """
+#include <cstdint>
+extern "C" __global__ void fixed_width(uint64_t* u, int64_t* s, uint32_t* w) {
+    atomicAdd(u, 3);
+    atomicMax(&u[1], uint64_t(threadIdx.x));
+    atomicMin(s, -int64_t(threadIdx.x));
+    atomicAdd_system(w, 1);
+    while (atomicCAS(&u[2], uint64_t(threadIdx.x), uint64_t(threadIdx.x + 1)) != threadIdx.x) __nanosleep(20);
+}
+"""
+
+
+def test_fixed_width_types_have_overloads(backend: str) -> None:
+    """NVRTC and g++ call uint64_t by different names; a source must not notice."""
+
+    def main(rank: ep_lib.Rank) -> list[Any]:
+        cells = [rank.to_device(np.zeros(3, dtype)) for dtype in (np.uint64, np.int64, np.uint32)]
+        ep_lib.Kernel.from_source(FIXED_WIDTH, "fixed_width").launch(rank, 1, 64, *cells)
+        return [rank.to_host(cell).tolist() for cell in cells]
+
+    assert alone(backend, main) == [[192, 63, 64], [-63, 0, 0], [64, 0, 0]]
+
+
 def test_a_ticket_lock_keeps_a_plain_counter(backend: str) -> None:
     def main(rank: ep_lib.Rank) -> int:
         lock, counter = rank.to_device(np.zeros(2, np.uint32)), rank.to_device(np.zeros(1, np.int32))

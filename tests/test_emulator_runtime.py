@@ -59,6 +59,10 @@ extern "C" __global__ void spin_with_memory(unsigned* x) {
     while (true) x[threadIdx.x] += 1;
 }
 
+extern "C" __global__ void spin_with_atomics(unsigned* x) {
+    while (true) atomicAdd(x, 1u);
+}
+
 extern "C" __global__ void write_at(int* base, long long index) { base[index] = 42; }
 
 extern "C" __global__ void divide(int* x, int by) { x[0] = x[0] / by; }
@@ -225,10 +229,10 @@ def test_time_passes_for_a_loop_that_looks_at_the_clock():
     assert time.monotonic() - begin < 20  # 30 virtual seconds do not take 30 real ones
 
 
-@pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory"])
+@pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory", "spin_with_atomics"])
 def test_an_infinite_kernel_ends_at_the_time_limit(name):
     def main(rank: ep_lib.Rank) -> None:
-        args = [rank.empty(32, np.uint32)] if name == "spin_with_memory" else []
+        args = [rank.empty(32, np.uint32)] if name != "spin_without_memory" else []
         kernel(name).launch(rank, 1, 32, *args)
         rank.synchronize()
 
@@ -239,10 +243,10 @@ def test_an_infinite_kernel_ends_at_the_time_limit(name):
     assert time.monotonic() - begin < 3
 
 
-@pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory"])
+@pytest.mark.parametrize("name", ["spin_without_memory", "spin_with_memory", "spin_with_atomics"])
 def test_an_interrupt_ends_kernels_at_once_and_the_process_goes_on(name):
     def main(rank: ep_lib.Rank) -> None:
-        args = [rank.empty(32, np.uint32)] if name == "spin_with_memory" else []
+        args = [rank.empty(32, np.uint32)] if name != "spin_without_memory" else []
         kernel(name).launch(rank, 1, 32, *args)
         rank.synchronize()
 
@@ -451,3 +455,14 @@ def test_impossible_launches_are_refused(grid, block):
 
     with pytest.raises(errors.KernelLaunchError):
         one(main)
+
+
+def test_the_time_limit_says_where_threads_were_last_seen():
+    def main(rank: ep_lib.Rank) -> None:
+        kernel("spin_with_atomics").launch(rank, 1, 4, rank.empty(32, np.uint32))
+        rank.synchronize()
+
+    with pytest.raises(errors.KernelTimeout, match="still running, last seen at") as caught:
+        one(main, timeout=0.3)
+    line = f"runtime_test.cu:{line_of('while (true) atomicAdd(x, 1u);')}"
+    assert all(line in w.location for w in caught.value.waiters) and caught.value.waiters

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from ep_lib.config import Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
@@ -58,9 +59,11 @@ def find_notebook(root: Path, name: str) -> Path:
 def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> list[str]:
     """The JupyterLab command: bound to localhost, with its random token, rooted in the checkout."""
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
-    command += [f"--ServerApp.root_dir={root}"]
+    # As the default address the notebook is also in the address that --no-browser prints.
+    address = quote(notebook.relative_to(root).as_posix())
+    command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{address}"]
     if not browser:
         command.append("--no-browser")
     if os.geteuid() == 0:  # containers; still localhost and token only
         command.append("--allow-root")
-    return [*command, str(notebook)]
+    return command

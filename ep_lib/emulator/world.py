@@ -133,7 +133,7 @@ class World:
                 member.result = main(member.number)
         except _Abandoned:
             pass
-        except BaseException as error:  # the driver raises it in the thread that called spawn()
+        except BaseException as error:  # noqa: BLE001 - the driver raises it in the thread that called spawn()
             member.failure = error
         member.done = True
         self._back.release()

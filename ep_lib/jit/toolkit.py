@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache
+from ep_lib.version import __version__
 
 PACKAGE = Path(__file__).resolve().parent.parent
 DEVICE_INCLUDE = PACKAGE / "device"
@@ -23,13 +23,9 @@ EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"
 RUNTIME_SOURCES = PACKAGE / "emulator" / "runtime"
 
 
-@functools.lru_cache(maxsize=1)
 def library_version() -> str:
     """ep_lib's version, a part of every cache key."""
-    try:
-        return importlib.metadata.version("ep-lib")
-    except importlib.metadata.PackageNotFoundError:  # used from a checkout that is not installed
-        return "unknown"
+    return __version__
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,14 @@ def to_error(record: FaultRecord) -> EpError:
         return _timeout(record)
     target = f" to rank {record.peer}" if record.peer >= 0 else ""
     if record.code == FAULT_RANGE:
+        inside = 0 <= record.slot <= record.seen <= record.expected
+        why = (
+            "a signal's offset must be a multiple of 8"
+            if inside
+            else f"only {record.expected} bytes are registered there"
+        )
         return KernelFault(
-            f"rank {record.rank}: a transfer{target} of bytes {record.slot} to {record.seen} was refused: only "
-            f"{record.expected} bytes are registered there, and a signal's offset must be a multiple of 8; "
+            f"rank {record.rank}: a transfer{target} of bytes {record.slot} to {record.seen} was refused: {why}; "
             "nothing was moved, correct offset and size"
         )
     if record.code == FAULT_HANDLE:

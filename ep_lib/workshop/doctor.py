@@ -278,10 +278,13 @@ def _mpi(tried: Probe) -> Finding:
         return Finding("MPI", "missing", "mpi4py is there, mpiexec is not", pip("mpich"))
     if tried.missing:
         return Finding("MPI", "missing", f"{tried.missing} is not installed", pip("mpi4py", "mpich"))
+    one_mpi = pip("--force-reinstall", "--no-cache-dir", "mpi4py", "mpich")
+    if tried.error == trials.REFUSED_ROOT:
+        allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+        return Finding("MPI", "broken", tried.error, f"{allow}, or use MPICH, which does not mind: {one_mpi}")
     if tried.error or tried.facts["ranks"] != 2:
         detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI of mpi4py"
-        step = f"use one MPI for both: {pip('--force-reinstall', '--no-cache-dir', 'mpi4py', 'mpich')}"
-        return Finding("MPI", "broken", detail, step, facts=tried.facts)
+        return Finding("MPI", "broken", detail, f"use one MPI for both: {one_mpi}", facts=tried.facts)
     return Finding("MPI", "ok", f"mpiexec started two ranks; {tried.facts['library']}", facts=tried.facts)
 
 

@@ -22,8 +22,9 @@ from ep_lib.errors import ArgumentError, EpError
 from ep_lib.workshop.exercises import workshop_root
 
 UNANSWERED = "unanswered"
-_WIDTH = 100  # columns of an error's text
+_WIDTH = 100  # columns of a note as text
 _BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#f7f7f7; color:#222222"
+_CODE = "font-family:var(--jp-code-font-family, monospace); font-size:13px; "
 _GREEN, _ORANGE, _RED, _BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
 
 
@@ -64,7 +65,7 @@ class Source:
     def _block_html(self, first: int, lines: Sequence[str]) -> str:
         box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
         return (
-            f'<pre style="{box}line-height:1.35; border:1px solid #dddddd">'
+            f'<pre style="{box}{_CODE}font-size:12px; white-space:pre; line-height:1.35; border:1px solid #dddddd">'
             + "\n".join(
                 self._line_html(number, line)
                 for number, line in enumerate(_highlight("\n".join(lines)).split("\n"), first)
@@ -149,14 +150,19 @@ class Note:
 
     headline: str
     text: str = ""
-    color: str = _BLUE
+    color: str = _BLUE  # red: an error, in a monospaced font
 
     def __repr__(self) -> str:
-        return self.headline + (f"\n{textwrap.indent(self.text, '  ')}" if self.text else "")
+        lines = [textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in self.text.split("\n") if line]
+        return "\n".join([self.headline, *(textwrap.indent(line, "  ") for line in lines)])
 
     def _repr_html_(self) -> str:
-        body = html.escape(self.text).replace("\n", "<br>")
-        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b><br>{body}</div>'
+        style = "white-space:pre-wrap"
+        if self.color == _RED:
+            style += f"; padding-left:2em; text-indent:-2em; {_CODE}"
+        lines = self.text.split("\n") if self.text else []
+        body = "".join(f'<div style="{style}">{html.escape(line)}</div>' for line in lines)
+        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b>{body}</div>'
 
 
 class Prediction:
@@ -242,10 +248,8 @@ def expect(*kinds: type[EpError]) -> Iterator[Caught]:
 
 
 def as_note(error: BaseException) -> Note:
-    """An exception in short: its name, and its message in lines of readable length."""
-    message = str(error) or type(error).__name__
-    lines = [textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in message.split("\n")]
-    return Note(type(error).__name__, "\n".join([*lines, *getattr(error, "__notes__", ())]), _RED)
+    """An exception in short: its name, its message, and what was noted about it."""
+    return Note(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", ())]), _RED)
 
 
 def _show(note: Note) -> None:

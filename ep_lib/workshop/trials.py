@@ -17,6 +17,8 @@ Facts = dict[str, Any]
 
 PROBE_LIMIT_S = 60.0
 
+REFUSED_ROOT = "Open MPI's mpiexec refuses to start programs as root"
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -43,7 +45,7 @@ def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Prob
         return Probe(error=f"crashed with signal {-done.returncode}")
     answers = [text for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode != 0 or not answers:
-        said = _exception(done.stderr) or _last_line(done.stderr)
+        said = _refused_root(done.stderr) or _exception(done.stderr) or _last_line(done.stderr)
         return Probe(error=said or f"ended with exit code {done.returncode} and said nothing")
     try:
         return Probe(facts=json.loads(answers[-1]))
@@ -134,6 +136,11 @@ def _exception(text: str) -> str:
     return lines[0].removeprefix("ep_lib.errors.")[:300] if found and lines else ""
 
 
+def _refused_root(text: str) -> str:
+    return REFUSED_ROOT if "attempt to run as root" in text else ""
+
+
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The last line that says something: Open MPI, for one, frames its messages with dashes."""
+    lines = [line.strip() for line in text.splitlines() if any(letter.isalnum() for letter in line)]
     return lines[-1][:300] if lines else ""

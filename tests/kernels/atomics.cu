@@ -52,8 +52,7 @@ extern "C" __global__ void contend(int number, void* cells, const void* values, 
         SCOPES(31, atomicExch, unsigned)
         SCOPES(32, atomicExch, ull)
         SCOPES(33, atomicExch, float)
-        default:
-            __trap();
+        default: __trap();
     }
 }
 

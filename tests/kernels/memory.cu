@@ -20,10 +20,8 @@ __device__ void through_caches(T* out, const T* in) {
 // One kernel for all types, chosen by number as in the test.
 extern "C" __global__ void cached(int type, void* out, const void* in) {
     switch (type) {
-#define TYPE(number, T)                                                  \
-    case number:                                                         \
-        through_caches(static_cast<T*>(out), static_cast<const T*>(in)); \
-        break;
+#define TYPE(number, T) \
+    case number: through_caches(static_cast<T*>(out), static_cast<const T*>(in)); break;
         TYPE(0, char)
         TYPE(1, unsigned char)
         TYPE(2, short)
@@ -43,8 +41,7 @@ extern "C" __global__ void cached(int type, void* out, const void* in) {
         TYPE(16, __half)
         TYPE(17, __nv_bfloat162)
 #undef TYPE
-        default:
-            __trap();
+        default: __trap();
     }
 }
 

@@ -16,10 +16,8 @@ __device__ void all_shuffles(unsigned mask, T value, int arg, int width, T* out,
 extern "C" __global__ void shuffles(int type, const void* in, void* out, int arg, int width) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
     switch (type) {
-#define TYPE(number, T)                                                                            \
-    case number:                                                                                   \
-        all_shuffles(kFull, static_cast<const T*>(in)[i], arg, width, static_cast<T*>(out), i, n); \
-        break;
+#define TYPE(number, T) \
+    case number: all_shuffles(kFull, static_cast<const T*>(in)[i], arg, width, static_cast<T*>(out), i, n); break;
         TYPE(0, int)
         TYPE(1, unsigned)
         TYPE(2, long)
@@ -33,8 +31,7 @@ extern "C" __global__ void shuffles(int type, const void* in, void* out, int arg
         TYPE(10, __nv_bfloat16)
         TYPE(11, __nv_bfloat162)
 #undef TYPE
-        default:
-            __trap();
+        default: __trap();
     }
 }
 

@@ -28,15 +28,9 @@ int shuffle_source(int op, int lane, int arg, int width) {
     const int segment = lane & ~(width - 1), last = segment + width - 1;
     int source = lane;
     switch (op) {
-        case EPEMU_SHFL:
-            source = segment + (arg & (width - 1));
-            break;
-        case EPEMU_SHFL_UP:
-            source = lane - arg < segment ? lane : lane - arg;
-            break;
-        case EPEMU_SHFL_DOWN:
-            source = lane + arg > last ? lane : lane + arg;
-            break;
+        case EPEMU_SHFL: source = segment + (arg & (width - 1)); break;
+        case EPEMU_SHFL_UP: source = lane - arg < segment ? lane : lane - arg; break;
+        case EPEMU_SHFL_DOWN: source = lane + arg > last ? lane : lane + arg; break;
         case EPEMU_SHFL_XOR:
             // CUDA lets a xor reach an earlier segment, never a later one.
             source = (lane ^ arg) > last ? lane : (lane ^ arg);
@@ -55,30 +49,14 @@ uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
             total = v;
         } else {
             switch (op) {
-                case EPEMU_REDUCE_ADD:
-                    total += v;
-                    break;
-                case EPEMU_REDUCE_MIN_U32:
-                    total = v < total ? v : total;
-                    break;
-                case EPEMU_REDUCE_MAX_U32:
-                    total = v > total ? v : total;
-                    break;
-                case EPEMU_REDUCE_MIN_S32:
-                    total = sv < st ? v : total;
-                    break;
-                case EPEMU_REDUCE_MAX_S32:
-                    total = sv > st ? v : total;
-                    break;
-                case EPEMU_REDUCE_AND:
-                    total &= v;
-                    break;
-                case EPEMU_REDUCE_OR:
-                    total |= v;
-                    break;
-                case EPEMU_REDUCE_XOR:
-                    total ^= v;
-                    break;
+                case EPEMU_REDUCE_ADD: total += v; break;
+                case EPEMU_REDUCE_MIN_U32: total = v < total ? v : total; break;
+                case EPEMU_REDUCE_MAX_U32: total = v > total ? v : total; break;
+                case EPEMU_REDUCE_MIN_S32: total = sv < st ? v : total; break;
+                case EPEMU_REDUCE_MAX_S32: total = sv > st ? v : total; break;
+                case EPEMU_REDUCE_AND: total &= v; break;
+                case EPEMU_REDUCE_OR: total |= v; break;
+                case EPEMU_REDUCE_XOR: total ^= v; break;
             }
         }
         first = false;
@@ -98,9 +76,7 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
     const uint32_t reduced = op >= EPEMU_REDUCE_ADD ? reduce(warp, mask, op) : 0;
     for_each_lane(warp, mask, [&](Fiber& f) {
         switch (op) {
-            case EPEMU_WARP_SYNC:
-                f.result = 0;
-                break;
+            case EPEMU_WARP_SYNC: f.result = 0; break;
             case EPEMU_SHFL:
             case EPEMU_SHFL_UP:
             case EPEMU_SHFL_DOWN:
@@ -110,20 +86,15 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
                 f.result = mask >> source & 1 ? warp->lanes[source].value : f.value;
                 break;
             }
-            case EPEMU_BALLOT:
-                f.result = ballot;
-                break;
+            case EPEMU_BALLOT: f.result = ballot; break;
             case EPEMU_MATCH_ANY: {
                 uint32_t same = 0;
                 for_each_lane(warp, mask, [&](const Fiber& g) { same |= (g.value == f.value ? 1u : 0u) << g.lane; });
                 f.result = same;
                 break;
             }
-            case EPEMU_MATCH_ALL:
-                f.result = all_equal ? mask : 0;
-                break;
-            default:
-                f.result = reduced;
+            case EPEMU_MATCH_ALL: f.result = all_equal ? mask : 0; break;
+            default: f.result = reduced;
         }
     });
 }
@@ -139,14 +110,9 @@ void barrier_maybe_complete(Block* block) {
     for (Fiber& f : block->fibers) {
         if (f.state != State::kBarrier) continue;
         switch (f.op) {
-            case EPEMU_BARRIER_AND:
-                f.result = block->barrier_result == participants;
-                break;
-            case EPEMU_BARRIER_OR:
-                f.result = block->barrier_result != 0;
-                break;
-            default:
-                f.result = block->barrier_result;
+            case EPEMU_BARRIER_AND: f.result = block->barrier_result == participants; break;
+            case EPEMU_BARRIER_OR: f.result = block->barrier_result != 0; break;
+            default: f.result = block->barrier_result;
         }
         make_runnable(&f);
     }

@@ -27,16 +27,11 @@ uintptr_t program_counter(const ucontext_t* context) {
 
 const char* signal_text(int signal) {
     switch (signal) {
-        case SIGFPE:
-            return "divides an integer by zero";
-        case SIGILL:
-            return "executes an illegal instruction";
-        case SIGTRAP:
-            return "hits a breakpoint";
-        case SIGABRT:
-            return "calls abort()";
-        default:
-            return "touches memory that does not exist";
+        case SIGFPE: return "divides an integer by zero";
+        case SIGILL: return "executes an illegal instruction";
+        case SIGTRAP: return "hits a breakpoint";
+        case SIGABRT: return "calls abort()";
+        default: return "touches memory that does not exist";
     }
 }
 
@@ -46,7 +41,7 @@ void leave(Fault kind, uintptr_t pc, uintptr_t address, const char* text) {
     machine->fault_pc = pc;
     machine->fault_address = address;
     machine->fault_text = text;
-    _longjmp(scheduler_context, 1);
+    abandon_fiber();
 }
 
 void on_crash(int signal, siginfo_t* info, void* context) {
@@ -80,7 +75,7 @@ void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string&
     machine->fault_pc = pc;
     machine->fault_address = address;
     machine->fault_text = text;
-    _longjmp(scheduler_context, 1);
+    abandon_fiber();
 }
 
 void install_signal_handlers() {

@@ -3,7 +3,6 @@
 // One OS thread at a time runs a Machine (Python's worker thread), so nothing here is locked except the text that
 // kernels print, which another thread drains.
 #pragma once
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 
@@ -64,14 +63,13 @@ struct PollSet {
 };
 
 struct Fiber {
-    jmp_buf* context;  // at the top of its stack, where the page is touched anyway
+    void* stack_pointer;
     Block* block;
     Warp* warp;
     char* stack;  // lowest address; null until the fiber first runs
     epemu_dim3 thread;
     uint8_t lane;
     State state;
-    bool started;
     // the operation that the fiber waits in
     const char* what;
     uintptr_t pc;
@@ -234,12 +232,12 @@ struct Machine {
 // The fiber that runs now, and its machine; null outside kernels.
 extern Fiber* current;
 extern Machine* machine;
-extern jmp_buf scheduler_context;
 extern int64_t quantum;  // instrumented accesses until the running fiber is preempted
 
 // fiber.cpp
-void switch_to(Fiber* fiber);  // from the scheduler
-void switch_to_scheduler();    // from a fiber
+void switch_to(Fiber* fiber);       // from the scheduler
+void switch_to_scheduler();         // from a fiber
+[[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
 void release_stack(Fiber* fiber, size_t stack_bytes);
 void release_stack_memory();
 

@@ -53,7 +53,10 @@ inline void access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     check_access(address, size, write, pc);
     if (__builtin_expect(checker != nullptr, 0)) checker->access(current, address, size, write ? kWrites : 0, pc);
     if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
-    if (--quantum < 0) preempt();
+    if (--quantum < 0) {
+        current->pc = pc;  // where it is seen, should the time be over
+        preempt();
+    }
 }
 
 // True if a fiber polled all these locations before, saw the same, and stored nothing that changed anything since.
@@ -78,6 +81,7 @@ bool saw_it_before(PollSet& p, uintptr_t address, uint64_t value, int size) {
 // A load whose value may end a loop. Parks the fiber where the loop cannot end before someone else stores.
 void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
     if (!current->polls) current->polls = std::make_unique<PollSet>();
+    current->pc = pc;
     if (!saw_it_before(*current->polls, address, read_raw(address, size), size)) {
         maybe_preempt();
         return;
@@ -110,6 +114,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     if (!current) return write_raw(address, value, size);
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
+    current->pc = pc;
     maybe_preempt();
     if (checker) checker->store(current, address, size, order, scope, pc);
     const uint64_t before = read_raw(address, size);
@@ -141,36 +146,21 @@ int64_t sign_extend(uint64_t value, int size) {
 
 uint64_t apply(int op, uint64_t old, uint64_t value, uint64_t compare, int size) {
     switch (op) {
-        case EPEMU_ATOMIC_ADD:
-            return old + value;
-        case EPEMU_ATOMIC_SUB:
-            return old - value;
-        case EPEMU_ATOMIC_EXCH:
-            return value;
-        case EPEMU_ATOMIC_MIN_U:
-            return std::min(old, value);
-        case EPEMU_ATOMIC_MAX_U:
-            return std::max(old, value);
-        case EPEMU_ATOMIC_MIN_S:
-            return sign_extend(value, size) < sign_extend(old, size) ? value : old;
-        case EPEMU_ATOMIC_MAX_S:
-            return sign_extend(value, size) > sign_extend(old, size) ? value : old;
-        case EPEMU_ATOMIC_INC:
-            return old >= value ? 0 : old + 1;
-        case EPEMU_ATOMIC_DEC:
-            return old == 0 || old > value ? value : old - 1;
-        case EPEMU_ATOMIC_CAS:
-            return old == compare ? value : old;
-        case EPEMU_ATOMIC_AND:
-            return old & value;
-        case EPEMU_ATOMIC_OR:
-            return old | value;
-        case EPEMU_ATOMIC_XOR:
-            return old ^ value;
-        case EPEMU_ATOMIC_ADD_F32:
-            return bits_of(from_bits<float>(old) + from_bits<float>(value));
-        case EPEMU_ATOMIC_ADD_F64:
-            return bits_of(from_bits<double>(old) + from_bits<double>(value));
+        case EPEMU_ATOMIC_ADD: return old + value;
+        case EPEMU_ATOMIC_SUB: return old - value;
+        case EPEMU_ATOMIC_EXCH: return value;
+        case EPEMU_ATOMIC_MIN_U: return std::min(old, value);
+        case EPEMU_ATOMIC_MAX_U: return std::max(old, value);
+        case EPEMU_ATOMIC_MIN_S: return sign_extend(value, size) < sign_extend(old, size) ? value : old;
+        case EPEMU_ATOMIC_MAX_S: return sign_extend(value, size) > sign_extend(old, size) ? value : old;
+        case EPEMU_ATOMIC_INC: return old >= value ? 0 : old + 1;
+        case EPEMU_ATOMIC_DEC: return old == 0 || old > value ? value : old - 1;
+        case EPEMU_ATOMIC_CAS: return old == compare ? value : old;
+        case EPEMU_ATOMIC_AND: return old & value;
+        case EPEMU_ATOMIC_OR: return old | value;
+        case EPEMU_ATOMIC_XOR: return old ^ value;
+        case EPEMU_ATOMIC_ADD_F32: return bits_of(from_bits<float>(old) + from_bits<float>(value));
+        case EPEMU_ATOMIC_ADD_F64: return bits_of(from_bits<double>(old) + from_bits<double>(value));
     }
     return old;
 }
@@ -188,6 +178,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
                 uintptr_t pc) {
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
+    current->pc = pc;
     maybe_preempt();
     uint64_t old = read_raw(address, size);
     value = truncate(value, size);
@@ -300,11 +291,13 @@ void __tsan_vptr_read(void**) {}
     void __tsan_read_write##n(void* p) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }        \
     void __tsan_read##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); } \
     void __tsan_write##n##_pc(void* p, void*) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
-// clang-format off
-PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
-    // clang-format on
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
 
-    static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
+static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     if (!current) return;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     if (address - stack < machine->settings.stack_bytes) return;
@@ -329,13 +322,13 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }         \
     void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); } \
     void __tsan_unaligned_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }
-// clang-format off
-VOLATILE(1) VOLATILE(2) VOLATILE(4) VOLATILE(8) VOLATILE(16)
-    // clang-format on
+VOLATILE(1)
+VOLATILE(2)
+VOLATILE(4)
+VOLATILE(8)
+VOLATILE(16)
 
-    void __tsan_read_range(void* p, size_t n) {
-    access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC);
-}
+void __tsan_read_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }
 void __tsan_write_range(void* p, size_t n) { access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
 void* __tsan_memcpy(void* d, const void* s, size_t n) {
     if (!n) return d;
@@ -394,11 +387,11 @@ void* __tsan_memset(void* d, int c, size_t n) {
                                                     int success, int failure) {                                        \
         return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                               \
     }
-// clang-format off
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
-    // clang-format on
-
-    void __tsan_atomic_thread_fence(int order) {
+ATOMIC(8)
+ATOMIC(16)
+ATOMIC(32)
+ATOMIC(64)
+void __tsan_atomic_thread_fence(int order) {
     if (!current) return;
     if (checker) checker->fence(current, order_of(order), EPEMU_SCOPE_SYSTEM);
     maybe_preempt();

@@ -53,8 +53,7 @@ std::string thread(const Fiber& f) {
 
 std::string waits_in(const Machine& m, const Fiber& f) {
     switch (f.state) {
-        case State::kRunnable:
-            return f.started ? "(still running)" : "(not started)";
+        case State::kRunnable: return f.stack ? "(still running)" : "(not started)";
         case State::kPolling: {
             std::string text = f.what;
             for (int i = 0; i < f.polls->num_loads; i++) {
@@ -70,8 +69,7 @@ std::string waits_in(const Machine& m, const Fiber& f) {
         case State::kBarrier:
             return std::string(f.what) + " (" + std::to_string(f.block->arrived) + " of " +
                    std::to_string(f.block->live) + " threads arrived)";
-        default:
-            return f.what;
+        default: return f.what;
     }
 }
 
@@ -90,9 +88,8 @@ std::string waiters(const Machine& m) {
         for (const Fiber& f : block->fibers) {
             if (f.state == State::kDone) continue;
             const uintptr_t address = f.state == State::kPolling ? f.polls->loads[0].address : 0;
-            const uintptr_t pc = f.state == State::kRunnable ? 0 : f.pc;
             auto [it, added] =
-                groups.try_emplace({block->launch->rank, address, pc, static_cast<int>(f.state)}, Group{&f, 0});
+                groups.try_emplace({block->launch->rank, address, f.pc, static_cast<int>(f.state)}, Group{&f, 0});
             it->second.count++;
         }
     std::vector<Group> ordered;
@@ -106,7 +103,7 @@ std::string waiters(const Machine& m) {
         if (out.size() > 1) out += ',';
         out += "{" + thread(f) + ",\"count\":" + std::to_string(g.count) + ",\"what\":" + quote(waits_in(m, f)) +
                ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->loads[0].address) : "null") +
-               "," + place(f, f.state == State::kRunnable ? 0 : f.pc) + "}";
+               "," + place(f, f.pc) + "}";
     }
     return out + "]";
 }

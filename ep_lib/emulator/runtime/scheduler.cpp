@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kLongQuantum = 1 << 14;
 constexpr uint32_t kShortQuantumOneIn = 16, kShortQuantum = 256;
 constexpr uint32_t kLongestStall = 8;  // as a power of two, in turns of everybody
+constexpr size_t kCrowd = 2048;        // runnable warps from which on their lanes stay together: order enough
 constexpr int kTries = 4;              // picks before a stalled warp runs after all
 
 void admit(Machine& m, Launch* launch) {
@@ -109,12 +110,12 @@ void print(Machine& m, Fiber* fiber) {
     m.progress++;
 }
 
-// Runs every runnable lane of a warp once, in a random rotation. Returns blocks that ended through `finished`.
+// Runs every runnable lane of a warp once, in a random rotation.
 void run_warp(Machine& m, Warp* warp) {
     Block* block = warp->block;
     epemu_shared_base = block->shared;
     uint32_t lanes = warp->runnable, later = 0;
-    if (m.random.below(m.temper.split_one_in) == 0) {
+    if (m.run_queue.size() < kCrowd && m.random.below(m.temper.split_one_in) == 0) {
         const uint32_t some = lanes & static_cast<uint32_t>(m.random.next() >> 32);
         if (some) {
             later = lanes & ~some;

@@ -1,6 +1,8 @@
 // Atomic functions in their three scopes: block, device (no suffix) and system. All are relaxed, as in CUDA; order
-// comes from fences. The overloads are exactly CUDA's: atomicAdd(uint64_t*, ...) is refused here as nvcc refuses it
-// (uint64_t is unsigned long, the overload takes unsigned long long).
+// comes from fences.
+//
+// CUDA has overloads for long long and unsigned long long. NVRTC's uint64_t is unsigned long long, this compiler's is
+// unsigned long: there are overloads for both here, so that one source suits both.
 #pragma once
 #include <ep_emulator/warp.h>  // to_bits, from_bits
 
@@ -41,6 +43,7 @@ EPEMU_INLINE T atomic_add_by_cas(T* address, Add add, epemu_scope scope) {
     EPEMU_ATOMIC(atomicAdd, suffix, scope, int, EPEMU_ATOMIC_ADD)                  \
     EPEMU_ATOMIC(atomicAdd, suffix, scope, unsigned, EPEMU_ATOMIC_ADD)             \
     EPEMU_ATOMIC(atomicAdd, suffix, scope, unsigned long long, EPEMU_ATOMIC_ADD)   \
+    EPEMU_ATOMIC(atomicAdd, suffix, scope, unsigned long, EPEMU_ATOMIC_ADD)        \
     EPEMU_ATOMIC(atomicAdd, suffix, scope, float, EPEMU_ATOMIC_ADD_F32)            \
     EPEMU_ATOMIC(atomicAdd, suffix, scope, double, EPEMU_ATOMIC_ADD_F64)           \
     EPEMU_ATOMIC(atomicSub, suffix, scope, int, EPEMU_ATOMIC_SUB)                  \
@@ -50,18 +53,24 @@ EPEMU_INLINE T atomic_add_by_cas(T* address, Add add, epemu_scope scope) {
     EPEMU_ATOMIC(atomicMin, suffix, scope, int, EPEMU_ATOMIC_MIN_S)                \
     EPEMU_ATOMIC(atomicMin, suffix, scope, unsigned, EPEMU_ATOMIC_MIN_U)           \
     EPEMU_ATOMIC(atomicMin, suffix, scope, long long, EPEMU_ATOMIC_MIN_S)          \
+    EPEMU_ATOMIC(atomicMin, suffix, scope, long, EPEMU_ATOMIC_MIN_S)               \
     EPEMU_ATOMIC(atomicMin, suffix, scope, unsigned long long, EPEMU_ATOMIC_MIN_U) \
+    EPEMU_ATOMIC(atomicMin, suffix, scope, unsigned long, EPEMU_ATOMIC_MIN_U)      \
     EPEMU_ATOMIC(atomicMax, suffix, scope, int, EPEMU_ATOMIC_MAX_S)                \
     EPEMU_ATOMIC(atomicMax, suffix, scope, unsigned, EPEMU_ATOMIC_MAX_U)           \
     EPEMU_ATOMIC(atomicMax, suffix, scope, long long, EPEMU_ATOMIC_MAX_S)          \
-    EPEMU_ATOMIC(atomicMax, suffix, scope, unsigned long long, EPEMU_ATOMIC_MAX_U)
+    EPEMU_ATOMIC(atomicMax, suffix, scope, long, EPEMU_ATOMIC_MAX_S)               \
+    EPEMU_ATOMIC(atomicMax, suffix, scope, unsigned long long, EPEMU_ATOMIC_MAX_U) \
+    EPEMU_ATOMIC(atomicMax, suffix, scope, unsigned long, EPEMU_ATOMIC_MAX_U)
 EPEMU_SCOPES(EPEMU_ARITHMETIC)
 
-#define EPEMU_BITWISE_OF(name, suffix, scope, op)    \
-    EPEMU_ATOMIC(name, suffix, scope, int, op)       \
-    EPEMU_ATOMIC(name, suffix, scope, unsigned, op)  \
-    EPEMU_ATOMIC(name, suffix, scope, long long, op) \
-    EPEMU_ATOMIC(name, suffix, scope, unsigned long long, op)
+#define EPEMU_BITWISE_OF(name, suffix, scope, op)             \
+    EPEMU_ATOMIC(name, suffix, scope, int, op)                \
+    EPEMU_ATOMIC(name, suffix, scope, unsigned, op)           \
+    EPEMU_ATOMIC(name, suffix, scope, long long, op)          \
+    EPEMU_ATOMIC(name, suffix, scope, long, op)               \
+    EPEMU_ATOMIC(name, suffix, scope, unsigned long long, op) \
+    EPEMU_ATOMIC(name, suffix, scope, unsigned long, op)
 #define EPEMU_BITWISE(suffix, scope)                             \
     EPEMU_BITWISE_OF(atomicAnd, suffix, scope, EPEMU_ATOMIC_AND) \
     EPEMU_BITWISE_OF(atomicOr, suffix, scope, EPEMU_ATOMIC_OR)   \
@@ -72,10 +81,12 @@ EPEMU_SCOPES(EPEMU_BITWISE)
     EPEMU_ATOMIC(atomicExch, suffix, scope, int, EPEMU_ATOMIC_EXCH)                \
     EPEMU_ATOMIC(atomicExch, suffix, scope, unsigned, EPEMU_ATOMIC_EXCH)           \
     EPEMU_ATOMIC(atomicExch, suffix, scope, unsigned long long, EPEMU_ATOMIC_EXCH) \
+    EPEMU_ATOMIC(atomicExch, suffix, scope, unsigned long, EPEMU_ATOMIC_EXCH)      \
     EPEMU_ATOMIC(atomicExch, suffix, scope, float, EPEMU_ATOMIC_EXCH)              \
     EPEMU_ATOMIC_CAS_FUNCTION(suffix, scope, int)                                  \
     EPEMU_ATOMIC_CAS_FUNCTION(suffix, scope, unsigned)                             \
     EPEMU_ATOMIC_CAS_FUNCTION(suffix, scope, unsigned long long)                   \
+    EPEMU_ATOMIC_CAS_FUNCTION(suffix, scope, unsigned long)                        \
     EPEMU_ATOMIC_CAS_FUNCTION(suffix, scope, unsigned short)
 EPEMU_SCOPES(EPEMU_EXCHANGES)
 

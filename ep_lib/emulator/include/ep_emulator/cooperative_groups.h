@@ -46,6 +46,12 @@ class grid_group {
 };
 EPEMU_INLINE grid_group this_grid() { return {}; }
 
+template <typename T = void>
+EPEMU_INLINE grid_group this_cluster() {
+    static_assert(ep_emulator::kNever<T>, "the emulator has no this_cluster: thread-block clusters are not emulated");
+    return {};
+}
+
 // Lanes of one warp, named by a mask; ranks count them upwards.
 class coalesced_group {
   public:

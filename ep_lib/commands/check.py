@@ -1,0 +1,172 @@
+"""``ep-lib check script.py``: the script's ``main(rank)`` under many schedules, with every access watched.
+
+The script runs in a process of its own, which is ended at the time limit together with all that it started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ep_lib.emulator.fabric import KINDS, Fabric
+from ep_lib.errors import ArgumentError, EpError
+from ep_lib.runtime.check import check
+
+_MODULE = "ep_lib.commands.check"
+
+
+class CheckFailed(EpError):
+    """The script could not be checked: it cannot be imported, has no main, or does not end."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("script", type=Path, help="a Python file that defines main(rank)")
+    parser.add_argument("--ranks", type=int, default=2, help="how many ranks (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=20, help="how many schedules to try (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--fabric", choices=KINDS, default="p2p", help="what connects the ranks (default: %(default)s)")
+    parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all together (default: %(default)g)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.script.is_file():
+        raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
+    if args.seeds < 1 or args.first_seed < 0:
+        raise ArgumentError(f"--seeds {args.seeds} --first-seed {args.first_seed}: at least one seed, from 0 on")
+    if not args.timeout > 0:
+        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
+    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)  # refused before anything starts
+    answer = _in_a_process(args)
+    if "error" in answer:
+        raise CheckFailed(answer["error"])
+    print(json.dumps(answer["report"]) if args.json else answer["text"])
+    return 0 if answer["report"]["ok"] else 1
+
+
+def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
+    """What :func:`_answer` returns, from a child whose whole process group is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="ep_lib-") as folder:
+        target = Path(folder) / "answer.json"
+        request = {
+            "script": str(args.script.resolve()),
+            "ranks": args.ranks,
+            "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
+            "fabric": args.fabric,
+            "ranks_per_node": args.ranks_per_node,
+            "timeout": args.timeout,
+            "target": str(target),
+        }
+        child = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, json.dumps(request)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if args.json else None,
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(args.timeout)
+        except subprocess.TimeoutExpired:
+            raise CheckFailed(
+                f"{args.script} did not end within {args.timeout:g} s (--timeout). A kernel that never ends is found "
+                f"earlier, so look at the script's own Python: a loop, or a wait for something outside"
+            ) from None
+        finally:
+            _end_group(child)
+        if not target.exists():
+            raise CheckFailed(f"{args.script} ended the process itself, with exit code {code}, before it was checked")
+        answer: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
+        return answer
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # all have ended by themselves
+    child.wait()
+
+
+# ---- in the child --------------------------------------------------------------------------------------------------
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    script = Path(request["script"])
+    try:
+        main = _load_main(script)
+        report = check(
+            main,
+            request["ranks"],
+            Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
+            request["seeds"],
+            timeout=request["timeout"],
+        )
+    except EpError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        return {"error": f"{script.name}: main raised {_describe(error, script)}"}
+    return {"report": report.to_dict(), "text": str(report)}
+
+
+def _load_main(script: Path) -> Callable[..., Any]:
+    sys.path.insert(0, str(script.parent))
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    if spec is None or spec.loader is None:
+        raise CheckFailed(f"{script.name} is not a Python file; name one that defines main(rank)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[script.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as end:
+        raise CheckFailed(
+            f"{script.name} cannot be imported: it calls sys.exit({end.code!r}) at once; put what runs the program "
+            f'under `if __name__ == "__main__":`'
+        ) from None
+    except Exception as error:
+        raise CheckFailed(f"{script.name} cannot be imported: {_describe(error, script)}") from error
+    main = getattr(module, "main", None)
+    if not callable(main):
+        raise CheckFailed(f"{script.name} has no function main; define main(rank: ep_lib.Rank)")
+    try:
+        inspect.signature(main).bind(None)
+    except TypeError:
+        raise CheckFailed(
+            f"main{inspect.signature(main)} in {script.name} cannot be called with one argument; it must be main(rank), "
+            f"with defaults for everything else"
+        ) from None
+    except ValueError:
+        pass  # a callable without a signature: try
+    return main  # type: ignore[no-any-return]
+
+
+def _describe(error: BaseException, script: Path) -> str:
+    """Type and text of an exception, and the last line of the script on its way."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} (line {error.lineno})"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == script]
+    place = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _child_main() -> None:
+    request = json.loads(sys.argv[1])
+    answer = _answer(request)
+    sys.stdout.flush()
+    target = Path(request["target"])
+    partial = target.with_suffix(".part")
+    partial.write_text(json.dumps(answer), encoding="utf-8")
+    partial.replace(target)
+    os._exit(0)  # threads that the script left behind cannot hold us up
+
+
+if __name__ == "__main__":
+    _child_main()

@@ -1,0 +1,112 @@
+"""``ep-lib check``: what it prints, its exit codes, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNEL = """
+import ep_lib
+SOURCE = '''
+#include <ep/signal.cuh>
+extern "C" __global__ void greet(int* box, uint64_t* flag, int* heard) {
+    const int peer = 1 - ep::rank();
+    *ep::peer_ptr(box, peer) = 100 + ep::rank();
+    ep::st_ORDER_sys_u64(ep::peer_ptr(flag, peer), 1);
+    while (ep::read_signal(flag) == 0) {
+    }
+    *heard = *box;
+}
+'''
+kernel = ep_lib.Kernel.from_source(SOURCE, "greet")
+
+
+def main(rank):
+    print("hello")
+    box, flag, heard = rank.symmetric(1, "int32"), rank.symmetric(1, "uint64"), rank.symmetric(1, "int32")
+    kernel.launch(rank, 1, 1, box, flag, heard)
+    return rank.to_host(heard)
+"""
+
+
+def command(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ep_lib", "check", str(script), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_right_script(tmp_path: Path) -> None:
+    done = command(written(tmp_path, KERNEL.replace("ORDER", "release")), "--seeds", "5")
+    assert done.returncode == 0, done.stderr
+    assert "no findings in 5 schedules of 2 ranks on p2p" in done.stdout and "proves nothing" in done.stdout
+
+
+def test_a_wrong_script_in_json(tmp_path: Path) -> None:
+    done = command(written(tmp_path, KERNEL.replace("ORDER", "relaxed")), "--seeds", "3", "--fabric", "p2p", "--json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert "hello" in done.stderr
+    finding = report["findings"][0]
+    assert finding["kind"] == "race" and "release" in finding["remedy"]
+    assert finding["first"]["source"].startswith("*ep::peer_ptr(box, peer) =")
+    assert not report["ok"] and report["seeds"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import no_such_module\n", "cannot be imported: ModuleNotFoundError"),
+        ("def main(:\n", "cannot be imported: SyntaxError"),
+        ("raise SystemExit(3)\n", "calls sys.exit(3)"),
+        ("x = 1\n", "has no function main"),
+        ("def main(): pass\n", "cannot be called with one argument"),
+        ("def main(rank): 1 / 0\n", "main raised ZeroDivisionError"),
+        ("import os\nos._exit(7)\n", "ended the process itself, with exit code 7"),
+    ],
+)
+def test_scripts_that_cannot_be_checked(tmp_path: Path, text: str, says: str) -> None:
+    done = command(written(tmp_path, text), "--seeds", "1")
+    assert done.returncode == 1
+    assert says in " ".join(done.stderr.split()), done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("body", ["while True: pass", "def main(rank):\n    while True: pass"])
+def test_a_script_that_never_ends_leaves_nothing_behind(tmp_path: Path, body: str) -> None:
+    text = f"import subprocess, sys\nchild = subprocess.Popen(['sleep', '3210.{tmp_path.name[-1]}7'])\n{body}\n"
+    begin = time.monotonic()
+    done = command(written(tmp_path, text), "--timeout", "4")
+    assert done.returncode == 1 and "did not end within 4 s" in done.stderr, done.stderr
+    assert time.monotonic() - begin < 30
+    assert not any(_command_line(p).startswith(b"sleep\x003210.") for p in Path("/proc").glob("[0-9]*"))
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_missing_files_and_impossible_numbers(tmp_path: Path) -> None:
+    assert "there is no file" in command(tmp_path / "nothing.py").stderr
+    script = written(tmp_path, "def main(rank): pass\n")
+    assert "--seeds 0" in command(script, "--seeds", "0").stderr
+    assert "do not fill nodes" in command(script, "--ranks", "3", "--fabric", "rc", "--ranks-per-node", "2").stderr
+    assert command(script, "--fabric", "pigeon").returncode == 2

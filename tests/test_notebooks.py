@@ -1,0 +1,171 @@
+"""Every notebook runs from start to end, and what is committed is clean: no outputs, no counts, no traces of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EXPECTED = {"00_start_here", "01_write_and_signal", "06_dispatch_and_combine"}
+LIMIT_S = 60
+GPUS = {"00_start_here": 2, "01_write_and_signal": 2, "06_dispatch_and_combine": 4}
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def code_of(path: Path) -> str:
+    return "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "code")
+
+
+def test_the_notebooks_are_there() -> None:
+    assert {path.stem for path in NOTEBOOKS} >= EXPECTED
+
+
+# ---- as committed ----------------------------------------------------------------------------------------------------
+@each_notebook
+def test_it_is_valid_and_stripped(path: Path) -> None:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    nbformat.validate(notebook)
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert set(notebook["metadata"]) <= {"kernelspec", "language_info"}, "widgets' state and the like stay out of git"
+    identifiers = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(identifiers)) == len(identifiers)
+    for cell in notebook["cells"]:
+        assert re.fullmatch(r"[a-z][a-z0-9-]*", cell["id"]), f"{cell['id']}: give the cell a name that stays"
+        assert "".join(cell["source"]).strip(), f"cell {cell['id']} is empty"
+        assert not cell["metadata"], f"cell {cell['id']} has metadata"
+        if cell["cell_type"] == "code":
+            strip = f"cell {cell['id']}: clear all outputs before you commit"
+            assert cell["outputs"] == [] and cell["execution_count"] is None, strip
+
+
+@each_notebook
+def test_it_has_what_a_lesson_needs(path: Path) -> None:
+    cells = read(path).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    code = code_of(path)
+    assert "**The question of this notebook:**" in cells[0].source
+    assert code.count("predict(") >= 2 and code.count(".compare(") == code.count("predict(")
+    assert "show_source(" in code and "viz." in code
+    assert "with expect(" in code, "a deliberate mistake"
+    assert re.search(r"## (Recap|What you take along)", prose)
+    assert 'BACKEND = "emulator"' in code
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", prose):
+        assert (path.parent / target).exists(), f"a link leads nowhere: {target}"
+
+
+@each_notebook
+def test_kernels_are_shown_from_their_files_and_never_pasted(path: Path) -> None:
+    for cell in read(path).cells:
+        assert "__global__" not in cell.source, f"cell {cell.id} contains a kernel: show the file instead"
+        assert "from_source" not in cell.source
+
+
+@each_notebook
+def test_its_code_uses_the_public_interface_only(path: Path) -> None:
+    for module in re.findall(r"^(?:from|import) (ep_lib[\w.]*)", code_of(path), re.M):
+        assert module in {"ep_lib", "ep_lib.workshop.notebook", "ep_lib.transports.nixl_handles"}, module
+    assert not re.search(r"\b\w+\._[a-z]", code_of(path)), "a private name"
+
+
+# ---- executed --------------------------------------------------------------------------------------------------------
+def workshop_copy(folder: Path) -> Path:
+    """A workshop of its own for a run, so that what notebooks write (mine/) does not land in the checkout."""
+    for name in ("ep_lib", "exercises", "solutions", "tests", "tutorial_kernels"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "notebooks").mkdir()
+    return folder
+
+
+def execute(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, backend: str = "emulator") -> Any:
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    root = workshop_copy(folder)
+    monkeypatch.setenv("EP_LIB_WORKSHOP", str(root))
+    notebook = read(path)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace('BACKEND = "emulator"', f'BACKEND = "{backend}"')
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(root / "notebooks")}}
+    )
+    client.execute()  # raises CellExecutionError, which shows the cell, where one fails
+    return notebook
+
+
+def texts(notebook: Any, cell_id: str) -> str:
+    """All text that a cell showed."""
+    (cell,) = (cell for cell in notebook.cells if cell.id == cell_id)
+    return "\n".join(out.get("text", "") or out.get("data", {}).get("text/plain", "") for out in cell.outputs)
+
+
+# What a learner must see in an unattended run: (notebook, cell, words).
+SHOWN = [
+    ("00_start_here", "greet-run", "[101, 100]"),
+    ("00_start_here", "greet-run", "You made no prediction"),
+    ("00_start_here", "turns-run", "only the two with the same seed"),
+    ("00_start_here", "deadlock", "00_start_here.cu:"),
+    ("00_start_here", "timeout-run", "rank 0 waited too long for rank 1"),
+    ("00_start_here", "endless-run", "KernelTimeout"),
+    ("00_start_here", "interrupt-run", "the notebook is alive"),
+    ("00_start_here", "fault-run", "past"),
+    ("00_start_here", "doctor", "emulator"),
+    ("01_write_and_signal", "ring", "[True, True]"),
+    ("01_write_and_signal", "reversed-run", "in some of the runs"),
+    ("01_write_and_signal", "warp-run", "wrong in some runs"),
+    ("01_write_and_signal", "many-run", "It is: 1"),
+    ("01_write_and_signal", "traced-run", "It is: at most 3"),
+    ("01_write_and_signal", "no-credits", "all rounds arrived: False"),
+    ("01_write_and_signal", "credits-error-run", "PeerTimeout"),
+    ("01_write_and_signal", "nixl-run", "all bytes arrived: True"),
+    ("01_write_and_signal", "nixl-mistake-run", "only 4096 bytes are registered"),
+    ("01_write_and_signal", "exercise-check", "Task 1 is still to do"),
+    ("06_dispatch_and_combine", "rows-compare", "fewer than"),
+    ("06_dispatch_and_combine", "oracle-run", "bit for bit"),
+    ("06_dispatch_and_combine", "room-compare", "It is: 32"),
+    ("06_dispatch_and_combine", "combine-run", "twice the token"),
+    ("06_dispatch_and_combine", "bits-run", "50 seeds: 1\nequal to the oracle, bit for bit: True"),
+    ("06_dispatch_and_combine", "mistake-handle", "HandleError"),
+    ("06_dispatch_and_combine", "mistake-index", "topk_idx[2, 1] is 8"),
+    ("06_dispatch_and_combine", "mistake-absent", "rank 2"),
+]
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+@each_notebook
+def test_it_runs_from_start_to_end(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    notebook = execute(path, tmp_path, monkeypatch)
+    seconds = time.monotonic() - began
+    pictures = 0
+    for cell in notebook.cells:
+        for out in cell.get("outputs", []):
+            pictures += "image/png" in out.get("data", {})
+            assert "Traceback" not in out.get("text", ""), f"cell {cell.id} printed an error"
+            assert "No " not in out.get("data", {}).get("text/plain", "")[:3], f"cell {cell.id}: no error was provoked"
+    assert pictures >= 2
+    missing = [(cell, words) for stem, cell, words in SHOWN if stem == path.stem and words not in texts(notebook, cell)]
+    assert missing == []
+    assert seconds < LIMIT_S
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=pytest.mark.gpu(count=GPUS.get(p.stem, 2)), id=p.stem) for p in NOTEBOOKS]
+)
+def test_it_runs_on_gpus(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute(path, tmp_path, monkeypatch, backend="cuda")

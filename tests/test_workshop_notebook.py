@@ -1,0 +1,173 @@
+"""The notebooks' helpers, and the pictures that only notebooks draw."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ep_lib import errors
+from ep_lib.workshop import notebook
+from ep_lib.workshop.notebook import as_note, expect, find, predict, show_source
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = "tutorial_kernels/01_write_signal.cu"
+
+
+# ---- source code -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        (KERNELS, "write_signal_bare"),
+        (KERNELS, "pipelined_receive"),
+        ("ep_lib/device/ep/peer.cuh", "peer_ptr"),
+        ("ep_lib/device/ep/layout.cuh", "layout"),
+        ("ep_lib/device/ep/write_signal.cuh", "Pipe"),
+        ("ep_lib/device/ep/dispatch.cuh", "DispatchArgs"),
+        ("tests/kernels/nixl_guide.cu", "wait_for_signal_kernel_thread"),
+    ],
+)
+def test_source_is_the_files_own_lines(file: str, name: str) -> None:
+    shown = show_source(file, name)
+    ((first, lines),) = shown.blocks
+    text = (ROOT / file).read_text().split("\n")
+    assert list(lines) == text[first - 1 : first - 1 + len(lines)]
+    assert any(re.search(rf"\b{name}\b", line) for line in lines)
+    assert lines[-1].startswith("}") or len(lines) == 1
+    assert f"{first:4} {lines[0]}" in repr(shown)
+
+
+def test_source_as_html_has_every_line_once_and_keeps_the_text() -> None:
+    shown = show_source(KERNELS, "write_signal_bare", "wait_and_read", mark=["red_add_release", "__syncthreads_or"])
+    page = shown._repr_html_()
+    plain = html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"</?(pre|div)[^>]*>", "\n", page)))
+    for first, lines in shown.blocks:
+        for number, line in enumerate(lines, first):
+            assert len(re.findall(rf"(?m)^ *{number}  {re.escape(line)}$", plain)) == 1, line
+    assert page.count("background:#fff3bf") == len(shown.marked) >= 2
+    assert f"{KERNELS}</code></a>" in page
+
+
+def test_source_without_pygments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "red_add_release_sys_u64(their_signal, 1)" in show_source(KERNELS, "write_signal_bare")._repr_html_()
+
+
+def test_source_says_what_is_not_there() -> None:
+    with pytest.raises(errors.ArgumentError, match="does not define 'write_signal'"):
+        show_source(KERNELS, "write_signal")
+    with pytest.raises(errors.ArgumentError, match=r"no line shown of .* contains 'warp'"):
+        show_source(KERNELS, "write_signal_bare", mark="warp")
+    with pytest.raises(errors.ArgumentError, match=r"no file 'tutorial_kernels/99\.cu'"):
+        show_source("tutorial_kernels/99.cu")
+
+
+def test_files_are_found_from_the_notebooks_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert find(KERNELS).as_posix() == f"../{KERNELS}"
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+def test_a_prediction_is_compared_with_what_happened() -> None:
+    assert repr(predict("?", ["1", "2"], answer="1").compare(1, "because")).startswith("You predicted: 1. Right!")
+    assert repr(predict("?", ["1", "2"], answer="2").compare(1)) == "You predicted: 2. It is: 1"
+    unanswered = predict("?", ["1", "2"])
+    assert unanswered.answer == notebook.UNANSWERED
+    assert "It is: 1" in repr(unanswered.compare(1)) and "no prediction" in repr(unanswered.compare(1))
+
+
+def test_a_prediction_without_widgets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert predict("How many?", ["one", "two"]).answer == notebook.UNANSWERED
+    assert "How many?\n  - one\n  - two\n" in capsys.readouterr().out
+
+
+def test_the_widgets_value_counts() -> None:
+    pytest.importorskip("ipywidgets")
+    prediction = predict("?", ["1", "2"])
+    prediction._widget.value = "2"
+    assert prediction.answer == "2"
+
+
+@pytest.mark.parametrize(("choices", "answer"), [(["1"], None), (["1", "1"], None), (["1", "2"], "3")])
+def test_a_prediction_needs_choices(choices: list[str], answer: str | None) -> None:
+    with pytest.raises(errors.ArgumentError):
+        predict("?", choices, answer)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+def test_an_expected_error_is_shown_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with expect(errors.HandleError) as caught:
+        raise errors.HandleError("not this one")
+    assert isinstance(caught.error, errors.HandleError)
+    assert "HandleError" in (shown := capsys.readouterr().out) and "not this one" in shown
+
+
+def test_other_errors_pass_and_none_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(errors.ArgumentError), expect(errors.HandleError):
+        raise errors.ArgumentError("another")
+    with pytest.raises(ZeroDivisionError), expect():
+        _ = 1 / 0
+    with expect(errors.HandleError) as caught:
+        pass
+    assert caught.error is None and "No HandleError this time" in capsys.readouterr().out
+
+
+def test_a_note_keeps_lines_and_escapes_html() -> None:
+    error = errors.KernelFault("a <b> in " + "many words " * 20 + "\n  at file.cu:3: x < y")
+    error.add_note("(raised in rank 1 of 2)")
+    note = as_note(error)
+    assert "\n  at file.cu:3: x < y\n" in note.text and note.text.endswith("(raised in rank 1 of 2)")
+    assert "&lt;b&gt;" in note._repr_html_() and "<b> in" not in note._repr_html_()
+    assert max(map(len, repr(note).split("\n"))) <= 102
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+def _png(figure: Any) -> bytes:
+    data = figure._repr_png_()
+    assert data.startswith(b"\x89PNG")
+    return bytes(data)
+
+
+def test_pictures_are_drawn() -> None:
+    viz = pytest.importorskip("ep_lib.viz")
+    _png(viz.interleavings({"seed 1": [0, 1, 1], "seed 2": [1, 0, 1]}))
+    _png(viz.outcomes({"a": {"right": 3, "wrong data": 1}, "b": {"PeerTimeout": 4}, "c": {}}))
+    clean = viz.slots_over_time([[0, 1], [2, 3], [8, 9]], [[4, 5], [6, 7], [10, 11]], 2)
+    clash = viz.slots_over_time([[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]], 2)
+    legend = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (clean, clash)]
+    assert "too early (1x)" not in legend[0] and "too early (1x)" in legend[1]
+    _png(clash)
+
+
+def test_pictures_refuse_what_they_cannot_draw() -> None:
+    viz = pytest.importorskip("ep_lib.viz")
+    bad: list[Callable[[], object]] = [
+        lambda: viz.interleavings({}),
+        lambda: viz.interleavings({"a": [0], "b": [0, 1]}),
+        lambda: viz.outcomes({}),
+        lambda: viz.outcomes({"a": {"right": -1}}),
+        lambda: viz.slots_over_time([], [], 2),
+        lambda: viz.slots_over_time([[0, 1]], [[0, 1], [2, 3]], 2),
+    ]
+    for draw in bad:
+        with pytest.raises(errors.ArgumentError):
+            draw()
+
+
+@pytest.mark.parametrize("target", ["emulator", "sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    ("file", "name"), [("00_start_here", "greet"), ("01_write_signal_traced", "pipelined_send_traced")]
+)
+def test_the_notebooks_own_kernels_compile(target: str, file: str, name: str) -> None:
+    from ep_lib import Kernel
+    from ep_lib.jit import nvrtc
+
+    if target != "emulator" and not nvrtc.available():
+        pytest.skip("needs CuPy and NVRTC")
+    Kernel.from_file(ROOT / "tutorial_kernels" / f"{file}.cu", name).compile(target)
