@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 _NOISE = re.compile(
-    r"""//[^\n]*(?:\\\n[^\n]*)*|/\*.*?(?:\*/|\Z)|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
+    r"""//(?:\\.|[^\\\n])*|/\*.*?(?:\*/|\Z)|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
     re.DOTALL,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _DEVICE = re.compile(r"\b(?:__global__|__device__|EP_DEVICE|EP_HOST_DEVICE)\b")
 _NAME_AND_PAREN = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;{}()]*>)?\s*\(")
+_LABEL = re.compile(r"(?:case\b(?:[^:;{}]|::)*|default\s*):(?!:)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CLOSING = {"(": ")", "{": "}", "[": "]"}
 _NOT_NAMES = {"__launch_bounds__", "__attribute__", "__cluster_dims__", "__align__", "alignas", "decltype", "noexcept"}
@@ -136,6 +137,23 @@ def _arguments(text: str, opening: int) -> tuple[str, ...]:
     return (*words, last) if words or last else ()
 
 
+def _cases(body: Node) -> list[Node]:
+    """The alternatives of a switch: its statements up to each break or return."""
+    cases = [Node("block")]
+    for part in body.parts:
+        cases[-1].parts.append(part)
+        if _ends(part):
+            cases.append(Node("block"))
+    for case in cases:  # a break leaves the switch alone
+        if case.parts and case.parts[-1].kind == "block" and case.parts[-1].parts[1:] == [Node("jump")]:
+            case.parts[-1] = case.parts[-1].parts[0]
+    return cases
+
+
+def _ends(node: Node) -> bool:
+    return node.kind == "jump" or (node.kind == "block" and bool(node.parts) and _ends(node.parts[-1]))
+
+
 class _Parser:
     """Recursive descent over statements."""
 
@@ -145,6 +163,8 @@ class _Parser:
     def statement(self, at: int) -> tuple[Node, int]:
         """The statement that begins at or after ``at``, and where it ends."""
         at = self._skip(at)
+        while (label := _LABEL.match(self.text, at)) is not None:
+            at = self._skip(label.end())
         if self.text[at : at + 1] == "{":
             return self._block(at)
         word = self._word(at)
@@ -178,6 +198,8 @@ class _Parser:
         body, at = self.statement(close + 1)
         if word in ("for", "while"):
             return Node("loop", calls, [body]), at
+        if word == "switch":
+            return Node("branch", calls, _cases(body), may_skip=True), at
         node = Node("branch", calls, [body], may_skip=True)
         behind = self._skip(at)
         if word == "if" and self._word(behind) == "else":

@@ -1,8 +1,9 @@
 """From IBGDA to EFA: the guide's migration checklist, walked over one CUDA file.
 
-The rules look at the source as :mod:`ep_lib.workshop.cuda_source` sees it: they follow calls into functions of the same
-file, through branches and around loops, but they know neither other files nor which queue pair or peer a call means.
-``ep_lib.check`` runs a kernel and knows all of that; this here finds what to change first, in any file, within a second.
+The rules look at the source as :mod:`ep_lib.workshop.cuda_source` sees it: they follow calls into functions of the
+same file, through branches and around loops, but they know neither other files nor which queue pair or peer a call
+means. ``ep_lib.check`` runs a kernel and knows all of that; this here finds what to change first, in any file, at once.
+Where it cannot tell, it says nothing: a quiet in a branch counts, since most often the branch elects its caller.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ep_lib.workshop.cuda_source import Call, Function, Node
 Severity = Literal["wrong", "slow", "look", "host"]
 Step = Literal["done", "to do", "by hand"]
 
-PUT = re.compile(r"nvshmemi_ibgda_put_nbi_warp|nvshmemx?_\w*put\w*_nbi\w*|net_put_nbi")
+PUT = re.compile(r"nvshmemi_ibgda_put_nbi_warp|nvshmemx?_(?!\w*signal)\w*put\w*|net_put_nbi")
 SIGNAL = re.compile(
     r"nvshmemi_ibgda_amo_nonfetch_add|nvshmemx?_\w*atomic_\w+|nvshmemx_signal_op|nvshmemx?_\w+_p|net_add_u(32|64)_nbi"
 )
@@ -138,8 +139,9 @@ def _includes(commented: str, code: str) -> list[Finding]:
     first = RUNTIME.search(code)
     if first and not found and not any(match.group(1).endswith(_NEW_INCLUDES) for match in includes):
         line = cuda_source.line_of(code, first.start())
-        message = f"{first.group()} is used, but no include of this file declares it for EFA"
-        found.append(Finding("no-include", "wrong", line, message, remedy))
+        message = f"{first.group()} is used, but this file does not include what declares it for EFA"
+        own = re.search(r'^[ \t]*#[ \t]*include[ \t]*"', commented, re.MULTILINE)  # perhaps one of these does
+        found.append(Finding("no-include", "look" if own else "wrong", line, message, remedy))
     return found
 
 
@@ -195,9 +197,14 @@ class _Walk:
 
     def __init__(self, functions: list[Function]) -> None:
         self._functions = {function.name: function for function in functions}
+        kinds = (PUT, SIGNAL, ORDERS)
+        self._matters = {
+            name
+            for name, function in self._functions.items()
+            if any(kind.fullmatch(call.name) for call in self._reached(function.body) for kind in kinds)
+        }
         self._signals: dict[int, set[int]] = {}  # line of the signal -> lines of puts that it may overtake
-        self._quiets: dict[int, int] = {}  # line of a quiet -> line of a put of the same loop
-        self._puts_of: dict[int, set[int]] = {}  # by loop
+        self._puts_of: dict[int, set[int]] = {}  # by loop: lines of the puts that run each time around it
         self._quiets_of: dict[int, set[int]] = {}
         self._calling: list[str] = []
         self._loops: list[int] = []
@@ -205,6 +212,8 @@ class _Walk:
     def findings(self) -> list[Finding]:
         called = {call.name for function in self._functions.values() for call in _all_calls(function.body)}
         for function in self._functions.values():
+            if function.name not in self._matters:
+                continue
             if function.is_kernel or function.name not in called:
                 self._call(function, _State())
         found = []
@@ -241,7 +250,9 @@ class _Walk:
             state = self._event(call, state)
         if node.kind == "branch":
             ends = [self._node(part, state) for part in node.parts]
-            after = state if node.may_skip else ends.pop()
+            if node.may_skip and not any(ORDERS.fullmatch(call.name) for call in self._reached(node)):
+                ends.append(state)
+            after = _State(state.puts, reachable=False)
             for end in ends:
                 after = after.join(end)
             return after
@@ -262,10 +273,21 @@ class _Walk:
                 turn = self._node(part, turn)
             puts = puts | turn.puts if turn.reachable else puts
         self._loops.pop()
-        return _State(turn.puts if turn.reachable and not state.puts else puts)
+        return _State(turn.puts if turn.reachable else puts)  # taken to run at least once
+
+    def _reached(self, node: Node) -> list[Call]:
+        """The calls of a node and of the functions that it calls."""
+        calls, done = _all_calls(node), set[str]()
+        for call in calls:  # grows while we read it
+            if call.name in self._functions and call.name not in done:
+                done.add(call.name)
+                calls += _all_calls(self._functions[call.name].body)
+        return calls
 
     def _event(self, call: Call, state: _State) -> _State:
         if call.name in self._functions:
+            if call.name not in self._matters:
+                return state
             return self._call(self._functions[call.name], state)
         loop = self._loops[-1] if self._loops else None
         if PUT.fullmatch(call.name):
