@@ -6,6 +6,7 @@ The script runs in a process of its own, which is ended at the time limit togeth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import inspect
 import json
@@ -91,10 +92,8 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # all have ended by themselves
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # all have ended by themselves
     child.wait()
 
 
@@ -112,7 +111,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         )
     except EpError as error:
         return {"error": str(error)}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever the script does
         return {"error": f"{script.name}: main raised {_describe(error, script)}"}
     return {"report": report.to_dict(), "text": str(report)}
 
@@ -140,8 +139,8 @@ def _load_main(script: Path) -> Callable[..., Any]:
         inspect.signature(main).bind(None)
     except TypeError:
         raise CheckFailed(
-            f"main{inspect.signature(main)} in {script.name} cannot be called with one argument; it must be main(rank), "
-            f"with defaults for everything else"
+            f"main{inspect.signature(main)} in {script.name} cannot be called with one argument; it must be "
+            f"main(rank), with defaults for everything else"
         ) from None
     except ValueError:
         pass  # a callable without a signature: try
