@@ -12,6 +12,7 @@ import pytest
 
 from ep_lib import Fabric, Kernel, Rank, ibgda, spawn
 from ep_lib.errors import ArgumentError, EpError, KernelFault, RankMismatchError
+from ep_lib.memory import device_state
 
 Spmd = Callable[..., list[Any]]
 Array = np.ndarray[Any, Any]
@@ -376,3 +377,11 @@ def test_the_debugging_kernels(fabric: str | None, way: str, capfd: pytest.Captu
         assert f"rank {rank}: num_rc_per_pe=16 num_devices_initialized=2" in said
         assert f"rank {rank} -> rank {1 - rank}: {way}" in said and f"rank {rank} -> rank {rank}: P2P" in said
         assert f"4096 bytes to rank {rank}: " in said
+
+
+def test_a_gpu_that_is_out_of_reach_is_named() -> None:
+    """No machine of ours has such GPUs: this is what the record of <ep/net.cuh> becomes."""
+    record = device_state.FaultRecord(device_state.FAULT_TRANSPORT, 0, 3, "write", -1, 0, 0)
+    error = device_state.to_error(record)
+    assert isinstance(error, KernelFault)
+    assert "rank 0: a network operation to rank 3 was refused" in str(error) and "NVSHMEM is to come" in str(error)
