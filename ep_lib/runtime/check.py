@@ -103,6 +103,8 @@ def check(
         except (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError) as error:
             ended_well, ran_out = False, isinstance(error, KernelTimeout)
             search.add([_from_error(error, seed)])
+        else:
+            machine.drain_network()  # what was still under way may have come too late
         finally:
             report = machine.end_checks()
         search.add(parse(report, seed, machine.copied_from))

@@ -159,9 +159,11 @@ int epemu_run(Machine* m, const int64_t* awaited) {
 // Lets everything that is in flight arrive, as far as it can.
 void epemu_drain_network(Machine* m) {
     machine = m;
+    checker = m->checker.get();
     while (!m->network->in_flight.empty() && network_step(*m)) {
     }
     machine = nullptr;
+    checker = nullptr;
 }
 // Nothing travels from one rank to another any more: a broken link, for what a learner's kernel does about it.
 void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m->num_ranks + to].broken = true; }

@@ -147,6 +147,7 @@ class Checker {
         int source, target, queue_pair;
         size_t bytes;
         Poster poster;
+        uint32_t poster_id, poster_time;
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
     struct Side {

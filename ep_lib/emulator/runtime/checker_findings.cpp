@@ -125,7 +125,18 @@ const char* Checker::remedy_of_nic(const ThreadCheck& t, uint8_t flags, const Sl
     }
     if (first && second) return "quiet or fence between the operations";
     if (second && !(flags & kWrites)) return "release/acquire or a barrier before the post";
-    return first ? "quiet, fence or put_signal between data and signal" : kCredit;
+    if (first) return "quiet, fence or put_signal between data and signal";
+    if (slot.flags & kWrites) return kCredit;
+    if (second->kind == NetKind::kGet) {
+        *kind = "read before arrival";
+        return "quiet before what a get brings is read";
+    }
+    // Read before it was written: too early if the reader had heard of what came after the post, else too late.
+    const ThreadCheck* reader = running(slot.id, past_of(slot.id, slot.time).block);
+    const Clock& known = reader ? reader->known : ranks_[ids_of(slot.id).rank].stream;
+    if (known.get(second->poster_id) < second->poster_time) return kCredit;
+    *kind = "signal overtakes data";
+    return "quiet, fence or put_signal between data and signal";
 }
 
 void Checker::race(const ThreadCheck& t, uint8_t flags, uint32_t pc, const Slot& slot, uintptr_t address) {
