@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from test_write_signal import RIGHT, broken, kernel, pipeline, ring, several
 
 import ep_lib
 from ep_lib import Rank
+from ep_lib.moe import exchange
 
 KERNELS = list(variants.functions())
 MANY_SEEDS = 200
@@ -160,3 +162,46 @@ def test_bad_arguments() -> None:
         ep_lib.check(variants.run, 2, "carrier pigeon")
     with pytest.raises(ep_lib.errors.ArgumentError, match="main"):
         ep_lib.check(None, 2)  # type: ignore[arg-type]
+
+
+# ---- one line of the library's own headers ---------------------------------------------------------------------------
+HEADERS = Path(ep_lib.__file__).parent / "device" / "ep"
+LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
+    ("write_signal", "    __syncwarp();  // lane 0's release covers the other lanes' stores", "    //", "pipelined_send"),
+    ("write_signal", "if (round >= slots && !wait", "if (false && !wait", "pipelined_send"),
+    ("write_signal", "round - slots + 1", "round - slots", "pipelined_send"),
+    ("write_signal", "__syncwarp();  // all lanes have read", "//", "pipelined_receive"),
+    ("write_signal", "pipe.arrived, round + 1", "pipe.arrived, round", "pipelined_receive"),
+    ("wait", "    ok = __shfl_sync(kFullWarp, ok, 0);\n    __syncwarp();", "    ok = __shfl_sync(kFullWarp, ok, 0);", "pipelined_receive"),
+    ("layout", "            __syncthreads();\n            int position", "            int position", "layout"),
+    ("layout", "__syncthreads();  // warp_totals are written again", "", "layout"),
+    ("layout", "    __syncwarp();\n    return found;", "    return found;", "dispatch"),
+    ("notify", "    __syncthreads();\n    signal_all(args.signals, kSignalCounts);", "    signal_all(args.signals, kSignalCounts);", "notify"),
+    ("notify", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "notify"),
+    ("notify", "    __syncthreads();\n    if (thread_in_block() == 0) {\n        fence_sys();", "    if (thread_in_block() == 0) {\n        fence_sys();", "dispatch"),
+    ("notify", "atom_add_acq_rel_gpu_u32", "atom_add_relaxed_gpu_u32", "stage"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(LIBRARY_MISTAKES)))
+def test_a_mistake_in_the_library_is_flagged(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, old, new, launch = LIBRARY_MISTAKES[number]
+    text = (HEADERS / f"{header}.cuh").read_text()
+    assert text.count(old) == 1, f"the line is there {text.count(old)} times"
+    (tmp_path / "ep").mkdir()
+    (tmp_path / "ep" / f"{header}.cuh").write_text(text.replace(old, new))
+
+    def patched(original: ep_lib.Kernel) -> ep_lib.Kernel:
+        assert original.path is not None
+        return ep_lib.Kernel.from_file(original.path, original.name, include=[tmp_path])
+
+    if launch.startswith("pipelined"):
+        pair = [patched(kernel(n)) if n == launch else kernel(n) for n in ("pipelined_send", "pipelined_receive")]
+        report = ep_lib.check(pipeline, 2, seeds=MANY_SEEDS, args=(*pair, 160, 2, 6), stop_at_first=True)
+    else:
+        original = exchange.kernel
+        wrong = functools.cache(lambda *name: patched(original(*name)))
+        monkeypatch.setattr(exchange, "kernel", lambda *name: (wrong if name[0] == launch else original)(*name))
+        case = make_case(4, world_size=2, dtype="bfloat16", max_tokens=100)
+        report = ep_lib.check(dispatch_combine, 2, seeds=MANY_SEEDS, args=(case,), stop_at_first=True)
+    assert {f.kind for f in report.findings} & {"race", "uninitialised"}, str(report)
