@@ -13,4 +13,16 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 from ep_lib.version import __version__
 
-__all__ = ["Buffer", "CheckReport", "Fabric", "Kernel", "Rank", "__version__", "check", "errors", "ibgda", "init", "spawn"]
+__all__ = [
+    "Buffer",
+    "CheckReport",
+    "Fabric",
+    "Kernel",
+    "Rank",
+    "__version__",
+    "check",
+    "errors",
+    "ibgda",
+    "init",
+    "spawn",
+]

@@ -34,8 +34,10 @@ __device__ void pair(uint64_t* data, uint64_t* source, uint64_t* signal, uint64_
         for (int i = 0; i < n; i++) out[i] = data[i];
     }
 }
-#define PAIR(name, order)                                                                                         \
-    extern "C" __global__ void name(uint64_t* d, uint64_t* s, uint64_t* f, uint64_t* o, int n) { pair<order>(d, s, f, o, n); }
+#define PAIR(name, order)                                                                        \
+    extern "C" __global__ void name(uint64_t* d, uint64_t* s, uint64_t* f, uint64_t* o, int n) { \
+        pair<order>(d, s, f, o, n);                                                              \
+    }
 PAIR(without_order, 0)
 PAIR(with_quiet, 1)
 PAIR(with_fence, 2)
@@ -58,7 +60,8 @@ extern "C" __global__ void count_here(unsigned long long* counter, int times) {
 }
 
 extern "C" __global__ void load_directly(int* mine, int peer, int* out) {
-    out[0] = *reinterpret_cast<int*>(epemu_heap_base(peer) + (reinterpret_cast<char*>(mine) - epemu_heap_base(epemu_rank())));
+    const size_t offset = reinterpret_cast<char*>(mine) - epemu_heap_base(epemu_rank());
+    out[0] = *reinterpret_cast<int*>(epemu_heap_base(peer) + offset);
 }
 extern "C" __global__ void reachable(int* out) {
     for (int r = 0; r < epemu_num_ranks(); r++) out[r] = epemu_reachable(r);

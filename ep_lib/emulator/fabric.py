@@ -20,8 +20,8 @@ class Fabric:
     reliable connections, as InfiniBand: a queue pair keeps its order, atomics are the hardware's) or "srd" (EFA's
     scalable reliable datagrams: everything arrives, in any order, and atomics are staged).
 
-    ``ranks_per_node`` consecutive ranks form a node, inside which ``p2p`` says whether loads and stores reach the others
-    (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth`` operations
+    ``ranks_per_node`` consecutive ranks form a node, inside which ``p2p`` says whether loads and stores reach the
+    others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth`` operations
     may be under way on one. ``broken_links`` are (from, to) pairs of ranks over which nothing arrives any more.
     """
 
@@ -43,8 +43,8 @@ class Fabric:
         """Raises ArgumentError if this fabric cannot connect so many ranks."""
         if self.kind != "p2p" and ranks % self.ranks_per_node:
             raise ArgumentError(
-                f"{ranks} ranks do not fill nodes of {self.ranks_per_node}: rank {ranks - 1} would be in a node that is "
-                f"not complete; choose ranks_per_node among the divisors of {ranks}"
+                f"{ranks} ranks do not fill nodes of {self.ranks_per_node}: rank {ranks - 1} would be in a node that "
+                f"is not complete; choose ranks_per_node among the divisors of {ranks}"
             )
         for link in self.broken_links:
             if len(link) != 2 or not all(0 <= rank < ranks for rank in link):
