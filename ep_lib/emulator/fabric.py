@@ -21,8 +21,9 @@ class Fabric:
     scalable reliable datagrams: everything arrives, in any order, and atomics are staged).
 
     ``ranks_per_node`` consecutive ranks form a node, inside which ``p2p`` says whether loads and stores reach the
-    others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth`` operations
-    may be under way on one. ``broken_links`` are (from, to) pairs of ranks over which nothing arrives any more.
+    others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth``
+    operations may be under way on one. ``broken_links`` are (from, to) pairs of ranks over which nothing arrives any
+    more.
     """
 
     kind: str = "p2p"
