@@ -64,6 +64,18 @@ def test_nothing_is_said_of_dispatch_and_combine(case_seed: int) -> None:
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
+def test_nothing_is_said_over_50_schedules() -> None:
+    for name in KERNELS:
+        for fabric in ["rc", "srd"] if name.startswith("net_") else ["p2p"]:
+            args = (KERNELS.index(name), variants.BLOCKS.get(name, 1))
+            report = ep_lib.check(variants.run, 4, fabric, seeds=50, args=args)
+            assert report.ok, f"{name}: {report}"
+    case = make_case(7, max_tokens=6)
+    report = ep_lib.check(dispatch_combine, case.world_size, seeds=50, args=(case,))
+    assert report.ok, str(report)
+
+
 # ---- a word for every mistake --------------------------------------------------------------------------------------
 def test_there_are_many_variants() -> None:
     assert len(variants.VARIANTS) >= 40
@@ -167,20 +179,40 @@ def test_bad_arguments() -> None:
 # ---- one line of the library's own headers ---------------------------------------------------------------------------
 HEADERS = Path(ep_lib.__file__).parent / "device" / "ep"
 LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
-    ("write_signal", "    __syncwarp();  // lane 0's release covers the other lanes' stores", "    //", "pipelined_send"),
+    (
+        "write_signal",
+        "    __syncwarp();  // lane 0's release covers the other lanes' stores",
+        "    //",
+        "pipelined_send",
+    ),
     ("write_signal", "if (round >= slots && !wait", "if (false && !wait", "pipelined_send"),
     ("write_signal", "round - slots + 1", "round - slots", "pipelined_send"),
     ("write_signal", "__syncwarp();  // all lanes have read", "//", "pipelined_receive"),
     ("write_signal", "pipe.arrived, round + 1", "pipe.arrived, round", "pipelined_receive"),
-    ("wait", "    ok = __shfl_sync(kFullWarp, ok, 0);\n    __syncwarp();", "    ok = __shfl_sync(kFullWarp, ok, 0);", "pipelined_receive"),
+    (
+        "wait",
+        "    ok = __shfl_sync(kFullWarp, ok, 0);\n    __syncwarp();",
+        "    ok = __shfl_sync(kFullWarp, ok, 0);",
+        "pipelined_receive",
+    ),
     ("layout", "            __syncthreads();\n            int position", "            int position", "layout"),
     ("layout", "__syncthreads();  // warp_totals are written again", "", "layout"),
     ("layout", "    __syncwarp();\n    return found;", "    return found;", "dispatch"),
-    ("notify", "    __syncthreads();\n    signal_all(args.signals, kSignalCounts);", "    signal_all(args.signals, kSignalCounts);", "notify"),
+    (
+        "notify",
+        "    __syncthreads();\n    signal_all(args.signals, kSignalCounts);",
+        "    signal_all(args.signals, kSignalCounts);",
+        "notify",
+    ),
     ("notify", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "notify"),
-    ("notify", "    __syncthreads();\n    if (thread_in_block() == 0) {\n        fence_sys();", "    if (thread_in_block() == 0) {\n        fence_sys();", "dispatch"),
+    (
+        "notify",
+        "    __syncthreads();\n    if (thread_in_block() == 0) {\n        fence_sys();",
+        "    if (thread_in_block() == 0) {\n        fence_sys();",
+        "dispatch",
+    ),
     ("notify", "atom_add_acq_rel_gpu_u32", "atom_add_relaxed_gpu_u32", "stage"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(LIBRARY_MISTAKES)))
