@@ -35,6 +35,7 @@ from ep_lib.workshop.scenario import FRAME, frame_sizes
 _NONCE = "EP_LIB_GRADE_RUN"  # environment variable by which strays are found
 _POLL_S = 0.02
 _WATCH_S = 0.05  # how often memory and processes are counted; a count costs some milliseconds
+_CLEAN_PASSES = 3
 _END_S = 5.0  # a killed process that hangs in the kernel must not hang the class
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -109,7 +110,10 @@ class Sandbox:
         child.kill()
         child.wait()
         deadline = time.monotonic() + _END_S
-        while (strays := _tagged(self._tag)) and time.monotonic() < deadline:
+        clean_passes = 0  # a process in the middle of an exec has no environment to be known by, for a moment
+        while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
+            strays = _tagged(self._tag)
+            clean_passes = 0 if strays else clean_passes + 1
             for pid in strays:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
