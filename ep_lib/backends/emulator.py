@@ -12,6 +12,7 @@ import numpy as np
 from ep_lib.backends.geometry import check_shared_bytes, launch_dimensions
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import signature
+from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class EmulatorBackend:
         """Waits until this rank's launches have finished; meanwhile the other ranks run."""
         self._world.wait_for_ticket(self.rank, self._last_ticket)
         self._in_use.clear()
+        record = self._heap[: device_state.FAULT_BYTES]
+        fault = device_state.decode_fault(record.tobytes())
+        if fault is not None:
+            record[:] = 0
+            raise device_state.to_error(fault)
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         """Every rank's ``obj`` in rank order; ``what`` names the operation in errors."""

@@ -81,8 +81,6 @@ _SIGNATURES = {
     "epemu_in_flight": ([c_void_p], c_uint64),
     "epemu_report": ([c_void_p], c_char_p),
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
-    "epemu_switches": ([c_void_p], c_uint64),
-    "epemu_now_ns": ([c_void_p], c_uint64),
     "epemu_check_begin": ([c_void_p], c_int),
     "epemu_check_end": ([c_void_p], None),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),

@@ -12,7 +12,6 @@ import numpy as np
 
 from ep_lib.backends.base import Backend, Dim
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatchError
-from ep_lib.memory import device_state
 from ep_lib.memory.arrays import describe
 from ep_lib.memory.symmetric import RESERVED, SymmetricHeap
 
@@ -70,7 +69,6 @@ class Rank:
         """
         self._require_open()
         self._backend.synchronize()
-        self._raise_fault_record()
 
     def barrier(self) -> None:
         """Collective: returns when every rank is here and has finished its kernels."""
@@ -81,13 +79,6 @@ class Rank:
         """Collective: the ``obj`` of every rank (small, picklable), in rank order."""
         self._require_open()
         return self._backend.all_gather(obj)
-
-    def _raise_fault_record(self) -> None:
-        record = self._backend.heap_array(0, (device_state.FAULT_BYTES,), np.uint8)
-        fault = device_state.decode_fault(_to_numpy(record).tobytes())
-        if fault is not None:
-            record[:] = 0
-            raise device_state.to_error(fault)
 
     # ---- symmetric memory ------------------------------------------------------------------------------------
     def symmetric(self, shape: int | tuple[int, ...], dtype: Any, fill: float | None = 0) -> Any:

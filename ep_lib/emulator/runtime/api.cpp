@@ -204,7 +204,4 @@ const char* epemu_findings(Machine* m) {
     return m->findings.c_str();
 }
 
-uint64_t epemu_switches(Machine* m) { return m->switches; }
-uint64_t epemu_now_ns(Machine* m) { return m->now_ns; }
-
 }  // extern "C"

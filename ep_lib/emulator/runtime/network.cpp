@@ -64,7 +64,7 @@ void read_source(NetOp& op, NetOp::Piece& piece) {
     if (checker) checker->net_read(op);
 }
 
-void deliver_piece(Machine& m, NetOp& op, size_t index) {
+void deliver_piece(NetOp& op, size_t index) {
     NetOp::Piece& piece = op.pieces[index];
     if (piece.data.empty()) read_source(op, piece);
     memcpy(reinterpret_cast<void*>(op.to + piece.offset), piece.data.data(), piece.bytes);
@@ -72,7 +72,6 @@ void deliver_piece(Machine& m, NetOp& op, size_t index) {
     wake_range(op.to + piece.offset, piece.bytes);
     std::swap(piece, op.pieces.back());
     op.pieces.pop_back();
-    (void)m;
 }
 
 // The signal of a put, or an atomic on its own. True when it is done.
@@ -157,7 +156,7 @@ bool advance(Machine& m, size_t index) {
             return true;
         }
         if (!may) return false;
-        deliver_piece(m, op, piece);
+        deliver_piece(op, piece);
     } else {
         if (!may) return false;
         if (op.signal && !apply_signal(m, op)) {
