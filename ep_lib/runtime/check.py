@@ -17,7 +17,8 @@ from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, parse
 from ep_lib.errors import ArgumentError, DeadlockError, KernelFault, KernelTimeout, PeerTimeout
-from ep_lib.runtime import spawn as spawning
+from ep_lib.runtime import arguments
+from ep_lib.runtime.emulated import make_machine, run_program
 
 _UNPROVEN = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
@@ -81,25 +82,24 @@ def check(
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings. Other exceptions, such as an
     error of the compiler, are raised.
     """
-    if not callable(main):
-        raise ArgumentError(f"main is {main!r}; it must be a function that takes a Rank")
-    ranks = spawning._whole("ranks", ranks, 1, spawning.MAX_RANKS)
+    ranks = arguments.program(main, ranks)
     chosen = range(seeds) if isinstance(seeds, int) else seeds
-    chosen = [spawning._whole("a seed", seed, 0, 2**63 - 1) for seed in chosen]
+    chosen = [arguments.a_seed(seed, "a seed") for seed in chosen]
     if not chosen:
         raise ArgumentError(f"seeds is {seeds!r}; at least one schedule must be tried")
     config = Config.from_environment()
-    heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
-    timeout = config.timeout_s if timeout is None else timeout
+    heap_bytes, timeout = arguments.limits(
+        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
+    )
     network = make_fabric(fabric, ranks)
     search = _Search()
     begin = time.perf_counter()
     for seed in chosen:
-        machine = spawning._emulated_machine(ranks, seed, heap_bytes, network)
+        machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=network)
         machine.begin_checks()
         ended_well, result, ran_out = True, None, False
         try:
-            result = spawning._spawn_threads(main, machine, tuple(args), timeout)
+            result = run_program(main, machine, args, timeout)
         except (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError) as error:
             ended_well, ran_out = False, isinstance(error, KernelTimeout)
             search.add([_from_error(error, seed)])

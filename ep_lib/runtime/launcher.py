@@ -92,10 +92,10 @@ def init(
     heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
     timeout = config.timeout_s if timeout is None else timeout
     if chosen == "emulator":
-        from ep_lib.runtime.spawn import emulated_solo_rank
+        from ep_lib.runtime.emulated import solo_rank
 
         seed = config.seed if seed is None else seed
-        return emulated_solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
+        return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
     from ep_lib.backends.cuda import CudaBackend
 
     return Rank(CudaBackend(make_bootstrap(world), heap_bytes=heap_bytes, kernel_timeout=timeout))

@@ -1,0 +1,68 @@
+"""Emulated ranks: a machine for them, and a program that runs on it. ``spawn``, ``check`` and ``simulate`` use both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ep_lib.config import Config
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.runtime.rank import Rank
+
+if TYPE_CHECKING:
+    from ep_lib.emulator.machine import Machine
+
+_HEAP_BYTES = 1 << 30  # address space; memory is taken as it is touched
+_TIMEOUT_S = 60.0
+_STACK_BYTES = 16 << 10
+# A rank's blocks become resident up to this many threads, the rest follow as they end: 132 blocks of 1,024 or so.
+_RESIDENT_THREADS = 132 * 1024
+
+
+def make_machine(ranks: int, *, seed: int, fabric: Fabric, heap_bytes: int | None = None) -> Machine:
+    """A machine of ``ranks`` ranks. ``heap_bytes``: of each rank's symmetric heap. Raises BackendUnavailable."""
+    from ep_lib.emulator.machine import Machine
+
+    stack_bytes = Config.from_environment().stack_bytes
+    return Machine(
+        ranks,
+        seed=seed,
+        heap_bytes=_HEAP_BYTES if heap_bytes is None else heap_bytes,
+        stack_bytes=_STACK_BYTES if stack_bytes is None else -(-stack_bytes // 4096) * 4096,
+        max_resident_threads=_RESIDENT_THREADS,
+        fabric=fabric,
+    )
+
+
+def run_program(
+    main: Callable[..., Any], machine: Machine, args: Sequence[Any] = (), timeout: float | None = None
+) -> list[Any]:
+    """Calls ``main(rank, *args)`` on every rank of the machine, a thread each, and returns the results in rank order.
+
+    ``timeout``: seconds that kernels may run while every rank waits for them. Raises what the first rank raised. The
+    machine takes no further program.
+    """
+    from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.emulator.world import World
+
+    world = World(machine, timeout=_TIMEOUT_S if timeout is None else timeout)
+
+    def body(number: int) -> Any:
+        rank = Rank(EmulatorBackend(world, number))
+        result = main(rank, *args)
+        if not rank.is_closed:
+            rank.synchronize()
+            rank.close()
+        return result
+
+    results: list[Any] = world.run_all(body)
+    return results
+
+
+def solo_rank(*, seed: int, heap_bytes: int | None = None, timeout: float | None = None) -> Rank:
+    """A world of one emulated rank in the calling thread (what ``ep_lib.init()`` gives without GPUs)."""
+    from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.emulator.world import SoloWorld
+
+    machine = make_machine(1, seed=seed, heap_bytes=heap_bytes, fabric=Fabric())
+    return Rank(EmulatorBackend(SoloWorld(machine, timeout=_TIMEOUT_S if timeout is None else timeout), 0))
