@@ -192,6 +192,16 @@ extern "C" __global__ void fenced(uint64_t* inbox, uint64_t* outbox, size_t byte
     ep::net_add_u64_nbi(flag, 1, peer, 1);
     ep::net_quiet();
 }
+extern "C" __global__ void two_puts(uint64_t* inbox, uint64_t* outbox, int words, int peer, int quiet_pe,
+                                    int quiet_qp) {
+    const auto address = [](const uint64_t* p) { return reinterpret_cast<uint64_t>(p); };
+    const int lane = ep::lane_id();
+    nvshmemi_ibgda_put_nbi_warp(address(inbox), address(outbox), 8 * words, peer, 0, lane, 0);
+    nvshmemi_ibgda_put_nbi_warp(address(inbox + words), address(outbox + words), 8 * words, peer, 1, lane, 0);
+    if (lane == 0) nvshmemi_ibgda_quiet(quiet_pe, quiet_qp);
+    __syncwarp();
+    for (int i = lane; i < 2 * words; i += ep::kWarpSize) outbox[i] = 0;
+}
 extern "C" __global__ void await(uint64_t* flag, uint64_t* inbox, uint64_t* out, int words, int peer) {
     if (!ep::wait_until_ge(flag, 1, {ep::kPhaseSignal, peer, -1})) return;
     for (int i = 0; i < words; ++i) out[i] = inbox[i];
@@ -273,6 +283,31 @@ def test_gets_arrive_and_fences_order_all_queue_pairs(fabric: Fabric | None) -> 
     for seed in range(25):
         done = spawn(get_and_fence, ranks=2, backend="emulator", seed=seed, fabric=fabric)
         assert done == [(True, True)] * 2, f"seed {seed}"
+
+
+def reused_after_one_quiet(rank: Rank, quiet_pe: int, quiet_qp: int) -> tuple[bool, bool]:
+    """Rank 0 puts one half to rank 1 on queue pair 0 and the other on 1, waits for one of them, and reuses both."""
+    inbox, outbox = rank.symmetric(80, np.uint64), rank.symmetric(80, np.uint64)
+    outbox[:] = rank.xp.asarray(data_of(rank.rank, 640).view(np.uint64))
+    ibgda.init_efa_device_state(rank)
+    rank.barrier()
+    if rank.rank == 0:
+        piece("two_puts").launch(rank, 1, 32, inbox, outbox, 40, 1, quiet_pe, quiet_qp)
+    rank.barrier()
+    right = rank.to_host(inbox) == data_of(0, 640).view(np.uint64)
+    return bool(right[:40].all()), bool(right[40:].all())
+
+
+@pytest.mark.parametrize(
+    ("fabric", "pe", "queue_pair", "waited_for"),
+    [("rc", 1, 0, {0}), ("rc", 1, 1, {1}), ("rc", 2, 0, set()), ("srd", 2, 3, {0, 1}), (None, 1, 1, {0, 1})],
+)
+def test_quiet_waits_for_one_queue_pair_on_rc_and_for_everything_on_srd(
+    fabric: str | None, pe: int, queue_pair: int, waited_for: set[int]
+) -> None:
+    args = (pe, queue_pair)
+    runs = [spawn(reused_after_one_quiet, 3, "emulator", seed=s, fabric=fabric, args=args)[1] for s in range(40)]
+    assert {half for half in range(2) if all(run[half] for run in runs)} == waited_for
 
 
 # ---- without the host side -------------------------------------------------------------------------------------------

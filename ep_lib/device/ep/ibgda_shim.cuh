@@ -11,6 +11,9 @@
 // an atomic add on the same qp_id is a message with its signal. On EFA (SRD) nothing keeps that order: between the two
 // must stand a nvshmemi_ibgda_quiet. tutorial_kernels/03_ibgda_shim.cu climbs there step by step.
 //
+// And not the same quiet: IBGDA waits for one queue pair to one PE, the EFA functions wait for everything. So code
+// that names the wrong queue pair works on EFA, and reuses its source too early on InfiniBand.
+//
 // Transports: the emulator's NICs (spawn(fabric="rc" | "srd")) and P2P; on GPUs P2P only for now, see <ep/net.cuh>.
 #pragma once
 #include <ep/net.cuh>
@@ -101,10 +104,14 @@ EP_DEVICE void nvshmemi_ibgda_amo_nonfetch_add(void* rptr, const int& value, int
     }
 }
 
-// Waits until everything this rank has posted is done: the guide's EFA functions have no queue pairs, so dst_pe and
-// qp_id narrow nothing. IBGDA waits for that queue pair alone: code that is to run on both names the right one.
+// Waits until what this rank has posted to dst_pe on qp_id is done: on RC for no more than that, as IBGDA does; elsewhere
+// for everything, as the guide's EFA functions do, which have no queue pairs. Code that is to run on both names the
+// PE and the queue pair that it means.
 EP_DEVICE void nvshmemi_ibgda_quiet(int dst_pe, int qp_id) {
-    (void)dst_pe, (void)qp_id;
     if (!ep::ibgda::is_initialised()) return;
-    ep::net_quiet();
+    if (ep::queue_pairs_keep_order()) {
+        ep::net_quiet(dst_pe, ep::ibgda::queue_pair(qp_id));
+    } else {
+        ep::net_quiet();
+    }
 }

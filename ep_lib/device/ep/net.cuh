@@ -44,6 +44,9 @@ EP_DEVICE bool reachable(int peer) { return detail::reachable(peer); }
 // How many queue pairs there are to each peer.
 EP_DEVICE int num_queue_pairs() { return detail::num_queue_pairs(); }
 
+// Does a queue pair deliver in the order in which it was given operations, as RC does? Portable code does not ask.
+EP_DEVICE bool queue_pairs_keep_order() { return detail::keeps_order(); }
+
 namespace detail {
 
 // Where there is no network: may stores stand in for it? A fault otherwise.
@@ -114,6 +117,8 @@ EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) {
 }
 
 // Waits until what this rank has posted there is done: sources may be reused, targets are written, gets have arrived.
+// Nothing is said of other peers and queue pairs. Some transports wait for more than they are asked for; code that
+// relies on it is wrong elsewhere.
 EP_DEVICE void net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
     if constexpr (detail::kHasNetwork) detail::net_quiet(peer, qp);
     fence_sys();  // a NIC knows nothing about plain stores to P2P peers

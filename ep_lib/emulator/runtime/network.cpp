@@ -274,6 +274,7 @@ bool epemu_reachable(int rank) {
     return rank >= 0 && rank < machine->num_ranks && reachable(*machine, epemu_rank(), rank);
 }
 int epemu_num_queue_pairs() { return machine->network->settings.queue_pairs; }
+bool epemu_keeps_order() { return machine->network->settings.kind == Fabric::kRc; }
 
 void epemu_net_put(int rank, int queue_pair, void* remote, const void* local, size_t bytes) {
     post_put(rank, queue_pair, remote, local, bytes, nullptr, 0, EPEMU_SIGNAL_SET, EPEMU_PC);

@@ -10,6 +10,7 @@ constexpr bool kHasNetwork = true;
 
 EP_DEVICE bool reachable(int peer) { return epemu_reachable(peer); }
 EP_DEVICE int num_queue_pairs() { return epemu_num_queue_pairs(); }
+EP_DEVICE bool keeps_order() { return epemu_keeps_order(); }
 
 EP_DEVICE void net_put(int peer, int queue_pair, void* dst_mine, const void* src, size_t bytes) {
     epemu_net_put(peer, queue_pair, dst_mine, src, bytes);

@@ -11,6 +11,7 @@ constexpr bool kHasNetwork = false;
 // The host leaves the address 0 where it could not map a peer's heap.
 EP_DEVICE bool reachable(int peer) { return peer >= 0 && peer < num_ranks() && heap_base(peer) != nullptr; }
 EP_DEVICE int num_queue_pairs() { return 1; }
+EP_DEVICE bool keeps_order() { return true; }
 
 EP_DEVICE void net_put(int, int, void*, const void*, size_t) {}
 EP_DEVICE void net_get(int, int, void*, const void*, size_t) {}

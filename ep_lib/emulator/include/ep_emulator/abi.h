@@ -84,6 +84,7 @@ uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t com
 // while the queue pair is full. A NIC reads its source late and moves data in pieces.
 bool epemu_reachable(int rank);  // by loads and stores: the rank itself, and P2P peers of its node
 int epemu_num_queue_pairs();
+bool epemu_keeps_order();  // rc: a queue pair delivers in the order in which it was given operations
 enum epemu_signal_op { EPEMU_SIGNAL_SET, EPEMU_SIGNAL_ADD };
 void epemu_net_put(int rank, int queue_pair, void* remote, const void* local, size_t bytes);
 void epemu_net_get(int rank, int queue_pair, void* local, const void* remote, size_t bytes);
