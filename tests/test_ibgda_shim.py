@@ -393,14 +393,14 @@ def test_ranks_that_disagree(spmd: Spmd) -> None:
 # ---- the debugging kernels -------------------------------------------------------------------------------------------
 def debugged(rank: Rank) -> int:
     remote, local = rank.symmetric(4096, np.uint8), rank.symmetric(4096, np.uint8, fill=rank.rank + 1)
-    cycles = rank.to_device(np.zeros(1, np.int64))
+    totals = rank.to_device(np.zeros(2, np.int64))
     ibgda.init_efa_device_state(rank, num_channels=16, num_devices=2)
     kernel("print_ibgda_state").launch(rank, 1, 32)
     kernel("print_p2p").launch(rank, 1, 32, remote)
-    kernel("benchmark_put").launch(rank, 1, 32, remote, local, 4096, 1 - rank.rank, 1000, cycles)
+    kernel("benchmark_put").launch(rank, 1, 32, remote, local, 4096, 1 - rank.rank, 1000, totals)
     rank.barrier()
     assert set(rank.to_host(remote).tolist()) == {2 - rank.rank}
-    return int(rank.to_host(cycles)[0])
+    return int(rank.to_host(totals)[0])
 
 
 @pytest.mark.parametrize(("fabric", "way"), [(None, "P2P"), ("srd", "RDMA")])

@@ -1,0 +1,109 @@
+"""``ep-lib bench put``: the put benchmark of the EFA device guide, on the emulator or on GPUs.
+
+One put to warm up, then 1,000 puts and one quiet between two looks at the clock; and the same with a quiet after every
+put, which the guide advises against. The kernels are those of tutorial_kernels/03_ibgda_shim_debug.cu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib import ibgda
+from ep_lib.commands.bench import sizes, stdout_kept_for_json
+from ep_lib.commands.lab import workshop_root
+from ep_lib.config import BACKENDS, Config
+from ep_lib.emulator.fabric import KINDS, Fabric
+from ep_lib.errors import ArgumentError
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.spawn import spawn
+
+WAYS = {"one_quiet": "benchmark_put", "quiet_each": "benchmark_put_quiet_each"}
+VIRTUAL = "Virtual cycles: they count steps of the emulator, not time. Real ones come from GPUs (--backend cuda)."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=BACKENDS, help="default: EP_LIB_BACKEND, else the emulator")
+    parser.add_argument("--ranks", type=int, default=2, help="each puts to the next one (default: %(default)s)")
+    parser.add_argument("--bytes", type=sizes, default=[4096], help="of a put: 4096, or several: 8,4K,1M (default: 4K)")
+    parser.add_argument("--puts", type=int, default=1000, help="how many (default: %(default)s)")
+    parser.add_argument("--fabric", choices=KINDS, default="p2p", help="of the emulator (default: %(default)s)")
+    parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="of the emulator's schedule")
+    parser.add_argument("--state", action="store_true", help="first run the kernels that print the state and the peers")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.puts < 1:
+        raise ArgumentError(f"--puts is {args.puts}; it must be at least 1")
+    backend = args.backend or Config.from_environment().backend
+    options: dict[str, Any] = {"backend": backend, "heap_bytes": max(64 << 20, 4 * max(args.bytes))}
+    if backend == "emulator":
+        options |= {"fabric": Fabric(args.fabric, ranks_per_node=args.ranks_per_node), "seed": args.seed}
+    elif args.fabric != "p2p":
+        raise ArgumentError(f"--fabric {args.fabric} is the emulator's; GPUs are connected as they are")
+    with stdout_kept_for_json(wanted=args.json):
+        measured = spawn(_measure, args.ranks, args=(_source(), args.bytes, args.puts, args.state), **options)
+    report = {
+        "benchmark": "put",
+        "backend": backend,
+        "fabric": args.fabric if backend == "emulator" else None,
+        "ranks": args.ranks,
+        "puts": args.puts,
+        "clock": "virtual" if backend == "emulator" else "real",
+        "results": [row for rows in measured for row in rows],
+    }
+    print(json.dumps(report) if args.json else _table(report))
+    return 0
+
+
+def _source() -> Path:
+    return workshop_root() / "tutorial_kernels" / "03_ibgda_shim_debug.cu"
+
+
+def _measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) -> list[dict[str, Any]]:
+    """One row a size: cycles and nanoseconds of one put from this rank to the next."""
+    peer = (rank.rank + 1) % rank.world_size
+    remote, local = (rank.symmetric(max(sizes), np.uint8) for _ in range(2))
+    local[:] = rank.rank + 1
+    totals = rank.to_device(np.zeros(2, np.int64))
+    ibgda.init_efa_device_state(rank)
+    if state:
+        Kernel.from_file(source, "print_ibgda_state").launch(rank, 1, 32)
+        Kernel.from_file(source, "print_p2p").launch(rank, 1, 32, remote)
+        rank.barrier()
+    rows = []
+    for size in sizes:
+        row: dict[str, Any] = {"rank": rank.rank, "peer": peer, "bytes": size}
+        for way, name in WAYS.items():
+            kernel = Kernel.from_file(source, name)
+            rank.barrier()
+            kernel.launch(rank, 1, 32, remote, local, size, peer, puts, totals)
+            rank.barrier()
+            cycles, ns = (int(total) / puts for total in rank.to_host(totals))
+            row[way] = {"cycles_a_put": round(cycles, 1), "ns_a_put": round(ns, 1)}
+        expected = (rank.rank - 1) % rank.world_size + 1
+        if set(rank.to_host(remote)[:size].tolist()) != {expected}:
+            raise RuntimeError(f"rank {rank.rank}: the bytes of rank {expected - 1} did not arrive as they were sent")
+        rows.append(row)
+    return rows
+
+
+def _table(report: dict[str, Any]) -> str:
+    virtual = report["clock"] == "virtual"
+    where = f"the emulator, fabric {report['fabric']}" if virtual else "GPUs"
+    head = f"{report['puts']} puts of one warp on {where}; cycles a put"
+    lines = [f"{head}:", f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'a quiet each':>12}   times"]
+    for row in report["results"]:
+        one, each = (row[way]["cycles_a_put"] for way in WAYS)
+        pair = f"{row['rank']} -> {row['peer']}"
+        line = f"  {pair:>8}  {row['bytes']:>9}  {one:>11,.1f}  {each:>12,.1f}  {each / one:>6.1f}"
+        if not virtual:
+            line += f"   ({row['one_quiet']['ns_a_put']:,.1f} and {row['quiet_each']['ns_a_put']:,.1f} ns)"
+        lines.append(line)
+    return "\n".join([*lines, *([VIRTUAL] if virtual else [])])
