@@ -101,6 +101,23 @@ EP_DEVICE bool wait_until_ge_warp(const uint64_t* flag, uint64_t expected, const
     return ok != 0;
 }
 
+// For a warp that has two things to do, whichever is possible first: waits until *first >= first_expected (bit 0 of the
+// result) or *second >= second_expected (bit 1), or both. 0 after the limit; `info` is about the first one.
+EP_DEVICE int wait_until_either_ge_warp(const uint64_t* first, uint64_t first_expected, const uint64_t* second,
+                                        uint64_t second_expected, const WaitInfo& info) {
+    int ready = 0;
+    if (lane_id() == 0) {
+        const auto look = [&](uint64_t seen) {
+            ready = (seen >= first_expected ? 1 : 0) | (detail::load_flag(second) >= second_expected ? 2 : 0);
+            return ready != 0;
+        };
+        detail::wait_until(first, look, first_expected, info);
+    }
+    ready = __shfl_sync(kFullWarp, ready, 0);
+    __syncwarp();
+    return ready;
+}
+
 // All threads of the block call. Thread 0 polls; the barrier hands out the result and what it acquired.
 EP_DEVICE bool wait_until_ge_block(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
     int failed = 0;
