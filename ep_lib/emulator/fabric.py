@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from ep_lib.errors import ArgumentError
 
@@ -10,6 +14,8 @@ KINDS = ("p2p", "rc", "srd")  # in the order of epemu::Fabric
 
 _MAX_QUEUE_PAIRS = 1024
 _MAX_QUEUE_DEPTH = 1 << 20
+_MAX_EVENTS = 1 << 40
+_MAX_SECONDS = 1e5
 
 
 @dataclass(frozen=True)
@@ -22,8 +28,19 @@ class Fabric:
 
     ``ranks_per_node`` consecutive ranks form a node, inside which ``p2p`` says whether loads and stores reach the
     others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth``
-    operations may be under way on one. ``broken_links`` are (from, to) pairs of ranks over which nothing arrives any
-    more.
+    operations may be under way on one.
+
+    Faults on demand, to see what kernels and programs do about them; ``seconds`` are the emulator's, as for time limits
+    of waits (30 s, if nothing else is said), and ``math.inf`` is for ever:
+
+    * ``broken_links``: (from, to) pairs of ranks over which nothing ever arrives.
+    * ``stalled_links``: ``{(from, to, after): seconds}``. ``after`` operations are posted to a link as if nothing were
+      wrong; when the next one is posted, all that is still under way there stands still for so long.
+    * ``delayed_messages``: ``{(from, to, number): seconds}``. One operation, numbered from 0 on its link, leaves so
+      much later than it was posted. On rc, what follows it on its queue pair waits behind it.
+    * ``stopped_ranks``: ``{rank: after}``. The rank sends ``after`` times (operations of its NIC, and signals stored in
+      other ranks' memory); when it is about to send once more, its kernels and its NIC fall silent for good. Its main
+      never returns: spawn gives None for it once the others are through.
     """
 
     kind: str = "p2p"
@@ -32,6 +49,9 @@ class Fabric:
     queue_pairs: int = 4
     queue_depth: int = 64
     broken_links: tuple[tuple[int, int], ...] = ()
+    stopped_ranks: Mapping[int, int] = field(default_factory=dict, hash=False)
+    stalled_links: Mapping[tuple[int, int, int], float] = field(default_factory=dict, hash=False)
+    delayed_messages: Mapping[tuple[int, int, int], float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -39,6 +59,9 @@ class Fabric:
         _check_count("ranks_per_node", self.ranks_per_node, 1 << 16)
         _check_count("queue_pairs", self.queue_pairs, _MAX_QUEUE_PAIRS)
         _check_count("queue_depth", self.queue_depth, _MAX_QUEUE_DEPTH)
+        for name in ("stopped_ranks", "stalled_links", "delayed_messages"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ArgumentError(f"a fabric's {name} is {getattr(self, name)!r}; it must be a dict")
 
     def check(self, ranks: int) -> None:
         """Raises ArgumentError if this fabric cannot connect so many ranks."""
@@ -50,6 +73,43 @@ class Fabric:
         for link in self.broken_links:
             if len(link) != 2 or not all(0 <= rank < ranks for rank in link):
                 raise ArgumentError(f"broken_links has {link!r}; it must be pairs of ranks, from 0 to {ranks - 1}")
+        self._check_faults(ranks)
+
+    def _check_faults(self, ranks: int) -> None:
+        for rank, after in self.stopped_ranks.items():
+            if not (_are_counts((rank, after), 2) and rank < ranks):
+                raise ArgumentError(
+                    f"stopped_ranks has {rank!r}: {after!r}; it must be a rank, from 0 to {ranks - 1}, and how often "
+                    f"it sends before it stops, from 0 to {_MAX_EVENTS}"
+                )
+        for name in ("stalled_links", "delayed_messages"):
+            for key, seconds in getattr(self, name).items():
+                if not (_are_counts(key, 3) and max(key[:2]) < ranks and _are_seconds(seconds)):
+                    raise ArgumentError(
+                        f"{name} has {key!r}: {seconds!r}; it must be (rank, rank, number of an operation), with "
+                        f"ranks from 0 to {ranks - 1} and numbers from 0 to {_MAX_EVENTS}, and seconds: above "
+                        f"zero, at most {_MAX_SECONDS:g}, or math.inf"
+                    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: faults as lists of numbers, None for what is for ever."""
+        rows = {
+            name: [[*key, None if seconds == math.inf else seconds] for key, seconds in getattr(self, name).items()]
+            for name in ("stalled_links", "delayed_messages")
+        }
+        return {**dataclasses.asdict(self), "stopped_ranks": [list(row) for row in self.stopped_ranks.items()], **rows}
+
+
+def _are_counts(values: Any, length: int) -> bool:
+    return (
+        isinstance(values, tuple)
+        and len(values) == length
+        and all(isinstance(v, int) and 0 <= v <= _MAX_EVENTS for v in values)
+    )
+
+
+def _are_seconds(value: Any) -> bool:
+    return isinstance(value, (int, float)) and (value == math.inf or 0 < value <= _MAX_SECONDS)
 
 
 def _check_count(name: str, value: int, limit: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import queue
 import shutil
@@ -79,6 +80,10 @@ def _bury() -> None:
             _running.release()
 
 
+def _nanoseconds(seconds: float) -> int:
+    return 2**64 - 1 if seconds == math.inf else max(1, int(seconds * 1e9))
+
+
 class Machine:
     """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
 
@@ -109,6 +114,12 @@ class Machine:
         weakref.finalize(self, _graveyard.append, self.handle)
         for source, target in fabric.broken_links:
             self._lib.epemu_break_link(self.handle, source, target)
+        for (source, target, after), seconds in fabric.stalled_links.items():
+            self._lib.epemu_stall_link(self.handle, source, target, after, _nanoseconds(seconds))
+        for (source, target, number), seconds in fabric.delayed_messages.items():
+            self._lib.epemu_delay_message(self.handle, source, target, number, _nanoseconds(seconds))
+        for rank, after in fabric.stopped_ranks.items():
+            self._lib.epemu_stop_rank(self.handle, rank, after)
         self._images: dict[tuple[str, int], int] = {}  # (path, rank or -1) -> Image*
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
@@ -223,6 +234,10 @@ class Machine:
 
     def done_ticket(self, rank: int) -> int:
         return int(self._lib.epemu_done_ticket(self.handle, rank))
+
+    def has_stopped(self, rank: int) -> bool:
+        """Whether the rank has fallen silent, as ``Fabric(stopped_ranks=...)`` asked for."""
+        return bool(self._lib.epemu_rank_stopped(self.handle, rank))
 
     def raise_if_broken(self) -> None:
         if self._error is not None:

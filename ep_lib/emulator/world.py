@@ -118,13 +118,17 @@ class World:
             )
             member.thread.start()
         try:
-            while not all(m.done for m in self._members):
+            while not all(m.done or self._is_lost(m) for m in self._members):
                 self._take_turns()
                 if not self._finish_collective():
                     self._run_kernels()
         finally:
             self._end()
         return [m.result for m in self._members]
+
+    def _is_lost(self, member: _Member) -> bool:
+        """Whether the member waits for kernels that have fallen silent: it will never take a turn again."""
+        return member.ticket > 0 and self.machine.has_stopped(member.number)
 
     def _body(self, member: _Member, main: Callable[[int], Any]) -> None:
         try:
@@ -171,16 +175,20 @@ class World:
 
     def _run_kernels(self) -> None:
         """Everybody waits, and somebody for kernels: run those."""
-        waiting = [m for m in self._members if m.ticket]
+        waiting = [m for m in self._members if m.ticket and not self._is_lost(m)]
         host_waits = [m.describe_wait() for m in self._members if m.collective is not None]
         host_waits += [f"rank {m.number} has returned from main" for m in self._members if m.done]
+        host_waits += [f"rank {m.number} has stopped (stopped_ranks)" for m in self._members if self._is_lost(m)]
         if not waiting:
             error: EpError = DeadlockError("deadlock: " + "; ".join(host_waits))
             for member in self._members:
-                member.error, member.collective = error, None
+                if member.collective is not None:
+                    member.error, member.collective = error, None
             return
         try:
-            self.machine.run([m.ticket for m in self._members], timeout=self.timeout, host_waits=host_waits)
+            self.machine.run(
+                [m.ticket if m in waiting else 0 for m in self._members], timeout=self.timeout, host_waits=host_waits
+            )
         except EpError as broken:
             for member in waiting:
                 member.error, member.ticket = broken, 0

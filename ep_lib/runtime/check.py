@@ -56,7 +56,7 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**dataclasses.asdict(self), "ok": self.ok}
+        return {**dataclasses.asdict(self), "fabric": self.fabric.to_dict(), "ok": self.ok}
 
 
 def check(

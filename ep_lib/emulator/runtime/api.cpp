@@ -9,6 +9,7 @@
 
 #include "checker.hpp"
 #include "machine.hpp"
+#include "outages.hpp"
 
 namespace epemu {
 namespace {
@@ -160,7 +161,7 @@ int epemu_run(Machine* m, const int64_t* awaited) {
 void epemu_drain_network(Machine* m) {
     machine = m;
     checker = m->checker.get();
-    while (!m->network->in_flight.empty() && network_step(*m)) {
+    while (!m->network->in_flight.empty() && (network_step(*m) || skip_to_next_release(*m))) {
     }
     machine = nullptr;
     checker = nullptr;

@@ -24,6 +24,7 @@ constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over
 
 struct Block;
 struct BlockCheck;
+struct Outages;
 struct ThreadCheck;
 struct Warp;
 class Checker;
@@ -36,6 +37,7 @@ enum class State : uint8_t {
     kActiveMask,  // __activemask, until no other lane of the warp can still arrive
     kPolling,     // a polling loop that saw the same values again and again
     kNetwork,     // a quiet, or room in a full queue pair
+    kStopped,     // the rank fell silent here, as was asked for
     kPrinting,    // text to format on the scheduler's stack
     kDone,
 };
@@ -200,6 +202,7 @@ struct Machine {
     Temper temper;
     std::unique_ptr<Network> network;
     std::shared_ptr<Checker> checker;  // null while checks are off
+    std::shared_ptr<Outages> outages;  // null while no fault is asked for
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;

@@ -8,6 +8,7 @@
 
 #include "checker.hpp"
 #include "machine.hpp"
+#include "outages.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
@@ -15,6 +16,12 @@ namespace epemu {
 namespace {
 
 constexpr uint8_t kRepeatsToPark = 2;  // times that a loop must see everything unchanged before it is parked
+
+bool is_remote(uintptr_t address) {
+    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(machine->heaps);
+    return in_heaps < machine->heaps_bytes &&
+           static_cast<int>(in_heaps >> machine->heap_shift) != current->block->launch->rank;
+}
 
 const char* access_name(bool write) { return write ? "writes" : "reads"; }
 
@@ -101,6 +108,11 @@ void check_aligned(uintptr_t address, int size, bool write, uintptr_t pc) {
 
 void write_raw(uintptr_t address, uint64_t value, int size) { memcpy(reinterpret_cast<void*>(address), &value, size); }
 
+// Stores that another rank may wait for are what a rank that stops no longer does.
+inline void before_signal(uintptr_t address, uintptr_t pc) {
+    if (__builtin_expect(machine->outages != nullptr, 0) && is_remote(address)) about_to_send(pc);
+}
+
 uint64_t synchronising_load(uintptr_t address, int size, int order, int scope, const char* what, uintptr_t pc) {
     if (!current) return read_raw(address, size);
     check_aligned(address, size, false, pc);
@@ -114,6 +126,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     if (!current) return write_raw(address, value, size);
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
+    before_signal(address, pc);
     current->pc = pc;
     maybe_preempt();
     if (checker) checker->store(current, address, size, order, scope, pc);
@@ -178,6 +191,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
                 uintptr_t pc) {
     check_aligned(address, size, true, pc);
     check_access(address, size, true, pc);
+    before_signal(address, pc);
     current->pc = pc;
     maybe_preempt();
     uint64_t old = read_raw(address, size);
@@ -311,6 +325,7 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     if (address - stack < machine->settings.stack_bytes) return;
     check_access(address, size, true, pc);
+    before_signal(address, pc);
     maybe_preempt();
     if (checker) checker->store(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
     forget_polls();

@@ -7,6 +7,7 @@
 
 #include "checker.hpp"
 #include "machine.hpp"
+#include "outages.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
@@ -44,7 +45,6 @@ void wake_range(uintptr_t address, size_t bytes) {
 bool may_deliver(const Machine& m, const NetOp& op) {
     Network& net = *m.network;
     const Network::Link& link = link_of(net, op.source_rank, op.target_rank);
-    if (link.broken) return false;
     for (const NetOp* earlier : link.ops) {
         if (earlier->number >= op.number) break;
         if (earlier->delivered) continue;
@@ -141,6 +141,7 @@ void complete(Machine& m, size_t index) {
 // Moves one operation on. False if it cannot move now.
 bool advance(Machine& m, size_t index) {
     NetOp& op = *m.network->in_flight[index];
+    if (is_held(m, op)) return false;
     if (op.delivered) {
         complete(m, index);
         return true;
@@ -151,7 +152,6 @@ bool advance(Machine& m, size_t index) {
         // Reading early shows sources that were not ready when they were posted, reading late those changed too soon.
         const bool read_only = op.pieces[piece].data.empty() && (!may || m.random.below(2) == 0);
         if (read_only) {
-            if (link_of(*m.network, op.source_rank, op.target_rank).broken) return false;
             read_source(op, op.pieces[piece]);
             return true;
         }
@@ -204,12 +204,14 @@ uintptr_t symmetric(const void* mine, size_t bytes, int rank, const char* what, 
 void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     Network& net = *machine->network;
     Launch* launch = current->block->launch;
+    about_to_send(pc);
     wait("room in a full queue pair", {current, op->target_rank, op->queue_pair, 0, true}, pc);
     op->number = ++net.posted[launch->rank];
     op->source_rank = launch->rank;
     op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
     if (machine->random.below(kDelayOneIn) == 0)
         op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
+    begin_outages(*machine, *op);
     if (checker) checker->net_posted(*op, current, pc);
     link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
     net.in_flight.push_back(std::move(op));

@@ -58,6 +58,7 @@ struct NetOp {
     uint64_t staged_value;
     bool delivered;          // all is written; the completion is still on its way back
     uint64_t delayed_until;  // by the count of steps of the network
+    uint64_t held_until_ns;  // a fault on demand: see outages.hpp
     Poster poster;
     void* check = nullptr;  // the checker's
 };

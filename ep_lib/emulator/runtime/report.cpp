@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "machine.hpp"
+#include "outages.hpp"
 
 namespace epemu {
 
@@ -52,6 +53,7 @@ std::string thread(const Fiber& f) {
 }
 
 std::string waits_in(const Machine& m, const Fiber& f) {
+    if (has_stopped(m, f.block->launch->rank)) return "(stopped, as the fabric's stopped_ranks says)";
     switch (f.state) {
         case State::kRunnable: return f.stack ? "(still running)" : "(not started)";
         case State::kPolling: {
@@ -66,6 +68,7 @@ std::string waits_in(const Machine& m, const Fiber& f) {
         case State::kWarp:
             return std::string(f.what) + " (mask " + hex(f.mask) + ", arrived " + hex(f.warp->arrived) + ", exited " +
                    hex(f.warp->exited) + ")";
+        case State::kNetwork: return describe_pending(m, f);
         case State::kBarrier:
             return std::string(f.what) + " (" + std::to_string(f.block->arrived) + " of " +
                    std::to_string(f.block->live) + " threads arrived)";
@@ -87,7 +90,8 @@ std::string waiters(const Machine& m) {
     for (const Block* block : blocks)
         for (const Fiber& f : block->fibers) {
             if (f.state == State::kDone) continue;
-            const uintptr_t address = f.state == State::kPolling ? f.polls->loads[0].address : 0;
+            const bool polls = f.state == State::kPolling && !has_stopped(m, block->launch->rank);
+            const uintptr_t address = polls ? f.polls->loads[0].address : 0;
             auto [it, added] =
                 groups.try_emplace({block->launch->rank, address, f.pc, static_cast<int>(f.state)}, Group{&f, 0});
             it->second.count++;

@@ -6,6 +6,7 @@
 
 #include "checker.hpp"
 #include "machine.hpp"
+#include "outages.hpp"
 
 extern "C" {
 char* epemu_shared_base;
@@ -64,7 +65,7 @@ void admit(Machine& m, Launch* launch) {
 bool admit_blocks(Machine& m) {
     bool any = false;
     for (auto& rank : m.ranks) {
-        if (rank.queue.empty()) continue;
+        if (rank.queue.empty() || has_stopped(m, rank.queue.front()->rank)) continue;
         Launch* launch = rank.queue.front().get();
         const size_t threads = launch->block.x * launch->block.y * launch->block.z;
         while (launch->next_block < launch->num_blocks && !m.free_slots.empty() &&
@@ -127,7 +128,7 @@ void run_warp(Machine& m, Warp* warp) {
     const uint32_t first = m.random.below(kWarpSize);
     for (uint32_t i = 0; i < kWarpSize; i++) {
         const uint32_t lane = (first + i) % kWarpSize;
-        if (!(lanes >> lane & 1)) continue;
+        if (!(lanes >> lane & 1) || has_stopped(m, block->launch->rank)) continue;
         Fiber* fiber = &warp->lanes[lane];
         quantum = m.random.below(kShortQuantumOneIn) ? kLongQuantum : 1 + m.random.below(kShortQuantum);
         switch_to(fiber);
@@ -150,7 +151,8 @@ void run_warp(Machine& m, Warp* warp) {
 // block order, so that runs do not depend on addresses.
 size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
     std::vector<Block*> blocks;
-    for (auto& b : m.resident) blocks.push_back(b.get());
+    for (auto& b : m.resident)
+        if (!has_stopped(m, b->launch->rank)) blocks.push_back(b.get());
     std::sort(blocks.begin(), blocks.end(), [](Block* a, Block* b) { return a->id < b->id; });
     m.parked.clear();
     m.num_parked = 0;
@@ -186,7 +188,7 @@ class Standstill {
             rounds_ = 0;
             step_ns_ = 1000;
         }
-        if (!m_.num_parked) return false;
+        if (!m_.num_parked) return skip_to_next_release(m_);
         // Loops with a bounded number of polls end by themselves: let everyone go round some more times.
         uint64_t fibers = 0;
         for (const auto& block : m_.resident) fibers += block->num_threads;
@@ -195,10 +197,10 @@ class Standstill {
         // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
         if (step_ns_ < kForeverNs) {
             if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
-            m_.now_ns += step_ns_ / kRoundsPerStep;
-            return unpark_if(m_, false, true) > 0;
+            m_.now_ns = std::min(m_.now_ns + step_ns_ / kRoundsPerStep, next_release_ns(m_));
+            return unpark_if(m_, false, true) > 0 || skip_to_next_release(m_);
         }
-        return false;
+        return skip_to_next_release(m_);
     }
 
   private:
