@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -89,12 +90,13 @@ def test_scripts_that_cannot_be_checked(tmp_path: Path, text: str, says: str) ->
 
 @pytest.mark.parametrize("body", ["while True: pass", "def main(rank):\n    while True: pass"])
 def test_a_script_that_never_ends_leaves_nothing_behind(tmp_path: Path, body: str) -> None:
-    text = f"import subprocess, sys\nchild = subprocess.Popen(['sleep', '3210.{tmp_path.name[-1]}7'])\n{body}\n"
+    forever = f"3210.{os.getpid()}{len(body)}"  # no other test's
+    text = f"import subprocess, sys\nchild = subprocess.Popen(['sleep', '{forever}'])\n{body}\n"
     begin = time.monotonic()
     done = command(written(tmp_path, text), "--timeout", "4")
     assert done.returncode == 1 and "did not end within 4 s" in " ".join(done.stderr.split()), done.stderr
     assert time.monotonic() - begin < 30
-    assert not any(_command_line(p).startswith(b"sleep\x003210.") for p in Path("/proc").glob("[0-9]*"))
+    assert not any(_command_line(p).startswith(b"sleep\0" + forever.encode()) for p in Path("/proc").glob("[0-9]*"))
 
 
 def _command_line(process: Path) -> bytes:
