@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import time
@@ -19,6 +18,7 @@ from ep_lib.errors import GradingError
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
 from ep_lib.workshop.exercises import Exercise, Task, find, workshop_root
+from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, temporary_folder
 from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpack_outputs
@@ -26,7 +26,6 @@ from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpac
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
 _COMPILER_SETTINGS = ("EP_LIB_CXX", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")  # for the child too
-_STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class TaskGrade:
     @property
     def unfinished(self) -> bool:
         """The learner has not replaced the hole yet."""
-        return _STILL_TO_DO in self.message
+        return STILL_TO_DO in self.message
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,7 +202,7 @@ def _compile(sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -
     nonce = secrets.token_hex(16)
     request = {"nonce": nonce, "compile": tests.kernels}
     outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
-    return _failure_text(outputs.failure, work) if outputs.failure else ""
+    return failure_text(outputs.failure, work) if outputs.failure else ""
 
 
 def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Limits, work: Path) -> TaskGrade:
@@ -213,18 +212,27 @@ def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Li
         rng = np.random.default_rng(secrets.randbits(128))
         for case in test.cases(rng):
             outputs = _run(sandbox, case.scenario, limits)
-            message = _failure_text(outputs.failure, work) if outputs.failure else case.judge(outputs)
+            message = what_failed(case.scenario, outputs, work) or case.judge(outputs)
             if message:
-                if _STILL_TO_DO not in message:
-                    message += f" ({case.scenario.ranks} ranks, seed {case.scenario.seed}). {test.advice}"
+                if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
+                    message += f"{_circumstances(case.scenario)}. {test.advice}"
                 return TaskGrade(task, False, test.title, message.strip())
     return TaskGrade(task, True)
+
+
+def _circumstances(scenario: Scenario) -> str:
+    on = f" on {scenario.fabric.kind}" if scenario.fabric is not None else ""
+    if scenario.check_seeds:
+        return f"\n(found by the checker, {scenario.ranks} ranks{on})"
+    return f" ({scenario.ranks} ranks{on}, seed {scenario.seed})"
 
 
 def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:
     nonce = secrets.token_hex(16)
     # A child that had to be started again loads its kernels from the cache, which takes longer than a scenario.
     seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
+    if scenario.check_seeds:
+        seconds += limits.check_s
     return _ask(sandbox, {"nonce": nonce, "run": scenario}, nonce, scenario, seconds)
 
 
@@ -236,11 +244,3 @@ def _ask(sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenar
     except (ChildFailed, BadReply) as error:
         sandbox.end()
         return Outputs(failure=Failure("ChildFailed", str(error)))
-
-
-def _failure_text(failure: Failure, work: Path) -> str:
-    """The child's exception without the paths of the temporary copy; of an unfinished task only that it is one."""
-    if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
-        return todo.group()
-    text = failure.message.replace(f"{work}/", "").rstrip(". \n")
-    return text if failure.kind == "ChildFailed" else f"{failure.kind}: {text}"

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ep_lib
+from ep_lib import ibgda
+from ep_lib.emulator.findings import Access, Finding
 from ep_lib.errors import KernelCompileError
 from ep_lib.workshop.scenario import Array, Ref, Scenario, pack
 
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
+_MAX_FINDINGS = 12  # that travel to the parent, and characters of each of their texts
+_MAX_TEXT = 500
+
+
+@dataclass
+class _Checked:
+    """What runs under the checker gave: the last one's arrays by rank, findings, and what ended a run early."""
+
+    arrays: dict[int, list[Array]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    end: Finding | None = None
 
 
 class Runner:
@@ -30,7 +44,7 @@ class Runner:
                 for source, name in request["compile"]:
                     self._kernel(source, name).compile("emulator")
                 return pack({"nonce": nonce, "failure": None})
-            return pack({"nonce": nonce, "failure": None}, self._run(request["run"]))
+            return self._answer_run(nonce, request["run"])
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the parent judges it
             failure = {"kind": type(error).__name__, "message": str(error)[:MAX_MESSAGE], "location": _location(error)}
             return pack({"nonce": nonce, "failure": failure})
@@ -41,7 +55,28 @@ class Runner:
             self._kernels[key] = ep_lib.Kernel.from_file(source, name, include=[self._mine])
         return self._kernels[key]
 
-    def _run(self, scenario: Scenario) -> bytes:
+    def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
+        main = self._main(scenario)
+        if not scenario.check_seeds:
+            results = ep_lib.spawn(
+                main,
+                ranks=scenario.ranks,
+                backend="emulator",
+                seed=scenario.seed,
+                heap_bytes=scenario.heap_bytes,
+                timeout=scenario.timeout_s,
+                fabric=scenario.fabric,
+            )
+            return pack({"nonce": nonce, "failure": None}, _body(results))
+        checked = _check(main, scenario)
+        complaints = [_as_json(finding) for finding in checked.findings[:_MAX_FINDINGS]]
+        if checked.end is not None:
+            failure = {"kind": checked.end.kind, "message": checked.end.message[:MAX_MESSAGE], "location": ""}
+            return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
+        results = [checked.arrays[rank] for rank in range(scenario.ranks)]
+        return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
+
+    def _main(self, scenario: Scenario) -> Callable[[ep_lib.Rank], list[Array]]:
         def main(rank: ep_lib.Rank) -> list[Array]:
             me = rank.rank
             arrays: dict[str, Any] = {}
@@ -50,6 +85,8 @@ class Runner:
                 arrays[name][...] = contents[me]
             for name, contents in scenario.local.items():
                 arrays[name] = rank.to_device(contents[me].copy())
+            if scenario.shim:
+                ibgda.init_efa_device_state(rank)
             rank.barrier()
             for launch in scenario.launches[me]:
                 args = [_argument(arrays, arg) for arg in launch.args]
@@ -58,16 +95,52 @@ class Runner:
             rank.barrier()
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
-        results = ep_lib.spawn(
-            main,
-            ranks=scenario.ranks,
-            backend="emulator",
-            seed=scenario.seed,
+        return main
+
+
+def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _Checked:
+    """Runs one seed after the other under the checker, until one does not come to its end."""
+    checked = _Checked()
+
+    def keep(rank: ep_lib.Rank) -> None:
+        checked.arrays[rank.rank] = main(rank)
+
+    for seed in scenario.check_seeds:
+        report = ep_lib.check(
+            keep,
+            scenario.ranks,
+            scenario.fabric,
+            seeds=[seed],
             heap_bytes=scenario.heap_bytes,
             timeout=scenario.timeout_s,
+            compare_values=False,
         )
-        by_name = zip(*results, strict=True)
-        return b"".join(np.ascontiguousarray(array).tobytes() for arrays in by_name for array in arrays)
+        checked.findings += [each for each in report.findings if each.first is not None]
+        ends = [each for each in report.findings if each.first is None]
+        if ends:
+            checked.end = ends[0]
+            break
+    return checked
+
+
+def _body(results: list[list[Array]]) -> bytes:
+    by_name = zip(*results, strict=True)
+    return b"".join(np.ascontiguousarray(array).tobytes() for arrays in by_name for array in arrays)
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    words = {key: str(getattr(finding, key))[:_MAX_TEXT] for key in ("kind", "message", "remedy", "detail", "seed")}
+    sides = [_side(each) for each in (finding.first, finding.second) if each is not None]
+    return {**words, "sides": sides}
+
+
+def _side(access: Access) -> dict[str, str]:
+    operation = str(access.operation) if access.operation is not None else ""
+    return {
+        "location": access.location[:_MAX_TEXT],
+        "source": access.source[:_MAX_TEXT],
+        "operation": operation[:_MAX_TEXT],
+    }
 
 
 def _argument(arrays: Mapping[str, Any], arg: int | float | Ref) -> Any:

@@ -45,6 +45,7 @@ class Limits:
     """Limits of one submission; the defaults suit the emulator and leave g++ room to compile."""
 
     request_s: float = 5.5  # wall clock of one scenario
+    check_s: float = 5.0  # added to a scenario of several schedules under the checker
     compile_s: float = 60.0  # wall clock of the first request, which compiles
     start_s: float = 10.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process

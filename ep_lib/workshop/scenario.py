@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import EpError
 
 MAGIC = b"EPG1"
@@ -66,6 +67,9 @@ class Scenario:
     local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     heap_bytes: int = 16 << 20
     timeout_s: float = 3.0  # of the emulator; the parent's own limit is the larger one
+    fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach everybody
+    shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
+    check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
 
     def arrays(self, name: str) -> Sequence[Array]:
         return self.symmetric[name] if name in self.symmetric else self.local[name]
@@ -85,11 +89,33 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One access of a :class:`Complaint`: ``file:line``, the text there, and the NIC's operation if it was a NIC's."""
+
+    location: str
+    source: str
+    operation: str = ""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What the checker says of two accesses (:class:`ep_lib.emulator.findings.Finding`). Untrusted text, as Failure."""
+
+    kind: str
+    message: str
+    remedy: str
+    detail: str
+    seed: str
+    sides: tuple[Side, ...]
+
+
+@dataclass(frozen=True)
 class Outputs:
-    """What one scenario gave: arrays by name and rank, or a failure."""
+    """What one scenario gave: arrays by name and rank, or a failure; and what the checker found, if it ran."""
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     failure: Failure | None = None
+    complaints: tuple[Complaint, ...] = ()
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -115,11 +141,12 @@ def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: b
         reply = json.loads(header)
         if reply["nonce"] != nonce:
             raise ValueError("another nonce")
+        complaints = tuple(_complaint(each) for each in reply.get("complaints", []))
         failure = reply["failure"]
         if failure is not None:
             fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
-            return Outputs(failure=Failure(**fields))
-    except (ValueError, KeyError, TypeError) as error:
+            return Outputs(failure=Failure(**fields), complaints=complaints)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadReply from error
     if scenario is None:
         return Outputs()
@@ -133,4 +160,10 @@ def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: b
             raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
             arrays[name].append(raw.reshape(like.shape))
             at += like.nbytes
-    return Outputs(arrays)
+    return Outputs(arrays, complaints=complaints)
+
+
+def _complaint(raw: Mapping[str, Any]) -> Complaint:
+    words = {key: str(raw[key]) for key in ("kind", "message", "remedy", "detail", "seed")}
+    sides = tuple(Side(*(str(each[key]) for key in ("location", "source", "operation"))) for each in raw["sides"])
+    return Complaint(**words, sides=sides)

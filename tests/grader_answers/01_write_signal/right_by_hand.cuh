@@ -13,8 +13,8 @@ return true;
 // EXERCISE-BEGIN 3
 char* to = peer_ptr(static_cast<char*>(target), peer);
 for (size_t i = lane_id(); i < bytes; i += kWarpSize) to[i] = static_cast<const char*>(source)[i];
-fence_sys();
 __syncwarp();
+fence_sys();
 if (lane_id() == kWarpSize - 1) atom_add_relaxed_sys_u64(peer_ptr(signal, peer), increment);
 // EXERCISE-END 3
 // EXERCISE-BEGIN 4

@@ -1,0 +1,75 @@
+"""What a learner reads when something failed: exceptions and the checker's findings, shortened to what helps them.
+
+A finding names two places. The learner's own is shown with its line; a line of the hidden test is not: there a comment
+``// role: the receiver, reading the data`` says what stands for it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ep_lib.workshop.scenario import Complaint, Failure, Outputs, Scenario, Side
+
+STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
+CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
+_CANARY = "// canary"  # of hidden/common.cuh: a race of the grader's own, which every checked run must report
+_ROLE = re.compile(r"//\s*role:\s*(.*)")
+_MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
+_TEST = "/hidden/"
+_LABEL = "{:<12}"
+
+
+def what_failed(scenario: Scenario, outputs: Outputs, work: Path) -> str:
+    """The text for a run that ended badly or that the checker complains about; "" for one that its judge may see."""
+    if outputs.failure and STILL_TO_DO in outputs.failure.message:
+        return failure_text(outputs.failure, work)
+    real = [each for each in outputs.complaints if not _is_canary(each)]
+    if real:
+        return complaint_text(max(real, key=_helps))
+    if outputs.failure:
+        return failure_text(outputs.failure, work)
+    if scenario.check_seeds and not outputs.complaints:
+        return CHECKER_IS_OFF
+    return ""
+
+
+def failure_text(failure: Failure, work: Path) -> str:
+    """The child's exception without the paths of the temporary copy; of an unfinished task only that it is one."""
+    if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
+        return todo.group()
+    text = failure.message.replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
+    text = re.sub(r"\S*/hidden/\w+\.cuh?:\d+(: .*)?", "the test's own kernel", text)
+    return text if failure.kind == "ChildFailed" else f"{failure.kind}: {text}"
+
+
+def complaint_text(complaint: Complaint) -> str:
+    """The sentence, both places, what is missing; four lines or so."""
+    lines = [f"{complaint.kind}: {complaint.message}"]
+    lines += [_side_text(side) for side in dict.fromkeys(complaint.sides)]
+    if complaint.remedy:
+        lines.append(f"{_LABEL.format('remedy')}{complaint.remedy}")
+    if complaint.detail:
+        lines.append(f"{_LABEL.format('because')}{complaint.detail}")
+    return "\n".join(lines)
+
+
+def _side_text(side: Side) -> str:
+    by = f" (by the NIC: {side.operation})" if side.operation else ""
+    if own := _MINE.search(side.location):
+        return f"{_LABEL.format('your line')}{own[1]}: {side.source}{by}"
+    if _TEST in side.location:
+        role = _ROLE.search(side.source)
+        return f"{_LABEL.format('against')}{role[1] if role else 'the other side, which the test plays'}{by}"
+    place = re.sub(r"^.*/(?=ep/)", "", side.location)
+    return f"{_LABEL.format('against')}{place}: {side.source}{by}"
+
+
+def _is_canary(complaint: Complaint) -> bool:
+    return all(_CANARY in side.source and _TEST in side.location for side in complaint.sides)
+
+
+def _helps(complaint: Complaint) -> int:
+    """Which finding to show: one about a line of the learner's, then one that knows exactly what is missing."""
+    own = sum(bool(_MINE.search(side.location)) for side in complaint.sides)
+    return 4 * min(own, 1) + 2 * ("missing __sync" in complaint.remedy) + bool(complaint.detail)

@@ -1,0 +1,66 @@
+"""What a learner is told: the checker's findings in short, none of the hidden test's own lines, nothing believed twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ep_lib.workshop.feedback import CHECKER_IS_OFF, what_failed
+from ep_lib.workshop.scenario import BadReply, Complaint, Failure, Outputs, Scenario, Side, pack, unpack_outputs
+
+SCENARIO = Scenario(source="x.cu", ranks=2, seed=1, launches=((), ()), outputs=(), check_seeds=(1, 2))
+WORK = Path("/tmp/ep_grade_x")
+OWN = Side("../mine/ep/x.cuh:7 (in <ep/put.cuh>:77)", "put_thread(a, b, c, d);")
+TEST = Side("/x/ep_lib/workshop/hidden/ex.cu:9", "seen[i] = area[i];  // role: the receiver")
+SECRET = Side("/x/ep_lib/workshop/hidden/ex.cu:10", "if (secret == 42) return;")
+CANARY = Side("/x/ep_lib/workshop/hidden/grader.cuh:20", "*seen = *seen;  // canary")
+
+
+def complaint(*sides: Side, kind: str = "race", remedy: str = "credit before reuse", detail: str = "") -> Complaint:
+    return Complaint(kind, "rank 1 reads what rank 0 writes", remedy, detail, "3", sides)
+
+
+def said(*complaints: Complaint, failure: Failure | None = None) -> str:
+    return what_failed(SCENARIO, Outputs(failure=failure, complaints=complaints), WORK)
+
+
+def test_a_finding_shows_the_learners_line_and_hides_the_tests() -> None:
+    text = said(complaint(CANARY, CANARY), complaint(OWN, TEST), complaint(SECRET, TEST))
+    assert text.splitlines() == [
+        "race: rank 1 reads what rank 0 writes",
+        "your line   ep/x.cuh:7: put_thread(a, b, c, d);",
+        "against     the receiver",
+        "remedy      credit before reuse",
+    ]
+    assert "secret" not in said(complaint(SECRET, OWN))
+    assert "secret" not in said(complaint(SECRET, TEST))
+
+
+def test_the_finding_that_names_the_missing_barrier_comes_first() -> None:
+    exact = complaint(OWN, TEST, remedy="missing __syncwarp", detail="another thread has signalled")
+    assert "missing __syncwarp" in said(complaint(OWN, TEST), exact)
+    assert "because     another thread has signalled" in said(complaint(OWN, TEST), exact)
+
+
+def test_a_finding_explains_more_than_the_deadlock_after_it_and_a_hole_more_than_both() -> None:
+    deadlock = Failure("deadlock", "nobody can go on")
+    todo = Failure("fault", 'assert(!"Task 2 is still to do: wait")')
+    assert said(complaint(CANARY, CANARY), failure=deadlock) == "deadlock: nobody can go on"
+    assert said(complaint(OWN, TEST), failure=deadlock).startswith("race")
+    assert said(complaint(OWN, TEST), failure=todo) == "Task 2 is still to do: wait"
+
+
+def test_a_checked_run_without_the_canary_counts_for_nothing() -> None:
+    assert said() == CHECKER_IS_OFF
+    assert said(complaint(CANARY, CANARY)) == ""
+    assert what_failed(Scenario("x.cu", 2, 1, ((), ()), ()), Outputs(), WORK) == ""
+
+
+@pytest.mark.parametrize("forged", [[3], ["x"], [{"kind": "race"}], 7, {"a": 1}])
+def test_complaints_that_are_none_are_not_believed(forged: object) -> None:
+    scenario = Scenario("x.cu", 1, 1, ((),), ("a",), symmetric={"a": [np.zeros(1, np.uint8)]})
+    frame = pack({"nonce": "n", "failure": None, "complaints": forged})
+    with pytest.raises(BadReply):
+        unpack_outputs(scenario, "n", frame[16:], b"\0")
