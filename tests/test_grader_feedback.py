@@ -1,4 +1,4 @@
-"""What a learner is told: the checker's findings in short, none of the hidden test's own lines, nothing believed twice."""
+"""What a learner is told: the checker's findings in short, and none of the hidden test's own lines."""
 
 from __future__ import annotations
 
