@@ -1,14 +1,16 @@
-"""Answers to exercise 01, right and wrong, graded end to end: each loses the points of what is wrong, no others."""
+"""Answers, right and wrong, graded end to end: each loses the points of what is wrong, no others."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from grader_answers import FOLDER, submission
+from grader_answers.expected import INDEPENDENT, WRONG
 
-from ep_lib.workshop.exercises import find
+from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import Grade, grade
 from ep_lib.workshop.sandbox import Limits
 
@@ -16,72 +18,70 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("cl
 
 EXERCISE = find("01")
 
-# answer -> (tasks that fail, what the first failing task's message must say)
-WRONG = {
-    "wrong_signal_first": ({1}, "had not arrived: which comes first"),
-    "wrong_no_syncwarp": ({3, 4, 5}, "is there a __syncwarp()"),  # 5: the solution's pipe stands on task 3
-    "wrong_sets_the_signal": ({1}, "instead of growing by it"),
-    "wrong_size": ({3, 5}, "bytes of the message are wrong"),
-    "wrong_peer": ({1}, "bytes of the message are wrong"),
-    "wrong_waits_for_equal": ({2}, "PeerTimeout"),
-    "wrong_endless_loop": ({2}, "KernelTimeout"),
-    "wrong_null_write": ({1}, "a null pointer"),
-    "wrong_no_credit": ({5}, "received bytes are wrong|rounds ahead"),
-    "wrong_early_credit": ({5}, "credit before reuse|received bytes are wrong"),
-    "wrong_forges_results": ({1, 2, 3, 4, 5}, "something else than the runner wrote"),
-    "wrong_exits": ({1, 2, 3, 4, 5}, "ended the whole process with exit code 0"),
-    "wrong_fork_bomb": ({1}, "more than 32 processes"),
-    "wrong_memory_hog": ({3, 5}, "MiB of memory"),
-    "wrong_relaxed_signal": ({1, 4}, "stored without release"),
-    "wrong_volatile_wait": ({2}, "loaded without acquire"),
-    "wrong_gpu_scope": ({3, 5}, "a scope that includes the other rank"),
-    "wrong_fence_before_barrier": ({3, 5}, "comes after the barrier"),
-    "wrong_lane_waits": ({5}, "missing __syncwarp"),
-    "wrong_blinds_the_checker": ({1, 2, 3, 4, 5}, "the checker was switched off"),
-    "wrong_syntax": ({1, 2, 3, 4, 5}, "KernelCompileError"),
-}
-RIGHT = ["right_by_hand", "right_one_way_or_another"]
+
+def packs(exercise: str) -> Iterator[tuple[str, ...]]:
+    """The wrong answers of an exercise, several of them together where they fail different tasks."""
+    left = list(WRONG[exercise])
+    while left:
+        pack = [left.pop(0)]
+        for answer in list(left) if exercise in INDEPENDENT else []:
+            taken = set().union(*(WRONG[exercise][each][0] for each in pack))
+            if not taken & WRONG[exercise][answer][0]:
+                pack.append(answer)
+                left.remove(answer)
+        yield tuple(pack)
 
 
-def graded(answer: str, folder: Path) -> Grade:
+SUBMISSIONS = [(exercise, pack) for exercise in WRONG for pack in packs(exercise)]
+RIGHT = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/right_*.cuh"))]
+
+
+def graded(exercise: str, answers: str | tuple[str, ...], folder: Path) -> Grade:
     # half the usual memory: a busy machine needs long to fill it
-    return grade("01", submission(EXERCISE, answer, folder), limits=Limits(resident_bytes=1 << 30))
+    submitted = submission(find(exercise), answers, folder)
+    return grade(exercise, submitted, limits=Limits(resident_bytes=1 << 30))
 
 
-def test_every_answer_file_is_graded_here() -> None:
-    assert {path.stem for path in (FOLDER / EXERCISE.name).glob("*.cuh")} == {*WRONG, *RIGHT}
+def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> None:
+    for exercise in names():
+        wrong = {path.stem for path in (FOLDER / exercise).glob("wrong_*.cuh")}
+        assert wrong == WRONG[exercise].keys() and len(wrong) >= 5
+        assert sum(name == exercise for name, _ in RIGHT) >= 2
 
 
-@pytest.mark.parametrize("answer", WRONG)
-def test_a_wrong_answer_loses_the_points_of_what_is_wrong(answer: str, tmp_path: Path) -> None:
-    tasks, says = WRONG[answer]
-    result = graded(answer, tmp_path)
-    assert {each.task.number for each in result.tasks if not each.passed} == tasks, result.as_json()
-    assert result.points == sum(task.points for task in EXERCISE.tasks if task.number not in tasks)
-    first = next(each for each in result.tasks if not each.passed)
-    assert_says(first.message, says)
-    assert str(tmp_path.parent) not in first.message
+@pytest.mark.parametrize(("exercise", "answers"), SUBMISSIONS, ids=["-".join(pack) for _, pack in SUBMISSIONS])
+def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
+    exercise: str, answers: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = graded(exercise, answers, tmp_path)
+    failed = {each.task.number: each for each in result.tasks if not each.passed}
+    assert failed.keys() == set().union(*(WRONG[exercise][answer][0] for answer in answers)), result.as_json()
+    assert result.points == sum(each.task.points for each in result.tasks if each.task.number not in failed)
+    for answer in answers:
+        tasks, says = WRONG[exercise][answer]
+        message = failed[min(tasks)].message
+        assert any(part in message for part in says.split("|")), message
+        assert str(tmp_path.parent) not in message
+        assert "/hidden/" not in message
     assert result.seconds < 30
 
 
-def assert_says(message: str, says: str) -> None:
-    assert any(part in message for part in says.split("|")), message
-
-
-@pytest.mark.parametrize("answer", RIGHT)
-def test_a_right_answer_gets_full_marks_however_it_is_written(answer: str, tmp_path: Path) -> None:
-    result = graded(answer, tmp_path)
+@pytest.mark.parametrize(("exercise", "answer"), RIGHT)
+def test_a_right_answer_gets_full_marks_however_it_is_written(exercise: str, answer: str, tmp_path: Path) -> None:
+    result = graded(exercise, answer, tmp_path)
     assert result.full, result.as_json()
 
 
-def test_the_solution_gets_full_marks() -> None:
-    result = grade("01", EXERCISE.solution_dir)
+@pytest.mark.parametrize("name", names())
+def test_the_solution_gets_full_marks(name: str) -> None:
+    result = grade(name, find(name).solution_dir)
     assert result.full, result.as_json()
     assert result.seconds < 30
 
 
-def test_the_exercise_as_shipped_gets_nothing_and_names_every_task() -> None:
-    result = grade("01", EXERCISE.exercise_dir)
+@pytest.mark.parametrize("name", names())
+def test_the_exercise_as_shipped_gets_nothing_and_names_every_task(name: str) -> None:
+    result = grade(name, find(name).exercise_dir)
     assert result.points == 0
     for each in result.tasks:
         assert each.unfinished

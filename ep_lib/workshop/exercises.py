@@ -58,6 +58,7 @@ class Exercise:
     pieces: tuple[str, ...]  # paths relative to the solution's folder; for headers also the include path
     tasks: tuple[Task, ...]
     holes: tuple[Hole, ...]
+    intro: str = ""  # what the exercise is about, for its README
 
     @property
     def solution_dir(self) -> Path:
@@ -70,6 +71,12 @@ class Exercise:
     @property
     def points(self) -> int:
         return sum(task.points for task in self.tasks)
+
+    @property
+    def short_name(self) -> str:
+        """What to call it in commands: its number, or all of its name where several exercises have that number."""
+        number = self.name.split("_", 1)[0]
+        return number if len(_matches(number, names(self.root))) == 1 else self.name
 
     def task(self, number: int) -> Task:
         for task in self.tasks:
@@ -97,19 +104,27 @@ def names(root: Path | None = None) -> list[str]:
 
 
 def find(name: str | int, root: Path | None = None) -> Exercise:
-    """The exercise called ``name``: "01_write_signal", its number "01", or 1.
+    """The exercise called ``name``: "01_write_signal", its topic "write_signal", its number "01", or 1.
 
-    Raises GradingError for an unknown name (lists those there are) and for a broken exercise.toml.
+    Raises GradingError for an unknown name (lists those there are), for a number that several exercises have, and for
+    a broken exercise.toml.
     """
     root = root or workshop_root()
     known = names(root)
     wanted = f"{name:02d}" if isinstance(name, int) else name.strip().rstrip("/")
     if wanted.isdigit():
         wanted = f"{int(wanted):02d}"
-    matches = [each for each in known if each == wanted or each.split("_", 1)[0] == wanted]
-    if len(matches) != 1:
+    matches = _matches(wanted, known)
+    if len(matches) > 1:
+        raise GradingError(f"no exercise is called {name!r} alone: say which of {', '.join(matches)}")
+    if not matches:
         raise GradingError(f"no exercise {name!r}; there are: {', '.join(known) or 'none'}")
     return load(root / "solutions" / matches[0] / METADATA, root)
+
+
+def _matches(wanted: str, known: list[str]) -> list[str]:
+    """Those of the names that ``wanted`` may mean: all of it, its number, or what follows the number."""
+    return [each for each in known if wanted in (each, *each.split("_", 1))]
 
 
 def load(path: Path, root: Path) -> Exercise:
@@ -139,7 +154,8 @@ def load(path: Path, root: Path) -> Exercise:
         if Path(piece).is_absolute() or ".." in Path(piece).parts:
             raise GradingError(f"{path}: piece {piece!r} must lie inside the exercise's folder")
     title, runs_as = _get(raw, "title", str, path), _get(raw, "runs_as", str, path)
-    return Exercise(path.parent.name, title, root, runs_as, pieces, tasks, holes)
+    intro = _get(raw, "intro", str, path).strip() if "intro" in raw else ""
+    return Exercise(path.parent.name, title, root, runs_as, pieces, tasks, holes, intro)
 
 
 def _tables(raw: Mapping[str, Any], key: str, path: Path) -> list[Mapping[str, Any]]:

@@ -75,12 +75,13 @@ def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> 
 
 
 def _readme(exercise: Exercise) -> str:
-    number = exercise.name.split("_", 1)[0]
+    number = exercise.short_name
+    intro = f"{exercise.intro}\n\n" if exercise.intro else ""
     pieces = ", ".join(f"`{piece}`" for piece in exercise.pieces)
     rows = "".join(f"| {task.number} | {task.title} | {task.points} |\n" for task in exercise.tasks)
     return f"""# Exercise {number}: {exercise.title}
 
-Generated from solutions/{exercise.name}: edit a copy of your own instead. In Python or a notebook:
+{intro}Generated from solutions/{exercise.name}: edit a copy of your own instead. In Python or a notebook:
 
     from ep_lib import workshop
     workshop.start("{number}")    # copies this folder to mine/{exercise.name}, once

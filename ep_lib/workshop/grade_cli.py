@@ -94,7 +94,7 @@ def as_text(result: Grade) -> str:
     where = f"({result.seconds:.1f} s, files in {result.mine})"
     if result.public:
         done = sum(each.passed for each in result.tasks)
-        number = result.exercise.name.split("_", 1)[0]
+        number = result.exercise.short_name
         lines += ["", f"{done} of {len(result.tasks)} tasks pass the public checks {where}"]
         lines += [f"`ep-lib grade {number}` runs all the tests and gives points."] if result.full else []
     else:

@@ -1,4 +1,4 @@
-"""Makes a submission from an answer file: the solution, with the regions that the answer gives in place of its own."""
+"""Makes a submission from answer files: the solution, with the regions that the answers give in place of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ FOLDER = Path(__file__).parent
 _REGION = re.compile(r"^ *// EXERCISE-BEGIN (\w+)\n(.*?)^ *// EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
 
 
-def submission(exercise: Exercise, answer: str, folder: Path) -> Path:
-    """Writes the pieces of answer file ``answer`` into ``folder`` and returns it."""
-    regions = dict(_REGION.findall((FOLDER / exercise.name / f"{answer}.cuh").read_text("utf-8")))
-    top = regions.pop("top", "")
+def submission(exercise: Exercise, answers: str | tuple[str, ...], folder: Path) -> Path:
+    """Writes the pieces with ``answers`` (one answer file, or several for different holes) into ``folder``."""
+    regions: dict[str, str] = {}
+    top = ""
+    for answer in (answers,) if isinstance(answers, str) else answers:
+        found = dict(_REGION.findall((FOLDER / exercise.name / f"{answer}.cuh").read_text("utf-8")))
+        top += found.pop("top", "")
+        assert found and not found.keys() & regions.keys(), f"{answer} has no regions, or those of another answer"
+        regions |= found
     for piece in exercise.pieces:
         text = (exercise.solution_dir / piece).read_text("utf-8")
         text = _REGION.sub(lambda match: regions.pop(match[1], match[2]), text)
@@ -22,5 +27,5 @@ def submission(exercise: Exercise, answer: str, folder: Path) -> Path:
         at = text.index("\n", last_include) + 1
         (folder / piece).parent.mkdir(parents=True, exist_ok=True)
         (folder / piece).write_text(text[:at] + top + text[at:], "utf-8")
-    assert not regions, f"{answer} has regions that the solution lacks: {list(regions)}"
+    assert not regions, f"{answers} have regions that the solution lacks: {list(regions)}"
     return folder

@@ -1,0 +1,286 @@
+"""Hidden tests of exercise 03_shim: the shim's calls, on P2P, rc, srd and nodes of two, and under the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import Behaviour, Case
+from ep_lib.workshop.hidden.common import (
+    BOTH,
+    NODES,
+    PAIR,
+    RC,
+    RING,
+    SRD,
+    Cases,
+    Rng,
+    Route,
+    all_of,
+    memory_wrong,
+    on_fabrics,
+    one,
+    random_bytes,
+    refs,
+    round_up,
+    under_checker,
+)
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_COUNTERS, _ARRIVED = 8, 3
+_STORE, _QUIET, _SAME_QUEUE_PAIR, _NOTHING = range(4)
+
+_P2P = Fabric()
+_NEIGHBOURS: Route = (1, 0, 3, 2)  # of the same node
+_ACROSS: Route = (2, 3, 0, 1)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
+
+    units: int = 1
+    bytes: int = 64
+    stride: int = 0  # 0: as large as the message needs
+    target: int = 0
+    source: int = 0
+    queue_pair: int = 0
+    finisher: int = 0
+    value: int = 1
+    times: int = 1
+    then: int = _STORE
+    local: int = 0
+
+
+# ---- task 1 ---------------------------------------------------------------------------------------------------------
+def _pointer_case(rng: Rng, seed: int, fabric: Fabric, ranks: int = 4) -> Case:
+    job = _Job(bytes=0, stride=32, target=5)
+    areas = [random_bytes(rng, 32) for _ in range(ranks)]
+    marks = [random_bytes(rng, 8) for _ in range(ranks)]
+
+    def near(a: int, b: int) -> bool:
+        node = fabric.ranks_per_node
+        return a == b or fabric.kind == "p2p" or (fabric.p2p and a // node == b // node)
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            for peer in range(ranks):
+                got, to = int(out["noted"][me][peer]), f"from rank {me} to rank {peer}"
+                if got == 2:
+                    return f"the pointer {to} is not the address of that rank's own copy, or it cannot be reached"
+                if got == 0 and near(me, peer):
+                    return f"there is no pointer {to}, which loads and stores reach"
+                if got == 1 and not near(me, peer):
+                    return f"there is a pointer {to}, which only the NIC reaches"
+        return None
+
+    scenario = _scenario(1, seed, (-1,) * ranks, job, areas, marks, [np.zeros(_COUNTERS, np.uint32)] * ranks)
+    return Case(replace(scenario, fabric=fabric), judge)
+
+
+def _pointers(rng: Rng) -> Iterator[Case]:
+    without = Fabric("rc", ranks_per_node=2, p2p=False)
+    for seed, fabric in enumerate((_P2P, RC, SRD, NODES, without)):
+        yield _pointer_case(rng, seed, fabric)
+
+
+# ---- tasks 2, 3 and 4 -----------------------------------------------------------------------------------------------
+def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
+    """One message a unit along ``route``; judged: memory at the counter and in the end, and every counter."""
+    job = replace(job, stride=round_up(max(job.target, job.source) + job.bytes + 24, 8))
+    ranks, flip = range(len(route)), np.uint8(1 if task in (2, 3) else 0)
+    areas = [random_bytes(rng, job.units * job.stride) for _ in ranks]
+    sources = [random_bytes(rng, job.units * job.stride) for _ in ranks]
+    counters = [rng.integers(1, 1 << 32, job.units * _COUNTERS, dtype=np.uint32) for _ in ranks]
+    want_area, want_counters = [a.copy() for a in areas], [c.copy() for c in counters]
+    in_message = np.zeros(areas[0].size, bool)
+    for me, peer in enumerate(route):
+        for unit in range(job.units) if peer >= 0 else ():
+            counter = want_counters[me if job.local else peer]
+            at = unit * _COUNTERS + _ARRIVED
+            counter[at] = (int(counter[at]) + job.value * job.times) & 0xFFFFFFFF
+            to, start = unit * job.stride + job.target, unit * job.stride + job.source
+            want_area[peer][to : to + job.bytes] = sources[me][start : start + job.bytes] ^ flip
+            in_message[to : to + job.bytes] = True
+
+    def judge(out: Outputs) -> str | None:
+        if job.then == _NOTHING:
+            return None if out["noted"][0][0] == 1 else "the call did not return"
+        for me in ranks:
+            if problem := _counter_wrong(out["counters"][me], want_counters[me], counters[me]):
+                return problem
+            if problem := memory_wrong(out["area"][me], want_area[me], in_message, "in the end"):
+                return problem
+            if me in route and job.bytes:
+                late = int(np.sum((out["seen"][me] != want_area[me]) & in_message))
+                if late:
+                    return f"when the counter grew, {late} of {int(in_message.sum())} bytes had not arrived"
+        return None
+
+    return Case(_scenario(task, seed, route, job, areas, sources, counters), judge)
+
+
+def _counter_wrong(got: Array, want: Array, before: Array) -> str | None:
+    if np.array_equal(got, want):
+        return None
+    at = int(np.flatnonzero(got != want)[0])
+    if at % _COUNTERS != _ARRIVED:
+        return "a counter next to the right one changed: counters have 32 bits"
+    grew, asked = (int(np.int32(np.uint32((int(x[at]) - int(before[at])) & 0xFFFFFFFF))) for x in (got, want))
+    return f"a counter grew by {grew} where it should grow by {asked}"
+
+
+def _scenario(
+    task: int, seed: int, route: Route, job: _Job, areas: list[Array], sources: list[Array], counters: list[Array]
+) -> Scenario:
+    ranks = len(route)
+    senders = [route.index(me) if me in route else -1 for me in range(ranks)]
+    noted = [np.zeros(max(ranks, job.units), np.uint64) for _ in range(ranks)]
+    for me in range(ranks):
+        noted[me][: job.units] = counters[me].reshape(-1, _COUNTERS)[: job.units, _ARRIVED]
+    names = ("area", "source", "counters", "seen", "noted", "numbers")
+    launch = (Launch("examine", 2, max(32, 32 * job.units), (task, *refs(*names))),)
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=(launch,) * ranks,
+        outputs=("area", "counters", "seen", "noted"),
+        symmetric={"area": areas, "source": sources, "counters": counters},
+        local={
+            "seen": [np.zeros_like(area) for area in areas],
+            "noted": noted,
+            "numbers": [_numbers(job, route[me], senders[me]) for me in range(ranks)],
+        },
+        shim=True,
+    )
+
+
+def _numbers(job: _Job, to: int, sender: int) -> NDArray[np.int64]:
+    return np.array([to, sender, *asdict(job).values()], dtype=np.int64)
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+_SIZES = (0, 1, 2, 15, 16, 17, 33, 127, 512, 513, 4099)
+_OFFSETS = ((0, 0), (1, 0), (0, 3), (5, 5), (8, 4), (15, 2))
+
+
+def _sizes(task: int, then: int, route: Route) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, size in enumerate(_SIZES):
+            target, source = _OFFSETS[seed % len(_OFFSETS)]
+            job = _Job(bytes=size, target=target, source=source, then=then, queue_pair=seed)
+            yield _message_case(task, rng, 100 + seed, job, route)
+
+    return cases
+
+
+def _messages(task: int, then: int, *finishers: int, routes: tuple[Route, ...] = (BOTH,), units: int = 2) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for route in routes:
+            for finisher in finishers or (0,):
+                job = _Job(bytes=320, target=16, units=units, then=then, finisher=finisher, value=3, queue_pair=1)
+                yield _message_case(task, rng, 200 + finisher, job, route)
+
+    return under_checker(cases)
+
+
+def _queue_pairs(task: int) -> Cases:
+    """Queue pairs of InfiniBand keep their order, so a counter on the right one needs no quiet."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for first in (0, 5, 14):  # more than the NIC has
+            job = _Job(bytes=700, units=3, queue_pair=first, then=_SAME_QUEUE_PAIR)
+            yield _message_case(task, rng, 300 + first, job)
+
+    return on_fabrics(under_checker(cases), RC)
+
+
+def _stuck(rng: Rng) -> Iterator[Case]:
+    for kind in ("rc", "srd"):
+        case = _message_case(3, rng, 400, _Job(then=_NOTHING))
+        yield replace(case, scenario=replace(case.scenario, fabric=Fabric(kind, broken_links=((0, 1),))))
+
+
+def _adds(route: Route, *, local: int = 0) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, value in enumerate((1, -3, 2**31 - 1)):
+            job = _Job(bytes=0, units=2, value=value, times=1 + seed, then=_QUIET, queue_pair=7 * seed, local=local)
+            yield _message_case(4, rng, 500 + seed, job, route)
+
+    return cases
+
+
+_TOGETHER = "After the copy, all lanes meet (__syncwarp): then whoever signals covers the bytes of all."
+_POSTED = "One lane posts, once; the others do not go on before it has (a __syncwarp at the end)."
+_PAIRS = "Which queue pair does qp_id mean? ep::ibgda::queue_pair() says it."
+_ORDER = "A peer within reach sees data that was written before only if the add is a release at system scope."
+_OWN: Route = (0, 1)
+
+BEHAVIOURS = (
+    Behaviour(1, "own memory and peers within reach have an address, all others 0", _pointers),
+    Behaviour(
+        2,
+        "after the call, the lane that signals may publish what all lanes wrote",
+        all_of(
+            on_fabrics(_messages(2, _STORE, 0, 9), _P2P),
+            on_fabrics(_messages(2, _STORE, routes=(_NEIGHBOURS,)), NODES),
+        ),
+        _TOGETHER,
+    ),
+    Behaviour(
+        2,
+        "messages of every size arrive whole, by loads and stores alone",
+        all_of(
+            on_fabrics(_sizes(2, _STORE, PAIR), _P2P),
+            on_fabrics(_sizes(2, _STORE, _NEIGHBOURS), NODES),
+        ),
+        "A peer within reach is served by the warp itself; nobody waits for a NIC.",
+    ),
+    Behaviour(
+        3,
+        "messages of every size arrive whole, and nothing comes for 0 bytes",
+        all_of(on_fabrics(_sizes(3, _QUIET, PAIR), RC, SRD), on_fabrics(_sizes(3, _QUIET, _ACROSS), NODES)),
+    ),
+    Behaviour(
+        3, "any lane may wait for the put after the call", on_fabrics(_messages(3, _QUIET, 0, 7, 31), RC, SRD), _POSTED
+    ),
+    Behaviour(3, "the put goes over the queue pair that qp_id means", _queue_pairs(3), _PAIRS),
+    Behaviour(3, "the call returns before the data has arrived", _stuck, "Waiting is the work of quiet."),
+    Behaviour(
+        4,
+        "32 bits grow by the value, wherever the counter lies",
+        all_of(
+            on_fabrics(_adds(RING), _P2P, RC, SRD),
+            on_fabrics(_adds(_NEIGHBOURS), NODES),
+            on_fabrics(_adds(_OWN), RC),
+            on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
+        ),
+    ),
+    Behaviour(
+        4,
+        "a peer within reach sees the data when the counter grows",
+        on_fabrics(_messages(4, _STORE, routes=(BOTH,)), _P2P),
+        _ORDER,
+    ),
+    Behaviour(4, "on InfiniBand the counter stays behind the put of the same qp_id", _queue_pairs(4), _PAIRS),
+    Behaviour(4, "after a quiet, it announces data on EFA", on_fabrics(_messages(4, _QUIET), SRD)),
+)
+
+PUBLIC = (
+    Behaviour(1, "four ranks in reach of each other", one(lambda rng: _pointer_case(rng, 1, _P2P))),
+    Behaviour(1, "four ranks with NICs between them", one(lambda rng: _pointer_case(rng, 1, SRD))),
+    Behaviour(2, "64 bytes to a peer within reach", on_fabrics(_messages(2, _STORE), _P2P), _TOGETHER),
+    Behaviour(3, "64 bytes over InfiniBand and over EFA", on_fabrics(_messages(3, _QUIET), RC, SRD), _POSTED),
+    Behaviour(4, "adds to a peer within reach", on_fabrics(_messages(4, _STORE), _P2P), _ORDER),
+    Behaviour(4, "adds over the NIC", on_fabrics(_adds(PAIR), RC)),
+)
