@@ -20,6 +20,7 @@ LADDER = [
     ("exchange_pipelined", 3),
     ("exchange_merged", 1),
     ("exchange_merged", 3),
+    ("exchange_by_rings", 2),
 ]
 NETWORKS = ["rc", "srd"]
 

@@ -16,8 +16,9 @@
 // 2     exchange_with_credits   one slot; senders and receivers run at the same time, and credits say when it is free
 // 3     exchange_pipelined      several slots in flight, each with an arrival of its own
 // 4     exchange_merged         one block sends and receives: half of the blocks
-//
-// The library's version of rungs 2 to 4 is <ep/ring.cuh>, which ep_lib.Buffer uses where there is no NVLink.
+// 5     exchange_by_rings       rung 3 in the words of <ep/ring.cuh>, which ep_lib.Buffer uses where there is no NVLink
+#include <ep/ring.cuh>
+
 #include "05_bounce_buffer.cuh"
 
 // ---- Rung 0: room for everything ------------------------------------------------------------------------------------
@@ -203,4 +204,66 @@ extern "C" __global__ void exchange_merged(Streams streams, Ring ring) {
         streams.received[peer] = rows;
         ep::net_quiet(peer);
     }
+}
+
+// ---- Rung 5: the library's ring -------------------------------------------------------------------------------------
+// You know every line of <ep/ring.cuh> by now: room is a credit, a post is a put with the slot's own signal, and a slot
+// that was read is worth a credit. Its functions are called by one thread; the barrier hands on what this one saw.
+namespace {
+
+EP_DEVICE ep::Ring ring_to(const Streams& streams, const Ring& ring, int peer) {
+    return {peer,
+            0,
+            ring.num_slots,
+            slot_bytes(streams, ring),
+            slot_of(ring.staging, streams, ring, peer, 0),
+            slot_of(ring.inbox, streams, ring, ep::rank(), 0),
+            arrived_of(ring, ep::rank(), 0),
+            ring.credits + peer};
+}
+
+EP_DEVICE ep::Ring ring_from(const Streams& streams, const Ring& ring, int peer) {
+    return {peer,
+            0,
+            ring.num_slots,
+            slot_bytes(streams, ring),
+            nullptr,
+            slot_of(ring.inbox, streams, ring, peer, 0),
+            arrived_of(ring, peer, 0),
+            ring.credits + ep::rank()};
+}
+
+EP_DEVICE bool all_lanes_learn(bool of_lane_0) {
+    const bool answer = __shfl_sync(ep::kFullWarp, of_lane_0, 0);
+    __syncwarp();
+    return answer;
+}
+
+}  // namespace
+
+// 2 x ranks blocks: the first half sends, the second half receives.
+extern "C" __global__ void exchange_by_rings(Streams streams, Ring memory) {
+    const int ranks = ep::num_ranks(), block = static_cast<int>(blockIdx.x), peer = block % ranks;
+    const bool is_lane_0 = ep::lane_id() == 0;
+    if (block < ranks) {
+        const ep::Ring ring = ring_to(streams, memory, peer);
+        const uint64_t chunks = num_chunks(streams, memory, peer);
+        for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+            if (!all_lanes_learn(is_lane_0 && ep::ring_wait_for_room(ring, chunk))) return;
+            const size_t bytes = fill_slot(ep::ring_staging(ring, chunk), streams, memory, peer, chunk);
+            if (is_lane_0) ep::ring_post(ring, chunk, bytes);
+        }
+    } else {
+        const ep::Ring ring = ring_from(streams, memory, peer);
+        ChunkHeader header = {};
+        int rows = 0;
+        for (uint64_t chunk = 0; !header.is_last; ++chunk) {
+            if (!all_lanes_learn(is_lane_0 && ep::ring_wait_for_message(ring, chunk))) return;
+            header = empty_slot(ep::ring_received(ring, chunk), streams, peer, rows);
+            if (is_lane_0) ep::ring_return_credit(ring);
+            rows += header.rows;
+        }
+        if (is_lane_0) streams.received[peer] = rows;
+    }
+    if (is_lane_0) ep::net_quiet(peer);
 }
