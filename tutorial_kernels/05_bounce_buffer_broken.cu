@@ -66,7 +66,7 @@ EP_DEVICE int peer_of_block() { return static_cast<int>(blockIdx.x) % ep::num_ra
 // ---- Rung 1: send everything, then receive --------------------------------------------------------------------------
 // WRONG everywhere: a deadlock as soon as a stream has more chunks than there are slots. Every rank is full of what the
 // others have sent, and waits for credits that only a receiver gives; nobody gets that far. With shorter streams it
-// works, so it passes all small tests. One block a rank.
+// works, so it passes all small tests. As many blocks as ranks.
 extern "C" __global__ void exchange_in_turn(Streams streams, Ring ring) {
     const int peer = static_cast<int>(blockIdx.x);
     send(streams, ring, peer);
