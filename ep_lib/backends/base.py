@@ -17,7 +17,7 @@ class Backend(Protocol):
     """One object a rank. The users hold a :class:`ep_lib.Rank`, which stands in front of it.
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy) and
-    ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
+    ``heap_gap`` (bytes to leave free after each of its arrays), ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
     record of :mod:`ep_lib.memory.device_state` and are never given out).
     """
 
@@ -26,6 +26,7 @@ class Backend(Protocol):
     world_size: int
     xp: ModuleType
     heap_bytes: int
+    heap_gap: int
 
     def heap_address(self, peer: int) -> int:
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
@@ -35,8 +36,8 @@ class Backend(Protocol):
         """A view, of type ``xp.ndarray``, of this rank's own heap; ``offset`` is in bytes."""
         ...
 
-    def heap_in_use(self, nbytes: int) -> None:
-        """Told that arrays lie in the first ``nbytes`` of the heap only (the emulator checks accesses against it)."""
+    def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
+        """Told where arrays lie, in the first ``nbytes`` of the heap: (begin, end) offsets, sorted (for checks)."""
         ...
 
     def adopt(self, array: Any) -> None:

@@ -82,6 +82,7 @@ class CudaBackend:
         self.world_size = bootstrap.world_size
         self.xp: ModuleType = import_cupy()
         self.heap_bytes = DEFAULT_HEAP_BYTES if heap_bytes is None else heap_bytes
+        self.heap_gap = 0
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
         self.device = device_for(bootstrap.local_rank, bootstrap.world_size) if device is None else device
         self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
@@ -122,7 +123,7 @@ class CudaBackend:
         memory = self.xp.cuda.UnownedMemory(self._heap.addresses[self.rank], self.heap_bytes, self, self.device)
         return self.xp.ndarray(shape, dtype=kind, memptr=self.xp.cuda.MemoryPointer(memory, offset))
 
-    def heap_in_use(self, nbytes: int) -> None:
+    def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
     def adopt(self, array: Any) -> None:

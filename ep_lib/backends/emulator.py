@@ -30,6 +30,7 @@ class EmulatorBackend:
         self.world_size = world.size
         self.xp: ModuleType = np
         self.heap_bytes = world.machine.heap_bytes
+        self.heap_gap = world.machine.heap_gap
         self._world = world
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)
@@ -47,9 +48,10 @@ class EmulatorBackend:
         view: np.ndarray[Any, Any] = self._heap[offset : offset + nbytes].view(dtype).reshape(shape)
         return view
 
-    def heap_in_use(self, nbytes: int) -> None:
-        """Kernels that touch the heap beyond its first ``nbytes`` are faulty from now on."""
+    def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
+        """Kernels that touch the heap beyond its first ``nbytes``, and under checks elsewhere, are faulty from now on."""
         self._machine.set_heap_used(nbytes)
+        self._machine.set_arrays(self.rank, arrays)
 
     def adopt(self, array: np.ndarray[Any, Any]) -> None:
         """Lets kernels of this rank reach an array by its address alone, for as long as the array lives."""

@@ -167,7 +167,7 @@ def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]
     findings = []
     for entry in json.loads(report):
         first, second = _access(entry["first"], libraries), _access(entry["second"], libraries)
-        if entry["kind"] == "divergent barrier" and first.location == second.location:
+        if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
             continue  # the compiler made two of one
         findings.append(
             Finding(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
     from ep_lib.jit.signature import MarshalledArg
 
+_GAP_BYTES = 256
 _POLL_SECONDS = 0.02  # how often a run's output is shown and its limits are checked
 
 
@@ -164,6 +165,17 @@ class Machine:
 
     def set_heap_used(self, nbytes: int) -> None:
         self._lib.epemu_set_heap_used(self.handle, nbytes)
+
+    @property
+    def heap_gap(self) -> int:
+        """Bytes to leave free after each array: under checks, so that an index too large meets nobody else's array."""
+        return _GAP_BYTES if self._checks else 0
+
+    def set_arrays(self, rank: int, arrays: Sequence[tuple[int, int]]) -> None:
+        """Under checks: all that kernels and NICs may touch in the rank's heap, as sorted (begin, end) offsets."""
+        if self._checks:
+            flat = [offset for array in arrays for offset in array]
+            self._lib.epemu_set_arrays(self.handle, rank, (ctypes.c_uint64 * len(flat))(*flat), len(arrays))
 
     def register(self, rank: int, address: int, nbytes: int, writable: bool) -> None:
         self._lib.epemu_register(self.handle, rank, address, address + nbytes, writable)

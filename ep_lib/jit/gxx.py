@@ -27,7 +27,7 @@ _TABLE_SYMBOL = "ep_kernel_params"  # both: ep_lib/device/ep/detail/entry.cuh
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
 _TIMEOUT_S = 300.0
 
-# -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
+# -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; no sanitizer's library is linked.
 _KERNEL_FLAGS = [
     "-std=c++17",
     "-O1",
@@ -38,6 +38,7 @@ _KERNEL_FLAGS = [
     "-fno-strict-aliasing",
     "-ffp-contract=off",
     "-fsanitize=thread",
+    "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
     "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks

@@ -13,23 +13,26 @@ RESERVED = 256  # the first bytes hold the fault record of <ep/wait.cuh>
 
 
 class SymmetricHeap:
-    """First fit over a list of free extents; frees coalesce."""
+    """First fit over a list of free extents; frees coalesce. ``gap`` bytes after each array belong to nobody."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, gap: int = 0) -> None:
         if nbytes < RESERVED + ALIGNMENT:
             raise ArgumentError(f"a symmetric heap of {nbytes} bytes is too small; it needs {RESERVED + ALIGNMENT}")
         self.nbytes = nbytes
         self._free = [(RESERVED, nbytes)]  # (begin, end), sorted
+        self._gap = gap
         self._used: dict[int, int] = {}  # begin -> end
+        self._arrays: dict[int, int] = {}  # begin -> end of what was asked for
         self.top = RESERVED  # end of the highest array ever allocated
 
     def allocate(self, nbytes: int, *, hint: str) -> int:
         """Offset of ``nbytes`` fresh bytes. Raises OutOfSymmetricMemory, whose message ends with ``hint``."""
-        size = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+        size = max(1, -(-(nbytes + self._gap) // ALIGNMENT)) * ALIGNMENT
         for i, (begin, end) in enumerate(self._free):
             if end - begin >= size:
                 self._free[i : i + 1] = [(begin + size, end)] if end - begin > size else []
                 self._used[begin] = begin + size
+                self._arrays[begin] = begin + nbytes
                 self.top = max(self.top, begin + size)
                 return begin
         largest = max((end - begin for begin, end in self._free), default=0)
@@ -45,6 +48,7 @@ class SymmetricHeap:
         end = self._used.pop(offset, None)
         if end is None:
             raise ArgumentError(f"nothing is allocated at offset {offset} of the symmetric heap (freed twice?)")
+        del self._arrays[offset]
         extents = sorted([*self._free, (offset, end)])
         merged = [extents[0]]
         for begin, stop in extents[1:]:
@@ -53,6 +57,11 @@ class SymmetricHeap:
             else:
                 merged.append((begin, stop))
         self._free = merged
+
+    @property
+    def arrays(self) -> list[tuple[int, int]]:
+        """(begin, end) of what may be touched: the reserved bytes at the start, then each array without its padding."""
+        return [(0, RESERVED), *sorted(self._arrays.items())]
 
     def owns(self, offset: int) -> bool:
         """Whether an allocation begins at this offset."""

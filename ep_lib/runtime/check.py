@@ -176,7 +176,7 @@ def _from_error(error: BaseException, seed: int) -> Finding:
     kind = "fault"
     if "not a multiple of" in text:
         kind = "misaligned"
-    elif re.search(r"(reads|writes) \d+ bytes", text):
+    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not", text):
         kind = "out of bounds"
     return Finding(kind, text, seed, seeds=(seed,))
 

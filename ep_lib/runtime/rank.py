@@ -13,7 +13,7 @@ import numpy as np
 from ep_lib.backends.base import Backend, Dim
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatchError
 from ep_lib.memory.arrays import describe
-from ep_lib.memory.symmetric import RESERVED, SymmetricHeap
+from ep_lib.memory.symmetric import SymmetricHeap
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -31,7 +31,7 @@ class Rank:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._heap = SymmetricHeap(backend.heap_bytes)
+        self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_gap)
         self._offsets: dict[int, int] = {}  # address of a symmetric array -> its offset
         self._closed = False
         self.rank = backend.rank
@@ -39,7 +39,7 @@ class Rank:
         self.backend = backend.name
         self.xp: ModuleType = backend.xp
         self.heap_bytes = backend.heap_bytes
-        backend.heap_in_use(RESERVED)
+        backend.heap_in_use(self._heap.top, self._heap.arrays)
 
     def __index__(self) -> int:
         return self.rank
@@ -110,7 +110,7 @@ class Rank:
                 self._heap.free(offset)
             assert error is not None
             raise error
-        self._backend.heap_in_use(self._heap.top)
+        self._backend.heap_in_use(self._heap.top, self._heap.arrays)
         array = self._backend.heap_array(offset, dimensions, dtype)
         if fill is not None:
             array[...] = fill
@@ -127,6 +127,7 @@ class Rank:
         if offset is None:
             raise ArgumentError("free() got an array that symmetric() did not return, or that was freed before")
         self._heap.free(offset)
+        self._backend.heap_in_use(self._heap.top, self._heap.arrays)
 
     def offset_of(self, array: Any) -> int:
         """Offset in bytes of an array (or a view of one) from the start of the symmetric heap."""

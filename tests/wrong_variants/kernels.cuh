@@ -247,3 +247,26 @@ EP_DEVICE void net_count(int* data, uint64_t* flag, int* out, int n) {
         ep::net_quiet();
     }
 }
+
+//---- exchange_ref
+EP_DEVICE void exchange_ref(int* data, uint64_t* flag, int* out, int n) {
+    const int peer = (ep::rank() + 1) % ep::num_ranks();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) ep::peer_ptr(data, peer)[i] = ep::rank() + i;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        cuda::atomic_ref<uint64_t, cuda::thread_scope_system> theirs(*ep::peer_ptr(flag, peer));
+        theirs.store(1, cuda::memory_order_release);
+        cuda::atomic_ref<uint64_t, cuda::thread_scope_system> mine(*flag);
+        while (mine.load(cuda::memory_order_acquire) == 0) {
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = data[i];
+}
+
+//---- write_vectors
+EP_DEVICE void write_vectors(int* data, uint64_t* flag, int* out, int n) {
+    int* theirs = ep::peer_ptr(data, (ep::rank() + 1) % ep::num_ranks());
+    reinterpret_cast<int4*>(theirs + 0)[threadIdx.x] = make_int4(1, 2, 3, 4);
+    theirs[960 + threadIdx.x] = 5;
+}

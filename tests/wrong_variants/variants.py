@@ -15,6 +15,7 @@ from ep_lib import Kernel, Rank
 
 HERE = Path(__file__).parent
 RACE = ("race",)
+OUT = ("out of bounds",)
 NET_RACE = ("race", "signal overtakes data", "source reused", "read before arrival")
 
 
@@ -235,6 +236,25 @@ VARIANTS = [
         "one kind",
         "srd",
     ),
+    Variant(
+        "cuda::atomic_ref of one GPU",
+        "exchange_ref",
+        "thread_scope_system> theirs",
+        "thread_scope_device> theirs",
+        (*RACE, "scope"),
+        "scope",
+    ),
+    Variant("cuda::atomic_ref without release", "exchange_ref", "memory_order_release", "memory_order_relaxed"),
+    Variant("int4 at an odd address", "write_vectors", "theirs + 0", "theirs + 1", ("misaligned",)),
+    Variant("one element past a peer's array", "write_vectors", "960 + ", "961 + ", OUT),
+    Variant(
+        "barriers in two branches of one line",
+        "reverse",
+        "__syncthreads();",
+        "if (threadIdx.x < 32) __syncthreads(); else __syncthreads();",
+        ("divergent barrier",),
+    ),
+    Variant("puts one element too many", "net_exchange", "source, n *", "source, 513 *", OUT, "", "rc"),
 ]
 BLOCKS = {"last_block": 3, "broadcast": 2}  # of correct kernels; 1 where nothing is said
 
@@ -257,7 +277,7 @@ def _bodies() -> Iterator[tuple[str, str]]:
 @functools.cache
 def all_in_one() -> Kernel:
     """One kernel that is all of them, so that the compiler runs once: correct ones first, then VARIANTS."""
-    source = "#include <ep/net.cuh>\n#include <ep/signal.cuh>\n"
+    source = "#include <cuda/atomic>\n#include <ep/net.cuh>\n#include <ep/signal.cuh>\n"
     cases = ""
     for number, (name, text) in enumerate(_bodies()):
         source += f"namespace v{number} {{\n{text}}}\n"

@@ -70,6 +70,11 @@ void epemu_destroy(Machine* m) { delete m; }
 
 char* epemu_machine_heap(Machine* m, int rank) { return m->heaps + rank * m->heap_stride; }
 void epemu_set_heap_used(Machine* m, uint64_t bytes) { m->heap_used = bytes; }
+// All that may be touched in a rank's heap: begins and ends, sorted. Without this, all of it may.
+void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
+    m->ranks[rank].arrays.clear();
+    for (uint64_t i = 0; i < count; i++) m->ranks[rank].arrays.push_back({offsets[2 * i], offsets[2 * i + 1], true});
+}
 
 // Loads a compiled kernel. The path must be fresh for a second copy with globals of its own. Null: see epemu_error.
 Image* epemu_load_image(Machine* m, const char* path) {

@@ -136,10 +136,11 @@ using namespace epemu;
 
 extern "C" {
 
-int epemu_syncthreads(int op, int predicate) {
+int epemu_syncthreads(int op, int predicate, unsigned site) {
     Block* block = current->block;
     Fiber* me = current;
     me->op = op;
+    me->mask = site;
     block->barrier_count += predicate != 0;
     block->arrived++;
     me->state = State::kBarrier;

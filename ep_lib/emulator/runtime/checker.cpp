@@ -380,11 +380,13 @@ void Checker::barrier(Block* block) {
     for (Fiber& f : block->fibers) {
         if (f.state != State::kBarrier) continue;
         if (!first) first = &f;
-        if (f.pc == first->pc) continue;
+        if (f.pc == first->pc && f.mask == first->mask) continue;
         const Side a = {first->check->id, first->check->time, static_cast<uint32_t>(first->pc), 0};
         const Side b = {f.check->id, f.check->time, static_cast<uint32_t>(f.pc), 0};
-        if (Finding* finding = note("divergent barrier", a, b))
-            finding->remedy = "one barrier that all threads of the block reach";
+        Finding* finding = note("divergent barrier", a, b);
+        if (!finding) continue;
+        finding->remedy = "one barrier that all threads of the block reach";
+        if (f.mask != first->mask) finding->detail = "two calls, and threads of one block wait in both";
     }
 }
 

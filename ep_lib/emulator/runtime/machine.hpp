@@ -75,7 +75,7 @@ struct Fiber {
     // the operation that the fiber waits in
     const char* what;
     uintptr_t pc;
-    uint32_t mask;
+    uint32_t mask;  // of a warp-wide operation; of a barrier: which call it is
     int op, arg, width;
     uint64_t value, result;
     std::unique_ptr<PollSet> polls;
@@ -150,6 +150,7 @@ struct Rank {
     int64_t last_ticket = 0, done_ticket = 0;
     size_t resident_threads = 0;
     std::vector<Range> ranges;  // arrays registered for the rank's lifetime
+    std::vector<Range> arrays;  // under checks: what may be touched in the rank's heap, as offsets, sorted
 };
 
 enum class Fault { kNone, kBadAddress, kTrap, kAssert, kSignal, kStack, kHang };
@@ -265,6 +266,7 @@ uint64_t read_raw(uintptr_t address, int size);
 void forget_polls();                           // the running fiber did something that others can see
 void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
 void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc);
+bool in_an_array(const Rank& owner, size_t offset, size_t size);  // of the owner's heap
 
 // faults.cpp
 [[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string& text);
@@ -275,6 +277,7 @@ void restore_signal_handlers();
 std::string quote(const std::string& text);  // as JSON
 std::string triple(const epemu_dim3& d);
 std::string describe_address(const Machine& m, uintptr_t address);
+std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);
 void write_report(Machine& m, Outcome outcome);
 
 }  // namespace epemu

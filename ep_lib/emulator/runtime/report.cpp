@@ -116,6 +116,18 @@ constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "sig
 
 }  // namespace
 
+// Which array an offset that is in none comes after. Empty where it is in one, or where nobody knows.
+static std::string beside_arrays(const std::vector<Range>& arrays, uintptr_t offset) {
+    constexpr uintptr_t kNear = 4096;
+    const Range* before = nullptr;
+    for (const Range& r : arrays)
+        if (offset >= r.begin) before = &r;
+    if (!before || offset < before->end) return "";
+    if (offset - before->end > kNear) return ", where no array is (freed?)";
+    return ", " + std::to_string(offset - before->end) + " bytes past the end of the symmetric array of " +
+           std::to_string(before->end - before->begin) + " bytes at heap+" + hex(before->begin);
+}
+
 std::string describe_address(const Machine& m, uintptr_t address) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m.heaps);
     if (in_heaps < m.heaps_bytes) {
@@ -125,6 +137,8 @@ std::string describe_address(const Machine& m, uintptr_t address) {
             text += ", past the end of the symmetric heap (" + std::to_string(m.settings.heap_bytes) + " bytes)";
         else if (offset >= m.heap_used)
             text += ", where nothing is allocated (" + std::to_string(m.heap_used) + " bytes of the heap are in use)";
+        else
+            text += beside_arrays(m.ranks[in_heaps >> m.heap_shift].arrays, offset);
         return text;
     }
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m.shared_area);
@@ -153,6 +167,15 @@ std::string describe_address(const Machine& m, uintptr_t address) {
         return hex(address) + ", " + std::to_string(address - nearest->end) + " bytes past the end of an array of " +
                std::to_string(nearest->end - nearest->begin) + " bytes that was passed to the kernel";
     return hex(address) + ", which is in no heap, no shared memory and no array passed to the kernel";
+}
+
+std::string describe_range(const Machine& m, uintptr_t address, size_t bytes) {
+    const std::string first = describe_address(m, address), last = describe_address(m, address + bytes - 1);
+    std::string text = std::to_string(bytes) + " bytes at " + first;
+    // The first byte may well be where it should be.
+    if (bytes > 1 && first.find(',') == std::string::npos && last.find(',') != std::string::npos)
+        text += ", the last one at " + last;
+    return text;
 }
 
 void write_report(Machine& m, Outcome outcome) {

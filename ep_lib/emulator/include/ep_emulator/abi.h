@@ -27,7 +27,8 @@ EPEMU_CONST uint64_t epemu_heap_bytes();
 
 // ---- block and warp -------------------------------------------------------------------------------------------
 enum epemu_barrier_op { EPEMU_BARRIER, EPEMU_BARRIER_COUNT, EPEMU_BARRIER_AND, EPEMU_BARRIER_OR };
-int epemu_syncthreads(int barrier_op, int predicate);
+// `site` tells calls in the source apart, whatever the compiler makes of them.
+int epemu_syncthreads(int barrier_op, int predicate, unsigned site);
 
 enum epemu_warp_op {
     EPEMU_WARP_SYNC,   // __syncwarp
@@ -57,6 +58,7 @@ enum epemu_scope { EPEMU_SCOPE_BLOCK, EPEMU_SCOPE_DEVICE, EPEMU_SCOPE_SYSTEM };
 uint64_t epemu_load(const volatile void* address, int size, int order, int scope);         // 1, 2, 4 or 8 bytes
 void epemu_store(volatile void* address, uint64_t value, int size, int order, int scope);  // 1, 2, 4 or 8 bytes
 void epemu_fence(int order, int scope);
+void epemu_next_scope(int scope);  // of the std::atomic operation that follows
 
 enum epemu_atomic_op {
     EPEMU_ATOMIC_ADD,  // wrap-around, any integer

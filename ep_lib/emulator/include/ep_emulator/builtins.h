@@ -30,10 +30,34 @@ EPEMU_INDEX(grid_dim)
 static constexpr int warpSize = 32;
 
 // ---- block barriers -------------------------------------------------------------------------------------------
-EPEMU_INLINE void __syncthreads() { epemu_syncthreads(EPEMU_BARRIER, 0); }
-EPEMU_INLINE int __syncthreads_count(int predicate) { return epemu_syncthreads(EPEMU_BARRIER_COUNT, predicate != 0); }
-EPEMU_INLINE int __syncthreads_and(int predicate) { return epemu_syncthreads(EPEMU_BARRIER_AND, predicate != 0); }
-EPEMU_INLINE int __syncthreads_or(int predicate) { return epemu_syncthreads(EPEMU_BARRIER_OR, predicate != 0); }
+// The default argument is evaluated where the barrier is called: line and column tell two barriers apart.
+#ifdef __clang__
+#define EPEMU_SITE (__builtin_LINE() << 10 | __builtin_COLUMN())
+#else
+namespace std {
+struct source_location {
+    struct __impl {  // what g++ fills in; <source_location> itself is C++20's
+        const char* _M_file_name;
+        const char* _M_function_name;
+        unsigned _M_line, _M_column;
+    };
+};
+}  // namespace std
+namespace ep_emulator {
+constexpr unsigned site(const std::source_location::__impl& call) { return call._M_line << 10 | call._M_column; }
+}  // namespace ep_emulator
+#define EPEMU_SITE ep_emulator::site(*static_cast<const std::source_location::__impl*>(__builtin_source_location()))
+#endif
+EPEMU_INLINE void __syncthreads(unsigned site = EPEMU_SITE) { epemu_syncthreads(EPEMU_BARRIER, 0, site); }
+EPEMU_INLINE int __syncthreads_count(int predicate, unsigned site = EPEMU_SITE) {
+    return epemu_syncthreads(EPEMU_BARRIER_COUNT, predicate != 0, site);
+}
+EPEMU_INLINE int __syncthreads_and(int predicate, unsigned site = EPEMU_SITE) {
+    return epemu_syncthreads(EPEMU_BARRIER_AND, predicate != 0, site);
+}
+EPEMU_INLINE int __syncthreads_or(int predicate, unsigned site = EPEMU_SITE) {
+    return epemu_syncthreads(EPEMU_BARRIER_OR, predicate != 0, site);
+}
 
 // ---- fences ---------------------------------------------------------------------------------------------------
 EPEMU_INLINE void __threadfence_block() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_BLOCK); }

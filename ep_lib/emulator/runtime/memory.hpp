@@ -1,0 +1,36 @@
+// What memory.cpp does for the functions that compilers call (sanitizer_hooks.cpp).
+#pragma once
+#include <algorithm>
+
+#include "checker.hpp"
+#include "machine.hpp"
+#include "outages.hpp"
+
+namespace epemu {
+
+bool is_remote(uintptr_t address);  // in another rank's heap, seen from the running fiber
+// A load whose value may end a loop. Parks the fiber where the loop cannot end before someone else stores.
+void poll(uintptr_t address, int size, const char* what, uintptr_t pc);
+uint64_t synchronising_load(uintptr_t address, int size, int order, int scope, const char* what, uintptr_t pc);
+void synchronising_store(uintptr_t address, uint64_t value, int size, int order, int scope, uintptr_t pc);
+uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int size, int order, int scope,
+                uintptr_t pc);
+
+// Stores that another rank may wait for are what a rank that stops no longer does.
+inline void before_signal(uintptr_t address, uintptr_t pc) {
+    if (__builtin_expect(machine->outages != nullptr, 0) && is_remote(address)) about_to_send(pc);
+}
+
+// Every other load and store.
+inline void plain_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
+    if (!current) return;  // initialisers of a kernel library, while it is loaded
+    check_access(address, size, write, pc);
+    if (__builtin_expect(checker != nullptr, 0)) checker->access(current, address, size, write ? kWrites : 0, pc);
+    if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
+    if (--quantum < 0) {
+        current->pc = pc;  // where it is seen, should the time be over
+        preempt();
+    }
+}
+
+}  // namespace epemu

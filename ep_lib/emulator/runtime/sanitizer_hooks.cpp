@@ -1,0 +1,180 @@
+// What compilers call by themselves: kernels are compiled with -fsanitize=thread and -fsanitize=alignment, and these
+// functions are the emulator's own; libtsan and libubsan are never linked.
+#include <string.h>
+
+#include <utility>
+
+#include "memory.hpp"
+
+#define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+
+using namespace epemu;
+
+namespace {
+
+// The order of a std::atomic's operation, numbered as in C++.
+int order_of(int memory_order) {
+    constexpr int kOrders[] = {EPEMU_RELAXED, EPEMU_ACQUIRE, EPEMU_ACQUIRE,
+                               EPEMU_RELEASE, EPEMU_ACQ_REL, EPEMU_SEQ_CST};
+    return kOrders[std::min(memory_order & 7, 5)];
+}
+
+// The scope of the next atomic, where libcu++ has told it (see include/cuda/std/__atomic/scopes.h).
+int next_scope = EPEMU_SCOPE_SYSTEM;
+int take_scope() { return std::exchange(next_scope, static_cast<int>(EPEMU_SCOPE_SYSTEM)); }
+
+// What -fsanitize=alignment hands over.
+struct Mismatch {
+    const char* file;
+    uint32_t line, column;
+    const struct {
+        uint16_t kind, info;
+        char name[1];
+    }* type;
+    uint8_t log_alignment, kind;
+};
+
+}  // namespace
+
+extern "C" {
+
+void epemu_next_scope(int scope) { next_scope = scope; }
+
+// ---- -fsanitize=alignment: the compiler has seen that an address does not fit the type -----------------------------
+void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
+    if (!current || address - reinterpret_cast<uintptr_t>(current->stack) < machine->settings.stack_bytes) return;
+    const char* verbs[] = {"reads", "writes"};
+    raise_fault(Fault::kBadAddress, EPEMU_PC, address,
+                std::string(what->kind < 2 ? verbs[what->kind] : "uses") + " a value of type " + what->type->name +
+                    " at an address that is not a multiple of " + std::to_string(1 << what->log_alignment) + ": " +
+                    describe_address(*machine, address));
+}
+
+// ---- what -fsanitize=thread calls ------------------------------------------------------------------------------
+void __tsan_init() {}
+void __tsan_func_entry(void*) {
+    if (!current) return;
+    constexpr ptrdiff_t kReserve = 1024;  // for what this function calls without telling: the runtime itself
+    if (static_cast<char*>(__builtin_frame_address(0)) - current->stack < kReserve)
+        raise_fault(Fault::kStack, EPEMU_PC, 0, "");
+}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+
+#define PLAIN(n)                                                                                                   \
+    void __tsan_read##n(void* p) { plain_access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }             \
+    void __tsan_write##n(void* p) { plain_access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }             \
+    void __tsan_unaligned_read##n(void* p) { plain_access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }   \
+    void __tsan_unaligned_write##n(void* p) { plain_access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }   \
+    void __tsan_read_write##n(void* p) { plain_access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }        \
+    void __tsan_read##n##_pc(void* p, void*) { plain_access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); } \
+    void __tsan_write##n##_pc(void* p, void*) { plain_access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
+
+static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
+    if (!current) return;
+    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
+    if (address - stack < machine->settings.stack_bytes) return;
+    check_access(address, size, false, pc);
+    if (size <= 8) poll(address, size, "a polling loop of volatile loads", pc);
+    if (checker) checker->load(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
+}
+// The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
+static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
+    if (!current) return;
+    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
+    if (address - stack < machine->settings.stack_bytes) return;
+    check_access(address, size, true, pc);
+    before_signal(address, pc);
+    maybe_preempt();
+    if (checker) checker->store(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
+    forget_polls();
+    machine->progress++;
+    wake(address);
+}
+#define VOLATILE(n)                                                                                                 \
+    void __tsan_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }           \
+    void __tsan_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }         \
+    void __tsan_unaligned_volatile_read##n(void* p) { volatile_read(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); } \
+    void __tsan_unaligned_volatile_write##n(void* p) { volatile_write(reinterpret_cast<uintptr_t>(p), n, EPEMU_PC); }
+VOLATILE(1)
+VOLATILE(2)
+VOLATILE(4)
+VOLATILE(8)
+VOLATILE(16)
+
+void __tsan_read_range(void* p, size_t n) { plain_access(reinterpret_cast<uintptr_t>(p), n, false, EPEMU_PC); }
+void __tsan_write_range(void* p, size_t n) { plain_access(reinterpret_cast<uintptr_t>(p), n, true, EPEMU_PC); }
+void* __tsan_memcpy(void* d, const void* s, size_t n) {
+    if (!n) return d;
+    plain_access(reinterpret_cast<uintptr_t>(s), n, false, EPEMU_PC);
+    plain_access(reinterpret_cast<uintptr_t>(d), n, true, EPEMU_PC);
+    return memcpy(d, s, n);
+}
+void* __tsan_memmove(void* d, const void* s, size_t n) {
+    if (!n) return d;
+    plain_access(reinterpret_cast<uintptr_t>(s), n, false, EPEMU_PC);
+    plain_access(reinterpret_cast<uintptr_t>(d), n, true, EPEMU_PC);
+    return memmove(d, s, n);
+}
+void* __tsan_memset(void* d, int c, size_t n) {
+    if (!n) return d;
+    plain_access(reinterpret_cast<uintptr_t>(d), n, true, EPEMU_PC);
+    return memset(d, c, n);
+}
+
+// ---- std::atomic, cuda::atomic_ref and the __atomic builtins.
+#define RMW(bits, name, op)                                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_##name(volatile void* p, uint##bits##_t v, int order) {                  \
+        return static_cast<uint##bits##_t>(                                                                       \
+            atomic(op, reinterpret_cast<uintptr_t>(p), v, 0, bits / 8, order_of(order), take_scope(), EPEMU_PC)); \
+    }
+#define ATOMIC(bits)                                                                                                 \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile void* p, int order) {                                   \
+        return static_cast<uint##bits##_t>(synchronising_load(reinterpret_cast<uintptr_t>(p), bits / 8,              \
+                                                              order_of(order), take_scope(),                         \
+                                                              "a polling loop of atomic loads", EPEMU_PC));          \
+    }                                                                                                                \
+    void __tsan_atomic##bits##_store(volatile void* p, uint##bits##_t v, int order) {                                \
+        synchronising_store(reinterpret_cast<uintptr_t>(p), v, bits / 8, order_of(order), take_scope(), EPEMU_PC);   \
+    }                                                                                                                \
+    RMW(bits, exchange, EPEMU_ATOMIC_EXCH)                                                                           \
+    RMW(bits, fetch_add, EPEMU_ATOMIC_ADD)                                                                           \
+    RMW(bits, fetch_sub, EPEMU_ATOMIC_SUB)                                                                           \
+    RMW(bits, fetch_and, EPEMU_ATOMIC_AND)                                                                           \
+    RMW(bits, fetch_or, EPEMU_ATOMIC_OR)                                                                             \
+    RMW(bits, fetch_xor, EPEMU_ATOMIC_XOR)                                                                           \
+    uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(volatile void* p, uint##bits##_t c, uint##bits##_t v,  \
+                                                              int order, int) {                                      \
+        return static_cast<uint##bits##_t>(atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, c, bits / 8,  \
+                                                  order_of(order), take_scope(), EPEMU_PC));                         \
+    }                                                                                                                \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile void* p, uint##bits##_t* c, uint##bits##_t v,         \
+                                                      int order, int) {                                              \
+        const auto old = static_cast<uint##bits##_t>(atomic(EPEMU_ATOMIC_CAS, reinterpret_cast<uintptr_t>(p), v, *c, \
+                                                            bits / 8, order_of(order), take_scope(), EPEMU_PC));     \
+        const bool same = old == *c;                                                                                 \
+        *c = old;                                                                                                    \
+        return same;                                                                                                 \
+    }                                                                                                                \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile void* p, uint##bits##_t* c, uint##bits##_t v,           \
+                                                    int success, int failure) {                                      \
+        return __tsan_atomic##bits##_compare_exchange_strong(p, c, v, success, failure);                             \
+    }
+ATOMIC(8)
+ATOMIC(16)
+ATOMIC(32)
+ATOMIC(64)
+void __tsan_atomic_thread_fence(int order) {
+    if (!current) return;
+    if (checker) checker->fence(current, order_of(order), EPEMU_SCOPE_SYSTEM);
+    maybe_preempt();
+}
+void __tsan_atomic_signal_fence(int) {}
+
+}  // extern "C"
