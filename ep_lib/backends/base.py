@@ -16,9 +16,10 @@ Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
 class Backend(Protocol):
     """One object a rank. The users hold a :class:`ep_lib.Rank`, which stands in front of it.
 
-    Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy) and
-    ``heap_gap`` (bytes to leave free after each of its arrays), ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
-    record of :mod:`ep_lib.memory.device_state` and are never given out).
+    Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
+    ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
+    record of :mod:`ep_lib.memory.device_state` and are never given out) and ``heap_gap`` (bytes to leave free after
+    each array in it).
     """
 
     name: str

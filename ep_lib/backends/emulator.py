@@ -49,7 +49,7 @@ class EmulatorBackend:
         return view
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
-        """Kernels that touch the heap beyond its first ``nbytes``, and under checks elsewhere, are faulty from now on."""
+        """Kernels that touch the heap beyond ``nbytes``, or under checks outside all arrays, are faulty from now on."""
         self._machine.set_heap_used(nbytes)
         self._machine.set_arrays(self.rank, arrays)
 

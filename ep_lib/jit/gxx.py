@@ -27,7 +27,7 @@ _TABLE_SYMBOL = "ep_kernel_params"  # both: ep_lib/device/ep/detail/entry.cuh
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
 _TIMEOUT_S = 300.0
 
-# -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; no sanitizer's library is linked.
+# -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
 _KERNEL_FLAGS = [
     "-std=c++17",
     "-O1",
