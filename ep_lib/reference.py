@@ -11,6 +11,8 @@ E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts
 - (the experts work on their rows)
 - :func:`combine` brings the rows back and adds up, for each token, what its ranks return.
 
+FP8 rows are two arrays, numbers and scales (:func:`quantize_fp8`): dispatch both, each as ``xs``, along the same way.
+
 Arrays are lists over ranks where a name is plural: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype.
 The algorithm is that of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/DeepEP).
 """
@@ -21,11 +23,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib.errors import ArgumentError
+
 Array = NDArray[Any]
 IntArray = NDArray[np.int32]
+
+FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
+FP8_MAX = 448.0  # the largest E4M3 number
+FP8_GROUP = 128  # elements that share a scale
 
 
 @dataclass(frozen=True)
@@ -144,3 +153,30 @@ def weights_per_rank(
         routed = np.flatnonzero(topk_idx[:, k] >= 0)
         weights[routed, topk_idx[routed, k] // experts_per_rank] += topk_weights[routed, k]
     return weights
+
+
+def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
+    """``x`` ``[T, hidden]``, any float dtype, as E4M3 ``[T, hidden]`` and float32 scales ``[T, hidden / 128]``.
+
+    Each 128 consecutive elements of a row share the scale ``amax / 448``: their largest magnitude over the largest
+    E4M3 number, as DeepEP and DeepSeek-V3 have it. An element is ``x / scale``, rounded to nearest even. A group of
+    zeros, or of numbers too small for a float32 scale (below 5.3e-36), gets the scale 1 and becomes zeros. E4M3 has no
+    infinity: infinities and NaN become NaN, and the scale comes from the finite elements of their group, which keep
+    their precision. Raises ArgumentError if hidden is not a multiple of 128.
+    """
+    tokens, hidden = x.shape
+    if hidden % FP8_GROUP:
+        raise ArgumentError(f"hidden is {hidden}; FP8 takes a multiple of {FP8_GROUP} elements, which share a scale")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+        x = x.astype(np.float32)
+    groups = x.reshape(tokens, hidden // FP8_GROUP, FP8_GROUP)
+    groups = np.where(np.isfinite(groups), groups, np.float32(np.nan))
+    amax = np.max(np.abs(groups), axis=-1, initial=0, where=~np.isnan(groups))
+    scales = amax / np.float32(FP8_MAX)
+    scales = np.where(scales < np.finfo(np.float32).tiny, np.float32(1), scales)
+    return (groups / scales[..., None]).reshape(tokens, hidden).astype(FP8), scales
+
+
+def dequantize_fp8(q: Array, scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What :func:`quantize_fp8` made of x, as float32 ``[T, hidden]``: each element times the scale of its group."""
+    return q.astype(np.float32) * np.repeat(scales, FP8_GROUP, axis=-1)

@@ -7,15 +7,23 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
-from ep_lib.memory.arrays import describe, like
+from ep_lib.memory.arrays import ArrayInfo, describe, like
 from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import make_config, make_memory_map
 from ep_lib.moe.exchange import Exchange, name_ranks
 from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.moe.mode import Arrivals, Mode, Payload
+from ep_lib.moe.pcie import PcieExchange
+from ep_lib.moe.pcie_config import make_pcie_map, make_pcie_sizes
+from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
-_WITH_WEIGHTS = 1  # a bit of what the ranks compare: whether topk_weights were given
+# Bits of what the ranks compare: whether topk_weights were given, whether x is FP8.
+_WITH_WEIGHTS, _WITH_FP8 = 1, 2
+_NUM_OPTIONS = 4
 
 
 class Buffer:
@@ -27,7 +35,9 @@ class Buffer:
     others wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
 
     The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/device/ep``,
-    files layout, notify, dispatch and combine. :mod:`ep_lib.reference` computes the same in NumPy.
+    files layout, notify, dispatch and combine. ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: everything
+    that crosses ranks goes through the NIC and bounce buffers (files ring and pcie*), also inside a node.
+    :mod:`ep_lib.reference` computes the same in NumPy.
     """
 
     def __init__(
@@ -40,10 +50,18 @@ class Buffer:
         max_tokens: int,
         dtype: Any = "bfloat16",
         num_sms: int = 24,
+        allow_nvlink_for_normal_mode: bool = True,
+        bounce_bytes: int | None = None,
+        merge_sender_receiver: bool = False,
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
         kernel runs on.
+
+        ``allow_nvlink_for_normal_mode=False``: PCIe mode, for up to 32 ranks. ``bounce_bytes``: of one ring (to one
+        peer, in one channel), at least one token's packet; None: four messages of about 64 KiB. A channel takes two of
+        the ``num_sms`` blocks, one that sends and one that receives, or one that does both with
+        ``merge_sender_receiver``.
 
         Raises ArgumentError; RankMismatchError when ranks pass different values; OutOfSymmetricMemory when the heap is
         too small for :meth:`symmetric_bytes`.
@@ -56,28 +74,36 @@ class Buffer:
             max_tokens=max_tokens,
             dtype=dtype,
             num_sms=num_sms,
+            allow_nvlink_for_normal_mode=allow_nvlink_for_normal_mode,
+            bounce_bytes=bounce_bytes,
+            merge_sender_receiver=merge_sender_receiver,
         )
         self._rank = rank
-        self._exchange = Exchange(rank, self._config)
+        mode = Exchange if allow_nvlink_for_normal_mode else PcieExchange
+        self._exchange: Mode = mode(rank, self._config)
         self._checks = InputChecks(self._config, self._exchange.device)
         self._owner = object()  # in every handle
         self._unusable = ""  # why, if it is
 
     @staticmethod
-    def symmetric_bytes(
-        world_size: int, *, num_experts: int, top_k: int, hidden: int, max_tokens: int, dtype: Any = "bfloat16"
-    ) -> int:
-        """Bytes of symmetric heap that such a Buffer takes on every rank. Raises ArgumentError like the constructor."""
-        config = make_config(
-            world_size,
-            num_experts=num_experts,
-            top_k=top_k,
-            hidden=hidden,
-            max_tokens=max_tokens,
-            dtype=dtype,
-            num_sms=1,
-        )
-        return make_memory_map(config).nbytes
+    def symmetric_bytes(world_size: int, *, dtype: Any = "bfloat16", num_sms: int = 24, **arguments: Any) -> int:
+        """Bytes of symmetric heap that ``Buffer(**arguments)`` takes on every rank. Raises ArgumentError like it does.
+
+        With direct writes, it is little more than the receive area: ``world_size * max_tokens`` rows.
+
+        In PCIe mode it does not depend on ``max_tokens``; what arrives is written to memory of its own. With
+        ``P = world_size - 1`` peers, ``C = num_sms / 2`` channels (``num_sms`` if merged) and rings of ``S`` slots of
+        ``B`` bytes, ``S * B <= bounce_bytes``, it is, each summand rounded up to a multiple of 128::
+
+            2 * C * P * S * B                       bounce buffers: the sender's staging, the receiver's slots
+            8 * C * P * S + 8 * C * P               a signal a slot, a count of credits a ring
+            4 * world_size * M + 16 * world_size    the meetings' inbox and outbox, twice, and their signals
+                M = 8 + 4 * (C + 1 + num_experts / world_size), rounded up to a multiple of 16
+        """
+        config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
+        if config.allow_nvlink_for_normal_mode:
+            return make_memory_map(config).nbytes
+        return make_pcie_map(config, make_pcie_sizes(config)).nbytes
 
     def dispatch(
         self, x: Any, topk_idx: Any = None, topk_weights: Any = None, *, handle: DispatchHandle | None = None
@@ -85,7 +111,10 @@ class Buffer:
         """Collective: send every token to the ranks that hold its experts; returns what arrived here.
 
         ``x``: ``[T, hidden]`` in the Buffer's dtype, T from 0 to max_tokens, any number on each rank. NaN and infinity
-        pass through. ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. An expert that a
+        pass through. FP8: a pair ``(float8_e4m3fn [T, hidden], scales float32 [T, hidden / 128])``, on all ranks or on
+        none, in PCIe mode; recv.x is such a pair then (:func:`ep_lib.reference.quantize_fp8` makes one).
+
+        ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. An expert that a
         token names twice counts as two choices (in tokens_per_expert, and with both weights), but as one row.
         ``topk_weights``: ``[T, top_k]`` float32, all finite, or None; given on all ranks or on none. Arrays must be
         contiguous and lie where this rank's kernels run.
@@ -93,11 +122,17 @@ class Buffer:
         ``handle`` of an earlier dispatch sends other data the same way, which saves the counting: pass ``x`` with as
         many rows as then, and ``topk_weights`` if new ones shall travel; topk_idx may be left out and must not differ.
 
-        Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights;
-        HandleError also when ranks use handles of different dispatches; PeerTimeout if a rank does not come.
+        Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
+        or FP8; HandleError also when ranks use handles of different dispatches; PeerTimeout if a rank does not come.
         """
         self._require_usable()
-        num_tokens = self._checks.tokens("x", x).shape[0]
+        payload = self._checks.payload(x)
+        if payload.scales is not None and not self._exchange.carries_fp8:
+            raise ArgumentError(
+                "FP8 input over direct writes is still to come: make the Buffer with "
+                f"allow_nvlink_for_normal_mode=False, or pass x as {self._config.dtype.name}"
+            )
+        num_tokens = payload.num_tokens
         experts = None if topk_idx is None else self._checks.topk_idx(topk_idx, num_tokens)
         weights = None if topk_weights is None else self._checks.topk_weights(topk_weights, num_tokens)
         if handle is not None:
@@ -108,12 +143,23 @@ class Buffer:
                 raise HandleError("topk_idx differs from that of the handle's dispatch; dispatch without a handle")
         elif experts is None:
             raise ArgumentError("dispatch needs topk_idx, or the handle of an earlier dispatch")
+        options = (_WITH_WEIGHTS if weights is not None else 0) | (_WITH_FP8 if payload.scales is not None else 0)
+        arrivals: Arrivals | None
         with self._operation():
             if handle is None:
-                handle = self._dispatch_new(x, experts, weights, topk_idx)
+                handle, arrivals = self._dispatch_new(payload, experts, weights, options, describe(topk_idx))
             else:
-                self._dispatch_again(x, weights, handle)
-            return self._received(x, topk_weights, handle)
+                arrivals = self._exchange.dispatch_again(
+                    payload,
+                    weights,
+                    handle._routing,
+                    handle.num_recv_tokens,
+                    _NUM_OPTIONS * handle._operation + options,
+                )
+                self._require_agreement(
+                    "dispatch with handles of different dispatches, or only one of them passes topk_weights or FP8"
+                )
+            return self._received(payload, topk_weights, handle, arrivals)
 
     def combine(self, x: Any, handle: DispatchHandle, topk_weights: Any = None) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
@@ -135,11 +181,9 @@ class Buffer:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {handle.num_recv_tokens}")
         weights = None if topk_weights is None else self._checks.topk_weights(topk_weights, handle.num_tokens)
         with self._operation():
-            self._exchange.settle()
-            self._exchange.stage(x, note=handle._operation)
-            out = self._exchange.pull(weights, handle._routing)
+            out = self._exchange.combine(x, weights, handle._routing, note=handle._operation)
             self._require_agreement("combine with handles of different dispatches")
-        return self._as_kind(info.kind, out)
+        return self._as_kind(info.kind, out, self._config.dtype)
 
     def close(self) -> None:
         """Give the symmetric memory back. All ranks must; calling it twice does no harm."""
@@ -165,42 +209,44 @@ class Buffer:
 
     # How it is done
 
-    def _dispatch_new(self, x: Any, experts: Any, weights: Any, topk_idx: Any) -> DispatchHandle:
+    def _dispatch_new(
+        self, payload: Payload, experts: Any, weights: Any, options: int, index: ArrayInfo
+    ) -> tuple[DispatchHandle, Arrivals]:
         """Count, tell everybody, send; then build the handle from what everybody told."""
-        routing, counted = self._exchange.count(experts, options=_WITH_WEIGHTS if weights is not None else 0)
-        self._exchange.send(x, weights, routing, send_routing=True)
-        plan = self._exchange.plan(counted)
-        _require_weights_everywhere(plan.options)
-        info, rows = describe(topk_idx), int(plan.received.sum())
-        return DispatchHandle(
-            num_tokens=len(x),
-            num_recv_tokens=rows,
+        routing, plan, arrivals = self._exchange.dispatch(payload, experts, weights, options)
+        _require_same_options(plan.options)
+        assert arrivals is not None
+        handle = DispatchHandle(
+            num_tokens=payload.num_tokens,
+            num_recv_tokens=int(plan.received.sum()),
             recv_tokens_per_rank=plan.received,
             tokens_per_expert=plan.tokens_per_expert,
             _owner=self._owner,
             _operation=self._exchange.operation,
             _routing=routing,
-            _recv_topk_idx=self._exchange.received("recv_topk", rows),
-            _recv_source=self._exchange.received("recv_source", rows),
-            _index_dtype=info.dtype,
-            _index_kind=info.kind,
+            _recv_topk_idx=arrivals.topk,
+            _recv_source=arrivals.source,
+            _index_dtype=index.dtype,
+            _index_kind=index.kind,
         )
+        return handle, arrivals
 
-    def _dispatch_again(self, x: Any, weights: Any, handle: DispatchHandle) -> None:
-        """Meet the others, then send as the handle says."""
-        self._exchange.enter(note=2 * handle._operation + (_WITH_WEIGHTS if weights is not None else 0))
-        self._exchange.send(x, weights, handle._routing, send_routing=False)
-        self._require_agreement(
-            "dispatch with handles of different dispatches, or only one of them passes topk_weights"
-        )
-
-    def _received(self, x: Any, topk_weights: Any, handle: DispatchHandle) -> Received:
-        """Copies what lies in the receive area, before the next operation reuses it."""
-        rows, index_kind, weights = handle.num_recv_tokens, handle._index_kind, None
+    def _received(
+        self, payload: Payload, topk_weights: Any, handle: DispatchHandle, arrivals: Arrivals | None
+    ) -> Received:
+        """The caller's view of what arrived."""
+        assert arrivals is not None
+        index_kind, weights = handle._index_kind, None
         if topk_weights is not None:
-            weights = like(describe(topk_weights).kind, self._exchange.received("recv_weights", rows))
+            weights = like(describe(topk_weights).kind, arrivals.weights)
+        kind = describe(payload.rows).kind
+        if payload.scales is None:
+            x = self._as_kind(kind, arrivals.rows, self._config.dtype)
+        else:
+            scales = like(describe(payload.scales).kind, arrivals.scales)
+            x = (self._as_kind(kind, arrivals.rows, FP8), scales)
         received = Received(
-            x=self._as_kind(describe(x).kind, self._exchange.received("rows", rows)),
+            x=x,
             topk_idx=like(index_kind, handle._recv_topk_idx.astype(handle._index_dtype)),
             topk_weights=weights,
             tokens_per_expert=handle.tokens_per_expert.copy(),
@@ -245,21 +291,25 @@ class Buffer:
                 f"rank {self._rank.rank} and {name_ranks(others)} {what}; all ranks must use those of the same one"
             )
 
-    def _as_kind(self, kind: str, rows: Any) -> Any:
-        """Rows of the exchange's storage dtype as an array of the caller's kind and the Buffer's dtype."""
+    @staticmethod
+    def _as_kind(kind: str, rows: Any, dtype: np.dtype[Any]) -> Any:
+        """Rows as they are stored, as an array of the caller's kind and of ``dtype`` where that kind has it."""
+        if kind == "numpy":
+            return rows.view(dtype)
         array = like(kind, rows)
-        if kind == "torch" and self._exchange.storage_dtype != self._config.dtype:
+        if kind == "torch" and rows.dtype != dtype:
             import torch
 
-            return array.view(torch.bfloat16)
+            return array.view(getattr(torch, dtype.name))
         return array
 
 
-def _require_weights_everywhere(options: Any) -> None:
-    having = [r for r, bits in enumerate(options) if bits & _WITH_WEIGHTS]
-    lacking = [r for r, bits in enumerate(options) if not bits & _WITH_WEIGHTS]
-    if having and lacking:
-        raise RankMismatchError(
-            f"{name_ranks(having)} passed topk_weights to dispatch, {name_ranks(lacking)} did not; "
-            "pass them on all ranks or on none"
-        )
+def _require_same_options(options: Any) -> None:
+    for bit, what in ((_WITH_WEIGHTS, "topk_weights"), (_WITH_FP8, "FP8 rows with scales")):
+        having = [r for r, bits in enumerate(options) if bits & bit]
+        lacking = [r for r, bits in enumerate(options) if not bits & bit]
+        if having and lacking:
+            raise RankMismatchError(
+                f"{name_ranks(having)} passed {what} to dispatch, {name_ranks(lacking)} did not; "
+                "pass them on all ranks or on none"
+            )

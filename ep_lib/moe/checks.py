@@ -9,7 +9,10 @@ import numpy as np
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.mode import Payload
+from ep_lib.reference import FP8, FP8_GROUP
 
+UINT8 = np.dtype(np.uint8)
 UINT16 = np.dtype(np.uint16)
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -21,15 +24,13 @@ class InputChecks:
         self._config = config
         self._device = device
 
-    def tokens(self, name: str, array: Any) -> ArrayInfo:
-        """``[T, hidden]`` of the Buffer's dtype, T up to max_tokens."""
-        info = self.rows(name, array, None)
-        if info.shape[0] > self._config.max_tokens:
-            raise ArgumentError(
-                f"{name} has {info.shape[0]} tokens, but this Buffer was made for at most "
-                f"max_tokens={self._config.max_tokens} a rank; send fewer, or make a larger Buffer"
-            )
-        return info
+    def payload(self, x: Any) -> Payload:
+        """Rows of the Buffer's dtype, or a pair of FP8 rows and their scales; up to max_tokens."""
+        if isinstance(x, tuple):
+            return self._fp8_payload(x)
+        info = self.rows("x", x, None)
+        self._require_room("x", info.shape[0])
+        return Payload(x, None)
 
     def rows(self, name: str, array: Any, num_rows: int | None) -> ArrayInfo:
         """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned."""
@@ -40,17 +41,56 @@ class InputChecks:
         as_bits = self._config.dtype == BFLOAT16 and info.kind == "cupy" and info.dtype == UINT16
         if info.dtype != self._config.dtype and not as_bits:
             hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""
+            if info.dtype == FP8:
+                hint = ", or FP8 with its scales: (x, scales)"
             raise ArgumentError(
                 f"{name} has dtype {info.dtype.name}; this Buffer carries {self._config.dtype.name}{hint}: convert it, "
                 "or make the Buffer with another dtype="
             )
+        self._require_vectors(name, info)
+        return info
+
+    def _fp8_payload(self, x: Any) -> Payload:
+        hidden = self._config.hidden
+        if len(x) != 2:
+            raise ArgumentError(f"x is a tuple of {len(x)}; FP8 input is a pair: (x float8, scales)")
+        if hidden % FP8_GROUP:
+            raise ArgumentError(
+                f"FP8 input needs a scale for every {FP8_GROUP} elements, and hidden is {hidden}, which is not a "
+                f"multiple; make the Buffer with hidden={-(-hidden // FP8_GROUP) * FP8_GROUP}, or pass "
+                f"{self._config.dtype.name}"
+            )
+        info, scales = self._describe("x[0]", x[0]), self._describe("the scales of x", x[1])
+        if len(info.shape) != 2 or info.shape[1] != hidden:
+            raise ArgumentError(f"x[0] has shape {info.shape}; it must be (T, {hidden}): [rows, hidden]")
+        if info.dtype != FP8 and not (info.kind == "cupy" and info.dtype == UINT8):
+            hint = " (CuPy has no float8: view it as uint8)" if info.kind == "cupy" else ""
+            raise ArgumentError(f"x[0] has dtype {info.dtype.name}; FP8 input is float8_e4m3fn{hint}")
+        wanted = (info.shape[0], hidden // FP8_GROUP)
+        if scales.dtype != FLOAT32 or scales.shape != wanted:
+            raise ArgumentError(
+                f"the scales of x are {scales.dtype.name} {scales.shape}; they must be float32 {wanted}: one for every "
+                f"{FP8_GROUP} elements of a row"
+            )
+        self._require_vectors("x[0]", info)
+        self._require_contiguous("the scales of x", scales)
+        self._require_room("x[0]", info.shape[0])
+        return Payload(x[0], x[1])
+
+    def _require_room(self, name: str, num_tokens: int) -> None:
+        if num_tokens > self._config.max_tokens:
+            raise ArgumentError(
+                f"{name} has {num_tokens} tokens, but this Buffer was made for at most "
+                f"max_tokens={self._config.max_tokens} a rank; send fewer, or make a larger Buffer"
+            )
+
+    def _require_vectors(self, name: str, info: ArrayInfo) -> None:
         self._require_contiguous(name, info)
         if info.shape[0] and info.address % VECTOR_BYTES:
             raise ArgumentError(
                 f"{name} begins at address 0x{info.address:x}, which is not a multiple of {VECTOR_BYTES} bytes; "
                 "pass a copy of it"
             )
-        return info
 
     def topk_idx(self, array: Any, num_tokens: int) -> Any:
         """``[T, top_k]`` expert ids from -1 to num_experts - 1; returns a NumPy or CuPy view."""

@@ -17,7 +17,7 @@ VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
 MAX_BLOCKS = 1024
 MAX_EXPERTS_PER_RANK = 8192  # the layout kernel counts them in shared memory
-_ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
+ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class BufferConfig:
     max_tokens: int
     dtype: np.dtype[Any]
     num_sms: int
+    allow_nvlink_for_normal_mode: bool = True
+    bounce_bytes: int | None = None  # None: PCIe mode's default
+    merge_sender_receiver: bool = False
 
     @property
     def experts_per_rank(self) -> int:
@@ -54,9 +57,19 @@ class BufferConfig:
 
 
 def make_config(
-    world_size: int, *, num_experts: int, top_k: int, hidden: int, max_tokens: int, dtype: Any, num_sms: int
+    world_size: int,
+    *,
+    num_experts: int,
+    top_k: int,
+    hidden: int,
+    max_tokens: int,
+    dtype: Any,
+    num_sms: int,
+    allow_nvlink_for_normal_mode: bool = True,
+    bounce_bytes: int | None = None,
+    merge_sender_receiver: bool = False,
 ) -> BufferConfig:
-    """Check the arguments of a Buffer. Raises ArgumentError."""
+    """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie_config.py."""
     config = BufferConfig(
         world_size=world_size,
         num_experts=_at_least_one("num_experts", num_experts),
@@ -65,7 +78,15 @@ def make_config(
         max_tokens=_at_least_one("max_tokens", max_tokens),
         dtype=parse_dtype(dtype),
         num_sms=_at_least_one("num_sms", num_sms),
+        allow_nvlink_for_normal_mode=bool(allow_nvlink_for_normal_mode),
+        bounce_bytes=None if bounce_bytes is None else _at_least_one("bounce_bytes", bounce_bytes),
+        merge_sender_receiver=bool(merge_sender_receiver),
     )
+    if config.allow_nvlink_for_normal_mode and (config.bounce_bytes is not None or config.merge_sender_receiver):
+        given = "bounce_bytes" if config.bounce_bytes is not None else "merge_sender_receiver"
+        raise ArgumentError(
+            f"{given} is for PCIe mode: pass allow_nvlink_for_normal_mode=False with it, or leave it out"
+        )
     if config.num_experts % world_size:
         below, above = config.num_experts // world_size * world_size, -(-config.num_experts // world_size) * world_size
         choices = f"{below} or {above}" if below else str(above)
@@ -159,8 +180,6 @@ class MemoryMap:
 def make_memory_map(config: BufferConfig) -> MemoryMap:
     """Lay the parts out one after the other."""
     ranks, rows = config.world_size, config.max_rows
-    parts: dict[str, Part] = {}
-    offset = 0
     shapes: list[tuple[str, tuple[int, ...], str]] = [
         ("flags", (NUM_SIGNALS, ranks), "u8"),
         ("notes", (NUM_SIGNALS, ranks), "u8"),
@@ -172,7 +191,15 @@ def make_memory_map(config: BufferConfig) -> MemoryMap:
         ("recv_source", (rows, 2), "i4"),
         ("rows", (rows, config.row_bytes // 8), "u8"),
     ]
+    parts, nbytes = lay_out(shapes)
+    return MemoryMap(**parts, nbytes=nbytes)
+
+
+def lay_out(shapes: list[tuple[str, tuple[int, ...], str]]) -> tuple[dict[str, Part], int]:
+    """Arrays one after the other: each one's Part by name, and the bytes of all."""
+    parts: dict[str, Part] = {}
+    offset = 0
     for name, shape, dtype in shapes:
         parts[name] = Part(offset, shape, np.dtype(dtype))
-        offset += -(-parts[name].nbytes // _ALIGNMENT) * _ALIGNMENT
-    return MemoryMap(**parts, nbytes=offset)
+        offset += -(-parts[name].nbytes // ALIGNMENT) * ALIGNMENT
+    return parts, offset

@@ -12,6 +12,7 @@ from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe import kernels
 from ep_lib.moe.config import BufferConfig, make_memory_map
 from ep_lib.moe.kernels import kernel, pack
+from ep_lib.moe.mode import Arrivals, Payload, Plan
 from ep_lib.runtime.rank import Rank
 
 # Threads a block. An emulated thread costs memory and time of its own, and two warps show all that more would.
@@ -27,23 +28,17 @@ class Routing(NamedTuple):
     first_row: Any  # [ranks]: where this rank's rows begin on each destination
 
 
-class Plan(NamedTuple):
-    """What the ranks told each other, in host memory."""
-
-    received: Any  # int32 [ranks]: rows from each source
-    options: Any  # int32 [ranks]: what each rank passed for `options`
-    tokens_per_expert: Any  # int32 [experts_per_rank]
-
-
 class Exchange:
-    """Launches the kernels of one operation after the other; knows nothing of callers' mistakes.
+    """The :class:`ep_lib.moe.mode.Mode` of ranks that reach each other by loads and stores: direct writes.
 
     ``operation`` is the number of the current operation, the same on all ranks: begin each with :meth:`next_operation`.
     """
 
+    carries_fp8 = False
+
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises RankMismatchError and OutOfSymmetricMemory."""
-        _require_same_everywhere(rank, config)
+        require_same_everywhere(rank, config)
         self._rank = rank
         self._config = config
         self._map = make_memory_map(config)
@@ -71,32 +66,42 @@ class Exchange:
         """Every rank begins the same operation."""
         self.operation += 1
 
+    def dispatch(
+        self, payload: Payload, experts: Any, weights: Any, options: int
+    ) -> tuple[Routing, Plan, Arrivals | None]:
+        """Count, send straight away, and copy what arrived before the next operation reuses the receive area."""
+        routing, counted = self.count(experts, options)
+        self.send(payload.rows, weights, routing, send_routing=True)
+        plan = self.plan(counted)
+        rows = int(plan.received.sum())
+        arrivals = self._arrivals(rows, weights)
+        topk, source = self.received("recv_topk", rows), self.received("recv_source", rows)
+        return routing, plan, arrivals._replace(topk=topk, source=source)
+
+    def dispatch_again(self, payload: Payload, weights: Any, routing: Routing, rows: int, note: int) -> Arrivals | None:
+        """Meet the others, then send as the handle says; then :meth:`who_differs`."""
+        self.enter(note)
+        self.send(payload.rows, weights, routing, send_routing=False)
+        self._rank.synchronize()
+        return self._arrivals(rows, weights)
+
+    def combine(self, rows: Any, weights: Any, routing: Routing, note: int) -> Any:
+        """Offer rows, pull the others' and add up: ``[num_tokens, hidden]``; then :meth:`who_differs`."""
+        self.settle()
+        self.stage(rows, note)
+        return self.pull(weights, routing)
+
+    def _arrivals(self, rows: int, weights: Any) -> Arrivals:
+        """Copies of the rows and weights that lie in the receive area."""
+        sent_weights = None if weights is None else self.received("recv_weights", rows)
+        return Arrivals(rows=self.received("rows", rows), scales=None, topk=None, weights=sent_weights, source=None)
+
     def count(self, experts: Any, options: int) -> tuple[Routing, Any]:
         """Launch layout and notify for ``experts`` ``[num_tokens, top_k]``; the second result is for :meth:`plan`."""
         config, rank = self._config, self._rank
-        ranks, num_tokens = config.world_size, len(experts)
-        # Kernels know one type of index. The copy is the handle's own: the caller may overwrite his array.
-        topk_idx = rank.empty((num_tokens, config.top_k), np.int32)
-        topk_idx[...] = experts
-        slot = rank.empty((num_tokens, ranks), np.int32)
-        rank_counts = rank.empty(ranks, np.int32)
-        expert_counts = rank.empty(config.num_experts, np.int32)
+        ranks = config.world_size
+        topk_idx, slot, rank_counts, expert_counts = launch_layout(rank, config, self._threads, experts)
         plan = rank.empty(3 * ranks + config.experts_per_rank, np.int32)
-        self.settle()
-        layout = pack(
-            kernels.LAYOUT_ARGS, num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
-        )
-        kernel("layout").launch(
-            rank,
-            min(ranks, config.num_sms),
-            self._threads,
-            layout,
-            topk_idx,
-            slot,
-            rank_counts,
-            expert_counts,
-            shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
-        )
         notify = pack(
             kernels.NOTIFY_ARGS,
             signals=self._signals(),
@@ -205,12 +210,40 @@ class Exchange:
         return self._address + offset
 
 
+def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) -> tuple[Any, Any, Any, Any]:
+    """Launch <ep/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, slot, rank_counts, expert_counts."""
+    ranks, num_tokens = config.world_size, len(experts)
+    # Kernels know one type of index. The copy is the handle's own: the caller may overwrite his array.
+    topk_idx = rank.empty((num_tokens, config.top_k), np.int32)
+    topk_idx[...] = experts
+    slot = rank.empty((num_tokens, ranks), np.int32)
+    rank_counts = rank.empty(ranks, np.int32)
+    expert_counts = rank.empty(config.num_experts, np.int32)
+    if rank.backend == "cuda":
+        rank.xp.cuda.get_current_stream().synchronize()  # CuPy's copy may run on another stream than our kernels
+    args = pack(
+        kernels.LAYOUT_ARGS, num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
+    )
+    kernel("layout").launch(
+        rank,
+        min(ranks, config.num_sms),
+        threads,
+        args,
+        topk_idx,
+        slot,
+        rank_counts,
+        expert_counts,
+        shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
+    )
+    return topk_idx, slot, rank_counts, expert_counts
+
+
 def name_ranks(numbers: list[int]) -> str:
     """``rank 3``, ``ranks 0, 2``."""
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
+def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
     """Raises RankMismatchError that says which ranks passed which values."""
     mine = {name: str(value) for name, value in asdict(config).items()}
     everybody = rank.all_gather(mine)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib.moe.exchange import Routing
+from ep_lib.moe.mode import Routing
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Received:
     that they answer, and the caller's own: later operations never change them.
     """
 
-    x: Any  # [N, hidden], dtype of the Buffer
+    x: Any  # [N, hidden], dtype of the Buffer; (FP8 [N, hidden], scales float32 [N, hidden / 128]) if x was such a pair
     topk_idx: Any  # [N, top_k], dtype as given: experts as this rank numbers its own, from 0; -1 for experts elsewhere
     topk_weights: Any | None  # float32 [N, top_k], 0 where topk_idx is -1; None if no weights were given
     tokens_per_expert: NDArray[np.int32]  # [experts_per_rank], in host memory: choices of each of this rank's experts

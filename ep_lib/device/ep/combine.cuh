@@ -97,13 +97,13 @@ constexpr int kCombineRanks = 4;    // whose rows a lane has in flight together,
 constexpr int kCombineVectors = 4;  // and vectors of each
 
 // A token's weight on a rank: its weights there, added in float32 in the order of k.
-EP_DEVICE float weight_on(const CombineArgs& args, int rank, int token, const int* topk_idx,
+EP_DEVICE float weight_on(int top_k, int experts_per_rank, int rank, int token, const int* topk_idx,
                           const float* topk_weights) {
-    const int64_t first = static_cast<int64_t>(token) * args.top_k;
+    const int64_t first = static_cast<int64_t>(token) * top_k;
     float sum = 0.0f;
-    for (int k = 0; k < args.top_k; ++k) {
-        const int local = topk_idx[first + k] - rank * args.experts_per_rank;
-        if (local >= 0 && local < args.experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
+    for (int k = 0; k < top_k; ++k) {
+        const int local = topk_idx[first + k] - rank * experts_per_rank;
+        if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
     }
     return sum;
 }
@@ -123,7 +123,8 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int* topk_idx, 
         const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
         if (topk_weights) {
             for (int p = lane_id(); p < found; p += kWarpSize) {
-                places[p].weight = weight_on(args, places[p].rank, token, topk_idx, topk_weights);
+                places[p].weight =
+                    weight_on(args.top_k, args.experts_per_rank, places[p].rank, token, topk_idx, topk_weights);
             }
             __syncwarp();
         }

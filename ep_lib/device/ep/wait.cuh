@@ -39,31 +39,42 @@ EP_DEVICE bool has_fault() {
     return ld_relaxed_gpu_u32(reinterpret_cast<const uint32_t*>(&detail::fault_record()->code)) != kFaultNone;
 }
 
-namespace detail {
-
 // Looks at the clock only every so often: reading it costs as much as the poll itself.
 constexpr int kPollsPerClock = 64;
+
+// Calls `done` until it is true: for whoever waits for any of several things. After the limit calls `gave_up`, which
+// records the fault, and returns false; also, without calling it, if this rank has another fault already.
+template <typename Done, typename GaveUp>
+EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
+    if (done()) return true;  // the common case reads no clock
+    const uint64_t start = globaltimer_ns();
+    const uint64_t limit = detail::timeout_ns() != 0 ? detail::timeout_ns() : kDefaultTimeoutNs;
+    for (;;) {
+        for (int poll = 0; poll < kPollsPerClock; ++poll) {
+            if (done()) return true;
+        }
+        if (has_fault()) return false;  // something else failed already: end soon instead of adding a limit each
+        if (globaltimer_ns() - start > limit) {
+            gave_up();
+            return false;
+        }
+    }
+}
+
+namespace detail {
 
 EP_DEVICE uint64_t load_flag(const uint64_t* flag) { return ld_acquire_sys_u64(flag); }
 EP_DEVICE uint64_t load_flag(const uint32_t* flag) { return ld_acquire_sys_u32(flag); }
 
 template <typename Flag, typename Condition>
 EP_DEVICE bool wait_until(const Flag* flag, Condition done, uint64_t expected, const WaitInfo& info) {
-    uint64_t seen = load_flag(flag);
-    if (done(seen)) return true;  // the common case reads no clock
-    const uint64_t start = globaltimer_ns();
-    const uint64_t limit = timeout_ns() != 0 ? timeout_ns() : kDefaultTimeoutNs;
-    for (;;) {
-        for (int poll = 0; poll < kPollsPerClock; ++poll) {
+    uint64_t seen;
+    return poll_until(
+        [&] {
             seen = load_flag(flag);
-            if (done(seen)) return true;
-        }
-        if (has_fault()) return false;  // something else failed already: end soon instead of adding a limit each
-        if (globaltimer_ns() - start > limit) {
-            record_fault(kFaultTimeout, info, seen, expected);
-            return false;
-        }
-    }
+            return done(seen);
+        },
+        [&] { record_fault(kFaultTimeout, info, seen, expected); });
 }
 
 }  // namespace detail

@@ -1,6 +1,6 @@
 """The kernels of :class:`ep_lib.Buffer` as Python sees them: one ``.cu`` file each, and the structs they take.
 
-The code is in ``ep_lib/device/ep/{layout,notify,dispatch,combine}.cuh``; the ``.cu`` files only give it an entry point.
+The code is in ``ep_lib/device/ep/{layout,notify,dispatch,combine,pcie_*}.cuh``; the ``.cu`` files give it entry points.
 The dtypes below mirror the structs there, field by field; a launch compares the sizes, a test the offsets.
 """
 
@@ -63,9 +63,55 @@ COMBINE_ARGS = _struct(
     ("experts_per_rank", "i4"),
 )
 
+PCIE_RINGS = _struct(
+    ("staging", "u8"),
+    ("slots", "u8"),
+    ("arrived", "u8"),
+    ("credits", "u8"),
+    ("sent", "u8"),
+    ("taken", "u8"),
+    ("readers", "u8"),
+    ("channels", "i4"),
+    ("num_slots", "i4"),
+    ("slot_bytes", "i4"),
+    ("merged", "i4"),
+)
+
+PCIE_MEET_ARGS = _struct(
+    ("inbox", "u8"),
+    ("outbox", "u8"),
+    ("signals", "u8"),
+    ("operation", "u8"),
+    ("note", "u8"),
+    ("message_bytes", "i4"),
+    ("channels", "i4"),
+    ("num_tokens", "i4"),
+    ("experts_per_rank", "i4"),
+    ("with_counts", "i4"),
+)
+
+PCIE_DISPATCH_ARGS = _struct(
+    ("rings", PCIE_RINGS),
+    ("num_tokens", "i4"),
+    ("row_bytes", "i4"),
+    ("scale_bytes", "i4"),
+    ("packet_bytes", "i4"),
+    ("top_k", "i4"),
+    ("experts_per_rank", "i4"),
+)
+
+TOKENS = _struct(("rows", "u8"), ("scales", "u8"), ("topk_idx", "u8"), ("weights", "u8"))
+
+ARRIVALS = _struct(("rows", "u8"), ("scales", "u8"), ("topk", "u8"), ("weights", "u8"), ("source", "u8"))
+
+PCIE_COMBINE_ARGS = _struct(
+    ("rings", PCIE_RINGS), ("num_tokens", "i4"), ("row_vectors", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4")
+)
+
 NUM_SIGNALS = 5  # kNumSignals in <ep/notify.cuh>
 MAX_WARPS = 32  # kMaxWarps in <ep/layout.cuh>
 PLACE_BYTES = 24  # sizeof(ep::Place)
+MAX_PCIE_RANKS = 32  # kMaxPcieRanks in <ep/pcie.cuh>
 
 
 def pack(dtype: np.dtype[Any], **fields: Any) -> Any:

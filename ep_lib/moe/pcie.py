@@ -1,0 +1,287 @@
+"""PCIe mode: launches the kernels that send everything through NICs and bounce buffers of fixed size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
+from ep_lib.memory.arrays import BFLOAT16, describe
+from ep_lib.moe import kernels
+from ep_lib.moe.config import BufferConfig
+from ep_lib.moe.exchange import launch_layout, name_ranks, require_same_everywhere
+from ep_lib.moe.kernels import kernel, pack
+from ep_lib.moe.mode import Arrivals, Payload, Plan
+from ep_lib.moe.pcie_config import PcieSizes, make_pcie_map, make_pcie_sizes, packet_bytes
+from ep_lib.runtime.rank import Rank
+
+_WARP = 32
+_MAX_THREADS = 512  # __launch_bounds__ of the kernels
+_RINGS_A_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
+_MEET_THREADS = {"emulator": 64, "cuda": 512}
+
+# What a note says, from the lowest bit: which operation, the caller's options, the number of the handle's dispatch.
+_DISPATCH, _DISPATCH_AGAIN, _COMBINE = range(3)
+_NAMES = ("dispatch", "dispatch with a handle", "combine")
+_KIND_BITS, _OPTION_BITS = 2, 8
+
+
+class PcieRouting(NamedTuple):
+    """Where this rank's tokens go and where its rows come from: int32 arrays in memory that kernels read."""
+
+    topk_idx: Any  # [num_tokens, top_k]: global expert ids
+    slot: Any  # [num_tokens, ranks]: see <ep/layout.cuh>
+    sends: Any  # [ranks, channels + 1]: see <ep/pcie_meet.cuh>
+    receives: Any  # [ranks, channels + 1]
+    first_row: Any  # [ranks]
+
+
+class PcieExchange:
+    """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
+
+    carries_fp8 = True
+
+    def __init__(self, rank: Rank, config: BufferConfig) -> None:
+        """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
+        sizes = make_pcie_sizes(config)
+        require_same_everywhere(rank, config)
+        self._rank = rank
+        self._config = config
+        self._sizes = sizes
+        self._map = make_pcie_map(config, sizes)
+        self._memory = _allocate(rank, config, sizes, self._map.nbytes)
+        self._memory[: self._map.zeroed_bytes] = 0
+        rings = (sizes.channels, config.world_size - 1)
+        self._sent = rank.to_device(np.zeros(rings, np.uint64))
+        self._taken = rank.to_device(np.zeros(rings, np.uint64))
+        self._readers = rank.to_device(np.zeros((*rings, sizes.num_slots), np.uint32))
+        self._notes = rank.to_device(np.zeros(config.world_size, np.uint64))
+        self.settle()
+        rank.barrier()  # no signal may arrive before the zeros
+        info = describe(self._memory)
+        self._address = info.address
+        self.device = info.device
+        is_bits = config.dtype == BFLOAT16 and info.kind == "cupy"
+        self.storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
+        self.operation = 0
+        self._note = 0
+        self._in_step = True  # False while an operation is under way, and after one that failed
+
+    def close(self) -> None:
+        """Wait until all that this rank has posted is done, then free the symmetric memory."""
+        if self._rank.is_closed:
+            return
+        if self._in_step:
+            kernel("pcie_finish").launch(self._rank, 1, _WARP)
+            self._rank.synchronize()
+        self._rank.free(self._memory)
+
+    def next_operation(self) -> None:
+        """Every rank begins the same operation."""
+        self.operation += 1
+
+    def dispatch(
+        self, payload: Payload, experts: Any, weights: Any, options: int
+    ) -> tuple[PcieRouting, Plan, Arrivals | None]:
+        """Count and send. No Arrivals if options differ between ranks: nothing was sent then."""
+        config, ranks, columns = self._config, self._config.world_size, self._sizes.channels + 1
+        self._in_step = False
+        topk_idx, slot, rank_counts, expert_counts = launch_layout(self._rank, config, self._meet_threads, experts)
+        device_plan = self._rank.empty(2 * ranks * columns + ranks + config.experts_per_rank, np.int32)
+        counted = (slot, rank_counts, expert_counts)
+        notes = self._meet(_DISPATCH, options, len(topk_idx), counted, device_plan)
+        sends, receives, first_row = _split(device_plan, ranks * columns, ranks * columns, ranks)
+        routing = PcieRouting(topk_idx, slot, sends, receives, first_row)
+        arrivals, host = None, np.zeros(len(device_plan), np.int32)
+        if self._agreed():
+            host = self._rank.to_host(device_plan)
+            received = _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1]
+            arrivals = self._send(payload, weights, routing, int(received.sum()), with_routing=True)
+        plan = Plan(
+            _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1].copy(),
+            [int(note) >> _KIND_BITS & (1 << _OPTION_BITS) - 1 for note in notes],
+            host[len(host) - config.experts_per_rank :].copy(),
+        )
+        self._in_step = True
+        return routing, plan, arrivals
+
+    def dispatch_again(
+        self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, note: int
+    ) -> Arrivals | None:
+        """Send as an earlier dispatch did, which brought ``rows`` rows; None if notes differ between ranks."""
+        self._in_step = False
+        self._meet(_DISPATCH_AGAIN, note)
+        arrivals = self._send(payload, weights, routing, rows, with_routing=False) if self._agreed() else None
+        self._in_step = True
+        return arrivals
+
+    def combine(self, rows: Any, weights: Any, routing: PcieRouting, note: int) -> Any:
+        """Bring rows back and add them up: ``[num_tokens, hidden]``; None if notes differ between ranks."""
+        config = self._config
+        self._in_step = False
+        self._meet(_COMBINE, note)
+        out = None
+        if self._agreed():
+            out = self._rank.empty((len(routing.slot), config.hidden), self.storage_dtype)
+            args = pack(
+                kernels.PCIE_COMBINE_ARGS,
+                rings=self._rings(),
+                num_tokens=len(routing.slot),
+                row_vectors=config.row_vectors,
+                top_k=config.top_k,
+                experts_per_rank=config.experts_per_rank,
+            )
+            template = "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"
+            arrays = (out, rows, routing.topk_idx, weights, routing.slot, *routing[2:])
+            shared_bytes = self._threads // _WARP * kernels.MAX_PCIE_RANKS * kernels.PLACE_BYTES
+            self._launch("pcie_combine", template, args, *arrays, shared_bytes=shared_bytes)
+        self._in_step = True
+        return out
+
+    def who_differs(self) -> list[int]:
+        """Wait for all kernels; the ranks whose note was another one than ours."""
+        notes = self._rank.to_host(self._notes)
+        return [int(r) for r in np.flatnonzero(notes != np.uint64(self._note))]
+
+    def settle(self) -> None:
+        """CuPy's own kernels may run on another stream than ours: let them finish."""
+        if self._rank.backend == "cuda":
+            self._rank.xp.cuda.get_current_stream().synchronize()
+
+    # How it is done
+
+    @property
+    def _meet_threads(self) -> int:
+        return _MEET_THREADS[self._rank.backend]
+
+    @property
+    def _threads(self) -> int:
+        """Of a block of the sending kernels: enough warps for the rings of a channel, within what a block may have."""
+        tasks = 2 if self._config.merge_sender_receiver else 1
+        if self._rank.backend == "cuda":
+            return _MAX_THREADS
+        warps = max(2, -(-(self._config.world_size - 1) // _RINGS_A_WARP))
+        return min(tasks * warps * _WARP, _MAX_THREADS)
+
+    def _meet(self, kind: int, note: int, num_tokens: int = 0, counted: Any = None, plan: Any = None) -> Any:
+        """All ranks meet and exchange notes, and counts if there are any. Returns the notes, in host memory."""
+        self._note = kind | note << _KIND_BITS
+        args = pack(
+            kernels.PCIE_MEET_ARGS,
+            inbox=self._at("inbox"),
+            outbox=self._at("outbox"),
+            signals=self._at("signals"),
+            operation=self.operation,
+            note=self._note,
+            message_bytes=self._map.message_bytes,
+            channels=self._sizes.channels,
+            num_tokens=num_tokens,
+            experts_per_rank=self._config.experts_per_rank,
+            with_counts=int(counted is not None),
+        )
+        self.settle()
+        slot, rank_counts, expert_counts = counted or (None, None, None)
+        kernel("pcie_meet").launch(
+            self._rank, 1, self._meet_threads, args, slot, rank_counts, expert_counts, self._notes, plan
+        )
+        notes = self._rank.to_host(self._notes)
+        _require_same_operation(notes)
+        return notes
+
+    def _agreed(self) -> bool:
+        return not self.who_differs()
+
+    def _send(self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, *, with_routing: bool) -> Arrivals:
+        """Launch the dispatch kernel, which ends when all rows for this rank have arrived, and wait for it."""
+        config, rank = self._config, self._rank
+        row_bytes, scale_bytes = config.row_bytes, 0
+        rows_dtype, scales = self.storage_dtype, None
+        if payload.scales is not None:
+            row_bytes, scale_bytes = config.hidden, 4 * payload.scales.shape[1]
+            rows_dtype = np.dtype(np.uint8)
+            scales = rank.empty((rows, payload.scales.shape[1]), np.float32)
+        arrivals = Arrivals(
+            rows=rank.empty((rows, config.hidden), rows_dtype),
+            scales=scales,
+            topk=rank.empty((rows, config.top_k), np.int32) if with_routing else None,
+            weights=rank.empty((rows, config.top_k), np.float32) if weights is not None else None,
+            source=rank.empty((rows, 2), np.int32) if with_routing else None,
+        )
+        args = pack(
+            kernels.PCIE_DISPATCH_ARGS,
+            rings=self._rings(),
+            num_tokens=len(routing.slot),
+            row_bytes=row_bytes,
+            scale_bytes=scale_bytes,
+            packet_bytes=packet_bytes(row_bytes, scale_bytes, config.top_k),
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+        )
+        sent = (payload.rows, payload.scales, routing.topk_idx, weights)
+        tokens = pack(kernels.TOKENS, **dict(zip(kernels.TOKENS.names or (), map(_address, sent), strict=True)))
+        to = pack(kernels.ARRIVALS, **{name: _address(array) for name, array in arrivals._asdict().items()})
+        self._launch("pcie_dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrivals))
+        rank.synchronize()
+        return arrivals
+
+    def _launch(self, name: str, template: str, *args: Any, uses: Any = (), shared_bytes: int = 0) -> None:
+        kernel(name, template).launch(
+            self._rank,
+            self._config.num_sms,
+            self._threads,
+            *args,
+            shared_bytes=shared_bytes,
+            uses=tuple(array for array in uses if array is not None),
+        )
+
+    def _rings(self) -> Any:
+        return pack(
+            kernels.PCIE_RINGS,
+            **{name: self._at(name) for name in ("staging", "slots", "arrived", "credits")},
+            sent=_address(self._sent),
+            taken=_address(self._taken),
+            readers=_address(self._readers),
+            channels=self._sizes.channels,
+            num_slots=self._sizes.num_slots,
+            slot_bytes=self._sizes.slot_bytes,
+            merged=int(self._config.merge_sender_receiver),
+        )
+
+    def _at(self, name: str) -> int:
+        """Address of a part of this rank's symmetric memory."""
+        offset: int = getattr(self._map, name).offset
+        return self._address + offset
+
+
+def _require_same_operation(notes: Any) -> None:
+    doing: dict[int, list[int]] = {}
+    for r, note in enumerate(notes):
+        doing.setdefault(int(note) & (1 << _KIND_BITS) - 1, []).append(r)
+    if len(doing) > 1:
+        who = " but ".join(f"{_NAMES[kind]} on {name_ranks(ranks)}" for kind, ranks in sorted(doing.items()))
+        raise RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
+
+
+def _address(array: Any) -> int:
+    return 0 if array is None else describe(array).address
+
+
+def _split(array: Any, *lengths: int) -> list[Any]:
+    """Consecutive parts of a flat array."""
+    ends = np.cumsum(lengths)
+    return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes, nbytes: int) -> Any:
+    try:
+        return rank.symmetric(nbytes, np.uint8, fill=None)
+    except OutOfSymmetricMemory as error:
+        raise OutOfSymmetricMemory(
+            f"a Buffer in PCIe mode for {config.world_size} ranks, {sizes.channels} channels and rings of "
+            f"{sizes.ring_bytes} bytes needs {error.requested} bytes of symmetric memory on every rank, and the "
+            f"largest free part has {error.available}: {error.short_by} bytes are missing. Lower bounce_bytes or "
+            f"num_sms, or start with heap_bytes={rank.heap_bytes + error.short_by} or more",
+            requested=error.requested,
+            available=error.available,
+        ) from error

@@ -1,0 +1,116 @@
+"""PCIe mode's sizes: channels, rings, messages, and where they lie in symmetric memory.
+
+Everything that grows with a message or a ring is here; nothing here depends on ``max_tokens``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ep_lib.errors import ArgumentError
+from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, Part, lay_out
+from ep_lib.moe.kernels import MAX_PCIE_RANKS
+
+# A message must keep a NIC busy for much longer than it costs to post one, and a ring must hold what the NIC sends
+# while a credit is on its way back: 64 KiB take 1.3 us at 400 Gb/s, and four of them outlast a round trip on their own,
+# even if only one channel of a peer is busy. Small rows are gathered up to a number at which one more saves nothing.
+MESSAGE_BYTES = 64 << 10
+MAX_ROWS_A_MESSAGE = 8
+MESSAGES_A_RING = 4
+
+
+@dataclass(frozen=True)
+class PcieSizes:
+    """What follows from a BufferConfig in PCIe mode. A ring is ``num_slots`` messages of up to ``slot_bytes``."""
+
+    channels: int
+    num_slots: int
+    slot_bytes: int
+
+    @property
+    def ring_bytes(self) -> int:
+        """Of one ring on one side."""
+        return self.num_slots * self.slot_bytes
+
+
+def packet_bytes(row_bytes: int, scale_bytes: int, top_k: int) -> int:
+    """A token on its way: its row, its scales, ids and weights of ``top_k`` experts, its number."""
+    return _round_up(row_bytes + scale_bytes + 8 * top_k + 4, VECTOR_BYTES)
+
+
+def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
+    """Check what PCIe mode limits, and choose sizes. Raises ArgumentError."""
+    if config.world_size > MAX_PCIE_RANKS:
+        raise ArgumentError(
+            f"PCIe mode (allow_nvlink_for_normal_mode=False) connects at most {MAX_PCIE_RANKS} ranks, not "
+            f"{config.world_size}; use fewer ranks, or allow NVLink"
+        )
+    if not config.merge_sender_receiver and config.num_sms % 2:
+        raise ArgumentError(
+            f"num_sms is {config.num_sms}; in PCIe mode one half of the blocks sends and the other receives: pass an "
+            f"even number, {config.num_sms + 1} for example, or merge_sender_receiver=True"
+        )
+    packet = packet_bytes(config.row_bytes, 0, config.top_k)  # FP8 rows with their scales are shorter
+    if config.bounce_bytes is None:
+        rows = min(max(MESSAGE_BYTES // packet, 1), MAX_ROWS_A_MESSAGE)
+        slots = MESSAGES_A_RING
+    elif config.bounce_bytes < packet:
+        raise ArgumentError(
+            f"bounce_bytes is {config.bounce_bytes}, too small for one token: a row of {config.row_bytes} bytes with "
+            f"ids and weights of {config.top_k} experts takes {packet} bytes; pass at least {packet}, or None for the "
+            f"default of {MESSAGES_A_RING} messages of about {MESSAGE_BYTES} bytes"
+        )
+    else:
+        room = config.bounce_bytes // packet
+        slots = min(room, MESSAGES_A_RING)
+        rows = room // slots
+    channels = config.num_sms if config.merge_sender_receiver else config.num_sms // 2
+    if rows * packet >= 2**31:
+        raise ArgumentError(f"bounce_bytes is {config.bounce_bytes}: a message must be below 2**31 bytes; pass less")
+    return PcieSizes(channels, slots, rows * packet)
+
+
+@dataclass(frozen=True)
+class PcieMap:
+    """The parts of a Buffer's symmetric memory in PCIe mode. Those before ``inbox`` must be zero at the start."""
+
+    arrived: Part  # u64 [channels, ranks - 1, num_slots]: see <ep/ring.cuh>
+    credits: Part  # u64 [channels, ranks - 1]
+    signals: Part  # u64 [2, ranks]: see <ep/pcie_meet.cuh>
+    inbox: Part  # u8 [2, ranks, message_bytes]
+    outbox: Part  # u8 [2, ranks, message_bytes]
+    staging: Part  # u64 [channels, ranks - 1, num_slots, slot_bytes / 8]
+    slots: Part  # u64 [channels, ranks - 1, num_slots, slot_bytes / 8]
+    nbytes: int
+
+    @property
+    def zeroed_bytes(self) -> int:
+        """How much at the start must be zero before the first operation."""
+        return self.inbox.offset
+
+    @property
+    def message_bytes(self) -> int:
+        """Of one meeting's message."""
+        return self.inbox.shape[-1]
+
+
+def make_pcie_map(config: BufferConfig, sizes: PcieSizes) -> PcieMap:
+    """Lay the parts out one after the other."""
+    ranks, rings = config.world_size, (sizes.channels, config.world_size - 1)
+    message = _round_up(8 + 4 * (sizes.channels + 1 + config.experts_per_rank), VECTOR_BYTES)
+    parts, nbytes = lay_out(
+        [
+            ("arrived", (*rings, sizes.num_slots), "u8"),
+            ("credits", rings, "u8"),
+            ("signals", (2, ranks), "u8"),
+            ("inbox", (2, ranks, message), "u1"),
+            ("outbox", (2, ranks, message), "u1"),
+            ("staging", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
+            ("slots", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
+        ]
+    )
+    return PcieMap(**parts, nbytes=nbytes)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,93 @@
+"""What the tests of PCIe mode run: everything a Buffer does, once, on any fabric, compared with the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from dispatch_combine_cases import Case, assert_received, assert_same, expert_output, to_input, to_numpy, unpack
+
+from ep_lib import Buffer, Fabric, Rank, reference
+from ep_lib.memory.arrays import like
+from ep_lib.moe.pcie_config import packet_bytes
+
+FABRICS = ["rc", "srd", Fabric("rc", ranks_per_node=2), Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=2)]
+FABRIC_NAMES = ["rc", "srd", "rc-2", "srd-2-nop2p"]
+
+
+def smallest_bounce(case: Case) -> int:
+    """Bytes of a ring for one token."""
+    return packet_bytes(case.hidden * (2 if case.dtype == "bfloat16" else 4), 0, case.top_k)
+
+
+def pcie_arguments(case: Case, variety: int) -> dict[str, Any]:
+    """Arguments of a Buffer in PCIe mode; merged or not, and several sizes of rings, by ``variety``."""
+    merged = variety % 2 == 1
+    bounce = [None, smallest_bounce(case), 5 * smallest_bounce(case) + 7][variety // 2 % 3]
+    sms = [1, 3, 2][variety // 6 % 3] if merged else [2, 6, 4][variety // 6 % 3]
+    arguments = {"num_sms": sms, "bounce_bytes": bounce, "merge_sender_receiver": merged}
+    return {**case.buffer_arguments(), "allow_nvlink_for_normal_mode": False, **arguments}
+
+
+def run_case(rank: Rank, case: Case, variety: int, kind: str = "native") -> dict[str, Any]:
+    """Dispatch, two combines and a dispatch with the handle, with the results as NumPy arrays."""
+    me, dtype = rank.rank, case.dtype
+    x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
+    with Buffer(rank, **pcie_arguments(case, variety)) as buffer:
+        recv = buffer.dispatch(x, idx, weights)
+        first = unpack(recv, dtype)
+        y = expert_output(rank, first["x"])
+        plain = to_numpy(buffer.combine(to_input(rank, y, kind), recv.handle), dtype)
+        weighted = to_numpy(buffer.combine(to_input(rank, y, kind), recv.handle, weights), dtype)
+        twice = to_input(rank, case.xs[me] * np.array(2, case.xs[me].dtype), kind)
+        again = unpack(buffer.dispatch(twice, handle=recv.handle), dtype)
+    return {"first": first, "y": y, "plain": plain, "weighted": weighted, "again": again}
+
+
+def check_case(case: Case, results: list[dict[str, Any]]) -> None:
+    """All ranks' results against the oracle, bit for bit."""
+    ys = [r["y"] for r in results]
+    plain, weighted = case.expected_combine(ys, weighted=False), case.expected_combine(ys, weighted=True)
+    first, again = case.expected_dispatch(), case.expected_dispatch(scale=2)
+    for rank, result in enumerate(results):
+        assert_received(result["first"], first[rank], f"rank {rank}, dispatch")
+        assert_same(result["plain"], plain[rank], f"rank {rank}, plain combine")
+        assert_same(result["weighted"], weighted[rank], f"rank {rank}, weighted combine")
+        assert result["again"].pop("topk_weights") is None  # none were sent this time
+        assert_received(result["again"], again[rank], f"rank {rank}, dispatch with a handle")
+
+
+def run_fp8(rank: Rank, case: Case, variety: int, kind: str = "native") -> dict[str, Any]:
+    """FP8 rows there, BF16 rows back."""
+    q, scales = reference.quantize_fp8(case.xs[rank.rank])
+    x = (like(kind, q), like(kind, scales)) if kind == "torch" else (q, scales)
+    idx, weights = (to_input(rank, a[rank.rank], kind) for a in (case.topk_idx, case.topk_weights))
+    with Buffer(rank, **pcie_arguments(case, variety)) as buffer:
+        recv = buffer.dispatch(x, idx, weights)
+        again = buffer.dispatch(x, handle=recv.handle).x
+        got_q, got_scales = (like("numpy", part) for part in recv.x)
+        y = np.nan_to_num(reference.dequantize_fp8(got_q, got_scales)).astype(case.xs[rank.rank].dtype)
+        out = to_numpy(buffer.combine(to_input(rank, y, kind), recv.handle), case.dtype)
+        found = {
+            "q": got_q,
+            "scales": got_scales,
+            "again_q": like("numpy", again[0]),
+            "again_s": like("numpy", again[1]),
+        }
+    return {**found, "topk_idx": to_numpy(recv.topk_idx), "weights": to_numpy(recv.topk_weights), "y": y, "out": out}
+
+
+def check_fp8(case: Case, results: list[dict[str, Any]]) -> None:
+    """All ranks' results against the oracle, bit for bit."""
+    pairs = [reference.quantize_fp8(x) for x in case.xs]
+    qs, scales = (
+        reference.dispatch(list(part), case.topk_idx, case.topk_weights, num_experts=case.num_experts)
+        for part in zip(*pairs, strict=True)
+    )
+    outs = case.expected_combine([r["y"] for r in results], weighted=False)
+    for rank, result in enumerate(results):
+        for name, want in (("q", qs), ("again_q", qs), ("scales", scales), ("again_s", scales)):
+            assert_same(result[name], want[rank].x, f"rank {rank}, {name}")
+        assert_same(result["topk_idx"], qs[rank].topk_idx, f"rank {rank}, topk_idx")
+        assert_same(result["weights"], qs[rank].topk_weights, f"rank {rank}, weights")
+        assert_same(result["out"], outs[rank], f"rank {rank}, combine")
