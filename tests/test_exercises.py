@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ def copy(tmp_path: Path) -> Exercise:
     exercise = exercises.find("01", tmp_path)
     for piece in exercise.pieces:
         (tmp_path / exercise.runs_as / piece).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(exercise.solution_dir / piece, tmp_path / exercise.runs_as / piece)
+        shutil.copyfile(root / exercise.runs_as / piece, tmp_path / exercise.runs_as / piece)
     return exercise
 
 
@@ -50,7 +51,9 @@ def test_every_task_has_holes_and_hidden_and_public_tests(name: str) -> None:
 def test_the_library_runs_the_solution(name: str) -> None:
     exercise = exercises.find(name)
     for piece in exercise.pieces:
-        assert (exercise.root / exercise.runs_as / piece).read_bytes() == (exercise.solution_dir / piece).read_bytes()
+        runs = (exercise.root / exercise.runs_as / piece).read_text("utf-8")
+        solution = (exercise.solution_dir / piece).read_text("utf-8").splitlines()
+        assert runs.splitlines() == [line for line in solution if "// EXERCISE-" not in line]
 
 
 def test_the_tutorial_kernels_run_the_piece_of_exercise_01() -> None:
@@ -76,13 +79,33 @@ def test_an_own_include_root_replaces_the_piece() -> None:
 
 
 @pytest.mark.parametrize("folder", ["solutions", "exercises"])
-def test_both_compile_for_gpus(folder: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "source", "kernel"),
+    [
+        ("01_write_signal", "tutorial_kernels/01_write_signal.cu", "pipelined_send"),
+        ("03_batches", "{folder}/03_batches/03_ibgda_shim.cu", "channel_send"),
+        ("03_shim", "tutorial_kernels/03_ibgda_shim.cu", "channel_send"),
+    ],
+)
+def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str) -> None:
     if not nvrtc.available():
         pytest.skip("NVRTC is not installed")
     root = exercises.workshop_root()
-    source = root / "tutorial_kernels" / "01_write_signal.cu"
-    kernel = ep_lib.Kernel.from_file(source, "pipelined_send", include=[root / folder / "01_write_signal"])
-    assert kernel.compile("sm_90")
+    path = root / source.format(folder=folder)
+    assert ep_lib.Kernel.from_file(path, kernel, include=[root / folder / name]).compile("sm_90")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_hole_keeps_nothing_of_the_solution(name: str) -> None:
+    exercise = exercises.find(name)
+    for piece in exercise.pieces:
+        text = (exercise.exercise_dir / piece).read_text("utf-8")
+        assert "EXERCISE-" not in text
+        solution = (exercise.solution_dir / piece).read_text("utf-8")
+        for at, body in re.findall(r"EXERCISE-BEGIN (\w+)\n(.*?)^ *// EXERCISE-END", solution, re.S | re.M):
+            hole = next(hole for hole in exercise.holes if hole.at == at)
+            assert hole.given or f"Task {at} is still to do" in text
+            assert body not in text
 
 
 def test_holes_name_their_task_and_keep_nothing_of_the_solution() -> None:

@@ -83,9 +83,10 @@ def test_the_solution_gets_full_marks(name: str) -> None:
 def test_the_exercise_as_shipped_gets_nothing_and_names_every_task(name: str) -> None:
     result = grade(name, find(name).exercise_dir)
     assert result.points == 0
+    repairs = {hole.task for hole in find(name).holes if hole.given}
     for each in result.tasks:
-        assert each.unfinished
-        assert each.message.startswith(f"Task {each.task.number}")
+        assert each.unfinished == (each.task.number not in repairs)
+        assert each.task.number in repairs or each.message.startswith(f"Task {each.task.number}")
 
 
 def test_a_half_finished_exercise_gets_the_points_of_the_finished_half(tmp_path: Path) -> None:

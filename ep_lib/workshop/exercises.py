@@ -19,6 +19,7 @@ import ep_lib
 from ep_lib.errors import GradingError
 
 METADATA = "exercise.toml"
+_OPTIONAL = ("otherwise", "given")  # of a hole
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,14 @@ class Hole:
     """A marked region of the solution that the learner fills in.
 
     ``at`` is the name in the markers: the task's number, and a letter where a task has several holes (``5a``).
-    ``otherwise`` is code that keeps the unfinished function well-formed (``return false;``).
+    ``otherwise`` is code that keeps the unfinished function well-formed (``return false;``). ``given`` is code that is
+    wrong and to be repaired: it stands in the hole in place of the line that fails loudly.
     """
 
     at: str
     hint: str
     otherwise: str
+    given: str = ""
 
     @property
     def task(self) -> int:
@@ -59,6 +62,7 @@ class Exercise:
     tasks: tuple[Task, ...]
     holes: tuple[Hole, ...]
     intro: str = ""  # what the exercise is about, for its README
+    also: tuple[str, ...] = ()  # what the pieces include from beside them: files of runs_as, as the library has them
 
     @property
     def solution_dir(self) -> Path:
@@ -138,10 +142,11 @@ def load(path: Path, root: Path) -> Exercise:
         for t in _tables(raw, "task", path)
     )
     holes = tuple(
-        Hole(_get(h, "at", str, path), _get(h, "hint", str, path).strip(), str(h.get("otherwise", "")))
+        Hole(_get(h, "at", str, path), _get(h, "hint", str, path).strip(), *(str(h.get(k, "")) for k in _OPTIONAL))
         for h in _tables(raw, "hole", path)
     )
     pieces = tuple(str(piece) for piece in _get(raw, "pieces", list, path))
+    also = tuple(str(file) for file in raw.get("also", []))
     if [t.number for t in tasks] != list(range(1, len(tasks) + 1)) or any(t.points < 1 for t in tasks):
         raise GradingError(f"{path}: tasks are numbered 1, 2, 3 ... and give at least one point each")
     for hole in holes:
@@ -150,12 +155,12 @@ def load(path: Path, root: Path) -> Exercise:
             raise GradingError(
                 f"{path}: hole at={hole.at!r}: it is a task's number, with a letter if there are several"
             )
-    for piece in pieces:
+    for piece in (*pieces, *also):
         if Path(piece).is_absolute() or ".." in Path(piece).parts:
             raise GradingError(f"{path}: piece {piece!r} must lie inside the exercise's folder")
     title, runs_as = _get(raw, "title", str, path), _get(raw, "runs_as", str, path)
     intro = _get(raw, "intro", str, path).strip() if "intro" in raw else ""
-    return Exercise(path.parent.name, title, root, runs_as, pieces, tasks, holes, intro)
+    return Exercise(path.parent.name, title, root, runs_as, pieces, tasks, holes, intro, also)
 
 
 def _tables(raw: Mapping[str, Any], key: str, path: Path) -> list[Mapping[str, Any]]:

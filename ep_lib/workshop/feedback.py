@@ -17,6 +17,7 @@ _CANARY = "// canary"  # of hidden/common.cuh: a race of the grader's own, which
 _ROLE = re.compile(r"//\s*role:\s*(.*)")
 _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
 _TEST = "/hidden/"
+_TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _LABEL = "{:<12}"
 
 
@@ -39,8 +40,9 @@ def failure_text(failure: Failure, work: Path) -> str:
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
     text = failure.message.replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
-    text = re.sub(r"\S*/hidden/\w+\.cuh?:\d+(: .*)?", "the test's own kernel", text)
-    return text if failure.kind == "ChildFailed" else f"{failure.kind}: {text}"
+    text = _TEST_PLACE.sub(_role, text)
+    named = failure.kind == "ChildFailed" or text.startswith(f"{failure.kind}:")
+    return text if named else f"{failure.kind}: {text}"
 
 
 def complaint_text(complaint: Complaint) -> str:
@@ -52,6 +54,11 @@ def complaint_text(complaint: Complaint) -> str:
     if complaint.detail:
         lines.append(f"{_LABEL.format('because')}{complaint.detail}")
     return "\n".join(lines)
+
+
+def _role(place: re.Match[str]) -> str:
+    role = _ROLE.search(place.group())
+    return f"a line of the test: {role[1]}" if role else "a line of the test"
 
 
 def _side_text(side: Side) -> str:

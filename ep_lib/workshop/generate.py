@@ -2,11 +2,12 @@
 
 In a piece, the lines between ``// EXERCISE-BEGIN 1`` and ``// EXERCISE-END 1`` are what the learner writes (``#``
 instead of ``//`` in Python). In ``exercises/`` such a region becomes its hint and one line that fails loudly, at run
-time, and names the task: so a half-finished file compiles, and finished tasks already give points.
+time, and names the task: so a half-finished file compiles, and finished tasks already give points. Where a task is a
+repair, the hole holds the code that is to be repaired (``given`` in exercise.toml).
 
     solutions/01_write_signal/ep/x.cuh   the source of truth, with markers
     exercises/01_write_signal/ep/x.cuh   generated: holes
-    ep_lib/device/ep/x.cuh               generated: byte-equal to the solution; this is the file that runs
+    ep_lib/device/ep/x.cuh               generated: the solution without its markers; this is the file that runs
 
 ``--check`` writes nothing, names the files that drifted and ends with 1; the tests call the same function.
 """
@@ -68,16 +69,31 @@ def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> 
     for paragraph in hole.hint.split("\n\n"):
         body += textwrap.wrap(" ".join(paragraph.split()), _WIDTH - len(indent))
     lines = [f"{comment} {text}".rstrip() for text in body]
-    lines.append(f'raise NotImplementedError("{message}")' if python else f'assert(!"{message}");')
-    lines += hole.otherwise.splitlines()
+    if hole.given:
+        lines += hole.given.strip("\n").splitlines()
+    else:
+        lines.append(f'raise NotImplementedError("{message}")' if python else f'assert(!"{message}");')
+        lines += hole.otherwise.splitlines()
     lines.append(f"{comment} end of TASK {hole.at}")
     return [indent + line if line else "" for line in lines]
+
+
+def without_markers(text: str) -> str:
+    """What the library runs: the solution without the marker lines."""
+    return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))
 
 
 def _readme(exercise: Exercise) -> str:
     number = exercise.short_name
     intro = f"{exercise.intro}\n\n" if exercise.intro else ""
     pieces = ", ".join(f"`{piece}`" for piece in exercise.pieces)
+    use = (
+        "Your file stands in for the library's of the same name, so every kernel can use it:\n"
+        f'`ep_lib.Kernel.from_file(path, name, include=["mine/{exercise.name}"])`.'
+        if exercise.runs_as == "ep_lib/device"
+        else f"The kernels are those of `{exercise.runs_as}/{exercise.pieces[0]}`; run yours with\n"
+        f'`ep_lib.Kernel.from_file("mine/{exercise.name}/{exercise.pieces[0]}", name)`.'
+    )
     rows = "".join(f"| {task.number} | {task.title} | {task.points} |\n" for task in exercise.tasks)
     return f"""# Exercise {number}: {exercise.title}
 
@@ -90,8 +106,7 @@ def _readme(exercise: Exercise) -> str:
 `ep-lib grade {number}` runs all the tests and gives points.
 
 Fill the holes in {pieces}; each says what is asked. An unfinished task stops its kernel and says so; the
-others count all the same. Your file stands in for the library's of the same name, so every kernel can use it:
-`ep_lib.Kernel.from_file(path, name, include=["mine/{exercise.name}"])`.
+others count all the same. {use}
 
 | task | what | points |
 | --- | --- | --- |
@@ -103,14 +118,12 @@ def generated(exercise: Exercise) -> dict[Path, str]:
     files: dict[Path, str] = {}
     all_found: list[str] = []
     for piece in exercise.pieces:
-        source = exercise.solution_dir / piece
-        try:
-            text = source.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise GradingError(f"cannot read the solution {source}: {error}") from error
+        text = _read(exercise.solution_dir / piece)
         files[exercise.exercise_dir / piece], found = with_holes(exercise, piece, text)
-        files[exercise.root / exercise.runs_as / piece] = text
+        files[exercise.root / exercise.runs_as / piece] = without_markers(text)
         all_found += found
+    for name in exercise.also:
+        files[exercise.exercise_dir / name] = _read(exercise.root / exercise.runs_as / name)
     files[exercise.exercise_dir / "README.md"] = _readme(exercise)
     missing = [hole.at for hole in exercise.holes if all_found.count(hole.at) != 1]
     if missing:
@@ -118,6 +131,13 @@ def generated(exercise: Exercise) -> dict[Path, str]:
             f"exercise {exercise.name}: exercise.toml describes holes {missing}, but no piece marks them"
         )
     return files
+
+
+def _read(source: Path) -> str:
+    try:
+        return source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GradingError(f"cannot read the solution {source}: {error}") from error
 
 
 def drifted(exercise: Exercise) -> list[Path]:

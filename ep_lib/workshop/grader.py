@@ -109,7 +109,7 @@ def start(name: str | int, root: Path | None = None) -> Path:
     """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it is there; returns the folder."""
     exercise = find(name, root)
     own = exercise.root / "mine" / exercise.name
-    for piece in exercise.pieces:
+    for piece in (*exercise.pieces, *exercise.also):
         target = own / piece
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,6 +178,8 @@ def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
             raise GradingError(f"{source} has {source.stat().st_size} bytes; a piece has at most {MAX_PIECE_BYTES}")
         (target / piece).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target / piece)
+    for name in exercise.also:
+        shutil.copyfile(exercise.exercise_dir / name, target / name)
 
 
 def _prepare_cache(exercise: Exercise, tests: HiddenTests, folder: Path) -> None:
@@ -187,7 +189,8 @@ def _prepare_cache(exercise: Exercise, tests: HiddenTests, folder: Path) -> None
     compiling the tests against the solution brings it there, which takes no time after the first grading.
     """
     for source, kernel in tests.kernels:
-        Kernel.from_file(source, kernel, include=[exercise.solution_dir]).compile()
+        include = [exercise.solution_dir, exercise.exercise_dir]  # the latter for what the pieces include beside them
+        Kernel.from_file(source, kernel, include=include).compile()
     for kind in ("runtime", "prelude", "support"):
         (folder / kind).mkdir(parents=True)
         for entry in (cache.cache_dir() / kind).glob("[!.]*"):
@@ -212,17 +215,19 @@ def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Li
         rng = np.random.default_rng(secrets.randbits(128))
         for case in test.cases(rng):
             outputs = _run(sandbox, case.scenario, limits)
-            message = what_failed(case.scenario, outputs, work) or case.judge(outputs)
+            found = what_failed(case.scenario, outputs, work)
+            message = found or case.judge(outputs)
             if message:
+                found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
-                    message += f"{_circumstances(case.scenario)}. {test.advice}"
+                    message += f"{_circumstances(case.scenario, found_by_checker=found_by_checker)}. {test.advice}"
                 return TaskGrade(task, False, test.title, message.strip())
     return TaskGrade(task, True)
 
 
-def _circumstances(scenario: Scenario) -> str:
+def _circumstances(scenario: Scenario, *, found_by_checker: bool) -> str:
     on = f" on {scenario.fabric.kind}" if scenario.fabric is not None else ""
-    if scenario.check_seeds:
+    if found_by_checker:
         return f"\n(found by the checker, {scenario.ranks} ranks{on})"
     return f" ({scenario.ranks} ranks{on}, seed {scenario.seed})"
 

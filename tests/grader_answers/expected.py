@@ -42,7 +42,21 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_local_copy_ignored": ({4}, "a counter grew by 0 where it should grow"),
         "wrong_64_bits": ({4}, "counters have 32 bits"),
     },
+    "03_batches": {
+        "wrong_reuses_staging": ({1}, "source reused"),
+        "wrong_lanes_stage_early": ({1}, "the lanes meet twice"),
+        "wrong_posts_half_staged": ({1}, "the lanes meet twice"),
+        "wrong_quiet_first": ({2}, "signal overtakes data"),
+        "wrong_quiet_each": ({2, 4}, "one for the batch keeps the network busy"),
+        "wrong_other_queue_pair": ({2}, "InfiniBand's quiet waits for one queue pair"),
+        "wrong_counts_one": ({2}, "the receiver waits for your counter to grow"),
+        "wrong_count_together": ({3}, "One kind of writer"),
+        "wrong_count_by_target": ({3}, "grew by 0 where it should grow by 6"),
+        "wrong_quiet_at_the_end": ({4}, "signal overtakes data"),
+        "wrong_last_chunk": ({4}, "where it should grow by"),
+        "wrong_lane_31_quiets": ({4}, "nothing but a quiet keeps the counter behind"),
+    },
 }
 
 # Exercises whose tasks do not stand on each other: wrong answers to different tasks are graded as one submission.
-INDEPENDENT = {"03_shim"}
+INDEPENDENT = {"03_batches", "03_shim"}

@@ -10,11 +10,9 @@
 // stores; 0 if it cannot: RDMA is needed.
 EP_DEVICE uint64_t nvshmemi_get_p2p_ptr(const uint64_t& ptr, const int& rank, const int& dst_rank) {
     if (!ep::ibgda::is_initialised()) return 0;
-    // EXERCISE-BEGIN 1
     if (rank == dst_rank) return ptr;
     if (!ep::reachable(dst_rank)) return 0;
     return reinterpret_cast<uint64_t>(ep::peer_ptr(ep::ibgda::as_pointer<char>(ptr), dst_rank));
-    // EXERCISE-END 1
 }
 
 // Writes `bytes` bytes from req_lptr to dst_pe's copy of the symmetric address req_rptr, and returns before they are
@@ -31,16 +29,12 @@ EP_DEVICE void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr,
     void* const remote = ep::ibgda::as_pointer<void>(req_rptr);
     const void* const local = ep::ibgda::as_pointer<void>(req_lptr);
     if (ep::reachable(dst_pe)) {
-        // EXERCISE-BEGIN 2
         char* const theirs = ep::peer_ptr(static_cast<char*>(remote), dst_pe);
         ep::copy_bytes<ep::kWarpUnroll>(theirs, local, bytes, lane_id, ep::kWarpSize);
         __syncwarp();  // what all lanes wrote, the lane that signals may now publish
-        // EXERCISE-END 2
     } else {
-        // EXERCISE-BEGIN 3
         if (lane_id == 0 && bytes > 0) ep::net_put_nbi(remote, local, bytes, dst_pe, ep::ibgda::queue_pair(qp_id));
         __syncwarp();  // no lane goes on before the request is posted: any of them may wait for it
-        // EXERCISE-END 3
     }
 }
 
@@ -52,7 +46,6 @@ EP_DEVICE void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr,
 EP_DEVICE void nvshmemi_ibgda_amo_nonfetch_add(void* rptr, const int& value, int pe, int qp_id,
                                                bool is_local_copy = false) {
     if (!ep::ibgda::is_initialised()) return;
-    // EXERCISE-BEGIN 4
     uint32_t* const counter = static_cast<uint32_t*>(rptr);
     const uint32_t addend = static_cast<uint32_t>(value);
     if (is_local_copy || pe == ep::rank()) {
@@ -62,5 +55,4 @@ EP_DEVICE void nvshmemi_ibgda_amo_nonfetch_add(void* rptr, const int& value, int
     } else {
         ep::net_add_u32_nbi(counter, addend, pe, ep::ibgda::queue_pair(qp_id));
     }
-    // EXERCISE-END 4
 }

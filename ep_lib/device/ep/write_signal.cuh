@@ -40,65 +40,53 @@ struct Pipe {
 // One thread writes `bytes` bytes into the peer's `target`, then adds `increment` to the peer's `signal`.
 EP_DEVICE void write_and_signal_thread(void* target, const void* source, size_t bytes, uint64_t* signal,
                                        uint64_t increment, int peer) {
-    // EXERCISE-BEGIN 1
     put_thread(target, source, bytes, peer);
     signal_add(signal, increment, peer);  // a release: this thread's stores before it are visible to who sees it
-    // EXERCISE-END 1
 }
 
 // Waits until this rank's `signal`, which `peer` adds to, has reached `expected`. What was written before may then be
 // read. False if it did not come within the time limit: return from the kernel then. One thread calls, or many do.
 EP_DEVICE bool wait_for_signal(const uint64_t* signal, uint64_t expected, int peer) {
-    // EXERCISE-BEGIN 2
     return wait_until_ge(signal, expected, {kPhaseSignal, peer, -1});
-    // EXERCISE-END 2
 }
 
 // As write_and_signal_thread, by the 32 lanes of a warp together; all call with the same arguments. One signal is sent.
 EP_DEVICE void write_and_signal_warp(void* target, const void* source, size_t bytes, uint64_t* signal,
                                      uint64_t increment, int peer) {
-    // EXERCISE-BEGIN 3
     put_warp(target, source, bytes, peer);
     __syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it
     if (lane_id() == 0) signal_add(signal, increment, peer);
-    // EXERCISE-END 3
 }
 
 // A warp does `count` writes, of any sizes, under one signal: whoever sees the signal finds all of them.
 EP_DEVICE void write_many_and_signal_warp(const Write* writes, int count, uint64_t* signal, uint64_t increment,
                                           int peer) {
-    // EXERCISE-BEGIN 4
     for (int i = 0; i < count; ++i) put_warp(writes[i].target, writes[i].source, writes[i].bytes, peer);
     __syncwarp();  // once, for all writes
     if (lane_id() == 0) signal_add(signal, increment, peer);
-    // EXERCISE-END 4
 }
 
 // A warp sends the data of round 0, 1, 2, ... into slot round % num_slots of the peer's pipe. Before it overwrites a
 // slot it waits until the peer has taken the previous round out of it. Counters only grow and start at zero. False
 // after a wait that ran into its limit.
 EP_DEVICE bool pipe_send_warp(const Pipe& pipe, const void* source, uint64_t round, int peer) {
-    // EXERCISE-BEGIN 5a
     const uint64_t slots = pipe.num_slots;
     const uint64_t slot = round % slots;
     if (round >= slots && !wait_until_ge_warp(pipe.credits, round - slots + 1, {kPhaseCredit, peer, int64_t(slot)}))
         return false;
     write_and_signal_warp(pipe.slots + slot * pipe.slot_bytes, source, pipe.slot_bytes, pipe.arrived, 1, peer);
     return true;
-    // EXERCISE-END 5a
 }
 
 // The other end: a warp waits for the data of a round, copies it from its slot to `target` (any memory of this rank),
 // and gives the peer the credit to use the slot again. False after a wait that ran into its limit.
 EP_DEVICE bool pipe_receive_warp(const Pipe& pipe, void* target, uint64_t round, int peer) {
-    // EXERCISE-BEGIN 5b
     const uint64_t slot = round % pipe.num_slots;
     if (!wait_until_ge_warp(pipe.arrived, round + 1, {kPhaseSignal, peer, int64_t(slot)})) return false;
     copy_bytes<kWarpUnroll>(target, pipe.slots + slot * pipe.slot_bytes, pipe.slot_bytes, lane_id(), kWarpSize);
     __syncwarp();  // all lanes have read their part before the slot is given back
     if (lane_id() == 0) signal_add(pipe.credits, 1, peer);
     return true;
-    // EXERCISE-END 5b
 }
 
 }  // namespace ep

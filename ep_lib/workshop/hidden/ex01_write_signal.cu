@@ -69,7 +69,7 @@ EP_DEVICE void grader_receives(const Job& job, const Memory& my) {
     if (unit >= job.units) return;
     const uint64_t* signal = my.counters + unit * kCounters + kArrived;
     const uint64_t before = my.noted[unit];
-    while (ep::ld_acquire_sys_u64(signal) == before) {
+    while (ep::ld_acquire_sys_u64(signal) == before) {  // role: the receiver waits for your signal
     }
     look_at(my.seen + unit * job.stride, my.area + unit * job.stride, job.stride);
 }
@@ -111,7 +111,8 @@ EP_DEVICE ep::Pipe pipe_of(const Job& job, const Memory& my) {
 // Uses a slot in the moment it has the credit for it.
 EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t round, int peer) {
     const uint64_t slots = pipe.num_slots;
-    while (round >= slots && ep::ld_acquire_sys_u64(pipe.credits) < round - slots + 1) {
+    const uint64_t needed = round < slots ? 0 : round - slots + 1;
+    while (ep::ld_acquire_sys_u64(pipe.credits) < needed) {  // role: the sender waits for your credit
     }
     char* slot = pipe.slots + round % slots * pipe.slot_bytes;
     ep::put_warp(slot, source, pipe.slot_bytes, peer);  // role: the sender, which uses a slot once it has the credit
@@ -123,7 +124,7 @@ EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t rou
 // Takes its time, and notes how many rounds the sender is ahead.
 EP_DEVICE bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, int peer, int64_t delay,
                             uint64_t* ahead) {
-    while (ep::ld_acquire_sys_u64(pipe.arrived) < round + 1) {
+    while (ep::ld_acquire_sys_u64(pipe.arrived) < round + 1) {  // role: the receiver waits for your signal
     }
     let_others_run(delay);
     __syncwarp();

@@ -81,7 +81,7 @@ EP_DEVICE void grader_receives(const Job& job, const Memory& my) {
     if (unit >= job.units || job.then == kNothing) return;
     const uint32_t* counter = my.counters + unit * kCounters + kArrived;
     const uint32_t before = static_cast<uint32_t>(my.noted[unit]);
-    while (ep::ld_acquire_sys_u32(counter) == before) {
+    while (ep::ld_acquire_sys_u32(counter) == before) {  // role: the receiver waits for the counter to grow
     }
     look_at(my.seen + unit * job.stride, my.area + unit * job.stride, job.stride);
 }

@@ -1,0 +1,97 @@
+// The other half of every test of exercise 03_batches. The learner's kernels are called as functions, which the emulator
+// allows: their blocks come first, the receiver's after them.
+#include <ep/ibgda_shim.cuh>
+#include <ep/net.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// How often each lane of this block has waited in a quiet. A message a quiet is right, and slow.
+EP_DEVICE int* quiets() {
+    __shared__ int count[ep::kWarpSize];
+    return count;
+}
+
+EP_DEVICE void counted_shim_quiet(int peer, int qp) {
+    ++quiets()[ep::lane_id()];
+    nvshmemi_ibgda_quiet(peer, qp);
+}
+
+}  // namespace
+
+namespace ep {
+
+EP_DEVICE void counted_net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
+    ++quiets()[lane_id()];
+    net_quiet(peer, qp);
+}
+
+}  // namespace ep
+
+#define nvshmemi_ibgda_quiet counted_shim_quiet
+#define net_quiet counted_net_quiet
+#include <03_ibgda_shim.cu>
+
+namespace {
+
+// Mirrors _Job of ex03_batches.py.
+struct Job {
+    int64_t to, from;                // peers this rank sends to and receives from; -1: none
+    int64_t bytes, messages, chunk;  // of a message; messages of a channel; how many at a time
+    int64_t channels;                // blocks that send, each with messages of its own
+    int64_t each;                    // by how much the counter grows for what the receiver waits for
+    int64_t before;                  // the counters at the start
+};
+
+struct Memory {
+    char *inbox, *outbox, *staging;  // symmetric, as `counters`
+    uint32_t* counters;              // one a channel, or one a rank
+    char* source;
+    char* seen;       // the inbox as the receiver found it
+    uint64_t* noted;  // [channels]: the most quiets of a lane
+};
+
+EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
+    const int bytes = int(job.bytes), messages = int(job.messages), to = int(job.to), chunk = int(job.chunk);
+    if (ep::thread_in_block() < ep::kWarpSize) quiets()[ep::lane_id()] = 0;
+    if (task == 1) send_staged(my.inbox, my.staging, my.source, bytes, messages, my.counters, to);
+    if (task == 2) send_batched(my.inbox, my.outbox, bytes, messages, my.counters, to);
+    if (task == 3) count_by_source(my.counters, messages, to);
+    if (task == 4) channel_send(my.inbox, my.outbox, bytes, messages, chunk, my.counters, to);
+    __syncthreads();
+    if (ep::thread_in_block() != 0) return;
+    int most = 0;
+    for (int lane = 0; lane < ep::kWarpSize; ++lane) most = max(most, quiets()[lane]);
+    my.noted[blockIdx.x] = most;
+}
+
+// Each time the counter has grown far enough, `chunk` more messages are looked at, the last of them first.
+EP_DEVICE void grader_receives(const Job& job, const Memory& my, int channel) {
+    if (ep::thread_in_block() != 0) return;
+    const uint32_t* counter = my.counters + channel;
+    for (int64_t begin = 0; begin < job.messages; begin += job.chunk) {
+        const int64_t count = min(job.chunk, job.messages - begin);
+        const uint32_t wanted = static_cast<uint32_t>((begin + count) * job.each);
+        const uint32_t before = static_cast<uint32_t>(job.before);
+        while (ep::ld_acquire_sys_u32(counter) - before <
+               wanted) {  // role: the receiver waits for your counter to grow
+        }
+        const int64_t at = (channel * job.messages + begin) * job.bytes;
+        look_at(my.seen + at, my.inbox + at, count * job.bytes);
+    }
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* inbox, char* outbox, char* staging, uint32_t* counters, char* source,
+                                   char* seen, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Memory my = {inbox, outbox, staging, counters, source, seen, noted};
+    const int block = static_cast<int>(blockIdx.x), channels = static_cast<int>(job.channels);
+    if (block < channels) {
+        if (job.to >= 0) learner_sends(task, job, my);
+    } else if (job.from >= 0 && task != 3) {
+        grader_receives(job, my, block - channels);
+    }
+}

@@ -1,0 +1,246 @@
+"""Hidden tests of exercise 03_batches: the kernels of the ladder, on every fabric and under the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import Behaviour, Case
+from ep_lib.workshop.hidden.common import (
+    BOTH,
+    NODES,
+    PAIR,
+    RC,
+    RING,
+    SRD,
+    Cases,
+    Rng,
+    Route,
+    all_of,
+    on_fabrics,
+    random_bytes,
+    refs,
+    under_checker,
+)
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+_P2P = Fabric()
+_SHALLOW = Fabric("srd", queue_depth=2)
+_BLOCK = 64  # threads; the kernels use the first warp
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
+
+    bytes: int = 64
+    messages: int = 5
+    chunk: int = 1
+    channels: int = 1
+    each: int = 1
+    before: int = 0
+
+
+# ---- tasks 1, 2 and 4 -----------------------------------------------------------------------------------------------
+def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: int | None) -> Case:
+    """Every rank sends ``messages`` a channel; judged: each chunk when its counter grew, memory in the end, and that a
+    warp has waited no more than ``quiets`` times (None: it may)."""
+    job = replace(job, before=int(rng.integers(0, 1 << 31)))
+    ranks, size = len(route), job.channels * job.messages * job.bytes
+    inboxes, data = ([random_bytes(rng, size + 16) for _ in range(ranks)] for _ in range(2))
+    counters = [np.full(job.channels + 1, job.before, np.uint32) for _ in range(ranks)]
+    want_inbox, want_counters = [a.copy() for a in inboxes], [c.copy() for c in counters]
+    for me, peer in enumerate(route):
+        if peer >= 0:
+            want_inbox[peer][:size] = data[me][:size]
+            want_counters[peer][: job.channels] += job.messages
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            if problem := _counters_wrong(out["counters"][me], want_counters[me], counters[me]):
+                return problem
+            wrong = out["inbox"][me] != want_inbox[me]
+            if np.any(wrong):
+                at = int(np.flatnonzero(wrong)[0]) // job.bytes
+                return f"{int(wrong.sum())} bytes in an inbox are wrong in the end; the first are of message {at}"
+            if me in route:
+                late = out["seen"][me][:size] != want_inbox[me][:size]
+                if np.any(late):
+                    at = int(np.flatnonzero(late)[0]) // job.bytes
+                    return f"when the counter said so, message {at} and {int(late.sum())} bytes in all had not arrived"
+            if quiets is not None and int(out["noted"][me].max()) > quiets:
+                most, sent = int(out["noted"][me].max()), job.messages
+                return f"{most} quiets for {sent} messages in batches of {job.chunk}: {quiets} would do"
+        return None
+
+    return Case(_scenario(task, seed, route, job, inboxes, data, counters), judge)
+
+
+def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
+    if np.array_equal(got, want):
+        return None
+    at = int(np.flatnonzero(got != want)[0])
+    grew, asked = (int(np.uint32(x[at])) - int(before[at]) for x in (got, want))
+    return f"counter {at} grew by {grew} where it should grow by {asked}"
+
+
+# ---- task 3 ---------------------------------------------------------------------------------------------------------
+def _count_case(rng: Rng, seed: int, ranks: int, target: int) -> Case:
+    """Every rank counts from two blocks; judged: that each has added to its own counter, and nobody's is lost."""
+    job = _Job(messages=3 + seed % 3, channels=2)
+    counters = [rng.integers(0, 1 << 30, ranks, dtype=np.uint32) for _ in range(ranks)]
+    nothing = [np.zeros(16, np.uint8)] * ranks
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            grew = out["counters"][me].astype(np.int64) - counters[me]
+            asked = 2 * job.messages if me == target else 0
+            if np.all(grew == asked):
+                continue
+            rank, one = int(np.flatnonzero(grew != asked)[0]), int(grew[grew != asked][0])
+            return f"the counter of rank {rank} at rank {me} grew by {one} where it should grow by {asked}"
+        return None
+
+    route = (target,) * ranks
+    return Case(_scenario(3, seed, route, job, nothing, nothing, counters), judge)
+
+
+def _scenario(
+    task: int, seed: int, route: Route, job: _Job, inboxes: list[Array], data: list[Array], counters: list[Array]
+) -> Scenario:
+    ranks = range(len(route))
+    senders = [route.index(me) if me in route else -1 for me in ranks]
+    names = ("inbox", "outbox", "staging", "counters", "source", "seen", "noted", "numbers")
+    launch = (Launch("examine", 2 * job.channels, _BLOCK, (task, *refs(*names))),)
+    return Scenario(
+        source=_SOURCE,
+        ranks=len(route),
+        seed=seed,
+        launches=(launch,) * len(route),
+        outputs=("inbox", "counters", "seen", "noted"),
+        symmetric={
+            "inbox": inboxes,
+            "outbox": data,
+            "staging": [np.zeros(job.bytes, np.uint8) for _ in ranks],
+            "counters": counters,
+        },
+        local={
+            "source": data,
+            "seen": [np.zeros_like(inbox) for inbox in inboxes],
+            "noted": [np.zeros(job.channels, np.uint64) for _ in ranks],
+            "numbers": [_numbers(job, route[me], senders[me]) for me in ranks],
+        },
+        shim=True,
+    )
+
+
+def _numbers(job: _Job, to: int, sender: int) -> NDArray[np.int64]:
+    return np.array([to, sender, *asdict(job).values()], dtype=np.int64)
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _staged(*shapes: tuple[int, int]) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (size, messages) in enumerate(shapes):
+            job, route = _Job(bytes=size, messages=messages), RING if seed % 2 else PAIR
+            yield _send_case(1, rng, 100 + 10 * seed, job, route, None)
+
+    return cases
+
+
+def _batched(*shapes: tuple[int, int], quiets: int | None = None) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (size, messages) in enumerate(shapes):
+            job = _Job(bytes=size, messages=messages, chunk=messages)
+            yield _send_case(2, rng, 200 + 10 * seed, job, RING if seed % 2 else PAIR, quiets)
+
+    return cases
+
+
+def _channels(*shapes: tuple[int, int, int, int], count_quiets: bool = False) -> Cases:
+    """(bytes, messages, chunk, channels) each."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (size, messages, chunk, channels) in enumerate(shapes):
+            job = _Job(bytes=size, messages=messages, chunk=chunk, channels=channels)
+            route = RING if seed % 2 else BOTH
+            quiets = -(-messages // chunk) + 1 if count_quiets else None
+            yield _send_case(4, rng, 400 + 10 * seed, job, route, quiets)
+
+    return cases
+
+
+def _counts(ranks: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed in range(6):
+            yield _count_case(rng, 300 + seed, ranks, seed % ranks)
+
+    return cases
+
+
+_EVERYWHERE = (_P2P, RC, SRD, NODES)
+_TWICE = (
+    "Quiet before the counter (the data is there) and before the staging buffer is filled again; the lanes meet twice."
+)
+_ORDER = "On EFA nothing but a quiet keeps the counter behind the data."
+_QUEUE_PAIR = "InfiniBand's quiet waits for one queue pair: the one that the puts went over."
+_OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's own, at the target."
+
+BEHAVIOURS = (
+    Behaviour(
+        1,
+        "what is staged is posted, what is posted is not staged over, and the counter comes last",
+        on_fabrics(under_checker(_staged((320, 4), (48, 3))), RC, SRD, _P2P),
+        _TWICE,
+    ),
+    Behaviour(1, "sizes and numbers of messages", on_fabrics(_staged((1, 1), (33, 7), (200, 5)), *_EVERYWHERE), _TWICE),
+    Behaviour(
+        2, "the batch is there when the counter grows", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER
+    ),
+    Behaviour(
+        2, "the quiet waits for the puts", on_fabrics(under_checker(_batched((320, 4), (48, 3))), RC, _P2P), _QUEUE_PAIR
+    ),
+    Behaviour(
+        2,
+        "any size of batch, with one quiet",
+        on_fabrics(_batched((1, 1), (200, 6), (33, 12), quiets=2), *_EVERYWHERE),
+        "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
+    ),
+    Behaviour(3, "every rank adds to a counter of its own", on_fabrics(_counts(4), RC, SRD, NODES, _P2P), _OWN_COUNTER),
+    Behaviour(3, "no addition is lost", on_fabrics(under_checker(_counts(4)), SRD, NODES), _OWN_COUNTER),
+    Behaviour(
+        4,
+        "the messages are there when their tail says so",
+        on_fabrics(under_checker(_channels((320, 4, 2, 2), (48, 5, 3, 1))), SRD),
+        _ORDER,
+    ),
+    Behaviour(
+        4,
+        "it stays right on InfiniBand and over P2P",
+        on_fabrics(under_checker(_channels((320, 4, 2, 2))), RC, _P2P),
+        _QUEUE_PAIR,
+    ),
+    Behaviour(
+        4,
+        "any number of messages, with one quiet a chunk",
+        all_of(
+            on_fabrics(_channels((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), count_quiets=True), *_EVERYWHERE),
+            on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW),
+        ),
+    ),
+)
+
+PUBLIC = (
+    Behaviour(1, "four messages over InfiniBand", on_fabrics(under_checker(_staged((320, 4))), RC), _TWICE),
+    Behaviour(2, "four messages over EFA", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER),
+    Behaviour(3, "four ranks count over EFA", on_fabrics(_counts(4), SRD), _OWN_COUNTER),
+    Behaviour(4, "two channels over EFA", on_fabrics(under_checker(_channels((320, 4, 2, 2))), SRD), _ORDER),
+)
