@@ -5,24 +5,35 @@ Importing it starts nothing and loads neither torch nor CuPy.
 
 from ep_lib import errors, ibgda
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.emulator.hardware import HARDWARE, Hardware, Link
+from ep_lib.emulator.timeline import Message, Sample, Span, Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
 from ep_lib.runtime.check import CheckReport, check
 from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
 from ep_lib.version import __version__
 
 __all__ = [
+    "HARDWARE",
     "Buffer",
     "CheckReport",
     "Fabric",
+    "Hardware",
     "Kernel",
+    "Link",
+    "Message",
     "Rank",
+    "Sample",
+    "Span",
+    "Timeline",
     "__version__",
     "check",
     "errors",
     "ibgda",
     "init",
+    "simulate",
     "spawn",
 ]

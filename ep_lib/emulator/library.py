@@ -89,6 +89,13 @@ _SIGNATURES = {
     "epemu_check_begin": ([c_void_p], c_int),
     "epemu_check_end": ([c_void_p], None),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),
+    "epemu_time_begin": ([c_void_p, c_void_p], None),
+    "epemu_time_spans": ([c_void_p, POINTER(c_uint64)], c_void_p),
+    "epemu_time_messages": ([c_void_p, POINTER(c_uint64)], c_void_p),
+    "epemu_time_samples": ([c_void_p, POINTER(c_uint64)], c_void_p),
+    "epemu_time_name": ([c_void_p, c_int], c_char_p),
+    "epemu_image_path": ([c_void_p, c_int], c_char_p),
+    "epemu_time_host": ([c_void_p, c_int, c_int64], None),
     "epemu_findings": ([c_void_p], c_char_p),
 }
 

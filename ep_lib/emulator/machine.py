@@ -125,6 +125,7 @@ class Machine:
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
         self._checks = False
+        self.runs_in_virtual_time = False
         self.copied_from: dict[str, str] = {}  # a rank's own copy of a library -> the library, which stays
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
@@ -145,12 +146,16 @@ class Machine:
         return report
 
     def host_waited(self, rank: int, ticket: int) -> None:
-        """Tells the checker that the rank's host knows its launches up to this ticket to have ended."""
+        """Tells checker and clock that the rank's host knows its launches up to this ticket to have ended."""
+        if self.runs_in_virtual_time:
+            self._lib.epemu_time_host(self.handle, rank, ticket)
         if self._checks:
             self._lib.epemu_host_sync(self.handle, rank, ticket)
 
     def hosts_met(self) -> None:
-        """Tells the checker that the hosts of all ranks have met in a collective operation."""
+        """Tells checker and clock that the hosts of all ranks have met in a collective operation."""
+        if self.runs_in_virtual_time:
+            self._lib.epemu_time_host(self.handle, -1, 0)
         if self._checks:
             self._lib.epemu_host_sync(self.handle, -1, 0)
 

@@ -10,6 +10,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "virtual_time.hpp"
 
 namespace epemu {
 namespace {
@@ -138,6 +139,7 @@ int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest*
     launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
     sort_ranges(launch->ranges);
     if (m->checker) m->checker->launched(launch.get());
+    if (m->time) m->time->launched(launch.get());
     rank.queue.push_back(std::move(launch));
     return rank.last_ticket;
 }
@@ -166,10 +168,13 @@ int epemu_run(Machine* m, const int64_t* awaited) {
 void epemu_drain_network(Machine* m) {
     machine = m;
     checker = m->checker.get();
-    while (!m->network->in_flight.empty() && (network_step(*m) || skip_to_next_release(*m))) {
+    timed = m->time.get();
+    if (timed) timed->drain();
+    while (!timed && !m->network->in_flight.empty() && (network_step(*m) || skip_to_next_release(*m))) {
     }
     machine = nullptr;
     checker = nullptr;
+    timed = nullptr;
 }
 // Nothing travels from one rank to another any more: a broken link, for what a learner's kernel does about it.
 void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m->num_ranks + to].broken = true; }

@@ -1,6 +1,7 @@
 // What the threads of a block do together: barriers, warp-wide operations, __activemask.
 #include "checker.hpp"
 #include "machine.hpp"
+#include "virtual_time.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
@@ -104,6 +105,7 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
 void barrier_maybe_complete(Block* block) {
     if (block->arrived != block->live) return;
     if (checker) checker->barrier(block);
+    if (timed) timed->join(block);
     block->barrier_result = block->barrier_count;
     const int participants = block->arrived;
     block->arrived = block->barrier_count = 0;
@@ -170,6 +172,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
         return me->result;
     }
     if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
+    if (timed) timed->join(warp, mask);
     complete_warp_op(warp, mask, op);
     warp->arrived &= ~mask;
     for_each_lane(warp, mask & ~(1u << me->lane), [](Fiber& f) { make_runnable(&f); });

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 
 #include "machine.hpp"
+#include "virtual_time.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
@@ -14,6 +15,7 @@ constexpr uint64_t kTickNs = 20;  // what one look at the clock costs in virtual
 void time_matters() {
     if (current->polls) current->polls->used_clock = true;
     machine->now_ns += kTickNs;
+    if (timed) timed->spent(kTickNs);
     if (--quantum < 0) yield();
 }
 }  // namespace
@@ -22,17 +24,19 @@ extern "C" {
 
 long long epemu_clock64() {
     time_matters();
+    if (timed) return static_cast<long long>(timed->now() * timed->clock_ghz());
     return static_cast<long long>(machine->now_ns * 2);  // a virtual GPU of 2 GHz
 }
 
 uint64_t epemu_globaltimer() {
     time_matters();
-    return machine->now_ns;
+    return timed ? static_cast<uint64_t>(timed->now()) : machine->now_ns;
 }
 
 // CUDA lets a sleep end early, so one turn of everybody else is as good as any duration.
-void epemu_nanosleep(unsigned) {
+void epemu_nanosleep(unsigned ns) {
     time_matters();
+    if (timed) timed->spent(ns);
     yield();
 }
 

@@ -28,6 +28,7 @@ struct Outages;
 struct ThreadCheck;
 struct Warp;
 class Checker;
+class VirtualTime;
 
 // Why a fiber does not run at the moment.
 enum class State : uint8_t {
@@ -82,6 +83,8 @@ struct Fiber {
     const char* format;
     va_list* format_args;
     ThreadCheck* check;  // null while checks are off
+    double time;         // virtual, in ns
+    size_t wait_span;    // the last of its spans that is a wait; 0: none, else its index + 1
 };
 
 struct Warp {
@@ -91,6 +94,9 @@ struct Warp {
     uint32_t runnable, arrived, exited, in_activemask;
     uint64_t stalled_until;  // by the count of picks: until then the scheduler prefers others
     size_t queue_index;      // position in the run queue while runnable != 0
+    double ready;            // in virtual time: when its first lane can go on,
+    uint64_t order;          // and the tie-break
+    size_t copy_span;        // as a fiber's wait_span
 };
 
 struct Image {
@@ -128,6 +134,7 @@ struct Launch {
     std::vector<void*> args;
     std::vector<Range> ranges;  // host arrays this launch may touch, sorted by address
     uint64_t num_blocks, next_block = 0, finished_blocks = 0;
+    double queued_ns = 0, end_ns = 0;  // in virtual time; end: of the blocks so far
 };
 
 struct Block {
@@ -143,6 +150,8 @@ struct Block {
     std::vector<Warp> warps;
     uint64_t id;  // creation order, for deterministic reports
     std::shared_ptr<BlockCheck> check;
+    double begin_ns = 0;
+    int sm = 0;
 };
 
 struct Rank {
@@ -202,8 +211,9 @@ struct Machine {
     Random random;
     Temper temper;
     std::unique_ptr<Network> network;
-    std::shared_ptr<Checker> checker;  // null while checks are off
-    std::shared_ptr<Outages> outages;  // null while no fault is asked for
+    std::shared_ptr<Checker> checker;   // null while checks are off
+    std::shared_ptr<Outages> outages;   // null while no fault is asked for
+    std::shared_ptr<VirtualTime> time;  // null in the random walk
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;
@@ -256,6 +266,8 @@ void maybe_preempt();          // at a synchronising operation
 void park(Fiber* fiber);       // until one of the locations it polls changes
 void wake(uintptr_t address);  // polling fibers that look at this location
 void retire(Fiber* fiber);
+void run_lane(Machine& m, Fiber* fiber);  // until it waits, yields or ends
+void end_turn(Machine& m, Warp* warp);    // after its lanes have run
 
 // block_ops.cpp
 void barrier_maybe_complete(Block* block);

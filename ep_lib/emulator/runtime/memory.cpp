@@ -122,12 +122,17 @@ uint64_t truncate(uint64_t value, int size) { return size == 8 ? value : value &
 void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
     if (!current->polls) current->polls = std::make_unique<PollSet>();
     current->pc = pc;
+    if (timed) timed->synchronise();
     if (!saw_it_before(*current->polls, address, read_raw(address, size), size)) {
         maybe_preempt();
+        if (timed) timed->looked(address);
         return;
     }
+    const double begin = timed ? timed->now() : 0;
     park(current);
     block_current(State::kPolling, what, pc);
+    if (timed) timed->looked(address);
+    if (timed) timed->waited(begin, what, pc);
     for (auto& load : current->polls->loads) load.repeats = 0;
 }
 
@@ -148,6 +153,10 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     current->pc = pc;
     maybe_preempt();
     if (checker) checker->store(current, address, size, order, scope, pc);
+    if (timed && timed->remote(address) > 0) {
+        timed->store_later(address, value, size, timed->remote(address));
+        return forget_polls();
+    }
     const uint64_t before = read_raw(address, size);
     write_raw(address, value, size);
     if (read_raw(address, size) == before) return;
@@ -164,6 +173,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     before_signal(address, pc);
     current->pc = pc;
     maybe_preempt();
+    if (timed) timed->atomic(address);
     uint64_t old = read_raw(address, size);
     value = truncate(value, size);
     compare = truncate(compare, size);

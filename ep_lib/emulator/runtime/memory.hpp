@@ -5,6 +5,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "virtual_time.hpp"
 
 namespace epemu {
 
@@ -26,6 +27,7 @@ inline void plain_access(uintptr_t address, size_t size, bool write, uintptr_t p
     if (!current) return;  // initialisers of a kernel library, while it is loaded
     check_access(address, size, write, pc);
     if (__builtin_expect(checker != nullptr, 0)) checker->access(current, address, size, write ? kWrites : 0, pc);
+    if (__builtin_expect(timed != nullptr, 0)) timed->access(address, size, write);
     if (write && current->polls && current->polls->num_loads) note_store(address, static_cast<int>(size));
     if (--quantum < 0) {
         current->pc = pc;  // where it is seen, should the time be over

@@ -8,6 +8,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "virtual_time.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
@@ -99,22 +100,6 @@ bool apply_signal(Machine& m, NetOp& op) {
     return true;
 }
 
-bool is_pending(const Network& net, const Network::Waiter& w) {
-    const int ranks = static_cast<int>(net.staging.size()), source = w.fiber->block->launch->rank;
-    int outstanding = 0;
-    for (int target = 0; target < ranks; target++) {
-        if (w.target >= 0 && w.target != target) continue;
-        for (const NetOp* op : net.links[source * ranks + target].ops) {
-            if (w.queue_pair >= 0 && op->queue_pair != w.queue_pair) continue;
-            if (w.for_room)
-                outstanding++;
-            else if (op->number < w.number)
-                return true;
-        }
-    }
-    return w.for_room && outstanding >= net.settings.queue_depth;
-}
-
 void complete(Machine& m, size_t index) {
     Network& net = *m.network;
     NetOp* op = net.in_flight[index].get();
@@ -171,10 +156,13 @@ bool advance(Machine& m, size_t index) {
 // ---- posting, on a fiber -----------------------------------------------------------------------------------------
 
 void wait(const char* what, Network::Waiter waiter, uintptr_t pc) {
+    if (!is_pending(*machine->network, waiter)) return;
+    const double begin = timed ? timed->now() : 0;
     while (is_pending(*machine->network, waiter)) {
         machine->network->waiters.push_back(waiter);
         block_current(State::kNetwork, what, pc);
     }
+    if (timed) timed->saw_completion(begin, what, pc);
 }
 
 void check_target(int rank, int queue_pair, uintptr_t pc) {
@@ -207,6 +195,7 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     Network& net = *machine->network;
     Launch* launch = current->block->launch;
     about_to_send(pc);
+    if (timed) timed->synchronise();
     wait("room in a full queue pair", {current, op->target_rank, op->queue_pair, 0, true}, pc);
     op->number = ++net.posted[launch->rank];
     op->source_rank = launch->rank;
@@ -217,6 +206,7 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     if (checker) checker->net_posted(*op, current, pc);
     link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
     net.in_flight.push_back(std::move(op));
+    if (timed) timed->posted(net.in_flight.back().get(), pc);
     forget_polls();
     machine->progress++;
     maybe_preempt();
@@ -250,6 +240,22 @@ void post_put(int rank, int queue_pair, void* remote, const void* local, size_t 
 }
 
 }  // namespace
+
+bool is_pending(const Network& net, const Network::Waiter& w) {
+    const int ranks = static_cast<int>(net.staging.size()), source = w.fiber->block->launch->rank;
+    int outstanding = 0;
+    for (int target = 0; target < ranks; target++) {
+        if (w.target >= 0 && w.target != target) continue;
+        for (const NetOp* op : net.links[source * ranks + target].ops) {
+            if (w.queue_pair >= 0 && op->queue_pair != w.queue_pair) continue;
+            if (w.for_room)
+                outstanding++;
+            else if (op->number < w.number)
+                return true;
+        }
+    }
+    return w.for_room && outstanding >= net.settings.queue_depth;
+}
 
 bool network_step(Machine& m) {
     Network& net = *m.network;

@@ -60,6 +60,10 @@ struct NetOp {
     uint64_t delayed_until;  // by the count of steps of the network
     uint64_t held_until_ns;  // a fault on demand: see outages.hpp
     Poster poster;
+    struct {
+        size_t place, record, bytes_left;  // in in_flight; of its message; still to be written
+        bool signal_came;
+    } flight;               // in virtual time
     void* check = nullptr;  // the checker's
 };
 
@@ -94,5 +98,6 @@ struct Network {
 // that is in flight can ever arrive.
 bool network_step(Machine& m);
 bool reachable(const Machine& m, int from, int to);
+bool is_pending(const Network& net, const Network::Waiter& waiter);
 
 }  // namespace epemu

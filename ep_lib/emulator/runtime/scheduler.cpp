@@ -7,6 +7,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "virtual_time.hpp"
 
 extern "C" {
 char* epemu_shared_base;
@@ -48,6 +49,7 @@ void admit(Machine& m, Launch* launch) {
         f.lane = t % kWarpSize;
         f.what = "";
     }
+    if (timed) timed->admitted(block.get());
     for (size_t w = 0; w < block->warps.size(); w++) {
         Warp& warp = block->warps[w];
         warp.block = block.get();
@@ -81,6 +83,7 @@ void finish_block(Machine& m, Block* block) {
     Launch* launch = block->launch;
     Rank& rank = m.ranks[launch->rank];
     if (checker) checker->finished(block, launch->finished_blocks + 1 == launch->num_blocks);
+    if (timed) timed->finished(block);
     rank.resident_threads -= block->num_threads;
     m.free_slots.push_back(block->slot);
     auto it = std::find_if(m.resident.begin(), m.resident.end(), [&](const auto& b) { return b.get() == block; });
@@ -113,8 +116,7 @@ void print(Machine& m, Fiber* fiber) {
 
 // Runs every runnable lane of a warp once, in a random rotation.
 void run_warp(Machine& m, Warp* warp) {
-    Block* block = warp->block;
-    epemu_shared_base = block->shared;
+    epemu_shared_base = warp->block->shared;
     uint32_t lanes = warp->runnable, later = 0;
     if (m.run_queue.size() < kCrowd && m.random.below(m.temper.split_one_in) == 0) {
         const uint32_t some = lanes & static_cast<uint32_t>(m.random.next() >> 32);
@@ -128,23 +130,13 @@ void run_warp(Machine& m, Warp* warp) {
     const uint32_t first = m.random.below(kWarpSize);
     for (uint32_t i = 0; i < kWarpSize; i++) {
         const uint32_t lane = (first + i) % kWarpSize;
-        if (!(lanes >> lane & 1) || has_stopped(m, block->launch->rank)) continue;
+        if (!(lanes >> lane & 1) || has_stopped(m, warp->block->launch->rank)) continue;
         Fiber* fiber = &warp->lanes[lane];
         quantum = m.random.below(kShortQuantumOneIn) ? kLongQuantum : 1 + m.random.below(kShortQuantum);
-        switch_to(fiber);
+        run_lane(m, fiber);
         if (m.fault != Fault::kNone) return;
-        if (fiber->state == State::kPrinting) {
-            print(m, fiber);
-            fiber->state = State::kRunnable;
-        }
-        if (fiber->state == State::kRunnable) {
-            make_runnable(fiber);
-        } else if (fiber->state == State::kDone) {
-            retire(fiber);
-        }
     }
-    if (warp->in_activemask && !warp->runnable) resolve_activemask(warp);
-    if (block->live == 0) finish_block(m, block);
+    end_turn(m, warp);
 }
 
 // Wakes polling fibers: those whose values changed unseen (by plain stores), those that look at the clock, or all. In
@@ -165,6 +157,7 @@ size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
             for (int i = 0; i < p.num_loads && !wanted; i++)
                 wanted = read_raw(p.loads[i].address, p.loads[i].size) != p.loads[i].value;
             if (wanted) {
+                if (timed) timed->woke(&fiber);
                 make_runnable(&fiber);
                 woken++;
             } else {
@@ -198,6 +191,7 @@ class Standstill {
         if (step_ns_ < kForeverNs) {
             if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
             m_.now_ns = std::min(m_.now_ns + step_ns_ / kRoundsPerStep, next_release_ns(m_));
+            if (timed) timed->passed(static_cast<double>(step_ns_ / kRoundsPerStep));
             return unpark_if(m_, false, true) > 0 || skip_to_next_release(m_);
         }
         return skip_to_next_release(m_);
@@ -211,7 +205,27 @@ class Standstill {
 
 }  // namespace
 
+void run_lane(Machine& m, Fiber* fiber) {
+    switch_to(fiber);
+    if (m.fault != Fault::kNone) return;
+    if (fiber->state == State::kPrinting) {
+        print(m, fiber);
+        fiber->state = State::kRunnable;
+    }
+    if (fiber->state == State::kRunnable) {
+        make_runnable(fiber);
+    } else if (fiber->state == State::kDone) {
+        retire(fiber);
+    }
+}
+
+void end_turn(Machine& m, Warp* warp) {
+    if (warp->in_activemask && !warp->runnable) resolve_activemask(warp);
+    if (warp->block->live == 0) finish_block(m, warp->block);
+}
+
 void make_runnable(Fiber* fiber) {
+    if (timed) return timed->ready(fiber);
     fiber->state = State::kRunnable;
     Warp* warp = fiber->warp;
     if (!warp->runnable) {
@@ -234,6 +248,7 @@ void yield() {
 }
 
 void preempt() {
+    if (timed) return yield();
     Machine& m = *machine;
     if (m.random.below(m.temper.stall_one_in) == 0) {
         // From a turn of everybody to a hundred turns: long enough for others to finish what they are at.
@@ -244,6 +259,7 @@ void preempt() {
 }
 
 void maybe_preempt() {
+    if (timed) return timed->synchronise();
     if (machine->random.below(machine->temper.preempt_one_in) == 0) preempt();
 }
 
@@ -268,6 +284,7 @@ void wake(uintptr_t address) {
             auto& list = other->second;
             list.erase(std::remove(list.begin(), list.end(), fiber), list.end());
         }
+        if (timed) timed->woke(fiber);
         make_runnable(fiber);
     }
 }
@@ -285,6 +302,7 @@ void retire(Fiber* fiber) {
 Outcome run(Machine& m, const int64_t* awaited) {
     machine = &m;
     checker = m.checker.get();
+    timed = m.time.get();
     Standstill standstill(m);
     admit_blocks(m);
     Outcome outcome = Outcome::kDone;
@@ -293,7 +311,12 @@ Outcome run(Machine& m, const int64_t* awaited) {
             outcome = Outcome::kStopped;
             break;
         }
-        const bool traffic = !m.network->in_flight.empty();
+        if (timed && timed->step()) {
+            if (m.fault == Fault::kNone) continue;
+            outcome = Outcome::kFault;
+            break;
+        }
+        const bool traffic = !timed && !m.network->in_flight.empty();
         if (traffic && !m.run_queue.empty() && m.random.below(m.temper.deliver_one_in) == 0) network_step(m);
         if (m.run_queue.empty()) {
             if (traffic && network_step(m)) continue;
@@ -319,6 +342,7 @@ Outcome run(Machine& m, const int64_t* awaited) {
     if (outcome != Outcome::kDone) write_report(m, outcome);
     machine = nullptr;
     checker = nullptr;
+    timed = nullptr;
     return outcome;
 }
 

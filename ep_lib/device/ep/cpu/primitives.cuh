@@ -87,6 +87,10 @@ EP_DEVICE uint64_t globaltimer_ns() { return epemu_globaltimer(); }
 EP_DEVICE int64_t clock_cycles() { return epemu_clock64(); }
 EP_DEVICE void sleep_ns(uint32_t ns) { epemu_nanosleep(ns); }
 
+namespace detail {
+EP_DEVICE void trace_value(const char* name, double value) { epemu_trace_value(name, value); }
+}  // namespace detail
+
 // ---- where am I among the ranks: <ep/peer.cuh> gives these their public names --------------------------------------
 namespace detail {
 

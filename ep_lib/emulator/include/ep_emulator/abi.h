@@ -97,6 +97,9 @@ void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, in
 void epemu_net_fence(int rank, int queue_pair);  // -1: all; what is posted later stays behind what was posted before
 void epemu_net_quiet(int rank, int queue_pair);  // -1: all; waits until everything posted there is done
 
+// ---- what kernels say about themselves ------------------------------------------------------------------------
+void epemu_trace_value(const char* name, double value);  // ep::trace_value; does nothing without virtual time
+
 // ---- time, text, ends -----------------------------------------------------------------------------------------
 long long epemu_clock64();     // virtual cycles of this block; grows with every call
 uint64_t epemu_globaltimer();  // virtual nanoseconds, the same clock on all ranks

@@ -1,0 +1,226 @@
+"""The machines that :func:`ep_lib.simulate` knows: constants of GPUs and links, each with its public source.
+
+Links are described as in LogGP (Alexandrov et al., "LogGP: Incorporating Long Messages into the LogP Model", 1995):
+latency L, overhead o of whoever posts, gap g between messages, gap a byte G (here its inverse, a bandwidth), to which
+come packets with headers. Nothing here was fitted to a measurement of ours or to a published table of expert-parallel
+bandwidths; where no number is published, the source says how it is derived from some that are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from ep_lib.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a link. ``gbytes_per_s`` (1e9 bytes a second) counts headers too: ``header_bytes`` come with
+    every packet of at most ``mtu_bytes``.
+
+    ``latency_ns``: one way, without serialisation. ``overhead_ns``: how long posting keeps the poster busy (LogGP's o).
+    ``gap_ns``: how long a message keeps the NIC's engine busy (g). ``source``: where each number comes from.
+    """
+
+    name: str
+    latency_ns: float
+    gbytes_per_s: float
+    overhead_ns: float
+    gap_ns: float
+    mtu_bytes: float
+    header_bytes: float
+    source: str
+
+    def wire_bytes(self, nbytes: float) -> float:
+        """Bytes on the wire for a message of ``nbytes``: with a header a packet, at least one packet."""
+        return nbytes + max(1, -(-nbytes // self.mtu_bytes)) * self.header_bytes
+
+    def scaled(self, k: float) -> Link:
+        """The same link, on which each byte counts ``k`` times."""
+        return dataclasses.replace(
+            self,
+            gbytes_per_s=self.gbytes_per_s / k,
+            mtu_bytes=self.mtu_bytes / k,
+            header_bytes=self.header_bytes / k,
+        )
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """``sms`` multiprocessors, each of which loads or stores ``sm_gbytes_per_s``, all together ``memory_gbytes_per_s``.
+
+    ``poll_ns``: from a load to its value, as a polling loop or an atomic sees it. ``launch_ns``: from a launch to the
+    kernel's first instruction when the GPU is idle; ``launch_gap_ns``: between a kernel and the next one in its stream.
+    """
+
+    name: str
+    sms: int
+    sm_gbytes_per_s: float
+    memory_gbytes_per_s: float
+    clock_ghz: float
+    poll_ns: float
+    launch_ns: float
+    launch_gap_ns: float
+    source: str
+
+    def scaled(self, k: float) -> Gpu:
+        """The same GPU, for which each byte counts ``k`` times."""
+        return dataclasses.replace(
+            self, sm_gbytes_per_s=self.sm_gbytes_per_s / k, memory_gbytes_per_s=self.memory_gbytes_per_s / k
+        )
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A GPU, its NVLink port, the PCIe link between GPU and NIC, and the NIC (one a GPU)."""
+
+    name: str
+    gpu: Gpu
+    nvlink: Link
+    pcie: Link
+    nic: Link
+
+    def scaled(self, k: float) -> Hardware:
+        """Hardware on which each byte counts ``k`` times: bandwidths, MTUs and headers are divided by ``k``.
+
+        A program with rows ``k`` times shorter takes the time of the full rows, and is simulated ``k`` times as fast.
+        What does not shrink with the rows (flags, counts, indices) then counts ``k`` times as well.
+        """
+        if not k > 0:
+            raise ArgumentError(f"hardware is scaled by {k!r}; it must be a number above zero")
+        return Hardware(
+            self.name if k == 1 else f"{self.name} / {k:g}",
+            self.gpu.scaled(k),
+            self.nvlink.scaled(k),
+            self.pcie.scaled(k),
+            self.nic.scaled(k),
+        )
+
+
+_CLOCK_GHZ = 1.98
+_L2_CYCLES = 261.5
+_POLL_NS = _L2_CYCLES / _CLOCK_GHZ
+_GPU_SOURCE = """\
+sm_gbytes_per_s: 64 bytes a clock between an SM's L1 and L2 in each direction (NVIDIA, Volta to Hopper; "Dissecting the
+  NVIDIA Volta GPU Architecture via Microbenchmarking", Jia et al., arXiv:1804.06826) at the boost clock
+poll_ns: L2 latency of 261.5 cycles (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture",
+  arXiv:2402.13499) at the boost clock: a poll reads L2, where NICs and peers write
+launch_ns, launch_gap_ns: NVIDIA's blog "Getting Started with CUDA Graphs" (A. Gray, 2019): a kernel of 2.9 us takes
+  9.6 us if the host waits after each (6.7 us more) and 3.8 us if it launches ahead (0.9 us more)
+"""
+
+
+def _hopper(name: str, sms: int, memory_gbytes_per_s: float, sheet: str) -> Gpu:
+    return Gpu(
+        name=name,
+        sms=sms,
+        sm_gbytes_per_s=64 * _CLOCK_GHZ,
+        memory_gbytes_per_s=memory_gbytes_per_s,
+        clock_ghz=_CLOCK_GHZ,
+        poll_ns=_POLL_NS,
+        launch_ns=6700.0,
+        launch_gap_ns=900.0,
+        source=sheet + _GPU_SOURCE,
+    )
+
+
+_H20 = _hopper("H20", 78, 4000.0, "sms, memory, clock: H20 data sheet: 78 SMs, 96 GB HBM3 at 4.0 TB/s, 1.98 GHz\n")
+_H100 = _hopper(
+    "H100 SXM", 132, 3350.0, "sms, memory, clock: NVIDIA H100 data sheet: 132 SMs, HBM3 at 3.35 TB/s, 1.98 GHz boost\n"
+)
+
+_NVLINK = Link(
+    name="NVLink 4",
+    latency_ns=520.0 - _POLL_NS,
+    gbytes_per_s=450.0,
+    overhead_ns=0.0,
+    gap_ns=0.0,
+    mtu_bytes=128,
+    header_bytes=16,
+    source="""\
+latency: 0.52 us a hop from a store to the poll that sees it (NCCL, src/graph/tuning.cc, hwLat, NVLINK, Tree LL), less
+  the poll itself, which is counted apart
+gbytes_per_s: 18 links of 25 GB/s a direction (NVIDIA H100 and H20 data sheets: 900 GB/s both directions)
+mtu, header: a cache line a packet and one header flit of 16 bytes (packets of 16-byte flits: Foley and Danskin,
+  "Ultra-Performance Pascal GPU and NVLink Interconnect", IEEE Micro 2017)
+""",
+)
+
+_PCIE5 = Link(
+    name="PCIe 5.0 x16",
+    latency_ns=547.0 / 2,
+    gbytes_per_s=32 * 16 * 128 / 130 / 8,
+    overhead_ns=0.0,
+    gap_ns=0.0,
+    mtu_bytes=256,
+    header_bytes=24,
+    source="""\
+latency: half of the median 547 ns of a 64-byte DMA read by a NIC (Neugebauer et al., "Understanding PCIe performance
+  for end host networking", SIGCOMM 2018, Haswell; PCIe 3, so on the safe side)
+gbytes_per_s: 32 GT/s, 16 lanes, 128b/130b (PCI Express Base Specification 5.0)
+mtu, header: maximum payload 256 bytes; 24 bytes a packet for framing, sequence, header with 64-bit address and CRC
+  (Neugebauer et al., section 3)
+""",
+)
+
+# A thread reserves its place in the queue (an atomic), writes the work request and makes it visible before it rings.
+_POST_NS = 2 * _POLL_NS
+_POST_SOURCE = """\
+overhead: two round trips to L2 that depend on each other, the atomic that reserves a work request and the one that
+  publishes it before the doorbell (NVSHMEM, ibgda_device.cuh), at the L2 latency of arXiv:2402.13499
+"""
+
+_CX7 = Link(
+    name="ConnectX-7 400 Gb/s",
+    latency_ns=600.0 + 130.0,
+    gbytes_per_s=50.0,
+    overhead_ns=_POST_NS,
+    gap_ns=1e9 / 330e6,
+    mtu_bytes=4096,
+    header_bytes=82,
+    source="""\
+latency: below 600 ns from adapter to adapter (NVIDIA's product pages for ConnectX-5 and -6; none is given for -7) and
+  130 ns for a switch (Quantum-2 QM9700 data sheet)
+gbytes_per_s: 400 Gb/s; gap: 330 million messages a second (NVIDIA ConnectX-7 data sheet)
+mtu: the largest of InfiniBand and RoCE, 4096
+header: RoCEv2 (InfiniBand Architecture, annex A17): preamble and gap 20, Ethernet 18, IP 20, UDP 8, BTH 12, ICRC 4
+"""
+    + _POST_SOURCE,
+)
+
+_EFA = Link(
+    name="EFA, 4 x 100 Gb/s a GPU",
+    latency_ns=20000.0,
+    gbytes_per_s=50.0,
+    overhead_ns=_POST_NS,
+    gap_ns=1e9 / 330e6,
+    mtu_bytes=8900,
+    header_bytes=82,
+    source="""\
+latency: 20 us, what AWS's own model of collectives assumes (aws-ofi-nccl, src/tuner, TUNER_NET_LATENCY)
+gbytes_per_s: 32 network cards of 100 Gb/s for 8 GPUs (AWS, p5.48xlarge: 3,200 Gb/s; aws-ofi-nccl: 4 rails of 12.5 GB/s
+  a GPU); they are modelled as one
+gap: none is published; that of ConnectX-7, at which EFA's headers keep the wire busier than its messages do
+mtu: 8900 bytes (AWS, ENA Express and SRD); header: as RoCEv2's, since SRD's is not published
+"""
+    + _POST_SOURCE,
+)
+
+HARDWARE = {
+    "h20-cx7": Hardware("h20-cx7", _H20, _NVLINK, _PCIE5, _CX7),
+    "h100-cx7": Hardware("h100-cx7", _H100, _NVLINK, _PCIE5, _CX7),
+    "p5-efa": Hardware("p5-efa", _H100, _NVLINK, _PCIE5, _EFA),
+}
+"""By name: H20 or H100 with a ConnectX-7 a GPU, and AWS's p5.48xlarge."""
+
+
+def find_hardware(hardware: Hardware | str) -> Hardware:
+    """The Hardware that an argument means: itself, or one of HARDWARE by name. Raises ArgumentError."""
+    if isinstance(hardware, Hardware):
+        return hardware
+    if isinstance(hardware, str) and hardware in HARDWARE:
+        return HARDWARE[hardware]
+    raise ArgumentError(
+        f"hardware is {hardware!r}; it must be one of {', '.join(map(repr, HARDWARE))} or an ep_lib.Hardware"
+    )

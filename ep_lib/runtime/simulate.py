@@ -1,0 +1,56 @@
+"""``simulate``: run a program in virtual time, and say what happened when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ep_lib.config import Config
+from ep_lib.emulator.fabric import Fabric, make_fabric
+from ep_lib.emulator.hardware import Hardware, find_hardware
+from ep_lib.emulator.timeline import Timeline
+from ep_lib.errors import ArgumentError
+from ep_lib.runtime import arguments
+from ep_lib.runtime.emulated import make_machine, run_program
+
+
+def simulate(
+    main: Callable[..., Any],
+    ranks: int,
+    fabric: Fabric | str | None = None,
+    hardware: Hardware | str = "h20-cx7",
+    *,
+    args: Sequence[Any] = (),
+    heap_bytes: int | None = None,
+    timeout: float | None = None,
+) -> Timeline:
+    """Call ``main(rank, *args)`` on emulated ranks in virtual time; the timeline has the results too.
+
+    Nothing is random: whatever is earliest happens next, so a program always takes the same time. ``hardware``: a name
+    in ``ep_lib.HARDWARE`` or an ``ep_lib.Hardware``. ``fabric``: as for :func:`ep_lib.spawn`, which kernels see no
+    difference to, except that time passes as it would on that hardware.
+
+    Modelled: the rate at which SMs load and store, memory bandwidth, NVLink ports, posting, PCIe, NICs packet by
+    packet, launches. Free: arithmetic, shared memory, barriers (which join the times of their threads), the latency of
+    plain loads, and everything that hosts do. Switches have room for all packets.
+
+    ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it raises, and
+    ArgumentError for unknown hardware or a fabric with faults whose times are in the other clock.
+    """
+    ranks = arguments.program(main, ranks)
+    config = Config.from_environment()
+    heap_bytes, timeout = arguments.limits(
+        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
+    )
+    model = find_hardware(hardware)
+    network = make_fabric(fabric, ranks)
+    for name in ("stopped_ranks", "stalled_links", "delayed_messages"):
+        if getattr(network, name):
+            raise ArgumentError(f"simulate's fabric has {name}; such faults are for ep_lib.spawn and ep_lib.check")
+    from ep_lib.emulator import virtual_time
+
+    machine = make_machine(ranks, seed=0, heap_bytes=heap_bytes, fabric=network)
+    virtual_time.begin(machine, model)
+    results = run_program(main, machine, args, timeout)
+    machine.drain_network()  # what is still under way arrives
+    return virtual_time.collect(machine, results, model, network)
