@@ -1,0 +1,147 @@
+"""PCIe mode's limits and failures: said before anything is sent, or with the name of the rank that did not come."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import test_dispatch_combine_errors as shared
+from test_dispatch_combine_errors import IDX, SHAPE, X, check_good, refused
+
+from ep_lib import Buffer, Fabric, Rank, spawn
+from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
+
+PCIE = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
+
+
+@pytest.fixture
+def pcie_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared cases make their Buffers in PCIe mode."""
+    for name, value in PCIE.items():
+        monkeypatch.setitem(SHAPE, name, value)
+
+
+# name: (arguments, what the error says). A packet: 16 bfloat16, 2 ids and weights, a number: 52 bytes, in 16s.
+BAD_BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
+    "odd": ({"num_sms": 3}, "num_sms is 3; .* one half of the blocks sends .* 4 for example, or merge_sender_receiver"),
+    "bounce too small": ({"bounce_bytes": 63}, "bounce_bytes is 63, too small for one token: .* at least 64, or None"),
+    "no bounce": ({"bounce_bytes": 0}, "bounce_bytes is 0; it must be at least 1"),
+    "bounce is no number": ({"bounce_bytes": 1e6}, "bounce_bytes is 1000000.0; it must be a whole number"),
+    "bounce with NVLink": (
+        {"bounce_bytes": 1000, "allow_nvlink_for_normal_mode": True},
+        "bounce_bytes is for PCIe mode: pass allow_nvlink_for_normal_mode=False",
+    ),
+    "merged with NVLink": (
+        {"merge_sender_receiver": True, "allow_nvlink_for_normal_mode": True},
+        "merge_sender_receiver is for PCIe mode",
+    ),
+}
+
+
+def test_bad_buffers_are_refused() -> None:
+    def main(rank: Rank) -> dict[str, tuple[str, str]]:
+        shape = SHAPE | PCIE
+        found = {name: refused(lambda a=a: Buffer(rank, **(shape | a))) for name, (a, _) in BAD_BUFFERS.items()}
+        for good in ({"bounce_bytes": 64}, {"num_sms": 3, "merge_sender_receiver": True, "bounce_bytes": 64}):
+            with Buffer(rank, **(shape | good)) as buffer:
+                check_good(buffer, rank, str(good))
+        return found
+
+    for found in spawn(main, 2, "emulator", fabric="srd"):
+        for name, (_, pattern) in BAD_BUFFERS.items():
+            kind, message = found[name]
+            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
+
+
+def test_more_than_32_ranks_are_refused() -> None:
+    shape = {"num_experts": 33, "top_k": 1, "hidden": 16, "max_tokens": 1}
+    pattern = "connects at most 32 ranks, not 33; use fewer ranks, or allow NVLink"
+    with pytest.raises(ArgumentError, match=pattern):
+        Buffer.symmetric_bytes(33, **shape, **PCIE)
+    with pytest.raises(ArgumentError, match=pattern):
+        spawn(lambda rank: Buffer(rank, **shape, **PCIE), 33, "emulator", fabric="rc")
+
+
+def test_ranks_that_make_different_buffers() -> None:
+    def main(rank: Rank) -> list[tuple[str, str]]:
+        found = []
+        for other in ({"allow_nvlink_for_normal_mode": True}, {"bounce_bytes": 640}, {"merge_sender_receiver": True}):
+            found.append(refused(lambda other=other: Buffer(rank, **(SHAPE | PCIE | (other if rank.rank else {})))))
+        with Buffer(rank, **(SHAPE | PCIE)) as buffer:
+            check_good(buffer, rank, "after all")
+        return found
+
+    for found in spawn(main, 2, "emulator"):
+        assert [kind for kind, _ in found] == ["RankMismatchError"] * 3
+        assert "allow_nvlink_for_normal_mode is False on rank 0 but True on rank 1" in found[0][1]
+        assert "bounce_bytes is None on rank 0 but 640 on rank 1" in found[1][1]
+
+
+def test_a_heap_that_is_too_small_says_what_to_lower() -> None:
+    with pytest.raises(OutOfSymmetricMemory, match=r"rings of 229888 bytes .* Lower bounce_bytes or") as caught:
+        arguments = SHAPE | PCIE | {"hidden": 7168}
+        spawn(lambda rank: Buffer(rank, **arguments), 4, "emulator", heap_bytes=1 << 20)
+    assert caught.value.short_by > 0
+
+
+@pytest.mark.usefixtures("pcie_shape")
+def test_bad_input_is_refused_as_with_direct_writes() -> None:
+    for found in spawn(shared.bad_dispatches, 2, "emulator", fabric="srd"):
+        for name, (_, pattern) in shared.BAD_DISPATCH.items():
+            kind, message = found[name]
+            assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
+    spawn(shared.one_rank_tries_again, 2, "emulator", fabric="rc")
+    spawn(shared.use_after_close, 2, "emulator", fabric="rc")
+    for rank, found in enumerate(spawn(shared.disagree, 2, "emulator", fabric="srd")):
+        assert [kind for kind, _ in found] == ["RankMismatchError", *["HandleError"] * 3]
+        assert all(f"rank {rank} and rank {1 - rank}" in message for _, message in found[1:])
+
+
+def test_a_dispatch_that_meets_a_combine() -> None:
+    def main(rank: Rank) -> tuple[str, str]:
+        with Buffer(rank, **(SHAPE | PCIE)) as buffer:
+            recv = check_good(buffer, rank, "at first")
+            again = [lambda: buffer.dispatch(X, IDX), lambda: buffer.combine(recv.x, recv.handle)]
+            found = refused(again[rank.rank])
+            check_good(buffer, rank, "afterwards")
+            return found
+
+    message = "the ranks call different operations: dispatch on rank 0 but combine on rank 1; call the same ones"
+    for kind, text in spawn(main, 2, "emulator", fabric="rc"):
+        assert kind == "RankMismatchError" and message in text
+
+
+@pytest.mark.usefixtures("pcie_shape")
+def test_a_rank_that_does_not_come_is_named() -> None:
+    assert spawn(shared.one_rank_stays_away, 2, "emulator", fabric="rc") == ["away", "noticed"]
+
+
+def operations(rank: Rank, tokens: int, bounce: int) -> None:
+    shape = {"num_experts": 4, "top_k": 4, "hidden": 64, "max_tokens": tokens, "bounce_bytes": bounce}
+    with Buffer(rank, **shape, **PCIE) as buffer:
+        recv = buffer.dispatch(np.ones((tokens, 64), X.dtype), np.tile(np.arange(4), (tokens, 1)))
+        buffer.combine(recv.x, recv.handle)
+
+
+@pytest.mark.parametrize("kind", ["rc", "srd"])
+def test_a_broken_link_names_who_waited_for_whom(kind: str) -> None:
+    """Nothing goes from rank 2 to rank 1: rank 1 notices first, the others when it does not go on."""
+    fabric = Fabric(kind, broken_links=((2, 1),))
+    with pytest.raises((PeerTimeout, DeadlockError)) as caught:
+        spawn(operations, 4, "emulator", fabric=fabric, args=(6, 4096))
+    assert isinstance(caught.value, PeerTimeout), str(caught.value)
+    assert (caught.value.rank, caught.value.peer, caught.value.phase) == (1, 2, "layout")
+
+
+def test_a_rank_that_stops_on_its_way_is_noticed() -> None:
+    """Rank 2 posts a few messages and then nothing more: the others wait for data or credits, and say so."""
+    phases = set()
+    for posts in (0, 3, 9, 20, 33):
+        fabric = Fabric("srd", stopped_ranks={2: posts})
+        with pytest.raises(EpError) as caught:
+            spawn(operations, 4, "emulator", fabric=fabric, args=(12, 300), seed=posts)
+        assert isinstance(caught.value, PeerTimeout), f"after {posts} posts: {caught.value}"
+        phases.add(caught.value.phase)
+    assert phases <= {"layout", "dispatch", "combine", "credit"} and len(phases) > 1, phases

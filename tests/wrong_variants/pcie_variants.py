@@ -1,0 +1,164 @@
+"""One-line mistakes in PCIe mode's kernels, and a Buffer that runs with them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from dispatch_combine_cases import BF16
+
+import ep_lib
+from ep_lib import Buffer, Kernel, Rank
+from ep_lib.errors import RankMismatchError
+from ep_lib.moe import pcie
+from ep_lib.moe.kernels import kernel as right_kernel
+
+EP = Path(ep_lib.__file__).parent / "device" / "ep"
+HEADERS = {
+    "pcie_meet": ("pcie.cuh", "pcie_meet.cuh"),
+    "pcie_dispatch": ("pcie.cuh", "pcie_dispatch.cuh"),
+    "pcie_combine": ("pcie.cuh", "pcie_combine.cuh"),
+}
+# Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
+ENTRIES = {
+    "pcie_meet": (
+        "@PcieMeetArgs args, const int* slot, const int* ranks, const int* experts, uint64_t* notes, int* plan",
+        "pcie_meet(@args, slot, ranks, experts, notes, plan)",
+    ),
+    "pcie_dispatch": (
+        "@PcieDispatchArgs args, @Tokens tokens, @Arrivals arrivals, const int* slot, const int* sends, "
+        "const int* receives, const int* first_row",
+        "pcie_dispatch(@args, @tokens, @arrivals, slot, sends, receives, first_row)",
+    ),
+    "pcie_combine": (
+        "@PcieCombineArgs args, int4* out, const int4* y, const int* idx, const float* weights, const int* slot, "
+        "const int* sends, const int* receives, const int* first_row",
+        "pcie_combine<__nv_bfloat16>(@args, out, y, idx, weights, slot, sends, receives, first_row)",
+    ),
+}
+RACE = frozenset({"race", "signal overtakes data", "source reused", "read before arrival"})
+STUCK = frozenset({"timeout", "deadlock"})
+MIXED_UP = RACE | STUCK | {"assertion"}
+BAD_PLACE = frozenset({"uninitialised", "misaligned", "out of bounds", "race"})
+
+
+class Variant(NamedTuple):
+    """``old``, which is there once in the kernel's headers, becomes ``new``; a report has one of ``kinds``."""
+
+    name: str
+    kernel: str
+    old: str
+    new: str
+    kinds: frozenset[str] = RACE
+    tokens: int = 14
+    fabric: str = "srd"
+
+
+_ROOM = "if (!ring_has_room(pcie_ring(rings, role.channel, k, receiver_at(k)), left.message)) return false;"
+_ALL_READ = "__syncwarp();  // all lanes have read their part before the slot is given back"
+_SHARED_RINGS = "static_cast<int64_t>(channel) * (num_ranks() - 1) + k"
+_WAITS = "from_ring && in.row == 0)"
+_CREDIT = "if (lane_id() == 0) ring_return_credit(ring);"
+_TAKE = "taker.take_warp(ring_received"
+_COUNTED_IN = "atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)"
+_POST = """net_put_signal_nbi(message(inbox, me), message(outbox, peer), bytes, signals + me, args.operation, peer, 0,
+                           NetSignal::kSet);"""
+_TWO_POSTS = """net_put_nbi(message(inbox, me), message(outbox, peer), bytes, peer, 0);
+        net_put_signal_nbi(message(inbox, me), message(outbox, peer), 0, signals + me, args.operation, peer, 0,
+                           NetSignal::kSet);"""
+
+VARIANTS = [
+    Variant("sends without credits", "pcie_dispatch", _ROOM, ""),
+    Variant("fills before all lanes may", "pcie_dispatch", "__syncwarp();  // the chunk, and", "//"),
+    Variant("posts before all lanes filled", "pcie_dispatch", "__syncwarp();  // all lanes have filled", "//"),
+    Variant("credit before the read", "pcie_dispatch", _TAKE, f"{_CREDIT}\n {_TAKE}", RACE | STUCK),
+    Variant("credit before all lanes read", "pcie_dispatch", _ALL_READ, ""),
+    Variant("lanes read before lane 0 waited", "pcie_dispatch", "__syncwarp();  // the message that lane 0", "//"),
+    Variant("no credits", "pcie_dispatch", _CREDIT, "", STUCK),
+    Variant("all messages in one slot", "pcie_dispatch", "left = {chunk.message + 1,", "left = {chunk.message,"),
+    Variant("the channels share their rings", "pcie_dispatch", _SHARED_RINGS, "k"),
+    Variant(
+        "message numbers begin again with each kernel",
+        "pcie_dispatch",
+        "rings.sent[ring_index(role.channel, k)] = outgoing[k - 1].message;",
+        "",
+        RACE | STUCK,
+    ),
+    Variant("the first warp returns the credit", "pcie_combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
+    Variant("warps count themselves in without order", "pcie_combine", "atom_add_acq_rel", "atom_add_relaxed"),
+    Variant("counted in before all lanes read", "pcie_combine", "__syncwarp();  // all lanes have read, before", "//"),
+    Variant("reads before the lanes waited", "pcie_combine", "__syncwarp();  // the places, and", "//", BAD_PLACE),
+    Variant("one warp waits for all", "pcie_combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
+    Variant("a number overwritten while it is read", "pcie_combine", "__syncthreads();  // all warps", "//", RACE, 3),
+    Variant("rows of the ring's first message", "pcie_combine", "++in.message;", "in.message += 2;", RACE | STUCK),
+    Variant("posts before the block wrote", "pcie_meet", "__syncthreads();\n\n    const size_t", "const size_t"),
+    Variant("counts, then their signal", "pcie_meet", _POST, _TWO_POSTS),
+    Variant("one box for all operations", "pcie_meet", "static_cast<int>(args.operation % 2)", "0", MIXED_UP, 0),
+]  # fmt: skip
+
+
+@functools.cache
+def all_in_one(name: str) -> Kernel:
+    """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once."""
+    right = "".join((EP / header).read_text() for header in HEADERS[name])
+    parameters, call = ENTRIES[name]
+    types = {word.split()[1]: word.split()[0][1:] for word in parameters.split(", ") if word.startswith("@")}
+    program, cases, first = "#include <ep/combine.cuh>\n#include <ep/ring.cuh>\n", "", ""
+    for number, variant in enumerate(VARIANTS):
+        if variant.kernel != name:
+            continue
+        assert right.count(variant.old) == 1, f"{variant.name}: its line is there {right.count(variant.old)} times"
+        space = f"v{number}"
+        first = first or space
+        text = right.replace(variant.old, variant.new).replace(
+            "namespace ep {", f"namespace {space} {{\nusing namespace ep;"
+        )
+        program += "\n".join(line for line in text.splitlines() if not line.startswith("#")) + "\n"
+        mine = call
+        for argument, struct in types.items():
+            mine = mine.replace(f"@{argument}", f"reinterpret_cast<const {space}::{struct}&>({argument})")
+        cases += f"        case {number}: return {space}::{mine};\n"
+    program += f'extern "C" __global__ void wrong(int which, {parameters.replace("@", f"{first}::")}) {{\n'
+    return Kernel.from_source(
+        f"{program}    switch (which) {{\n{cases}    }}\n}}\n", "wrong", filename=f"{name}_variants.cu"
+    )
+
+
+class Wrong(NamedTuple):
+    """Launches a variant as its right kernel is launched."""
+
+    number: int
+
+    def launch(self, rank: Rank, grid: Any, block: Any, *args: Any, **options: Any) -> None:
+        all_in_one(VARIANTS[self.number].kernel).launch(rank, grid, block, self.number, *args, **options)
+
+
+def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Buffers in PCIe mode run with this mistake from now on."""
+    name = VARIANTS[number].kernel
+    all_in_one(name).compile()
+    monkeypatch.setattr(pcie, "kernel", lambda n, t="": Wrong(number) if n == name else right_kernel(n, t))
+
+
+def main(rank: Rank, tokens: int = 14) -> Any:
+    """Two dispatches and two combines with rings of two small slots; every token goes to every rank."""
+    try:
+        return operations(rank, tokens)
+    except RankMismatchError as error:  # what the ranks said got mixed up
+        raise AssertionError(str(error)) from error
+
+
+def operations(rank: Rank, tokens: int) -> Any:
+    ranks = rank.world_size
+    shape = {"num_experts": ranks, "top_k": ranks, "hidden": 256, "max_tokens": 14, "num_sms": 4}
+    x = np.full((tokens, 256), rank.rank + 1, BF16)
+    idx = np.tile(np.arange(ranks), (tokens, 1))
+    packet = 256 * 2 + 8 * ranks + 4 + 15 & ~15
+    with Buffer(rank, **shape, allow_nvlink_for_normal_mode=False, bounce_bytes=2 * packet) as buffer:
+        recv = buffer.dispatch(x, idx)
+        outs = [buffer.combine(recv.x, recv.handle) for _ in range(2)]
+        again = buffer.dispatch(x, handle=recv.handle)
+        return recv.x, again.x, *outs
