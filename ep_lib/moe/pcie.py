@@ -208,14 +208,15 @@ class PcieExchange:
             weights=rank.empty((rows, config.top_k), np.float32) if weights is not None else None,
             source=rank.empty((rows, 2), np.int32) if with_routing else None,
         )
+        top_k = config.top_k if with_routing or weights is not None else 0  # 0: rows alone travel
         args = pack(
             kernels.PCIE_DISPATCH_ARGS,
             rings=self._rings(),
             num_tokens=len(routing.slot),
             row_bytes=row_bytes,
             scale_bytes=scale_bytes,
-            packet_bytes=packet_bytes(row_bytes, scale_bytes, config.top_k),
-            top_k=config.top_k,
+            packet_bytes=packet_bytes(row_bytes, scale_bytes, top_k),
+            top_k=top_k,
             experts_per_rank=config.experts_per_rank,
         )
         sent = (payload.rows, payload.scales, routing.topk_idx, weights)

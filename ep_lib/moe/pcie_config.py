@@ -34,8 +34,11 @@ class PcieSizes:
 
 
 def packet_bytes(row_bytes: int, scale_bytes: int, top_k: int) -> int:
-    """A token on its way: its row, its scales, ids and weights of ``top_k`` experts, its number."""
-    return _round_up(row_bytes + scale_bytes + 8 * top_k + 4, VECTOR_BYTES)
+    """A token on its way: its row, its scales, ids and weights of ``top_k`` experts, its number.
+
+    With ``top_k`` 0 (a handle, no weights) row and scales alone.
+    """
+    return _round_up(row_bytes + scale_bytes + (8 * top_k + 4 if top_k else 0), VECTOR_BYTES)
 
 
 def make_pcie_sizes(config: BufferConfig) -> PcieSizes:

@@ -14,7 +14,7 @@ struct PcieDispatchArgs {
     int row_bytes;     // a multiple of 16
     int scale_bytes;   // of one row; 0: no scales
     int packet_bytes;  // all of it, rounded up to a multiple of 16
-    int top_k;
+    int top_k;         // 0: the receiver has ids and numbers from an earlier dispatch, and no weights travel
     int experts_per_rank;
 };
 
@@ -64,7 +64,7 @@ EP_DEVICE void pack_warp(const PcieDispatchArgs& args, const Packet& packet, con
         packet.topk[k] = here ? local : -1;
         packet.weights[k] = here && tokens.weights ? tokens.weights[t * args.top_k + k] : 0.0f;
     }
-    if (lane == 0) *packet.token = token;
+    if (lane == 0 && args.top_k > 0) *packet.token = token;
 }
 
 // A warp copies one packet to its final row.
