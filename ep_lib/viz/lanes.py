@@ -1,0 +1,71 @@
+"""Numbers behind the pictures of a run: packed rows, shares of time in bins, labels that keep their distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def pack(intervals: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
+    """A row for each (begin, end), so that those of one row do not overlap and lie ``apart``; as few rows as needed."""
+    ends: list[float] = []
+    rows = [0] * len(intervals)
+    for i in sorted(range(len(intervals)), key=lambda i: intervals[i]):
+        begin, end = intervals[i]
+        row = next((row for row, last in enumerate(ends) if last + apart <= begin), len(ends))
+        if row == len(ends):
+            ends.append(end)
+        ends[row] = end
+        rows[i] = row
+    return rows
+
+
+def covered(intervals: Iterable[tuple[float, float]], edges: Floats) -> Floats:
+    """For each bin between ``edges`` (ascending, equally wide), the sum of time that the intervals spend in it."""
+    pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
+    # "How many are under way", integrated up to each edge; its differences are the bins.
+    return np.diff(_integral(pairs[:, 0], edges) - _integral(pairs[:, 1], edges))
+
+
+def _integral(times: Floats, edges: Floats) -> Floats:
+    """sum(max(edge - time, 0)) for every edge, in n log n."""
+    ordered = np.sort(times)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    number = np.searchsorted(ordered, edges, side="right")
+    result: Floats = number * edges - sums[number]
+    return result
+
+
+def under_way(
+    intervals: Iterable[tuple[float, float]], weights: Iterable[float] | None = None
+) -> tuple[Floats, Floats]:
+    """(times, values): from each time on, so much (``weights``, 1 each by default) is under way."""
+    pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
+    each = np.ones(len(pairs)) if weights is None else np.asarray(list(weights), dtype=np.float64)
+    times, index = np.unique(pairs.T.reshape(-1), return_inverse=True)
+    changes = np.zeros(len(times))
+    np.add.at(changes, index.reshape(-1), np.concatenate([each, -each]))
+    return times, np.cumsum(changes)
+
+
+def spread(wanted: Sequence[float], apart: float, first: float, last: float) -> list[float]:
+    """Places in [first, last], in the order of ``wanted`` and near it, at least ``apart`` from each other.
+
+    Where so many do not fit, they are spread evenly.
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    apart = min(apart, (last - first) / max(len(wanted) - 1, 1))
+    places = [0.0] * len(wanted)
+    low = first
+    for i in order:  # pushed to the right as far as needed
+        places[i] = low = max(wanted[i], low)
+        low += apart
+    high = last
+    for i in reversed(order):  # and back from the right edge
+        places[i] = high = min(places[i], high)
+        high -= apart
+    return places
