@@ -129,7 +129,9 @@ def _draw_lines(axes: Axes, lines: _Lines, end: float, divisor: float) -> None:
             where="post",
             color=rank_color(rank),
             linestyle=style,
-            linewidth=1.4 + 2.4 * (1 - number / max(len(lines) - 1, 1)),  # equal lines are seen below each other
+            linewidth=1.4
+            + (2.4 if len(lines) <= 4 else 0.8)
+            * (1 - number / max(len(lines) - 1, 1)),  # equal lines are seen below each other
             label=f"rank {rank}" if block is None else f"rank {rank}, block {block}",
         )
 
