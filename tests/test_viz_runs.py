@@ -20,7 +20,7 @@ from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.timeline import Message, Sample, Span, Timeline
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.fabrics import overtakers
-from ep_lib.viz.lanes import covered, pack, spread, under_way
+from ep_lib.viz.lanes import covered, pack, under_way
 
 
 def make_run(ranks: int = 2, blocks: int = 2, rounds: int = 3, late: int = 0) -> Timeline:
@@ -166,22 +166,49 @@ def test_warps_of_a_block_get_rows_of_their_own() -> None:
     assert len({round(p.get_y(), 3) for p in copies}) == 2
 
 
+def test_two_runs_can_have_one_axis() -> None:
+    picture = viz.new_picture(11, 6)
+    above, below = picture.subplots(2, 1)
+    for axes, rounds in ((above, 1), (below, 3)):
+        assert viz.run_timeline(make_run(rounds=rounds), end_us=20, axes=axes) is picture
+    assert above.get_xlim() == below.get_xlim() == (0, 20)
+    assert overlapping(picture) == []
+
+
 def test_a_rank_that_did_nothing_has_no_lane_and_hurts_nothing() -> None:
     run = dataclasses.replace(make_run(2, 1), ranks=3)
     assert lanes(viz.run_timeline(run))[-1] == "rank 1  network"
 
 
+def test_messages_that_never_leave_or_arrive_last_until_the_end() -> None:
+    run = make_run(rounds=1)
+    never = float("inf")
+    lost = dataclasses.replace(run.messages[0], departed_ns=never, delivered_ns=never, completed_ns=never)
+    late = dataclasses.replace(run.messages[1], delivered_ns=never, completed_ns=never)
+    run = dataclasses.replace(run, messages=(lost, late))
+    axes = viz.run_timeline(run).axes[0]
+    assert max(p.get_x() + p.get_width() for p in axes.patches if hasattr(p, "get_x")) == run.end_ns / 1000
+    assert not [t for t in axes.texts if getattr(t, "arrow_patch", None) is not None]
+    counted = viz.samples_over_time(run, viz.MESSAGES_ON_THEIR_WAY).axes[0].lines[0].get_ydata()
+    assert counted.tolist()[-3:] == [2, 0, 0], "until the end"
+
+
 # ---- two networks ----------------------------------------------------------------------------------------------------
 def test_overtaking_is_counted() -> None:
     rc, srd = make_run(), make_run(late=1500)
-    above, below = viz.fabrics_side_by_side(rc, srd).axes
-    assert above.get_xlim() == below.get_xlim()
-    assert above.get_title(loc="right") == "in the order of posting"
+    left, right = viz.fabrics_side_by_side(rc, srd).axes
+    assert left.get_xlim() == right.get_xlim()
+    assert left.get_title(loc="left") == "RC (InfiniBand): in the order of posting"
     sent = sorted((m for m in srd.messages if m.source == 0), key=lambda m: m.posted_ns)
     number = sum(overtakers(sent))
-    assert number > 0 and below.get_title(loc="right") == f"{number} of 6 overtook an earlier one"
-    arrived = [t.get_text() for t in sorted(below.texts, key=lambda t: t.get_position()[0]) if t.get_position()[1] < 0]
-    assert arrived == [str(1 + i) for i in sorted(range(6), key=lambda i: sent[i].delivered_ns)]
+    assert number > 0
+    assert right.get_title(loc="left") == f"SRD (EFA): {number} of 6 overtook an earlier one"
+    assert [label.get_text() for label in right.get_yticklabels()] == ["put 4.1 kB"] * 6
+    assert right.lines[-1].get_xdata().tolist() == [m.delivered_ns / 1000 for m in sent]
+    places = [text.get_text() for text in right.texts]
+    arrived = sorted(range(6), key=lambda i: sent[i].delivered_ns)
+    assert [places[i] for i in arrived] == ["1st", "2nd", "3rd", "4th", "5th", "6th"]
+    assert [text.get_fontweight() == "bold" for text in right.texts] == overtakers(sent)
 
 
 def test_overtakers() -> None:
@@ -189,6 +216,20 @@ def test_overtakers() -> None:
     times = [5, 3, 6, 6, 4, 9]
     messages = [dataclasses.replace(message, delivered_ns=t) for t in times]
     assert overtakers(messages) == [False, True, False, False, True, False]
+    of_two = [dataclasses.replace(m, queue_pair=i % 2) for i, m in enumerate(messages)]
+    assert overtakers(of_two) == [False, False, False, False, True, False]
+
+
+def test_a_queue_pair_is_named_where_there_are_several_and_has_a_line() -> None:
+    run = make_run()
+    run = dataclasses.replace(
+        run, messages=tuple(dataclasses.replace(m, queue_pair=m.number % 2) for m in run.messages)
+    )
+    axes = viz.fabrics_side_by_side(run, run).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"pair {i}: put 4.1 kB" for i in (0, 0, 0, 1, 1, 1)
+    ]
+    assert len([line for line in axes.lines if line.get_marker() == "o"]) == 2
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
@@ -283,11 +324,3 @@ def test_covered_time_is_that_of_the_intervals() -> None:
     edges = np.linspace(0, 10, 6)
     assert covered([(1, 3), (2, 9)], edges).tolist() == [1, 3, 2, 2, 1]
     assert covered([], edges).tolist() == [0] * 5
-
-
-def test_labels_keep_their_distance_and_their_order() -> None:
-    assert spread([1, 5, 9], 2, 0, 10) == [1, 5, 9]
-    assert spread([5, 5, 5], 2, 0, 10) == [5, 7, 9]
-    assert spread([9.5, 9, 10], 2, 0, 10) == [8, 6, 10]
-    crowded = spread([3] * 11, 2, 0, 10)
-    assert np.allclose(np.sort(crowded), np.arange(11)) or np.all(np.diff(np.sort(crowded)) > 0.9)

@@ -53,6 +53,16 @@ def test_source_as_html_has_every_line_once_and_keeps_the_text() -> None:
     assert f"{KERNELS}</code></a>" in page
 
 
+def test_source_without_the_comments_above() -> None:
+    whole = show_source("tutorial_kernels/01_write_signal_broken.cu", "write_signal_warp_without_syncwarp")
+    bare = show_source(
+        "tutorial_kernels/01_write_signal_broken.cu", "write_signal_warp_without_syncwarp", comments=False
+    )
+    ((first, lines),), ((bare_first, bare_lines),) = whole.blocks, bare.blocks
+    assert lines[0].startswith("//") and not bare_lines[0].startswith("//")
+    assert bare_lines == lines[bare_first - first :]
+
+
 def test_source_without_pygments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "red_add_release_sys_u64(their_signal, 1)" in show_source(KERNELS, "write_signal_bare")._repr_html_()

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.lanes import spread
 from ep_lib.viz.run_parts import MESSAGE_COLORS, MESSAGE_WORDS
-from ep_lib.viz.style import INK, QUIET, new_picture, tidy
+from ep_lib.viz.style import INK, QUIET, byte_unit, new_picture, short_number, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Timeline
 
-_MOST_NUMBERED = 24  # more messages than these are lines without numbers
+_MOST_NUMBERED = 24  # more messages than these are bars without numbers
+_EARLY = "#D55E00"
 
 
 def fabrics_side_by_side(
@@ -29,30 +31,33 @@ def fabrics_side_by_side(
     labels: Sequence[str] = ("RC (InfiniBand)", "SRD (EFA)"),
     title: str | None = None,
 ) -> Figure:
-    """Messages from ``source`` to ``target`` in two runs, one below the other on one axis of virtual time.
+    """Messages from ``source`` to ``target`` in two runs, side by side on one scale of virtual time.
 
-    Each message is a line from the sender (above) to the receiver (below). The numbers above say in which order they
-    were posted, those below in which order they came. A message that overtook an earlier one is drawn bold, and the
-    line below each panel counts them. Raises ArgumentError where one of the runs has no such message.
+    A row a message, queue pair by queue pair in the order of posting: a line while it waits to leave, a bar from the
+    first byte on the wire to the last one written, and behind it which one of its queue pair it was to arrive. The dark
+    line joins the arrivals of a queue pair: it never turns back where nothing overtakes. Those that overtook an earlier
+    one are bold, and counted above each panel. Raises ArgumentError where one of the runs has no such message.
     """
     if len(labels) != 2:
         raise ArgumentError(f"fabrics_side_by_side needs two labels, one a run; got {list(labels)}")
-    runs = (rc, srd)
-    sent = [_between(run, source, target, label) for run, label in zip(runs, labels, strict=True)]
+    sent = [_between(run, source, target, label) for run, label in zip((rc, srd), labels, strict=True)]
     begin = min(m.posted_ns for messages in sent for m in messages) / 1000
     end = max(m.delivered_ns for messages in sent for m in messages) / 1000
-    margin = 0.03 * (end - begin or 1.0)
-    picture = new_picture(10.0, 5.6)
-    panels = picture.subplots(2, 1, sharex=True)
-    panels[0].set_xlim(begin - margin, end + margin)
+    longest = max(map(len, sent))
+    picture = new_picture(11.0, 1.9 + min(0.27 * longest, 5.0))
+    panels = picture.subplots(1, 2, sharex=True)
+    panels[0].set_xlim(begin, end + 0.16 * (end - begin))
     for axes, messages, label in zip(panels, sent, labels, strict=True):
-        _panel(axes, messages, source, target, label)
-    panels[1].set_xlabel("virtual time (µs)")
+        axes.set_ylim(longest - 0.4, -0.6)
+        _panel(axes, messages, label)
+        axes.set_xlabel("virtual time (µs)")
     if title:
         picture.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     kinds = {message.kind for messages in sent for message in messages}
-    handles = [Line2D([], [], color=c, lw=1.6, label=MESSAGE_WORDS[k]) for k, c in MESSAGE_COLORS.items() if k in kinds]
-    handles.append(Line2D([], [], color=QUIET, lw=3.2, label="overtook an earlier one"))
+    handles: list[Patch | Line2D] = [
+        Patch(color=color, label=MESSAGE_WORDS[kind]) for kind, color in MESSAGE_COLORS.items() if kind in kinds
+    ]
+    handles.append(Line2D([], [], color=INK, marker="o", ms=3, lw=1.0, label=f"arrives at rank {target}"))
     picture.legend(
         handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9, labelcolor=QUIET
     )
@@ -60,51 +65,74 @@ def fabrics_side_by_side(
 
 
 def _between(run: Timeline, source: int, target: int, label: str) -> list[Message]:
-    """In the order in which they were posted."""
-    found = [m for m in run.messages if m.source == source and m.target == target and m.delivered_ns > 0]
+    """Queue pair by queue pair, in the order in which they were posted."""
+    found = [m for m in run.messages if m.source == source and m.target == target and math.isfinite(m.delivered_ns)]
     if not found:
         raise ArgumentError(
             f"no message from rank {source} to rank {target} in the run on {label} ({run.ranks} ranks, "
             f"{len(run.messages)} messages): name two ranks of different nodes as source and target"
         )
-    return sorted(found, key=lambda m: (m.posted_ns, m.number))
+    return sorted(found, key=lambda m: (m.queue_pair, m.posted_ns, m.number))
 
 
 def overtakers(messages: Sequence[Message]) -> list[bool]:
-    """For each message, in the order of posting: did it arrive before one that was posted earlier?"""
-    latest = float("-inf")
+    """For each message, in the order of posting: did it arrive before an earlier one of its queue pair?"""
+    latest: dict[int, float] = {}
     early = []
     for message in messages:
-        early.append(message.delivered_ns < latest)
-        latest = max(latest, message.delivered_ns)
+        last = latest.get(message.queue_pair, float("-inf"))
+        early.append(message.delivered_ns < last)
+        latest[message.queue_pair] = max(last, message.delivered_ns)
     return early
 
 
-def _panel(axes: Axes, messages: Sequence[Message], source: int, target: int, label: str) -> None:
+def _panel(axes: Axes, messages: Sequence[Message], label: str) -> None:
     early = overtakers(messages)
-    for message, bold in zip(messages, early, strict=True):
+    arrivals = [message.delivered_ns / 1000 for message in messages]
+    first, last = axes.get_xlim()
+    for row, (message, bold) in enumerate(zip(messages, early, strict=True)):
         color = MESSAGE_COLORS.get(message.kind, QUIET)
-        ends = (message.posted_ns / 1000, message.delivered_ns / 1000)
-        width = 3.2 if bold else 1.6 if len(messages) <= _MOST_NUMBERED else 0.7
-        axes.plot(ends, (1, 0), color=color, linewidth=width, solid_capstyle="round", zorder=3 if bold else 2)
-    axes.hlines((0, 1), *axes.get_xlim(), color="#BBBBBB", linewidth=1.0, zorder=1)
-    axes.set_ylim(-0.42, 1.42)
-    axes.set_yticks((1, 0), (f"rank {source} posts", f"rank {target} gets"))
-    axes.tick_params(axis="y", length=0)
-    tidy(axes, title=label)
-    axes.spines["left"].set_visible(False)
+        departed = message.departed_ns / 1000
+        axes.hlines(row, message.posted_ns / 1000, departed, color=color, linewidth=1.0, zorder=2)
+        axes.barh(row, arrivals[row] - departed, left=departed, height=0.56, color=color, zorder=2)
+        if len(messages) <= _MOST_NUMBERED:
+            place = 1 + sum(
+                other.queue_pair == message.queue_pair and other.delivered_ns < message.delivered_ns
+                for other in messages
+            )
+            axes.text(
+                arrivals[row] + 0.014 * (last - first),
+                row,
+                _ordinal(place),
+                ha="left",
+                va="center",
+                fontsize=8,
+                color=_EARLY if bold else INK,
+                fontweight="bold" if bold else "normal",
+            )
+    size = 3.0 if len(messages) <= _MOST_NUMBERED else 1.0
+    pairs = sorted({message.queue_pair for message in messages})
+    for pair in pairs:
+        rows = [row for row, message in enumerate(messages) if message.queue_pair == pair]
+        axes.plot([arrivals[r] for r in rows], rows, color=INK, lw=1.0, marker="o", markersize=size, zorder=3)
     if len(messages) <= _MOST_NUMBERED:
-        _numbers(axes, [m.posted_ns / 1000 for m in messages], range(1, len(messages) + 1), 1, 1.26)
-        _numbers(axes, [m.delivered_ns / 1000 for m in messages], range(1, len(messages) + 1), 0, -0.26)
+        axes.set_yticks(range(len(messages)), [_name(m, len(pairs) > 1) for m in messages], fontsize=8)
+    else:
+        axes.set_ylabel(f"{len(messages)} messages, in the order of posting")
+        axes.set_yticks([])
+    axes.tick_params(axis="y", length=0)
     number = sum(early)
     words = "in the order of posting" if number == 0 else f"{number} of {len(messages)} overtook an earlier one"
-    axes.set_title(words, loc="right", fontsize=9, color=INK if number else QUIET)
+    tidy(axes, title=f"{label}: {words}", grid="x")
+    axes.spines["left"].set_visible(False)
 
 
-def _numbers(axes: Axes, times: Sequence[float], names: Sequence[int], line: float, y: float) -> None:
-    """A number a message near ``line``, moved sideways where they would overlap."""
-    first, last = axes.get_xlim()
-    places = spread(times, 0.021 * (last - first), first, last)
-    for at, place, name in zip(times, places, names, strict=True):
-        axes.plot((at, place), (line, y - 0.09 if y > line else y + 0.09), color="#CCCCCC", linewidth=0.6, zorder=1)
-        axes.text(place, y, str(name), ha="center", va="center", fontsize=8, color=INK)
+def _name(message: Message, name_pair: bool) -> str:
+    divisor, unit = byte_unit(message.bytes)
+    what = "add" if message.kind == "add" else f"{message.kind[:3]} {short_number(message.bytes / divisor)} {unit}"
+    return f"pair {message.queue_pair}: {what}" if name_pair else what
+
+
+def _ordinal(number: int) -> str:
+    last = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{last}"

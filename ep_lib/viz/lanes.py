@@ -1,4 +1,4 @@
-"""Numbers behind the pictures of a run: packed rows, shares of time in bins, labels that keep their distance."""
+"""Numbers behind the pictures of a run: packed rows, shares of time in bins."""
 
 from __future__ import annotations
 
@@ -50,22 +50,3 @@ def under_way(
     changes = np.zeros(len(times))
     np.add.at(changes, index.reshape(-1), np.concatenate([each, -each]))
     return times, np.cumsum(changes)
-
-
-def spread(wanted: Sequence[float], apart: float, first: float, last: float) -> list[float]:
-    """Places in [first, last], in the order of ``wanted`` and near it, at least ``apart`` from each other.
-
-    Where so many do not fit, they are spread evenly.
-    """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    apart = min(apart, (last - first) / max(len(wanted) - 1, 1))
-    places = [0.0] * len(wanted)
-    low = first
-    for i in order:  # pushed to the right as far as needed
-        places[i] = low = max(wanted[i], low)
-        low += apart
-    high = last
-    for i in reversed(order):  # and back from the right edge
-        places[i] = high = min(places[i], high)
-        high -= apart
-    return places

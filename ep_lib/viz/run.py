@@ -18,13 +18,16 @@ from ep_lib.viz.run_parts import (
     KERNEL_COLOR,
     MESSAGE_COLORS,
     MESSAGE_WORDS,
+    NAMES_HEIGHT,
     SPAN_COLORS,
     Lane,
     draw_blocks,
     draw_in_flight,
     draw_messages,
+    draw_names,
     draw_shares,
     span_patch,
+    until,
 )
 from ep_lib.viz.style import INK, QUIET, place, tidy
 
@@ -36,7 +39,7 @@ _MOST_BLOCK_LANES = 16  # more than these, and every rank gets one lane
 _MOST_WARP_ROWS = 4  # more warps of a block than these share a row
 _MOST_MESSAGE_ROWS = 8  # more messages than these under way at once are counted
 _MOST_ARROWS = 40
-_BETWEEN_RANKS = 0.35
+_BETWEEN_RANKS = 0.25
 
 
 def run_timeline(
@@ -52,7 +55,8 @@ def run_timeline(
 
     ``lanes``: "block" draws every block (and every message, while few are under way at once), "rank" one lane a rank,
     which shows the share of its blocks that copy, post and wait; "auto" takes "block" up to 16 blocks in all.
-    ``begin_us`` and ``end_us`` cut a piece out, in virtual microseconds. Raises ArgumentError for a run in which
+    ``begin_us`` and ``end_us`` cut a piece out, in virtual microseconds (a later end leaves room: two runs that stand
+    below each other can have one axis). Raises ArgumentError for a run in which
     nothing happened, and for a piece that does not lie in it.
     """
     if lanes not in ("auto", "block", "rank"):
@@ -61,7 +65,7 @@ def run_timeline(
         raise ArgumentError("nothing happened in this run: no kernel was launched, and no message sent")
     begin, end = _window(run, begin_us, end_us)
     spans = [span for span in run.spans if span.end_ns >= begin and span.begin_ns <= end]
-    messages = [m for m in run.messages if _last(m) >= begin and m.posted_ns <= end]
+    messages = [m for m in run.messages if until(run, m.completed_ns) >= begin and m.posted_ns <= end]
     blocks = {rank: sorted({span.block for span in run.spans if span.rank == rank}) for rank in range(run.ranks)}
     single = lanes == "block" or (lanes == "auto" and sum(map(len, blocks.values())) <= _MOST_BLOCK_LANES)
     rows = _lay_out(run, blocks, spans, messages, single)
@@ -71,6 +75,8 @@ def run_timeline(
     axes.set_ylim(height + 0.1, -0.1)
     for row in rows:
         _draw(axes, run, row, blocks)
+    for rank, first in {row.rank: row for row in reversed(rows)}.items():
+        draw_names(axes, first.top, [span for span in spans if span.rank == rank and span.kind == "kernel"])
     if single and sum(map(len, (row.messages for row in rows if row.packed))) <= _MOST_ARROWS:
         _arrows(axes, rows)
     _label(axes, rows)
@@ -83,17 +89,13 @@ def run_timeline(
 
 def _window(run: Timeline, begin_us: float | None, end_us: float | None) -> tuple[float, float]:
     begin = 0.0 if begin_us is None else begin_us * 1000
-    end = float(run.end_ns) if end_us is None else end_us * 1000
+    end = run.end_ns if end_us is None else end_us * 1000
     if not 0 <= begin < end or begin >= run.end_ns:
         raise ArgumentError(
             f"the piece from {begin / 1000:g} to {end / 1000:g} us is not in this run, which takes "
             f"{run.end_ns / 1000:g} us"
         )
-    return begin, min(end, float(run.end_ns))
-
-
-def _last(message: Message) -> float:
-    return max(message.delivered_ns, message.completed_ns, message.departed_ns, message.posted_ns)
+    return begin, end
 
 
 # ---- where everything goes -------------------------------------------------------------------------------------------
@@ -103,7 +105,10 @@ def _lay_out(
     rows: list[Lane] = []
     top = 0.0
     for rank in range(run.ranks):
+        if not blocks[rank] and not any(message.source == rank for message in run.messages):
+            continue
         mine = [span for span in spans if span.rank == rank]
+        top += NAMES_HEIGHT
         sent = [message for message in messages if message.source == rank]
         if single:
             for block in blocks[rank]:
@@ -117,7 +122,11 @@ def _lay_out(
             rows.append(Lane(rank, f"{len(blocks[rank])} blocks", top, 1.6, spans=tuple(mine)))
             top += rows[-1].height
         if any(message.source == rank for message in run.messages):
-            packed = pack([(m.posted_ns, _last(m)) for m in sent], (run.end_ns or 1) * 0.004) if single else []
+            packed = (
+                pack([(m.posted_ns, until(run, m.completed_ns)) for m in sent], (run.end_ns or 1) * 0.004)
+                if single
+                else []
+            )
             if max(packed, default=_MOST_MESSAGE_ROWS) >= _MOST_MESSAGE_ROWS:
                 packed = []
             height = 0.35 + 0.42 * (1 + max(packed)) if packed else 1.0
@@ -138,9 +147,9 @@ def _warps(spans: Iterable[Span]) -> tuple[int, ...]:
 def _draw(axes: Axes, run: Timeline, row: Lane, blocks: dict[int, list[int]]) -> None:
     if row.label == "network":
         if row.packed:
-            draw_messages(axes, row, row.messages)
+            draw_messages(axes, run, row)
         else:
-            draw_in_flight(axes, row)
+            draw_in_flight(axes, run, row)
     elif row.warps:
         draw_blocks(axes, row)
     else:
@@ -195,7 +204,7 @@ def _label(axes: Axes, rows: Sequence[Lane]) -> None:
         tick.set_color(QUIET if row.label == "network" else INK)
     for above, below in pairwise(rows):
         if above.rank != below.rank:
-            axes.axhline(below.top - _BETWEEN_RANKS / 2, color="#BBBBBB", linewidth=0.8)
+            axes.axhline(below.top - NAMES_HEIGHT - _BETWEEN_RANKS / 2, color="#BBBBBB", linewidth=0.8)
 
 
 def _legend(axes: Axes, rows: Sequence[Lane], single: bool) -> None:

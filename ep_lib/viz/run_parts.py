@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from ep_lib.viz.lanes import covered, under_way
 from ep_lib.viz.style import INK, QUIET, byte_unit, ink_on, short_number
 
 if TYPE_CHECKING:
-    from ep_lib.emulator.timeline import Message, Span
+    from ep_lib.emulator.timeline import Message, Span, Timeline
 
 KERNEL_COLOR = "#F2F2F2"
+NAMES_HEIGHT = 0.4  # of the strip above a rank's lanes
 SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#0072B2", "post": "#E69F00"}  # drawn in this order, the last one on top
 SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
 MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
@@ -49,6 +51,11 @@ def span_patch(kind: str) -> Patch:
     return Patch(facecolor=SPAN_COLORS[kind], edgecolor="white", hatch=hatch, label=SPAN_WORDS[kind])
 
 
+def until(run: Timeline, time_ns: float) -> float:
+    """``time_ns`` of a message; the end of the run for what never happened, which is infinite (links break)."""
+    return time_ns if math.isfinite(time_ns) else run.end_ns
+
+
 def _write(
     axes: Axes, begin: float, end: float, y: float, text: str, color: str, size: int, *, box: str | None = None
 ) -> bool:
@@ -61,6 +68,20 @@ def _write(
         axes.text(middle, y, text, ha="center", va="center", fontsize=size, color=color, zorder=5, bbox=patch)
         return True
     return False
+
+
+def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
+    """Above a rank's lanes: the names of its kernels, from the first block's begin to the last one's end."""
+    ends: dict[str, list[tuple[float, float]]] = {}
+    for span in sorted(kernels, key=lambda span: span.begin_ns):
+        launches = ends.setdefault(span.name, [])
+        if launches and span.begin_ns <= launches[-1][1]:
+            launches[-1] = (launches[-1][0], max(launches[-1][1], span.end_ns))
+        else:
+            launches.append((span.begin_ns, span.end_ns))
+    for name, launches in ends.items():
+        for begin, end in launches:
+            _write(axes, begin / 1000, end / 1000, top - 0.2, name, QUIET, 7, box="white")
 
 
 # ---- a lane a block --------------------------------------------------------------------------------------------------
@@ -104,16 +125,17 @@ def draw_blocks(axes: Axes, row: Lane) -> None:
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
-def draw_messages(axes: Axes, row: Lane, messages: Sequence[Message]) -> None:
+def draw_messages(axes: Axes, run: Timeline, row: Lane) -> None:
     """Each message from its post to its completion; the coloured part is its way from NIC to NIC."""
-    for message, slot in zip(messages, row.packed, strict=True):
+    for message, slot in zip(row.messages, row.packed, strict=True):
         color = MESSAGE_COLORS.get(message.kind, QUIET)
         y = row.top + 0.35 + 0.42 * slot
-        posted, departed, delivered, completed = (
-            t / 1000 for t in (message.posted_ns, message.departed_ns, message.delivered_ns, message.completed_ns)
-        )
-        axes.hlines(y, posted, max(completed, delivered), color=color, linewidth=0.9, zorder=2)
-        axes.vlines([posted, max(completed, delivered)], y - 0.1, y + 0.1, color=color, linewidth=0.9, zorder=2)
+        posted, completed = message.posted_ns / 1000, until(run, message.completed_ns) / 1000
+        axes.hlines(y, posted, completed, color=color, linewidth=0.9, zorder=2)
+        axes.vlines([posted, completed], y - 0.1, y + 0.1, color=color, linewidth=0.9, zorder=2)
+        if not math.isfinite(message.departed_ns):
+            continue
+        departed, delivered = message.departed_ns / 1000, until(run, message.delivered_ns) / 1000
         first, last = axes.get_xlim()
         length = max(delivered - departed, (last - first) * 0.002)
         axes.barh(y, length, left=departed, height=0.3, color=color, zorder=3)
@@ -124,10 +146,10 @@ def draw_messages(axes: Axes, row: Lane, messages: Sequence[Message]) -> None:
                 break
 
 
-def draw_in_flight(axes: Axes, row: Lane) -> None:
+def draw_in_flight(axes: Axes, run: Timeline, row: Lane) -> None:
     """How many of a rank's messages are between post and delivery, as a filled curve with its largest value."""
     bottom = row.top + row.height - 0.08
-    times, number = under_way((m.posted_ns / 1000, max(m.delivered_ns, m.posted_ns) / 1000) for m in row.messages)
+    times, number = under_way((m.posted_ns / 1000, until(run, m.delivered_ns) / 1000) for m in row.messages)
     most = float(number.max()) if len(number) else 0.0
     axes.hlines(bottom, *axes.get_xlim(), color="#CCCCCC", linewidth=0.6)
     if most == 0:

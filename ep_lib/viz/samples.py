@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.lanes import under_way
+from ep_lib.viz.run_parts import until
 from ep_lib.viz.style import EMPTY, INK, QUIET, byte_unit, new_picture, rank_color, tidy
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _of_messages(run: Timeline, name: str) -> _Lines:
     lines: _Lines = {}
     for rank in range(run.ranks):
         mine = [m for m in run.messages if m.source == rank]
-        pairs = [(m.posted_ns / 1000, max(m.delivered_ns, m.posted_ns) / 1000) for m in mine]
+        pairs = [(m.posted_ns / 1000, until(run, m.delivered_ns) / 1000) for m in mine]
         weights = [m.bytes for m in mine] if name == BYTES_ON_THEIR_WAY else None
         if pairs:
             times, values = under_way(pairs, weights)

@@ -80,14 +80,17 @@ class Source:
         return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{text}</span>'
 
 
-def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = ()) -> Source:
+def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
     """Functions or structs ``names`` of a file of the workshop, with the comments above them; the whole file without.
 
-    Lines that contain one of ``mark`` are highlighted. Read now, from the file that is compiled: it cannot be stale.
-    Raises ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
+    ``comments=False`` leaves those above out, where they would give away what a prediction asks. Lines that contain
+    one of ``mark`` are highlighted. Read now, from the file that is compiled: it cannot be stale. Raises ArgumentError
+    for a name that the file does not define, and for a mark that is in no line shown.
     """
     text = find(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
     ranges = [_definition(text, name, str(file)) for name in names] or [(0, len(text))]
+    if not comments and names:
+        ranges = [(next(n for n in range(*r) if not text[n].startswith("//")), r[1]) for r in ranges]
     blocks = tuple((begin + 1, tuple(text[begin:end])) for begin, end in sorted(ranges))
     marked = set()
     for words in [mark] if isinstance(mark, str) else mark:
