@@ -57,15 +57,24 @@ def until(run: Timeline, time_ns: float) -> float:
 
 
 def _write(
-    axes: Axes, begin: float, end: float, y: float, text: str, color: str, size: int, *, box: str | None = None
+    axes: Axes,
+    begin: float,
+    end: float,
+    y: float,
+    text: str,
+    color: str,
+    size: int,
+    *,
+    box: str | None = None,
+    left: bool = False,
 ) -> bool:
     """``text`` in a bar, if it fits there; whether it does. ``box``: on a patch of this colour, for hatched bars."""
     first, last = axes.get_xlim()
     begin, end = max(begin, first), min(end, last)
     if text and (end - begin) / (last - first) * _LANE_INCHES * _LETTERS_AN_INCH * 8 / size >= len(text) + 1:
         patch = {"facecolor": box, "edgecolor": "none", "pad": 0.6} if box else None
-        middle = (begin + end) / 2
-        axes.text(middle, y, text, ha="center", va="center", fontsize=size, color=color, zorder=5, bbox=patch)
+        at, align = (begin, "left") if left else ((begin + end) / 2, "center")
+        axes.text(at, y, text, ha=align, va="center", fontsize=size, color=color, zorder=5, bbox=patch)
         return True
     return False
 
@@ -81,7 +90,7 @@ def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
             launches.append((span.begin_ns, span.end_ns))
     for name, launches in ends.items():
         for begin, end in launches:
-            _write(axes, begin / 1000, end / 1000, top - 0.2, name, QUIET, 7, box="white")
+            _write(axes, begin / 1000, end / 1000, top - 0.2, name, QUIET, 7, box="white", left=True)
 
 
 # ---- a lane a block --------------------------------------------------------------------------------------------------
