@@ -57,24 +57,42 @@ def check_case(case: Case, results: list[dict[str, Any]]) -> None:
         assert_received(result["again"], again[rank], f"rank {rank}, dispatch with a handle")
 
 
+def fp8_input(rank: Rank, array: Any, kind: str) -> Any:
+    """FP8 rows or their scales as a rank's kernels can take them: CuPy knows FP8 as uint8."""
+    if rank.backend == "emulator":
+        return like(kind, array) if kind == "torch" else array
+    on_device = rank.to_device(array.view(np.uint8) if array.dtype == reference.FP8 else array)
+    if kind == "native":
+        return on_device
+    import torch
+
+    tensor = like("torch", on_device)
+    return tensor.view(torch.float8_e4m3fn) if array.dtype == reference.FP8 else tensor
+
+
+def fp8_output(pair: Any) -> list[Any]:
+    """recv.x of an FP8 dispatch as NumPy arrays: rows and scales."""
+    rows, scales = pair
+    if type(rows).__module__.startswith("torch"):
+        import torch
+
+        assert rows.dtype == torch.float8_e4m3fn
+        rows = rows.view(torch.uint8)
+    return [to_numpy(rows).view(reference.FP8), to_numpy(scales)]
+
+
 def run_fp8(rank: Rank, case: Case, variety: int, kind: str = "native") -> dict[str, Any]:
     """FP8 rows there, BF16 rows back."""
-    q, scales = reference.quantize_fp8(case.xs[rank.rank])
-    x = (like(kind, q), like(kind, scales)) if kind == "torch" else (q, scales)
+    x = tuple(fp8_input(rank, part, kind) for part in reference.quantize_fp8(case.xs[rank.rank]))
     idx, weights = (to_input(rank, a[rank.rank], kind) for a in (case.topk_idx, case.topk_weights))
     with Buffer(rank, **pcie_arguments(case, variety)) as buffer:
         recv = buffer.dispatch(x, idx, weights)
-        again = buffer.dispatch(x, handle=recv.handle).x
-        got_q, got_scales = (like("numpy", part) for part in recv.x)
-        y = np.nan_to_num(reference.dequantize_fp8(got_q, got_scales)).astype(case.xs[rank.rank].dtype)
+        again = fp8_output(buffer.dispatch(x, handle=recv.handle).x)
+        q, scales = fp8_output(recv.x)
+        y = np.nan_to_num(reference.dequantize_fp8(q, scales)).astype(case.xs[rank.rank].dtype)
         out = to_numpy(buffer.combine(to_input(rank, y, kind), recv.handle), case.dtype)
-        found = {
-            "q": got_q,
-            "scales": got_scales,
-            "again_q": like("numpy", again[0]),
-            "again_s": like("numpy", again[1]),
-        }
-    return {**found, "topk_idx": to_numpy(recv.topk_idx), "weights": to_numpy(recv.topk_weights), "y": y, "out": out}
+    found = {"q": q, "scales": scales, "again_q": again[0], "again_s": again[1], "y": y, "out": out}
+    return {**found, "topk_idx": to_numpy(recv.topk_idx), "weights": to_numpy(recv.topk_weights)}
 
 
 def check_fp8(case: Case, results: list[dict[str, Any]]) -> None:

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
 from ep_lib.memory.arrays import ArrayInfo, describe, like
 from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import make_config, make_memory_map
 from ep_lib.moe.exchange import Exchange, name_ranks
-from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.moe.handle import DispatchHandle, Received, as_kind
 from ep_lib.moe.mode import Arrivals, Mode, Payload
 from ep_lib.moe.pcie import PcieExchange
 from ep_lib.moe.pcie_config import make_pcie_map, make_pcie_sizes
@@ -183,7 +181,7 @@ class Buffer:
         with self._operation():
             out = self._exchange.combine(x, weights, handle._routing, note=handle._operation)
             self._require_agreement("combine with handles of different dispatches")
-        return self._as_kind(info.kind, out, self._config.dtype)
+        return as_kind(info.kind, out, self._config.dtype)
 
     def close(self) -> None:
         """Give the symmetric memory back. All ranks must; calling it twice does no harm."""
@@ -241,10 +239,10 @@ class Buffer:
             weights = like(describe(topk_weights).kind, arrivals.weights)
         kind = describe(payload.rows).kind
         if payload.scales is None:
-            x = self._as_kind(kind, arrivals.rows, self._config.dtype)
+            x = as_kind(kind, arrivals.rows, self._config.dtype)
         else:
             scales = like(describe(payload.scales).kind, arrivals.scales)
-            x = (self._as_kind(kind, arrivals.rows, FP8), scales)
+            x = (as_kind(kind, arrivals.rows, FP8), scales)
         received = Received(
             x=x,
             topk_idx=like(index_kind, handle._recv_topk_idx.astype(handle._index_dtype)),
@@ -290,18 +288,6 @@ class Buffer:
             raise HandleError(
                 f"rank {self._rank.rank} and {name_ranks(others)} {what}; all ranks must use those of the same one"
             )
-
-    @staticmethod
-    def _as_kind(kind: str, rows: Any, dtype: np.dtype[Any]) -> Any:
-        """Rows as they are stored, as an array of the caller's kind and of ``dtype`` where that kind has it."""
-        if kind == "numpy":
-            return rows.view(dtype)
-        array = like(kind, rows)
-        if kind == "torch" and rows.dtype != dtype:
-            import torch
-
-            return array.view(getattr(torch, dtype.name))
-        return array
 
 
 def _require_same_options(options: Any) -> None:

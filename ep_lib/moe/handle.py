@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib.memory.arrays import like
 from ep_lib.moe.mode import Routing
 
 
@@ -47,3 +48,15 @@ class Received:
     src_rank: Any  # int32 [N]
     src_token: Any  # int32 [N]: index of the token on src_rank
     handle: DispatchHandle
+
+
+def as_kind(kind: str, rows: Any, dtype: np.dtype[Any]) -> Any:
+    """Rows as they are stored, as an array of the caller's kind, and of ``dtype`` where that kind has it."""
+    if kind == "numpy":
+        return rows.view(dtype)
+    array = like(kind, rows)
+    if kind == "torch" and rows.dtype != dtype:
+        import torch
+
+        return array.view(getattr(torch, dtype.name))
+    return array

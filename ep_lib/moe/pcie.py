@@ -186,7 +186,9 @@ class PcieExchange:
             self._rank, 1, self._meet_threads, args, slot, rank_counts, expert_counts, self._notes, plan
         )
         notes = self._rank.to_host(self._notes)
-        _require_same_operation(notes)
+        if len({int(theirs) & (1 << _KIND_BITS) - 1 for theirs in notes}) > 1:
+            self._in_step = True  # all ranks see it
+            raise _different_operations(notes)
         return notes
 
     def _agreed(self) -> bool:
@@ -255,13 +257,12 @@ class PcieExchange:
         return self._address + offset
 
 
-def _require_same_operation(notes: Any) -> None:
+def _different_operations(notes: Any) -> RankMismatchError:
     doing: dict[int, list[int]] = {}
     for r, note in enumerate(notes):
         doing.setdefault(int(note) & (1 << _KIND_BITS) - 1, []).append(r)
-    if len(doing) > 1:
-        who = " but ".join(f"{_NAMES[kind]} on {name_ranks(ranks)}" for kind, ranks in sorted(doing.items()))
-        raise RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
+    who = " but ".join(f"{_NAMES[kind]} on {name_ranks(ranks)}" for kind, ranks in sorted(doing.items()))
+    return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
 
 
 def _address(array: Any) -> int:
