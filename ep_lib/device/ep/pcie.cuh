@@ -21,6 +21,7 @@
 #pragma once
 #include <ep/put.cuh>
 #include <ep/ring.cuh>
+#include <ep/trace.cuh>
 
 namespace ep {
 
@@ -132,6 +133,15 @@ EP_DEVICE Chunk next_chunk(const PcieRings& rings, const PcieRole& role, const O
     return chunk;
 }
 
+// For figures of a simulated run: how full a ring is when `message` is on its way, and how many more it takes.
+EP_DEVICE void trace_ring(const Ring& ring, uint64_t message) {
+    if constexpr (detail::kTraces) {
+        const uint64_t in_use = message + 1 - ld_relaxed_sys_u64(ring.credits);
+        trace_value("slots in use", static_cast<double>(in_use));
+        trace_value("credits", static_cast<double>(ring.num_slots - in_use));
+    }
+}
+
 // A sending warp serves its rings until all is sent; false after a wait that ran into its limit. `filler` has
 //     int rows(int k)                                          how many rows go out on ring k
 //     int first_cursor(int k)                                  where they begin
@@ -165,6 +175,7 @@ EP_DEVICE bool send_all_warp(const PcieRings& rings, const PcieRole& role, int r
         __syncwarp();  // all lanes have filled in their part, and have read the chunk
         if (lane_id() == 0) {
             ring_post(ring, chunk.message, static_cast<size_t>(chunk.rows) * row_bytes);
+            trace_ring(ring, chunk.message);
             Outgoing& left = outgoing[chunk.k - 1];
             left = {chunk.message + 1, left.rows - chunk.rows, cursor};
         }
