@@ -30,6 +30,7 @@
 #pragma once
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
+#include <ep/transport.cuh>
 
 namespace ep {
 
@@ -42,10 +43,10 @@ enum class NetSignal { kSet, kAdd };
 EP_DEVICE bool reachable(int peer) { return detail::reachable(peer); }
 
 // How many queue pairs there are to each peer.
-EP_DEVICE int num_queue_pairs() { return detail::num_queue_pairs(); }
+EP_DEVICE int num_queue_pairs() { return transport::num_queue_pairs(); }
 
 // Does a queue pair deliver in the order in which it was given operations, as RC does? Portable code does not ask.
-EP_DEVICE bool queue_pairs_keep_order() { return detail::keeps_order(); }
+EP_DEVICE bool queue_pairs_keep_order() { return transport::keeps_order(); }
 
 namespace detail {
 
@@ -60,8 +61,8 @@ EP_DEVICE bool stores_reach(int peer) {
 
 // Writes `bytes` bytes from `src` to the peer's copy of `dst_mine`.
 EP_DEVICE void net_put_nbi(void* dst_mine, const void* src, size_t bytes, int peer, int qp = 0) {
-    if constexpr (detail::kHasNetwork) {
-        detail::net_put(peer, qp, dst_mine, src, bytes);
+    if constexpr (transport::kHasNetwork) {
+        transport::net_put(peer, qp, dst_mine, src, bytes);
     } else if (detail::stores_reach(peer)) {
         put_thread(dst_mine, src, bytes, peer);
     }
@@ -69,8 +70,8 @@ EP_DEVICE void net_put_nbi(void* dst_mine, const void* src, size_t bytes, int pe
 
 // Reads `bytes` bytes of the peer's copy of `src_mine` into `dst`, which is complete after quiet only.
 EP_DEVICE void net_get_nbi(void* dst, const void* src_mine, size_t bytes, int peer, int qp = 0) {
-    if constexpr (detail::kHasNetwork) {
-        detail::net_get(peer, qp, dst, src_mine, bytes);
+    if constexpr (transport::kHasNetwork) {
+        transport::net_get(peer, qp, dst, src_mine, bytes);
     } else if (detail::stores_reach(peer)) {
         copy_bytes<kThreadUnroll>(dst, peer_ptr(static_cast<const char*>(src_mine), peer), bytes, 0, 1);
     }
@@ -79,8 +80,8 @@ EP_DEVICE void net_get_nbi(void* dst, const void* src_mine, size_t bytes, int pe
 // A put, and a signal that is seen after all of this put's bytes. It says nothing about other puts.
 EP_DEVICE void net_put_signal_nbi(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine, uint64_t value,
                                   int peer, int qp = 0, NetSignal what = NetSignal::kAdd) {
-    if constexpr (detail::kHasNetwork) {
-        detail::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
+    if constexpr (transport::kHasNetwork) {
+        transport::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
     } else if (detail::stores_reach(peer)) {
         put_thread(dst_mine, src, bytes, peer);
         if (what == NetSignal::kAdd) {
@@ -93,15 +94,15 @@ EP_DEVICE void net_put_signal_nbi(void* dst_mine, const void* src, size_t bytes,
 
 // Adds to the peer's copy of a counter.
 EP_DEVICE void net_add_u32_nbi(uint32_t* counter_mine, uint32_t value, int peer, int qp = 0) {
-    if constexpr (detail::kHasNetwork) {
-        detail::net_add(peer, qp, counter_mine, value, sizeof(uint32_t));
+    if constexpr (transport::kHasNetwork) {
+        transport::net_add(peer, qp, counter_mine, value, sizeof(uint32_t));
     } else if (detail::stores_reach(peer)) {
         red_add_release_sys_u32(peer_ptr(counter_mine, peer), value);
     }
 }
 EP_DEVICE void net_add_u64_nbi(uint64_t* counter_mine, uint64_t value, int peer, int qp = 0) {
-    if constexpr (detail::kHasNetwork) {
-        detail::net_add(peer, qp, counter_mine, value, sizeof(uint64_t));
+    if constexpr (transport::kHasNetwork) {
+        transport::net_add(peer, qp, counter_mine, value, sizeof(uint64_t));
     } else if (detail::stores_reach(peer)) {
         red_add_release_sys_u64(peer_ptr(counter_mine, peer), value);
     }
@@ -109,8 +110,8 @@ EP_DEVICE void net_add_u64_nbi(uint64_t* counter_mine, uint64_t value, int peer,
 
 // What this rank posts to `peer` from now on arrives after what it has posted there before. It waits for nothing.
 EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) {
-    if constexpr (detail::kHasNetwork) {
-        detail::net_fence(peer, qp);
+    if constexpr (transport::kHasNetwork) {
+        transport::net_fence(peer, qp);
     } else {
         fence_sys();
     }
@@ -120,7 +121,7 @@ EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) {
 // Nothing is said of other peers and queue pairs. Some transports wait for more than they are asked for; code that
 // relies on it is wrong elsewhere.
 EP_DEVICE void net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
-    if constexpr (detail::kHasNetwork) detail::net_quiet(peer, qp);
+    if constexpr (transport::kHasNetwork) transport::net_quiet(peer, qp);
     fence_sys();  // a NIC knows nothing about plain stores to P2P peers
 }
 
