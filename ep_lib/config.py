@@ -12,6 +12,8 @@ EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0    
 EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU (slow)            ``0``
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
+EP_LIB_TRANSPORT     how ranks on GPUs reach each other: ``auto``, ``p2p``, ``nvshmem``   ``auto``: P2P where it works
+                     (or ``nvshmem:ROUTE``; build routes: ``whole``, ``link``, ``nvcc``)
 EP_LIB_WORKSHOP      the checkout with notebooks/, exercises/ and solutions/          found from ep_lib itself
 ===================  ===============================================================  =======================
 
@@ -31,6 +33,7 @@ from pathlib import Path
 from ep_lib.errors import ArgumentError
 
 BACKENDS = ("emulator", "cuda")
+TRANSPORTS = ("auto", "p2p", "nvshmem", "nvshmem:whole", "nvshmem:link", "nvshmem:nvcc")
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -55,6 +58,7 @@ class Config:
     share_gpus: bool = False
     stack_bytes: int | None = None
     timeout_s: float | None = None
+    transport: str = "auto"
     workshop: Path | None = None
 
     @classmethod
@@ -71,6 +75,7 @@ class Config:
             share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
             stack_bytes=_stack(env),
             timeout_s=_seconds(env, "EP_LIB_TIMEOUT_S"),
+            transport=_transport(env),
             workshop=_workshop(env),
         )
 
@@ -115,6 +120,13 @@ def _backend(env: Mapping[str, str]) -> str:
     text = _text(env, "EP_LIB_BACKEND") or "emulator"
     if text not in BACKENDS:
         raise _refuse("EP_LIB_BACKEND", text, "'emulator' (any Linux machine) or 'cuda' (NVIDIA GPUs)")
+    return text
+
+
+def _transport(env: Mapping[str, str]) -> str:
+    text = _text(env, "EP_LIB_TRANSPORT") or "auto"
+    if text not in TRANSPORTS:
+        raise _refuse("EP_LIB_TRANSPORT", text, f"one of {', '.join(TRANSPORTS)}")
     return text
 
 

@@ -35,6 +35,7 @@ def test_put_says_that_virtual_cycles_are_not_time(capfd: pytest.CaptureFixture[
     ("words", "complaint"),
     [
         (["--puts", "0"], "--puts is 0"),
+        (["--transport", "nvshmem"], "--transport nvshmem is for GPUs"),
         (["--backend", "cuda", "--fabric", "srd"], "--fabric srd is the emulator's"),
         (["--ranks", "3", "--fabric", "rc", "--ranks-per-node", "2"], "3 ranks do not fill nodes of 2"),
         (["--bytes", "8,much"], "'much' is not a size"),

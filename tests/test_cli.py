@@ -176,6 +176,7 @@ def test_settings_are_read(tmp_path: Path) -> None:
             "EP_LIB_SHARE_GPUS": "yes",
             "EP_LIB_STACK_BYTES": "64K",
             "EP_LIB_TIMEOUT_S": "2.5",
+            "EP_LIB_TRANSPORT": "nvshmem:link",
             "EP_LIB_WORKSHOP": str(tmp_path),
         }
     )
@@ -189,13 +190,14 @@ def test_settings_are_read(tmp_path: Path) -> None:
         share_gpus=True,
         stack_bytes=64 * 2**10,
         timeout_s=2.5,
+        transport="nvshmem:link",
         workshop=tmp_path,
     )
 
 
 def test_empty_means_not_set() -> None:
     names = ["BACKEND", "CACHE_DIR", "CXX", "DEBUG", "HEAP_BYTES", "SEED", "SHARE_GPUS", "STACK_BYTES", "TIMEOUT_S"]
-    names.append("WORKSHOP")
+    names += ["TRANSPORT", "WORKSHOP"]
     assert Config.from_environment({f"EP_LIB_{name}": " " for name in names}) == Config.from_environment({})
 
 
@@ -216,6 +218,7 @@ def test_empty_means_not_set() -> None:
         ("EP_LIB_TIMEOUT_S", "0"),
         ("EP_LIB_TIMEOUT_S", "nan"),
         ("EP_LIB_TIMEOUT_S", "soon"),
+        ("EP_LIB_TRANSPORT", "infiniband"),
         ("EP_LIB_WORKSHOP", "/no/such/directory"),
     ],
 )

@@ -61,3 +61,23 @@ extern "C" __global__ void benchmark_put_quiet_each(char* remote, const char* lo
                                                     int64_t* totals) {
     time_puts<true>(remote, local, bytes, peer, puts, totals);
 }
+
+// Messages there and back between two ranks: data with its signal, and the answer when the signal is seen. One thread of
+// each; `first` begins. Signals count on from `base`, so that no reset is needed. Totals as above, of all rounds.
+extern "C" __global__ void ping_pong(char* inbox, const char* outbox, size_t bytes, uint64_t* signal, uint64_t base,
+                                     int rounds, int peer, int first, int64_t* totals) {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    const int64_t begin = clock64(), begin_ns = ep::globaltimer_ns();
+    for (uint64_t round = base + 1; round <= base + rounds; ++round) {
+        for (int turn = 0; turn < 2; ++turn) {
+            if ((turn == 0) == (first != 0)) {
+                ep::net_put_signal_nbi(inbox, outbox, bytes, signal, round, peer, 0, ep::NetSignal::kSet);
+            } else if (!ep::wait_until_ge(signal, round, {ep::kPhaseSignal, peer, -1})) {
+                return;
+            }
+        }
+    }
+    ep::net_quiet(peer);
+    totals[0] = clock64() - begin;
+    totals[1] = ep::globaltimer_ns() - begin_ns;
+}

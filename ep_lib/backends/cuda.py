@@ -19,10 +19,11 @@ import numpy as np
 from ep_lib.backends import cuda_errors
 from ep_lib.backends.base import Dim
 from ep_lib.backends.cuda_devices import device_for, import_cupy
-from ep_lib.backends.cuda_heap import IpcHeap
 from ep_lib.backends.cuda_module import LoadedKernel, ModuleCache
 from ep_lib.backends.geometry import launch_dimensions
+from ep_lib.backends.transport import open_transport
 from ep_lib.errors import (
+    ArgumentError,
     BackendUnavailable,
     BufferClosedError,
     EpError,
@@ -62,8 +63,9 @@ class CudaBackend:
 
     ``heap_bytes`` is the size of the symmetric heap in bytes, ``kernel_timeout`` the number of seconds that
     :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
-    itself before the host gives up. Kernels run on torch's current stream where torch uses this GPU, else on CuPy's.
-    Raises BackendUnavailable, OutOfSymmetricMemory and RankMismatchError, the same on every rank.
+    itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.backends.transport`);
+    ``self.transport`` says what "auto" became. Kernels run on torch's current stream where torch uses this GPU, else
+    on CuPy's. Raises BackendUnavailable, OutOfSymmetricMemory and RankMismatchError, the same on every rank.
     """
 
     name = "cuda"
@@ -75,6 +77,7 @@ class CudaBackend:
         heap_bytes: int | None = None,
         kernel_timeout: float | None = None,
         device: int | None = None,
+        transport: str = "auto",
     ) -> None:
         if bootstrap.world_size > device_state.MAX_RANKS:
             raise BackendUnavailable(f"a world has at most {device_state.MAX_RANKS} ranks; got {bootstrap.world_size}")
@@ -84,7 +87,9 @@ class CudaBackend:
         self.heap_bytes = DEFAULT_HEAP_BYTES if heap_bytes is None else heap_bytes
         self.heap_gap = 0
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
-        self.device = device_for(bootstrap.local_rank, bootstrap.world_size) if device is None else device
+        # Over NVSHMEM a world may span hosts, of which each counts its own ranks.
+        here = bootstrap.local_rank + 1 if transport.startswith("nvshmem") else bootstrap.world_size
+        self.device = device_for(bootstrap.local_rank, here) if device is None else device
         self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
         self._bootstrap = bootstrap
         self._runtime = self.xp.cuda.runtime
@@ -102,8 +107,11 @@ class CudaBackend:
             torch.cuda.set_device(self.device)
         self._side_stream = self._runtime.streamCreateWithFlags(_STREAM_NON_BLOCKING)
         self._staging = self._runtime.hostAlloc(4096, 0)
-        self._heap = IpcHeap(bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
-        self._modules = ModuleCache(self._driver, self._device_state(), self._copy_to_device)
+        self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
+        self.transport = self._heap.name
+        self._modules = ModuleCache(
+            self._driver, self._device_state(), self._copy_to_device, introduce=self._heap.introduce
+        )
         major, minor, self._max_shared = (
             int(self._runtime.deviceGetAttribute(which, self.device))
             for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_PER_BLOCK)
@@ -111,8 +119,15 @@ class CudaBackend:
         self.arch = f"sm_{major}{minor}"
 
     def heap_address(self, peer: int) -> int:
+        """Where kernels of this rank reach ``peer``'s heap. Raises ArgumentError if loads and stores do not."""
         self._check_open()
-        return self._heap.addresses[peer]
+        address = self._heap.addresses[peer]
+        if not address:
+            raise ArgumentError(
+                f"rank {self.rank} has no address for rank {peer}'s memory: loads and stores do not reach it, only the "
+                f"operations of <ep/net.cuh> do (transport {self.transport})"
+            )
+        return address
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """A CuPy view of this rank's heap; types that CuPy lacks (bfloat16, FP8) become uint16 or uint8."""
@@ -234,9 +249,8 @@ class CudaBackend:
     def _load(self, kernel: Kernel) -> LoadedKernel:
         loaded = self._kernels.get(kernel)
         if loaded is None:
-            from ep_lib.jit.nvrtc import compile_cubin
-
-            loaded = self._kernels[kernel] = self._modules.load(kernel.name, compile_cubin(kernel, self.arch))
+            image = self._heap.compile(kernel, self.arch)
+            loaded = self._kernels[kernel] = self._modules.load(kernel.name, image)
         return loaded
 
     def _enqueue(

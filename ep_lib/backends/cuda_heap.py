@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ep_lib.backends.cuda_devices import identify, import_cupy, peer_problems
+from ep_lib.backends.cuda_devices import import_cupy
 from ep_lib.backends.cuda_errors import OUT_OF_MEMORY, allocation_error
-from ep_lib.errors import BackendUnavailable, EpError, RankMismatchError
+from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.jit import nvrtc
 from ep_lib.runtime.bootstrap import Bootstrap
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+    from ep_lib.jit.nvrtc import NvrtcImage
 
 _GRANULE = 2 * 2**20  # an IPC handle covers whole pages of 2 MiB: share nothing but the heap
 T = TypeVar("T")
@@ -18,12 +23,13 @@ T = TypeVar("T")
 class IpcHeap:
     """Allocated, zeroed and exchanged by the constructor, which is collective.
 
-    Attributes: ``bytes`` and ``addresses``, the start of each rank's heap as this rank addresses it.
-    Raises on every rank alike: BackendUnavailable where a pair of GPUs cannot reach each other (it names them all),
-    OutOfSymmetricMemory, RankMismatchError.
+    Attributes: ``name``, ``bytes`` and ``addresses``, the start of each rank's heap as this rank addresses it.
+    Raises OutOfSymmetricMemory and BackendUnavailable on every rank alike.
     """
 
-    def __init__(self, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float) -> None:
+    name = "p2p"
+
+    def __init__(self, bootstrap: Bootstrap, heap_bytes: int, timeout: float) -> None:
         self._runtime = import_cupy().cuda.runtime
         self._bootstrap = bootstrap
         self._timeout = timeout
@@ -33,27 +39,17 @@ class IpcHeap:
         self._own = 0
         self._opened: list[int] = []
         try:
-            self._open(device)
+            handles = agree(bootstrap, self._allocate, timeout)
+            agree(bootstrap, lambda: self._open_peers(handles), timeout)
         except BaseException:
             self._release()
             raise
 
-    def _open(self, device: int) -> None:
-        mine = agree(self._bootstrap, lambda: (identify(device), self.bytes), self._timeout)
-        sizes = [size for _, size in mine]
-        if len(set(sizes)) > 1:
-            listing = ", ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes))
-            raise RankMismatchError(f"heap_bytes must be the same on all ranks; got {listing}")
-        identities = [identity for identity, _ in mine]
-        problems = agree(self._bootstrap, lambda: peer_problems(self._rank, identities), self._timeout)
-        if any(problems):
-            listing = "\n  ".join(text for texts in problems for text in texts)
-            raise BackendUnavailable(
-                f"the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe P2P:\n  {listing}\n"
-                "`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES."
-            )
-        handles = agree(self._bootstrap, self._allocate, self._timeout)
-        agree(self._bootstrap, lambda: self._open_peers(handles), self._timeout)
+    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+        return nvrtc.compile_cubin(kernel, arch)
+
+    def introduce(self, module: int, image: NvrtcImage) -> None:
+        """Nothing to do: kernels find peers by DeviceState alone."""
 
     def _allocate(self) -> bytes:
         size = -(-self.bytes // _GRANULE) * _GRANULE
@@ -88,19 +84,11 @@ class IpcHeap:
         """Give the memory back. ``orderly``: all ranks call this, and nobody frees what another still has open."""
         if not self._own:
             return
-        met = orderly and self._meet()  # nobody's kernels use my memory any more
+        met = orderly and meet(self._bootstrap, self._timeout)  # nobody's kernels use my memory any more
         self._close_peers()
         if met:
-            self._meet()  # everybody has closed my memory
+            meet(self._bootstrap, self._timeout)  # everybody has closed my memory
         self._release()
-
-    def _meet(self) -> bool:
-        """Whether all ranks came; a rank that failed must not keep the others from closing."""
-        try:
-            self._bootstrap.all_gather(("close()", None), self._timeout)  # a rank elsewhere sees what we are in
-        except EpError:
-            return False
-        return True
 
     def _close_peers(self) -> None:
         for address in self._opened:
@@ -114,6 +102,15 @@ class IpcHeap:
             with contextlib.suppress(self._runtime.CUDARuntimeError):
                 self._runtime.free(self._own)
             self._own = 0
+
+
+def meet(bootstrap: Bootstrap, timeout: float) -> bool:
+    """Whether all ranks came to close; a rank that failed must not keep the others from it."""
+    try:
+        bootstrap.all_gather(("close()", None), timeout)  # a rank elsewhere sees what we are in
+    except EpError:
+        return False
+    return True
 
 
 def agree(bootstrap: Bootstrap, step: Callable[[], T], timeout: float) -> list[T]:

@@ -58,12 +58,20 @@ class LoadedKernel:
 
 
 class ModuleCache:
-    """Loads each distinct cubin once; ``state`` goes into its ``ep_device_state`` before the first launch."""
+    """Loads each distinct cubin once; ``state`` goes into its ``ep_device_state`` before the first launch, and
+    ``introduce(module, image)`` is called then."""
 
-    def __init__(self, driver: Any, state: bytes, copy_to_device: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self,
+        driver: Any,
+        state: bytes,
+        copy_to_device: Callable[[int, bytes], None],
+        introduce: Callable[[int, NvrtcImage], None],
+    ) -> None:
         self._driver = driver
         self._state = state
         self._copy_to_device = copy_to_device
+        self._introduce = introduce
         self._modules: dict[bytes, int] = {}
 
     def load(self, name: str, image: NvrtcImage) -> LoadedKernel:
@@ -73,6 +81,7 @@ class ModuleCache:
         if module is None:
             module = self._modules[digest] = self._driver.moduleLoadData(image.cubin)
             self._fill_state(module)
+            self._introduce(module, image)
         function = self._driver.moduleGetFunction(module, image.lowered_name)
 
         def attribute(which: int) -> int:

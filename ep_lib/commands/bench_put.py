@@ -16,7 +16,7 @@ import numpy as np
 from ep_lib import ibgda
 from ep_lib.commands.bench import sizes, stdout_kept_for_json
 from ep_lib.commands.lab import workshop_root
-from ep_lib.config import BACKENDS, Config
+from ep_lib.config import BACKENDS, TRANSPORTS, Config
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=2, help="each puts to the next one (default: %(default)s)")
     parser.add_argument("--bytes", type=sizes, default=[4096], help="of a put: 4096, or several: 8,4K,1M (default: 4K)")
     parser.add_argument("--puts", type=int, default=1000, help="how many (default: %(default)s)")
+    parser.add_argument("--transport", choices=TRANSPORTS, help="of GPUs (default: EP_LIB_TRANSPORT, else auto)")
     parser.add_argument("--fabric", choices=KINDS, default="p2p", help="of the emulator (default: %(default)s)")
     parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the emulator's schedule")
@@ -44,15 +45,20 @@ def run(args: argparse.Namespace) -> int:
     backend = args.backend or Config.from_environment().backend
     options: dict[str, Any] = {"backend": backend, "heap_bytes": max(64 << 20, 4 * max(args.bytes))}
     if backend == "emulator":
+        if args.transport:
+            raise ArgumentError(f"--transport {args.transport} is for GPUs; the emulator's networks are --fabric")
         options |= {"fabric": Fabric(args.fabric, ranks_per_node=args.ranks_per_node), "seed": args.seed}
     elif args.fabric != "p2p":
         raise ArgumentError(f"--fabric {args.fabric} is the emulator's; GPUs are connected as they are")
+    else:
+        options["transport"] = args.transport
     with stdout_kept_for_json(wanted=args.json):
-        measured = spawn(_measure, args.ranks, args=(_source(), args.bytes, args.puts, args.state), **options)
+        measured = spawn(_measure, args.ranks, args=(kernels_file(), args.bytes, args.puts, args.state), **options)
     report = {
         "benchmark": "put",
         "backend": backend,
         "fabric": args.fabric if backend == "emulator" else None,
+        "transport": (args.transport or Config.from_environment().transport) if backend == "cuda" else None,
         "ranks": args.ranks,
         "puts": args.puts,
         "clock": "virtual" if backend == "emulator" else "real",
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _source() -> Path:
+def kernels_file() -> Path:
     return workshop_root() / "tutorial_kernels" / "03_ibgda_shim_debug.cu"
 
 
@@ -96,7 +102,7 @@ def _measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool)
 
 def _table(report: dict[str, Any]) -> str:
     virtual = report["clock"] == "virtual"
-    where = f"the emulator, fabric {report['fabric']}" if virtual else "GPUs"
+    where = f"the emulator, fabric {report['fabric']}" if virtual else f"GPUs, transport {report['transport']}"
     head = f"{report['puts']} puts of one warp on {where}; cycles a put"
     lines = [f"{head}:", f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'a quiet each':>12}   times"]
     for row in report["results"]:

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,29 +85,49 @@ def nvrtc_roots(kernel: Kernel) -> list[Path]:
     return [*kernel.include, *beside, toolkit.DEVICE_INCLUDE, toolkit.NVRTC_INCLUDE]
 
 
-def _compile(
-    kernel: Kernel, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
-) -> None:
+class CompilerRefused(Exception):
+    """A compiler's own words; ``status`` is the name of its error, where it has one."""
+
+    def __init__(self, log: str, status: str = "") -> None:
+        super().__init__(log)
+        self.log = log
+        self.status = status
+
+
+def run_compiler(unit: str, filename: str, name: str, flags: Sequence[str]) -> tuple[bytes, str]:
+    """The cubin that NVRTC makes of a translation unit, and the symbol of the function ``name`` in it.
+
+    Raises CompilerRefused.
+    """
     nvrtc = _nvrtc()
-    program = nvrtc.createProgram(unit, str(kernel.source_path), (), ())
+    program = nvrtc.createProgram(unit, filename, (), ())
     try:
-        nvrtc.addNameExpression(program, kernel.name)
+        nvrtc.addNameExpression(program, name)
         try:
             nvrtc.compileProgram(program, tuple(flags))
         except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program).strip("\0\n ")
-            if "--gpu-architecture" in log:
-                raise BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {log.strip()}") from None
-            if "nvrtc: error" in log or "INVALID_OPTION" in str(error):
-                raise BackendUnavailable(
-                    f"NVRTC {version()} refused the options {list(kernel.options)}: {log.strip()} ({error})"
-                ) from None
-            roots = nvrtc_roots(kernel)
-            raise diagnostics.compile_error(kernel, log, target=arch, roots=roots, found=found) from None
-        cubin: bytes = nvrtc.getCUBIN(program)
-        lowered: str = nvrtc.getLoweredName(program, kernel.name)
+            raise CompilerRefused(nvrtc.getProgramLog(program).strip("\0\n "), str(error)) from None
+        # CuPy cuts the last byte off, as if the cubin were text; nvJitLink looks at it. One too many does no harm.
+        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getLoweredName(program, name)
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _compile(
+    kernel: Kernel, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
+) -> None:
+    try:
+        cubin, lowered = run_compiler(unit, str(kernel.source_path), kernel.name, flags)
+    except CompilerRefused as refused:
+        if "--gpu-architecture" in refused.log:
+            raise BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {refused.log.strip()}") from None
+        if "nvrtc: error" in refused.log or "INVALID_OPTION" in refused.status:
+            raise BackendUnavailable(
+                f"NVRTC {version()} refused the options {list(kernel.options)}: {refused.log.strip()} "
+                f"({refused.status})"
+            ) from None
+        roots = nvrtc_roots(kernel)
+        raise diagnostics.compile_error(kernel, refused.log, target=arch, roots=roots, found=found) from None
     params = parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL))
     (folder / "kernel.cubin").write_bytes(cubin)
     (folder / "kernel.cu").write_text(unit, encoding="utf-8")

@@ -57,6 +57,16 @@ def find_compiler() -> Compiler:
     )
 
 
+def find_nvcc() -> Compiler | None:
+    """nvcc on the PATH, else that of ``$CUDA_HOME``, else that of /usr/local/cuda; None where there is none."""
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    for path in (shutil.which("nvcc"), *(shutil.which("nvcc", path=f"{home}/bin") for home in homes if home)):
+        if path:
+            status = Path(path).stat()
+            return _identify(path, status.st_mtime_ns, status.st_size)
+    return None
+
+
 @functools.lru_cache(maxsize=8)
 def _identify(path: str, mtime_ns: int, size: int) -> Compiler:
     """Asks a compiler for its version; the answer is kept in the cache directory, as starting it takes milliseconds."""

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from ep_lib.config import TRANSPORTS
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.device_state import MAX_RANKS
 
@@ -40,3 +41,10 @@ def limits(heap_bytes: Any, timeout: float | None) -> tuple[int | None, float | 
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"timeout is {timeout!r}; it must be a number of seconds above zero")
     return heap_bytes, timeout
+
+
+def a_transport(value: str) -> str:
+    """How ranks on GPUs reach each other. Raises ArgumentError."""
+    if value not in TRANSPORTS:
+        raise ArgumentError(f"transport is {value!r}; it must be one of {', '.join(map(repr, TRANSPORTS))}")
+    return value

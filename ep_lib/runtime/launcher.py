@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from ep_lib.config import BACKENDS, Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.runtime import arguments
 from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, read_int
 from ep_lib.runtime.rank import Rank
 
@@ -75,14 +76,20 @@ def make_bootstrap(
 
 
 def init(
-    backend: str | None = None, *, seed: int | None = None, heap_bytes: int | None = None, timeout: float | None = None
+    backend: str | None = None,
+    *,
+    seed: int | None = None,
+    heap_bytes: int | None = None,
+    timeout: float | None = None,
+    transport: str | None = None,
 ) -> Rank:
     """This process's :class:`Rank`: one of many under mpirun, torchrun or srun, the only one otherwise. Collective.
 
     ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. The
     emulator runs all ranks in one process, so several processes need "cuda". ``heap_bytes`` is the size of the
     symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error, ``seed`` the
-    emulator's. Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
+    emulator's, ``transport`` how GPUs reach each other (as in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end,
+    or use ``with ep_lib.init() as rank:``.
 
     Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
     """
@@ -92,13 +99,17 @@ def init(
     heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
     timeout = config.timeout_s if timeout is None else timeout
     if chosen == "emulator":
+        if transport is not None:
+            raise ArgumentError(f"transport is {transport!r}; it is for GPUs, and this rank runs on the emulator")
         from ep_lib.runtime.emulated import solo_rank
 
         seed = config.seed if seed is None else seed
         return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
     from ep_lib.backends.cuda import CudaBackend
 
-    return Rank(CudaBackend(make_bootstrap(world), heap_bytes=heap_bytes, kernel_timeout=timeout))
+    transport = arguments.a_transport(config.transport if transport is None else transport)
+    bootstrap = make_bootstrap(world)
+    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport))
 
 
 def _choose_backend(backend: str | None, config: Config, world: World) -> str:

@@ -44,12 +44,12 @@ class Outcome:
 MakeRank = Callable[[Bootstrap, int | None, float | None], Any]
 
 
-def make_cuda_rank(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None) -> Any:
+def make_cuda_rank(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None, transport: str = "auto") -> Any:
     """A Rank on the GPU number ``bootstrap.local_rank``."""
     from ep_lib.backends.cuda import CudaBackend
     from ep_lib.runtime.rank import Rank
 
-    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout))
+    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport))
 
 
 def run(control_fd: int, hub_fd: int) -> None:

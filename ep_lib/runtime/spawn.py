@@ -22,6 +22,7 @@ def spawn(
     heap_bytes: int | None = None,
     timeout: float | None = None,
     fabric: Fabric | str | None = None,
+    transport: str | None = None,
 ) -> list[Any]:
     """Call ``main(rank, *args)`` on every rank and return the results in rank order.
 
@@ -29,7 +30,9 @@ def spawn(
     process a GPU; ``main`` and its results travel through cloudpickle). ``heap_bytes``: size of each rank's symmetric
     heap. ``timeout``: seconds that kernels may run while every rank waits for them. What is not given comes from the
     EP_LIB_* environment variables (see :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated
-    ranks, an :class:`ep_lib.Fabric` or its kind ("p2p", the default, "rc" or "srd").
+    ranks, an :class:`ep_lib.Fabric` or its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each
+    other: "p2p" (stores over NVLink or PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE"
+    names the build route of kernels, see :mod:`ep_lib.jit.nvshmem`), or "auto" (P2P where all GPUs have it).
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """
@@ -44,9 +47,12 @@ def spawn(
     )
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
+    if backend == "emulator" and transport is not None:
+        raise ArgumentError(f"transport is {transport!r}; it is for GPUs, the emulator's networks are chosen by fabric")
     if backend == "cuda":
         from ep_lib.runtime.spawn_cuda import spawn_processes
 
-        return spawn_processes(main, ranks, tuple(args), heap_bytes=heap_bytes, timeout=timeout)
+        transport = arguments.a_transport(config.transport if transport is None else transport)
+        return spawn_processes(main, ranks, tuple(args), heap_bytes=heap_bytes, timeout=timeout, transport=transport)
     machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
     return run_program(main, machine, args, timeout)

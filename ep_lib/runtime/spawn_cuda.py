@@ -8,6 +8,7 @@ not needed, and the same two lines work in a notebook, a script and on the emula
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -42,18 +43,21 @@ def spawn_processes(
     heap_bytes: int | None = None,
     timeout: float | None = None,
     total_timeout: float | None = None,
-    make_rank: MakeRank = make_cuda_rank,
+    transport: str = "auto",
+    make_rank: MakeRank | None = None,
 ) -> list[Any]:
     """Call ``main(rank, *args)`` in ``ranks`` processes and return the results in rank order.
 
     ``heap_bytes`` and ``timeout`` (seconds that a rank waits for its kernels) go to the backend; ``total_timeout``
-    (seconds, None: no limit) bounds the whole run. ``make_rank`` makes the object that main gets.
+    (seconds, None: no limit) bounds the whole run. ``make_rank`` makes the object that main gets: by default a Rank on
+    a GPU, with this ``transport``.
 
     Raises the exception of the rank that failed first, its type kept and its traceback in a note; RankFailed when a
     process was killed; KernelTimeout after ``total_timeout``. All processes have ended when this returns or raises.
     """
-    if make_rank is make_cuda_rank:
+    if make_rank is None:
         _check_gpus(ranks)
+        make_rank = functools.partial(make_cuda_rank, transport=transport)
     call = dumps((make_rank, main, tuple(args)))
     crew = _Crew(ranks)
     try:

@@ -1,0 +1,121 @@
+"""The symmetric heap in NVSHMEM's memory: what makes ``ep::net_*`` reach peers through NVSHMEM.
+
+Plain loads and stores work too, where ``nvshmem_ptr`` says that they do: the address of any other peer's heap is 0.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ep_lib.backends.cuda_devices import import_cupy
+from ep_lib.backends.cuda_errors import allocation_error
+from ep_lib.backends.cuda_heap import agree, meet
+from ep_lib.backends.nvshmem_library import NvshmemLibrary
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import nvshmem
+from ep_lib.jit.elf import Elf
+from ep_lib.runtime.bootstrap import Bootstrap
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+    from ep_lib.jit.nvrtc import NvrtcImage
+
+_SLACK = 64 << 20  # bytes of NVSHMEM's own in its symmetric memory
+
+
+class NvshmemHeap:
+    """Started, allocated and zeroed by the constructor, which is collective.
+
+    ``route`` is the build route of kernels (:mod:`ep_lib.jit.nvshmem`), None for the one that needs least;
+    ``unreachable`` says which pairs of GPUs do not reach each other by loads and stores, empty where all do.
+    Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it, or 0) and ``route``.
+    Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
+    """
+
+    name = "nvshmem"
+
+    def __init__(
+        self, bootstrap: Bootstrap, heap_bytes: int, timeout: float, route: str | None, unreachable: list[str]
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._timeout = timeout
+        self._runtime = import_cupy().cuda.runtime
+        self._modules: list[int] = []
+        self._own = 0
+        self.bytes = heap_bytes
+        self.addresses: list[int] = []
+        agree(bootstrap, lambda: self._load(route), timeout)
+        _prepare_environment(heap_bytes, unreachable)
+        rank_0_says = agree(bootstrap, lambda: self._library.unique_id() if bootstrap.rank == 0 else b"", timeout)
+        agree(bootstrap, lambda: self._start(rank_0_says[0], unreachable), timeout)
+        agree(bootstrap, self._allocate, timeout)
+
+    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+        return nvshmem.compile_cubin(kernel, arch, self.route)
+
+    def introduce(self, module: int, image: NvrtcImage) -> None:
+        if any(symbol.name.endswith(nvshmem.STATE_SYMBOL) for symbol in Elf(image.cubin).symbols):
+            self._library.introduce(module)
+            self._modules.append(module)
+
+    def close(self, *, orderly: bool) -> None:
+        """Leave NVSHMEM. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because
+        freeing it would wait for ranks that may be gone."""
+        if not self._own or not (orderly and meet(self._bootstrap, self._timeout)):
+            return
+        for module in self._modules:
+            self._library.forget(module)
+        self._library.free(self._own)
+        self._own = 0
+        self._library.stop()
+
+    # How it is done
+
+    def _load(self, route: str | None) -> None:
+        self.route = nvshmem.choose_route(route)
+        found = nvshmem.find()
+        cuda = self._runtime.runtimeGetVersion() // 1000
+        if found.cuda_major is not None and found.cuda_major != cuda:
+            raise BackendUnavailable(
+                f"found NVSHMEM {nvshmem.version_text(found.version)} for CUDA {found.cuda_major}, but CuPy is for "
+                f"CUDA {cuda} and needs the same: pip install nvidia-nvshmem-cu{cuda}, and uninstall the other"
+            )
+        missing = nvshmem.unusable_reason(self.route)
+        if missing:
+            raise BackendUnavailable(f"kernels cannot be built by the route {self.route!r}: {missing}")
+        self._library = NvshmemLibrary(found)
+
+    def _start(self, unique_id: bytes, unreachable: list[str]) -> None:
+        try:
+            self._library.start(self._bootstrap.rank, self._bootstrap.world_size, unique_id)
+        except BackendUnavailable as error:
+            if not unreachable:
+                raise
+            pairs = "\n  ".join(unreachable)
+            raise BackendUnavailable(
+                f"{error}. These GPUs need a NIC between them:\n  {pairs}\nNVSHMEM_REMOTE_TRANSPORT names what drives "
+                "it: ibrc (InfiniBand, RoCE), or libfabric with NVSHMEM_LIBFABRIC_PROVIDER=efa; `ep-lib doctor` "
+                "explains them"
+            ) from error
+
+    def _allocate(self) -> None:
+        self._own = self._library.allocate(self.bytes)
+        if not self._own:
+            free = self._runtime.memGetInfo()[0]
+            raise allocation_error(self._bootstrap.rank, self.bytes, free, "nvshmem_malloc returned no memory")
+        self._runtime.memset(self._own, 0, self.bytes)
+        self._runtime.deviceSynchronize()
+        rank, everybody = self._bootstrap.rank, range(self._bootstrap.world_size)
+        self.addresses = [self._own if pe == rank else self._library.peer_address(self._own, pe) for pe in everybody]
+
+
+def _prepare_environment(heap_bytes: int, unreachable: list[str]) -> None:
+    """What NVSHMEM reads when it starts, as far as the user has not set it."""
+    environment = os.environ
+    environment.setdefault("NVSHMEM_SYMMETRIC_SIZE", str(heap_bytes + _SLACK))
+    # Multicast over NVSwitch: we use none, and on a shared host it can put GPUs of others out of service.
+    environment.setdefault("NVSHMEM_DISABLE_NVLS", "1")
+    environment.setdefault("NVSHMEM_DISABLE_NCCL", "1")  # for its collectives, which we do not call
+    if not unreachable:
+        environment.setdefault("NVSHMEM_REMOTE_TRANSPORT", "none")  # no NIC needed: look for none

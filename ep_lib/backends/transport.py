@@ -1,0 +1,71 @@
+"""How kernels of the cuda backend reach other ranks: ``auto``, ``p2p``, ``nvshmem`` (or ``nvshmem:ROUTE``).
+
+A transport owns the symmetric heap. Kernels' sources do not change: ``ep::peer_ptr`` works wherever loads and stores
+reach the peer, ``ep::net_*`` are stores with ``p2p`` and NVSHMEM's operations with ``nvshmem``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ep_lib.backends.cuda_devices import identify, peer_problems
+from ep_lib.backends.cuda_heap import IpcHeap, agree
+from ep_lib.errors import BackendUnavailable, RankMismatchError
+from ep_lib.jit import nvshmem
+from ep_lib.runtime.bootstrap import Bootstrap
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+    from ep_lib.jit.nvrtc import NvrtcImage
+
+
+class Transport(Protocol):
+    """One object a rank. ``addresses``: each rank's heap as this rank addresses it, 0 where it cannot."""
+
+    name: str
+    bytes: int
+    addresses: list[int]
+
+    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+        """The kernel for GPUs of ``arch``, made for this transport."""
+        ...
+
+    def introduce(self, module: int, image: NvrtcImage) -> None:
+        """Told of a module (CUmodule) that was just loaded, before its first launch."""
+        ...
+
+    def close(self, *, orderly: bool) -> None:
+        """Give the memory back. ``orderly``: all ranks call this, and nobody frees what another still uses."""
+        ...
+
+
+def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float) -> Transport:
+    """Collective. ``auto`` is ``p2p`` where all GPUs reach each other, else ``nvshmem`` where it is installed.
+
+    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what NVSHMEM lacks),
+    OutOfSymmetricMemory, RankMismatchError.
+    """
+    ranks = agree(bootstrap, lambda: (wanted, heap_bytes, identify(device)), timeout)
+    for what, position in (("transport", 0), ("heap_bytes", 1)):
+        if len({rank[position] for rank in ranks}) > 1:
+            listing = ", ".join(f"rank {number}: {rank[position]}" for number, rank in enumerate(ranks))
+            raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
+    identities = [identity for _, _, identity in ranks]
+    problems = agree(bootstrap, lambda: peer_problems(bootstrap.rank, identities), timeout)
+    unreachable = [problem for problems_of_rank in problems for problem in problems_of_rank]
+    kind, _, route = wanted.partition(":")
+    if kind == "auto":
+        works = all(agree(bootstrap, lambda: nvshmem.unusable_reason("whole") is None, timeout))
+        kind = "nvshmem" if unreachable and works else "p2p"
+    if kind == "nvshmem":
+        from ep_lib.backends.nvshmem_heap import NvshmemHeap
+
+        return NvshmemHeap(bootstrap, heap_bytes, timeout, route or None, unreachable)
+    if unreachable:
+        listing = "\n  ".join(unreachable)
+        raise BackendUnavailable(
+            "transport='p2p' of the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe P2P:"
+            f"\n  {listing}\n`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES, "
+            "or take transport='nvshmem', which can go through a NIC."
+        )
+    return IpcHeap(bootstrap, heap_bytes, timeout)

@@ -1,0 +1,250 @@
+"""Kernels compiled against NVSHMEM's device library, by three build routes. None needs a GPU.
+
+=========  ==========================================================================  ============================
+route      how                                                                         how peers are reached
+=========  ==========================================================================  ============================
+``whole``  NVRTC alone, NVSHMEM's device code inlined from its headers: needs least    P2P; NICs by a thread of the CPU
+``link``   the same, its state from ``libnvshmem_device.a``: needs nvJitLink as well   P2P; NICs by a thread of the CPU
+``nvcc``   nvcc, and its linker with ``libnvshmem_device.a``: needs a CUDA toolkit     also NICs by the GPU (IBGDA)
+=========  ==========================================================================  ============================
+
+NVRTC's 64-bit integers are ``long long`` where ``libnvshmem_device.a`` has ``long``, so what NVRTC compiles cannot call
+into it and takes the code from the headers; they have IBGDA for nvcc only.
+
+Only kernels that include ``<ep/net.cuh>`` change; for those the compiler finds NVSHMEM's ``<ep/transport.cuh>`` first.
+A loaded module must be told about the running NVSHMEM before its first launch (``nvshmemx_cumodule_init``).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.jit import cache, diagnostics, digest, names, nvjitlink, nvrtc, toolkit
+from ep_lib.jit.elf import Elf
+from ep_lib.jit.nvrtc import NvrtcImage
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+ROUTES = ("whole", "link", "nvcc")
+STATE_SYMBOL = "nvshmemi_device_state_d"  # in every module that uses NVSHMEM
+OLDEST, TOO_NEW = (3, 4, 5), (4,)
+TRANSPORT_INCLUDE = toolkit.DEVICE_INCLUDE / "transports" / "nvshmem"
+
+_WHEELS = {"nvidia-nvshmem-cu13": 13, "nvidia-nvshmem-cu12": 12}
+_VERSION = re.compile(r"#define\s+NVSHMEM_VENDOR_(MAJOR|MINOR|PATCH)_VERSION\s+(\d+)")
+# NVSHMEM's names for "all code inline", which leaves IBGDA out, and for "the state in this module, too".
+_INLINE = "-DNVSHMEM_HOSTLIB_ONLY"
+_OWN_STATE = "-D__NVSHMEM_NUMBA_SUPPORT__"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """NVSHMEM on this machine. ``cuda_major`` is what its wheel was built for, None where it is no wheel."""
+
+    home: Path
+    version: tuple[int, int, int]
+    cuda_major: int | None
+
+    @property
+    def include(self) -> Path:
+        return self.home / "include"
+
+    @property
+    def host_library(self) -> Path:
+        return self.home / "lib" / "libnvshmem_host.so.3"
+
+    @property
+    def device_library(self) -> Path:
+        return self.home / "lib" / "libnvshmem_device.a"
+
+    def __str__(self) -> str:
+        return f"NVSHMEM {version_text(self.version)} in {self.home}"
+
+
+def find() -> Installation:
+    """NVSHMEM of ``$NVSHMEM_HOME``, else of pip's wheel. Raises BackendUnavailable: what was found, what is needed."""
+    need = f"ep_lib needs {version_text(OLDEST)} or later, below {TOO_NEW[0]}"
+    chosen = os.environ.get("NVSHMEM_HOME")
+    homes = [Path(chosen)] if chosen else _wheel_homes()
+    home = next((home for home in homes if (home / "include" / "device" / "nvshmem_defines.h").exists()), None)
+    if home is None:
+        where = f"$NVSHMEM_HOME ({chosen}) has no NVSHMEM" if chosen else "NVSHMEM is not installed"
+        raise BackendUnavailable(
+            f"{where}; {need}: pip install 'nvidia-nvshmem-cu13>=3.4.5,<4' (or -cu12, as your driver's CUDA), or set "
+            "NVSHMEM_HOME to the folder with its include and lib"
+        )
+    text = (home / "include" / "non_abi" / "nvshmem_version.h").read_text(encoding="utf-8")
+    numbers = {name: int(value) for name, value in _VERSION.findall(text)}
+    found = Installation(home, (numbers["MAJOR"], numbers["MINOR"], numbers["PATCH"]), None if chosen else _flavour())
+    if not OLDEST <= found.version < TOO_NEW:
+        raise BackendUnavailable(f"found {found}; {need}: pip install 'nvidia-nvshmem-cu13>=3.4.5,<4' (or -cu12)")
+    missing = [path.name for path in (found.host_library, found.device_library) if not path.exists()]
+    if missing:
+        raise BackendUnavailable(f"{found} lacks lib/{' and lib/'.join(missing)}; install it again")
+    return found
+
+
+def version_text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def uses_ibgda(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether the user asks NVSHMEM for NICs that the GPU drives itself."""
+    env = os.environ if environment is None else environment
+    return env.get("NVSHMEM_IB_ENABLE_IBGDA", "").strip().lower() in {"1", "true", "yes", "on", "y", "t"}
+
+
+def choose_route(wanted: str | None, environment: Mapping[str, str] | None = None) -> str:
+    """The build route: ``wanted``, else the one that needs least. Raises ArgumentError where it cannot serve.
+
+    That is ``whole``, unless NVSHMEM_IB_ENABLE_IBGDA asks for what only ``nvcc`` has.
+    """
+    if wanted is None:
+        return "nvcc" if uses_ibgda(environment) else "whole"
+    if wanted not in ROUTES:
+        raise ArgumentError(f"the build route is {wanted!r}; it must be one of {', '.join(ROUTES)}")
+    if wanted != "nvcc" and uses_ibgda(environment):
+        raise ArgumentError(
+            f"the build route {wanted!r} leaves NVSHMEM's IBGDA code out, and NVSHMEM_IB_ENABLE_IBGDA asks for it; "
+            "take 'nvcc', or unset the variable"
+        )
+    return wanted
+
+
+def unusable_reason(route: str) -> str | None:
+    """None where kernels can be compiled by ``route`` here; else a sentence that says what is missing."""
+    try:
+        find()
+    except BackendUnavailable as error:
+        return str(error)
+    if not nvrtc.available():
+        return "NVRTC or CuPy is not installed"
+    if route == "link" and not nvjitlink.available():
+        return "nvJitLink is not installed (pip install nvidia-nvjitlink)"
+    if route == "nvcc" and toolkit.find_nvcc() is None:
+        return "nvcc is not on the PATH, nor in $CUDA_HOME"
+    return None
+
+
+def compile_cubin(kernel: Kernel, arch: str, route: str) -> NvrtcImage:
+    """Compiles a kernel for ``arch`` ("sm_90") with NVSHMEM behind ``ep::net_*``, or finds it in the cache.
+
+    A kernel that never includes ``<ep/net.cuh>`` is the same as without NVSHMEM. Raises what
+    :func:`ep_lib.jit.nvrtc.compile_cubin` raises, and BackendUnavailable where the route lacks something here.
+    """
+    plain = nvrtc.compile_cubin(kernel, arch)  # tells the kernel's symbol and parameters, and a learner's errors
+    found = find()
+    unit = kernel.translation_unit()
+    own = [TRANSPORT_INCLUDE, *nvrtc.nvrtc_roots(kernel)]
+    system = (found.include, *toolkit.cuda_include_dirs())
+    headers = digest.scan(unit, own, system)
+    if not any(Path(file).is_relative_to(TRANSPORT_INCLUDE) for file in headers.files):
+        return plain
+    build = _Build(kernel, arch, route, found, unit)
+    parts = ["nvshmem", toolkit.library_version(), arch, kernel.name, *build.identity(), *map(str, system), unit]
+
+    def make(folder: Path, _: Path) -> None:
+        cubin = build.run(folder, own, system, names.check(kernel, headers.outside(system)))
+        symbols = {symbol.name for symbol in Elf(cubin).symbols}
+        for wanted in (plain.lowered_name, STATE_SYMBOL):
+            if not any(wanted == name or name.endswith(wanted) for name in symbols):
+                raise BackendUnavailable(f"the build route {route!r} of {found} made a module without {wanted}")
+        (folder / "kernel.cubin").write_bytes(cubin)
+        (folder / "image.json").write_text(json.dumps({"route": route, "nvshmem": str(found)}), encoding="utf-8")
+
+    path = cache.entry("nvshmem", digest.key(headers, parts), "image.json", make) / "kernel.cubin"
+    return NvrtcImage(path.read_bytes(), plain.lowered_name, plain.params, path)
+
+
+@dataclass(frozen=True)
+class _Build:
+    """One compilation by one route."""
+
+    kernel: Kernel
+    arch: str
+    route: str
+    found: Installation
+    unit: str
+
+    def identity(self) -> list[str]:
+        """What of the tools can change the result."""
+        tools = [self.route, str(self.found), *self.kernel.options]
+        if self.route == "nvcc":
+            tools.append(self._nvcc().identity)
+        else:
+            tools.append(nvrtc.version())
+        if self.route == "link":
+            tools.append(str(nvjitlink.find_library()))
+        return tools
+
+    def run(self, folder: Path, own: list[Path], system: tuple[Path, ...], functions: names.GlobalFunctions) -> bytes:
+        try:
+            if self.route == "nvcc":
+                return self._with_nvcc(folder, own)
+            flags = ["-std=c++17", f"-arch={self.arch}", "-lineinfo", "-w", "--device-as-default-execution-space"]
+            flags += [_INLINE, _OWN_STATE if self.route == "whole" else "-rdc=true", *self.kernel.options]
+            flags += [f"-I{root}" for root in (*own, *system)]
+            cubin, _ = nvrtc.run_compiler(self.unit, str(self.kernel.source_path), self.kernel.name, flags)
+        except nvrtc.CompilerRefused as refused:
+            roots = own
+            raise diagnostics.compile_error(
+                self.kernel, refused.log, target=self.arch, roots=roots, found=functions
+            ) from None
+        return cubin if self.route == "whole" else nvjitlink.link(cubin, self.found.device_library, self.arch)
+
+    def _nvcc(self) -> toolkit.Compiler:
+        nvcc = toolkit.find_nvcc()
+        if nvcc is None:
+            raise BackendUnavailable(
+                "the build route 'nvcc' needs a CUDA toolkit, and nvcc is neither on the PATH nor in $CUDA_HOME; take "
+                "the route 'whole', which needs NVRTC alone"
+            )
+        return nvcc
+
+    def _with_nvcc(self, folder: Path, own: list[Path]) -> bytes:
+        """nvcc has the C++ library and CUDA's headers of its own; the address makes a template's instance."""
+        source, relocatable, linked = (folder / name for name in ("unit.cu", "unit.cubin", "kernel.cubin"))
+        instance = f"static void* const ep_kernel_address = reinterpret_cast<void*>(&{self.kernel.name});\n"
+        source.write_text(self.unit + instance, encoding="utf-8")
+        nvcc = self._nvcc().path
+        include = [f"-I{root}" for root in (*own, self.found.include) if root != toolkit.NVRTC_INCLUDE]
+        target = f"-arch={self.arch}"
+        options = ["-std=c++17", target, "-lineinfo", "-w", "-rdc=true", "-cubin", *self.kernel.options]
+        self._run_nvcc([nvcc, *options, *include, str(source), "-o", str(relocatable)])
+        library = [f"-L{self.found.device_library.parent}", "-lnvshmem_device"]
+        self._run_nvcc([nvcc, target, "-dlink", "-cubin", str(relocatable), *library, "-o", str(linked)])
+        relocatable.unlink()
+        return linked.read_bytes()
+
+    @staticmethod
+    def _run_nvcc(command: list[str]) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise nvrtc.CompilerRefused(done.stderr or done.stdout)
+
+
+def _wheel_homes() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")  # a namespace package: nothing is executed
+    return [Path(site, "nvshmem") for site in (spec.submodule_search_locations or [] if spec else [])]
+
+
+def _flavour() -> int | None:
+    """The CUDA major version of the installed wheel."""
+    for wheel, major in _WHEELS.items():
+        try:
+            importlib.metadata.version(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return major
+    return None
