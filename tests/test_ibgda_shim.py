@@ -103,7 +103,7 @@ def test_messages_arrive_on_gpus(send: str, receive: str) -> None:
 
 def one_put(rank: Rank, size: int) -> Array:
     inbox, outbox = rank.symmetric(size + 1, np.uint8), rank.symmetric(size + 1, np.uint8)
-    outbox[:] = data_of(rank.rank, size + 1)
+    outbox[:] = rank.xp.asarray(data_of(rank.rank, size + 1))
     ibgda.init_internode(rank)
     kernel("put_message").launch(rank, 2, 64, inbox, outbox, size, rank.world_size - 1 - rank.rank)
     rank.barrier()

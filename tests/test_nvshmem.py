@@ -23,7 +23,9 @@ from ep_lib.runtime.bootstrap import SingleBootstrap
 from ep_lib.runtime.rank import Rank
 
 ROOT = Path(__file__).resolve().parents[1]
-GLOBAL = re.compile(r"extern \"C\" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
+GLOBAL = re.compile(
+    r"(template <typename T>\s+)?(?:extern \"C\" )?__global__ void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\("
+)
 
 
 def kernels_over_networks() -> list[Path]:
@@ -49,7 +51,8 @@ def needs(route: str) -> None:
 @pytest.mark.parametrize("file", kernels_over_networks(), ids=lambda file: file.stem)
 def test_kernels_over_networks_compile_by_every_route(file: Path, route: str) -> None:
     needs(route)
-    name = GLOBAL.findall(file.read_text(encoding="utf-8"))[0]  # one brings all of its file to the compiler
+    template, name = GLOBAL.findall(file.read_text(encoding="utf-8"))[0]  # one brings all of its file to the compiler
+    name += "<float>" if template else ""
     image = nvshmem.compile_cubin(Kernel.from_file(file, name), "sm_90", route)
     symbols = {symbol.name for symbol in Elf(image.cubin).symbols}
     assert {image.lowered_name, "ep_device_state", nvshmem.STATE_SYMBOL} <= symbols

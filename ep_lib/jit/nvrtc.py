@@ -73,7 +73,18 @@ def compile_cubin(kernel: Kernel, arch: str) -> NvrtcImage:
         found = names.check(kernel, headers.outside(system))
         _compile(kernel, arch, folder, unit, flags, found)
 
-    folder = cache.entry("cubin", digest.key(headers, parts), "image.json", build)
+    return load(cache.entry("cubin", digest.key(headers, parts), "image.json", build))
+
+
+def store(folder: Path, image: NvrtcImage, **facts: str) -> None:
+    """Writes an image, and what else should be known of it, into a folder of the cache."""
+    (folder / "kernel.cubin").write_bytes(image.cubin)
+    described = {"lowered_name": image.lowered_name, "params": [list(param) for param in image.params], **facts}
+    (folder / "image.json").write_text(json.dumps(described), encoding="utf-8")
+
+
+def load(folder: Path) -> NvrtcImage:
+    """The image that :func:`store` has written."""
     facts = json.loads((folder / "image.json").read_text(encoding="utf-8"))
     path = folder / "kernel.cubin"
     return NvrtcImage(path.read_bytes(), facts["lowered_name"], tuple(Param(*row) for row in facts["params"]), path)
@@ -94,30 +105,30 @@ class CompilerRefused(Exception):
         self.status = status
 
 
-def run_compiler(unit: str, filename: str, name: str, flags: Sequence[str]) -> tuple[bytes, str]:
-    """The cubin that NVRTC makes of a translation unit, and the symbol of the function ``name`` in it.
-
-    Raises CompilerRefused.
-    """
+def compile_unit(unit: str, kernel: Kernel, flags: Sequence[str], folder: Path) -> NvrtcImage:
+    """What NVRTC makes of a translation unit, for an entry of the cache in ``folder``. Raises CompilerRefused."""
     nvrtc = _nvrtc()
-    program = nvrtc.createProgram(unit, filename, (), ())
+    program = nvrtc.createProgram(unit, str(kernel.source_path), (), ())
     try:
-        nvrtc.addNameExpression(program, name)
+        nvrtc.addNameExpression(program, kernel.name)
         try:
             nvrtc.compileProgram(program, tuple(flags))
         except nvrtc.NVRTCError as error:
             raise CompilerRefused(nvrtc.getProgramLog(program).strip("\0\n "), str(error)) from None
         # CuPy cuts the last byte off, as if the cubin were text; nvJitLink looks at it. One too many does no harm.
-        return nvrtc.getCUBIN(program) + b"\0", nvrtc.getLoweredName(program, name)
+        cubin: bytes = nvrtc.getCUBIN(program) + b"\0"
+        lowered: str = nvrtc.getLoweredName(program, kernel.name)
     finally:
         nvrtc.destroyProgram(program)
+    params = tuple(parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL)))
+    return NvrtcImage(cubin, lowered, params, folder / "kernel.cubin")
 
 
 def _compile(
     kernel: Kernel, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
 ) -> None:
     try:
-        cubin, lowered = run_compiler(unit, str(kernel.source_path), kernel.name, flags)
+        image = compile_unit(unit, kernel, flags, folder)
     except CompilerRefused as refused:
         if "--gpu-architecture" in refused.log:
             raise BackendUnavailable(f"NVRTC {version()} cannot compile for {arch}: {refused.log.strip()}") from None
@@ -128,11 +139,8 @@ def _compile(
             ) from None
         roots = nvrtc_roots(kernel)
         raise diagnostics.compile_error(kernel, refused.log, target=arch, roots=roots, found=found) from None
-    params = parse_table(Elf(cubin).symbol_bytes(_TABLE_SYMBOL))
-    (folder / "kernel.cubin").write_bytes(cubin)
+    store(folder, image)
     (folder / "kernel.cu").write_text(unit, encoding="utf-8")
-    facts = {"lowered_name": lowered, "params": [list(param) for param in params]}
-    (folder / "image.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 @functools.lru_cache(maxsize=1)

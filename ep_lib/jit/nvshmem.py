@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,28 +142,25 @@ def compile_cubin(kernel: Kernel, arch: str, route: str) -> NvrtcImage:
     A kernel that never includes ``<ep/net.cuh>`` is the same as without NVSHMEM. Raises what
     :func:`ep_lib.jit.nvrtc.compile_cubin` raises, and BackendUnavailable where the route lacks something here.
     """
-    plain = nvrtc.compile_cubin(kernel, arch)  # tells the kernel's symbol and parameters, and a learner's errors
     found = find()
     unit = kernel.translation_unit()
     own = [TRANSPORT_INCLUDE, *nvrtc.nvrtc_roots(kernel)]
     system = (found.include, *toolkit.cuda_include_dirs())
     headers = digest.scan(unit, own, system)
     if not any(Path(file).is_relative_to(TRANSPORT_INCLUDE) for file in headers.files):
-        return plain
+        return nvrtc.compile_cubin(kernel, arch)
     build = _Build(kernel, arch, route, found, unit)
     parts = ["nvshmem", toolkit.library_version(), arch, kernel.name, *build.identity(), *map(str, system), unit]
 
     def make(folder: Path, _: Path) -> None:
-        cubin = build.run(folder, own, system, names.check(kernel, headers.outside(system)))
-        symbols = {symbol.name for symbol in Elf(cubin).symbols}
-        for wanted in (plain.lowered_name, STATE_SYMBOL):
-            if not any(wanted == name or name.endswith(wanted) for name in symbols):
+        image = build.run(folder, own, system, names.check(kernel, headers.outside(system)))
+        symbols = [symbol.name for symbol in Elf(image.cubin).symbols]
+        for wanted in (image.lowered_name, STATE_SYMBOL):
+            if not any(name.endswith(wanted) for name in symbols):
                 raise BackendUnavailable(f"the build route {route!r} of {found} made a module without {wanted}")
-        (folder / "kernel.cubin").write_bytes(cubin)
-        (folder / "image.json").write_text(json.dumps({"route": route, "nvshmem": str(found)}), encoding="utf-8")
+        nvrtc.store(folder, image, route=route, nvshmem=str(found))
 
-    path = cache.entry("nvshmem", digest.key(headers, parts), "image.json", make) / "kernel.cubin"
-    return NvrtcImage(path.read_bytes(), plain.lowered_name, plain.params, path)
+    return nvrtc.load(cache.entry("nvshmem", digest.key(headers, parts), "image.json", make))
 
 
 @dataclass(frozen=True)
@@ -188,20 +184,22 @@ class _Build:
             tools.append(str(nvjitlink.find_library()))
         return tools
 
-    def run(self, folder: Path, own: list[Path], system: tuple[Path, ...], functions: names.GlobalFunctions) -> bytes:
+    def run(
+        self, folder: Path, own: list[Path], system: tuple[Path, ...], functions: names.GlobalFunctions
+    ) -> NvrtcImage:
         try:
             if self.route == "nvcc":
                 return self._with_nvcc(folder, own)
             flags = ["-std=c++17", f"-arch={self.arch}", "-lineinfo", "-w", "--device-as-default-execution-space"]
             flags += [_INLINE, _OWN_STATE if self.route == "whole" else "-rdc=true", *self.kernel.options]
             flags += [f"-I{root}" for root in (*own, *system)]
-            cubin, _ = nvrtc.run_compiler(self.unit, str(self.kernel.source_path), self.kernel.name, flags)
+            image = nvrtc.compile_unit(self.unit, self.kernel, flags, folder)
         except nvrtc.CompilerRefused as refused:
-            roots = own
-            raise diagnostics.compile_error(
-                self.kernel, refused.log, target=self.arch, roots=roots, found=functions
-            ) from None
-        return cubin if self.route == "whole" else nvjitlink.link(cubin, self.found.device_library, self.arch)
+            log, target = refused.log, self.arch
+            raise diagnostics.compile_error(self.kernel, log, target=target, roots=own, found=functions) from None
+        if self.route == "whole":
+            return image
+        return replace(image, cubin=nvjitlink.link(image.cubin, self.found.device_library, self.arch))
 
     def _nvcc(self) -> toolkit.Compiler:
         nvcc = toolkit.find_nvcc()
@@ -212,8 +210,10 @@ class _Build:
             )
         return nvcc
 
-    def _with_nvcc(self, folder: Path, own: list[Path]) -> bytes:
-        """nvcc has the C++ library and CUDA's headers of its own; the address makes a template's instance."""
+    def _with_nvcc(self, folder: Path, own: list[Path]) -> NvrtcImage:
+        """nvcc has the C++ library and CUDA's headers of its own; the address makes a template's instance. Only NVRTC
+        can say what the instance is called in the module: it is asked without NVSHMEM."""
+        plain = nvrtc.compile_cubin(self.kernel, self.arch)
         source, relocatable, linked = (folder / name for name in ("unit.cu", "unit.cubin", "kernel.cubin"))
         instance = f"static void* const ep_kernel_address = reinterpret_cast<void*>(&{self.kernel.name});\n"
         source.write_text(self.unit + instance, encoding="utf-8")
@@ -225,7 +225,7 @@ class _Build:
         library = [f"-L{self.found.device_library.parent}", "-lnvshmem_device"]
         self._run_nvcc([nvcc, target, "-dlink", "-cubin", str(relocatable), *library, "-o", str(linked)])
         relocatable.unlink()
-        return linked.read_bytes()
+        return replace(plain, cubin=linked.read_bytes())
 
     @staticmethod
     def _run_nvcc(command: list[str]) -> None:
