@@ -60,12 +60,18 @@ def run(args: argparse.Namespace) -> int:
     return int(args.run_benchmark(args))
 
 
-def sizes(text: str) -> list[int]:
+def sizes_from_zero(text: str) -> list[int]:
     """ "8,4096,1M" as bytes: the ``type`` of an option such as ``--bytes``."""
     try:
         found = [parse_size(word) for word in text.split(",")]
     except ArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return found
+
+
+def sizes(text: str) -> list[int]:
+    """The same for what cannot be empty."""
+    found = sizes_from_zero(text)
     if min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} holds a size below one byte")
     return found

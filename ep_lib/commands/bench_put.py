@@ -1,4 +1,4 @@
-"""``ep-lib bench put``: the put benchmark of the EFA device guide, on the emulator or on GPUs.
+"""``ep-lib bench put``: the put benchmark of the EFA device guide, on GPUs or on the emulator.
 
 One put to warm up, then 1,000 puts and one quiet between two looks at the clock; and the same with a quiet after every
 put, which the guide advises against. The kernels are those of tutorial_kernels/03_ibgda_shim_debug.cu.
@@ -14,65 +14,76 @@ from typing import Any
 import numpy as np
 
 from ep_lib import ibgda
-from ep_lib.commands.bench import sizes, stdout_kept_for_json
+from ep_lib.commands import bench_worlds
+from ep_lib.commands.bench import sizes
+from ep_lib.commands.bench_worlds import World
 from ep_lib.commands.lab import workshop_root
-from ep_lib.config import BACKENDS, TRANSPORTS, Config
-from ep_lib.emulator.fabric import KINDS, Fabric
+from ep_lib.config import TRANSPORTS, Config
+from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
-from ep_lib.runtime.spawn import spawn
 
 WAYS = {"one_quiet": "benchmark_put", "quiet_each": "benchmark_put_quiet_each"}
-VIRTUAL = "Virtual cycles: they count steps of the emulator, not time. Real ones come from GPUs (--backend cuda)."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=BACKENDS, help="default: EP_LIB_BACKEND, else the emulator")
+    bench_worlds.add_arguments(parser)
+    parser.add_argument("--transport", choices=TRANSPORTS, help="of GPUs (default: EP_LIB_TRANSPORT, else auto)")
+    parser.add_argument("--fabric", choices=KINDS, help="of the emulator (default: p2p)")
     parser.add_argument("--ranks", type=int, default=2, help="each puts to the next one (default: %(default)s)")
+    parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
     parser.add_argument("--bytes", type=sizes, default=[4096], help="of a put: 4096, or several: 8,4K,1M (default: 4K)")
     parser.add_argument("--puts", type=int, default=1000, help="how many (default: %(default)s)")
-    parser.add_argument("--transport", choices=TRANSPORTS, help="of GPUs (default: EP_LIB_TRANSPORT, else auto)")
-    parser.add_argument("--fabric", choices=KINDS, default="p2p", help="of the emulator (default: %(default)s)")
-    parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="of the emulator's schedule")
+    parser.add_argument("--seed", type=int, help="of the emulator's schedule, with --hardware none")
     parser.add_argument("--state", action="store_true", help="first run the kernels that print the state and the peers")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.puts < 1:
         raise ArgumentError(f"--puts is {args.puts}; it must be at least 1")
-    backend = args.backend or Config.from_environment().backend
-    options: dict[str, Any] = {"backend": backend, "heap_bytes": max(64 << 20, 4 * max(args.bytes))}
-    if backend == "emulator":
-        if args.transport:
-            raise ArgumentError(f"--transport {args.transport} is for GPUs; the emulator's networks are --fabric")
-        options |= {"fabric": Fabric(args.fabric, ranks_per_node=args.ranks_per_node), "seed": args.seed}
-    elif args.fabric != "p2p":
-        raise ArgumentError(f"--fabric {args.fabric} is the emulator's; GPUs are connected as they are")
-    else:
-        options["transport"] = args.transport
-    with stdout_kept_for_json(wanted=args.json):
-        measured = spawn(_measure, args.ranks, args=(kernels_file(), args.bytes, args.puts, args.state), **options)
+    world = _world(args)
+    measured = world.run(
+        measure,
+        args.ranks,
+        kernels_file(),
+        args.bytes,
+        args.puts,
+        args.state,
+        heap_bytes=max(64 << 20, 4 * max(args.bytes)),
+        quiet=args.json,
+        ranks_per_node=args.ranks_per_node,
+        seed=args.seed,
+    )
     report = {
         "benchmark": "put",
-        "backend": backend,
-        "fabric": args.fabric if backend == "emulator" else None,
-        "transport": (args.transport or Config.from_environment().transport) if backend == "cuda" else None,
+        **world.facts(),
         "ranks": args.ranks,
         "puts": args.puts,
-        "clock": "virtual" if backend == "emulator" else "real",
         "results": [row for rows in measured for row in rows],
     }
-    print(json.dumps(report) if args.json else _table(report))
+    print(json.dumps(report) if args.json else _table(world, report))
     return 0
 
 
+def _world(args: argparse.Namespace) -> World:
+    backend = bench_worlds.choose_backend(args)
+    if backend == "emulator" and args.transport:
+        raise ArgumentError(f"--transport {args.transport} is for GPUs; the emulator's networks are --fabric")
+    if backend == "cuda" and args.fabric:
+        raise ArgumentError(f"--fabric {args.fabric} is the emulator's; GPUs are connected as they are")
+    network = args.fabric or "p2p"
+    if backend == "cuda":
+        network = args.transport or Config.from_environment().transport
+    return bench_worlds.make_world(args, backend, network)
+
+
 def kernels_file() -> Path:
+    """The debugging kernels of tutorial 03, which a checkout has."""
     return workshop_root() / "tutorial_kernels" / "03_ibgda_shim_debug.cu"
 
 
-def _measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) -> list[dict[str, Any]]:
+def measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) -> list[dict[str, Any]]:
     """One row a size: cycles and nanoseconds of one put from this rank to the next."""
     peer = (rank.rank + 1) % rank.world_size
     remote, local = (rank.symmetric(max(sizes), np.uint8) for _ in range(2))
@@ -100,16 +111,15 @@ def _measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool)
     return rows
 
 
-def _table(report: dict[str, Any]) -> str:
-    virtual = report["clock"] == "virtual"
-    where = f"the emulator, fabric {report['fabric']}" if virtual else f"GPUs, transport {report['transport']}"
-    head = f"{report['puts']} puts of one warp on {where}; cycles a put"
-    lines = [f"{head}:", f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'a quiet each':>12}   times"]
+def _table(world: World, report: dict[str, Any]) -> str:
+    lines = [f"{report['puts']} puts of one warp on {world.place}; cycles a put:"]
+    lines.append(f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'a quiet each':>12}   times")
     for row in report["results"]:
-        one, each = (row[way]["cycles_a_put"] for way in WAYS)
-        pair = f"{row['rank']} -> {row['peer']}"
-        line = f"  {pair:>8}  {row['bytes']:>9}  {one:>11,.1f}  {each:>12,.1f}  {each / one:>6.1f}"
-        if not virtual:
-            line += f"   ({row['one_quiet']['ns_a_put']:,.1f} and {row['quiet_each']['ns_a_put']:,.1f} ns)"
+        one, each = (row[way] for way in WAYS)
+        pair, cycles = f"{row['rank']} -> {row['peer']}", [way["cycles_a_put"] for way in (one, each)]
+        times = cycles[1] / max(cycles[0], 0.1)
+        line = f"  {pair:>8}  {row['bytes']:>9}  {cycles[0]:>11,.1f}  {cycles[1]:>12,.1f}  {times:>6.1f}"
+        if world.clock != "virtual":
+            line += f"   ({one['ns_a_put']:,.1f} and {each['ns_a_put']:,.1f} ns)"
         lines.append(line)
-    return "\n".join([*lines, *([VIRTUAL] if virtual else [])])
+    return "\n".join([*lines, *([world.note] if world.note else [])])
