@@ -20,7 +20,8 @@ from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.timeline import Message, Sample, Span, Timeline
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.fabrics import overtakers
-from ep_lib.viz.lanes import covered, pack, under_way
+from ep_lib.viz.lanes import covered, pack, under_way, union
+from ep_lib.viz.run_parts import _shares
 
 
 def make_run(ranks: int = 2, blocks: int = 2, rounds: int = 3, late: int = 0) -> Timeline:
@@ -318,6 +319,21 @@ def test_packing_never_overlaps_and_needs_no_more_rows_than_are_under_way() -> N
         for (one, a), (other, b) in combinations(list(zip(pairs, rows, strict=True)), 2):
             assert a != b or one[1] <= other[0] or other[1] <= one[0]
         assert max(rows) + 1 == under_way(pairs)[1].max()
+
+
+def test_a_block_is_never_busier_than_one_block() -> None:
+    spans = [Span(0, 0, None, "kernel", "k", 0, 10_000)]
+    spans += [Span(0, 0, 0, "wait", "one lane", 0, 6_000), Span(0, 0, 0, "wait", "another lane", 2_000, 9_000)]
+    spans += [Span(0, 0, 1, "copy", "copy", 0, 4_000), Span(0, 0, 0, "post", "put", 0, 2_000)]
+    shares = _shares(spans, np.linspace(0, 10, 6))
+    assert shares["kernel"].tolist() == [2] * 5
+    assert shares["wait"].tolist() == pytest.approx([2 / 3, 1, 1, 1, 0.5]), "two lanes of a warp wait once"
+    assert shares["copy"].tolist() == pytest.approx([2 / 3, 1, 0, 0, 0])
+    assert shares["post"].tolist() == pytest.approx([2 / 3, 0, 0, 0, 0]), "all together no more than the block"
+
+
+def test_the_union_of_intervals() -> None:
+    assert union([(5, 6), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 6)]
 
 
 def test_covered_time_is_that_of_the_intervals() -> None:

@@ -24,11 +24,23 @@ def pack(intervals: Sequence[tuple[float, float]], apart: float = 0.0) -> list[i
     return rows
 
 
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time in intervals that do not overlap, in order."""
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
 def covered(intervals: Iterable[tuple[float, float]], edges: Floats) -> Floats:
     """For each bin between ``edges`` (ascending, equally wide), the sum of time that the intervals spend in it."""
     pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
     # "How many are under way", integrated up to each edge; its differences are the bins.
-    return np.diff(_integral(pairs[:, 0], edges) - _integral(pairs[:, 1], edges))
+    spent: Floats = np.diff(_integral(pairs[:, 0], edges) - _integral(pairs[:, 1], edges))
+    return np.maximum(spent, 0.0)  # rounding
 
 
 def _integral(times: Floats, edges: Floats) -> Floats:

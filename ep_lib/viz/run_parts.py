@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ep_lib.viz.lanes import covered, under_way
+from ep_lib.viz.lanes import covered, under_way, union
 from ep_lib.viz.style import INK, QUIET, byte_unit, ink_on, short_number
 
 if TYPE_CHECKING:
@@ -81,16 +81,12 @@ def _write(
 
 def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
     """Above a rank's lanes: the names of its kernels, from the first block's begin to the last one's end."""
-    ends: dict[str, list[tuple[float, float]]] = {}
-    for span in sorted(kernels, key=lambda span: span.begin_ns):
-        launches = ends.setdefault(span.name, [])
-        if launches and span.begin_ns <= launches[-1][1]:
-            launches[-1] = (launches[-1][0], max(launches[-1][1], span.end_ns))
-        else:
-            launches.append((span.begin_ns, span.end_ns))
-    for name, launches in ends.items():
-        for begin, end in launches:
-            _write(axes, begin / 1000, end / 1000, top - 0.2, name, QUIET, 7, box="white", left=True)
+    launches: dict[str, list[tuple[float, float]]] = {}
+    for span in kernels:
+        launches.setdefault(span.name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
+    for name, pairs in launches.items():
+        for begin, end in union(pairs):
+            _write(axes, begin, end, top - 0.2, name, QUIET, 7, box="white", left=True)
 
 
 # ---- a lane a block --------------------------------------------------------------------------------------------------
@@ -217,16 +213,25 @@ def draw_shares(axes: Axes, row: Lane, blocks: int) -> None:
 
 
 def _shares(spans: Sequence[Span], edges: Any) -> dict[str, Any]:
-    """Block-microseconds of each kind in each bin. Several warps of a block count as parts of it."""
+    """Block-microseconds of each kind in each bin. Several warps of a block count as parts of it.
+
+    Lanes of one warp may wait for different things at once, which counts once; together a block's warps do no more than
+    the block is in a kernel.
+    """
     found = {kind: np.zeros(len(edges) - 1) for kind in ("kernel", *SPAN_COLORS)}
-    warps: dict[int, set[int | None]] = {}
+    blocks: dict[int, dict[str, dict[int | None, list[tuple[float, float]]]]] = {}
     for span in spans:
-        if span.kind != "kernel":
-            warps.setdefault(span.block, set()).add(span.warp)
-    for block in {span.block for span in spans}:
+        kinds = blocks.setdefault(span.block, {})
+        kinds.setdefault(span.kind, {}).setdefault(span.warp, []).append((span.begin_ns / 1000, span.end_ns / 1000))
+    for kinds in blocks.values():
+        warps = {warp for kind, of_kind in kinds.items() if kind != "kernel" for warp in of_kind}
+        mine = {kind: np.zeros(len(edges) - 1) for kind in found}
+        for kind, of_kind in kinds.items():
+            parts = 1 if kind == "kernel" else len(warps)
+            for pairs in of_kind.values():
+                mine[kind] += covered(union(pairs), edges) / parts
+        busy = sum(mine[kind] for kind in SPAN_COLORS)
+        room = np.minimum(mine["kernel"] / np.maximum(busy, 1e-9), 1.0)
         for kind in found:
-            pairs = [(s.begin_ns / 1000, s.end_ns / 1000) for s in spans if s.block == block and s.kind == kind]
-            if pairs:
-                parts = 1 if kind == "kernel" else len(warps[block])
-                found[kind] += covered(pairs, edges) / parts
+            found[kind] += mine[kind] * (1 if kind == "kernel" else room)
     return found
