@@ -85,6 +85,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
         ("01_write_signal", "tutorial_kernels/01_write_signal.cu", "pipelined_send"),
         ("03_batches", "{folder}/03_batches/03_ibgda_shim.cu", "channel_send"),
         ("03_shim", "tutorial_kernels/03_ibgda_shim.cu", "channel_send"),
+        ("05_ring", "tutorial_kernels/05_bounce_buffer.cu", "exchange_by_rings"),
     ],
 )
 def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str) -> None:
@@ -186,6 +187,7 @@ def test_an_unknown_exercise_lists_those_there_are(name: str | int) -> None:
         ('title = "Write, then signal"', "title = 3", "'title' must be a str"),
         ("number = 2", "number = 7", "numbered 1, 2, 3"),
         ("points = 4", "points = 0", "at least one point"),
+        ("points = 4", "points = 4\nstands_on = [5]", "it names earlier tasks"),
         ('at = "5a"', 'at = "9a"', "hole at='9a'"),
         ('at = "5a"', 'at = "1b"', "not described in exercise.toml"),
         ('"ep/write_signal.cuh"', '"../write_signal.cuh"', "must lie inside"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from grader_answers import FOLDER, submission
-from grader_answers.expected import INDEPENDENT, WRONG
+from grader_answers.expected import WRONG
 
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import Grade, grade
@@ -24,7 +24,7 @@ def packs(exercise: str) -> Iterator[tuple[str, ...]]:
     left = list(WRONG[exercise])
     while left:
         pack = [left.pop(0)]
-        for answer in list(left) if exercise in INDEPENDENT else []:
+        for answer in list(left):
             taken = set().union(*(WRONG[exercise][each][0] for each in pack))
             if not taken & WRONG[exercise][answer][0]:
                 pack.append(answer)

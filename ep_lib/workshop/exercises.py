@@ -24,11 +24,15 @@ _OPTIONAL = ("otherwise", "given")  # of a hole
 
 @dataclass(frozen=True)
 class Task:
-    """One graded task: its number, what it asks in half a line, and the points it gives."""
+    """One graded task: its number, what it asks in half a line, and the points it gives.
+
+    ``stands_on``: numbers of tasks whose code this one calls, so that their mistakes show here, too.
+    """
 
     number: int
     title: str
     points: int
+    stands_on: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,12 @@ def load(path: Path, root: Path) -> Exercise:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise GradingError(f"cannot read {path}: {error}") from error
     tasks = tuple(
-        Task(_get(t, "number", int, path), _get(t, "title", str, path), _get(t, "points", int, path))
+        Task(
+            _get(t, "number", int, path),
+            _get(t, "title", str, path),
+            _get(t, "points", int, path),
+            tuple(t.get("stands_on", ())),
+        )
         for t in _tables(raw, "task", path)
     )
     holes = tuple(
@@ -149,6 +158,9 @@ def load(path: Path, root: Path) -> Exercise:
     also = tuple(str(file) for file in raw.get("also", []))
     if [t.number for t in tasks] != list(range(1, len(tasks) + 1)) or any(t.points < 1 for t in tasks):
         raise GradingError(f"{path}: tasks are numbered 1, 2, 3 ... and give at least one point each")
+    for task in tasks:
+        if any(below not in range(1, task.number) for below in task.stands_on):
+            raise GradingError(f"{path}: task {task.number}: stands_on is {task.stands_on}; it names earlier tasks")
     for hole in holes:
         matched = re.fullmatch(r"(\d+)[a-z]?", hole.at)
         if not matched or int(matched.group(1)) > len(tasks) or int(matched.group(1)) < 1:

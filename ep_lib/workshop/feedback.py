@@ -18,6 +18,7 @@ _ROLE = re.compile(r"//\s*role:\s*(.*)")
 _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
+_A_LINE = "a line of the test"  # in a list of who waits where, those that wait for one of their own warp are left out
 _LABEL = "{:<12}"
 
 
@@ -40,7 +41,8 @@ def failure_text(failure: Failure, work: Path) -> str:
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
     text = failure.message.replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
-    text = _TEST_PLACE.sub(_role, text)
+    lines = _TEST_PLACE.sub(_role, text).splitlines()
+    text = "\n".join(line for line in lines if not line.endswith(f"at {_A_LINE}"))
     named = failure.kind == "ChildFailed" or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
 
@@ -58,7 +60,7 @@ def complaint_text(complaint: Complaint) -> str:
 
 def _role(place: re.Match[str]) -> str:
     role = _ROLE.search(place.group())
-    return f"a line of the test: {role[1]}" if role else "a line of the test"
+    return f"{_A_LINE}: {role[1]}" if role else _A_LINE
 
 
 def _side_text(side: Side) -> str:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,7 @@ def grade(
                     _grade_task(task, [t for t in tests.behaviours if t.task == task.number], sandbox, limits, work)
                 )
             output = sandbox.output.decode(errors="replace")
+    tasks = [task if problem else _blame(task, tasks) for task in tasks]
     return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output, public)
 
 
@@ -223,6 +224,17 @@ def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Li
                     message += f"{_circumstances(case.scenario, found_by_checker=found_by_checker)}. {test.advice}"
                 return TaskGrade(task, False, test.title, message.strip())
     return TaskGrade(task, True)
+
+
+def _blame(failed: TaskGrade, everybody: list[TaskGrade]) -> TaskGrade:
+    """Says so where a task that this one stands on is wrong, too: people should look there first."""
+    wrong = [
+        str(each.task.number) for each in everybody if each.task.number in failed.task.stands_on and not each.passed
+    ]
+    if failed.passed or failed.unfinished or not wrong:
+        return failed
+    which = f"task {wrong[0]}" if len(wrong) == 1 else f"tasks {' and '.join(wrong)}"
+    return replace(failed, message=f"(It stands on {which}: look there first.)\n{failed.message}")
 
 
 def _circumstances(scenario: Scenario, *, found_by_checker: bool) -> str:

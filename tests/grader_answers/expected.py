@@ -49,14 +49,27 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_quiet_first": ({2}, "signal overtakes data"),
         "wrong_quiet_each": ({2, 4}, "one for the batch keeps the network busy"),
         "wrong_other_queue_pair": ({2}, "InfiniBand's quiet waits for one queue pair"),
-        "wrong_counts_one": ({2}, "the receiver waits for your counter to grow"),
+        "wrong_counts_one": ({2}, "the receiver waits for your counter"),
         "wrong_count_together": ({3}, "One kind of writer"),
         "wrong_count_by_target": ({3}, "grew by 0 where it should grow by 6"),
         "wrong_quiet_at_the_end": ({4}, "signal overtakes data"),
         "wrong_last_chunk": ({4}, "where it should grow by"),
         "wrong_lane_31_quiets": ({4}, "nothing but a quiet keeps the counter behind"),
     },
+    "05_ring": {
+        "wrong_one_credit_too_few": ({1, 4, 5}, "message 1 needs 0 credits: too few"),
+        "wrong_wraps_around": ({1, 4, 5}, "in 64 bits) credits: too many"),
+        "wrong_relaxed_look": ({1}, "an acquire makes it usable"),
+        "wrong_two_operations": ({2, 4, 5}, "signal overtakes data"),
+        "wrong_signal_counts": ({2, 4, 5}, "the receiver waits for the slot's signal"),
+        "wrong_one_signal": ({2, 3, 4, 5}, "The signal is the slot's own"),
+        "wrong_waits_for_the_one_before": ({3, 4, 5}, "it shows the message's number plus 1"),
+        "wrong_two_credits": ({3, 4, 5}, "credits is 2 on a rank where it should be 1"),
+        "wrong_no_credit": ({3, 4, 5}, "credits is 0 on a rank where it should be 1"),
+        "wrong_credit_first": ({4}, "credit before reuse"),
+        "wrong_half_filled": ({4, 5}, "The lanes meet twice"),
+        "wrong_fills_before_it_waits": ({4, 5}, "The lanes meet twice"),
+        "wrong_forgets_the_rest": ({5}, "then one with what is left"),
+        "wrong_starts_at_zero": ({5}, "*message counts all of them"),
+    },
 }
-
-# Exercises whose tasks do not stand on each other: wrong answers to different tasks are graded as one submission.
-INDEPENDENT = {"03_batches", "03_shim"}

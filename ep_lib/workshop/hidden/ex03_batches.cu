@@ -73,8 +73,7 @@ EP_DEVICE void grader_receives(const Job& job, const Memory& my, int channel) {
         const int64_t count = min(job.chunk, job.messages - begin);
         const uint32_t wanted = static_cast<uint32_t>((begin + count) * job.each);
         const uint32_t before = static_cast<uint32_t>(job.before);
-        while (ep::ld_acquire_sys_u32(counter) - before <
-               wanted) {  // role: the receiver waits for your counter to grow
+        while (ep::ld_acquire_sys_u32(counter) - before < wanted) {  // role: the receiver waits for your counter
         }
         const int64_t at = (channel * job.messages + begin) * job.bytes;
         look_at(my.seen + at, my.inbox + at, count * job.bytes);

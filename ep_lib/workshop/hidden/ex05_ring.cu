@@ -1,0 +1,179 @@
+// The other half of every test of exercise 05_ring: both ends of a ring, of which the learner's functions are a part.
+//
+// Block 0 sends, block 1 receives. What is not the learner's is the grader's own, written without <ep/ring.cuh>.
+#include <ep/ring.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex05_ring.py.
+struct Job {
+    int64_t to, from;               // peers this rank sends to and receives from; -1: none
+    int64_t num_slots, slot_bytes;  // of the ring
+    int64_t messages, short_by;     // message m has this many bytes less than a slot, times m % 3
+    int64_t queue_pair;
+    int64_t delay;     // how often the grader's receiver lets others run
+    int64_t learners;  // which functions are the learner's: bits of Part
+    int64_t bytes;     // of a stream
+    int64_t credits;   // task 1: what the counter shows
+};
+
+enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
+
+constexpr int kGuard = 2;  // counters before and behind the ring's own, and slots
+constexpr int kNotes = 4;  // sending failed, receiving failed, most messages ahead, number of the next message
+
+struct Memory {
+    char *staging, *slots;  // symmetric, as `counters`, with a slot of guard before and behind
+    uint64_t* counters;     // guard, credits, arrived of every slot, guard
+    const char* source;
+    char* seen;  // every message as the receiver found it
+    uint64_t* noted;
+};
+
+EP_DEVICE ep::Ring ring_of(const Job& job, const Memory& my, int64_t peer) {
+    return {int(peer),
+            int(job.queue_pair),
+            int(job.num_slots),
+            size_t(job.slot_bytes),
+            my.staging + job.slot_bytes,
+            my.slots + job.slot_bytes,
+            my.counters + kGuard + 1,
+            my.counters + kGuard};
+}
+
+EP_DEVICE size_t size_of(const Job& job, uint64_t message) { return job.slot_bytes - message % 3 * job.short_by; }
+
+// ---- the sender -------------------------------------------------------------------------------------------------
+EP_DEVICE bool wait_for_room(const Job& job, const ep::Ring& ring, uint64_t message) {
+    if (job.learners & kWaitForRoom) return ep::ring_wait_for_room(ring, message);
+    if (job.learners & kRoom) {
+        while (!ep::ring_has_room(ring, message)) {  // role: the sender, which asks your ring_has_room again and again
+        }
+        return true;
+    }
+    const uint64_t needed = message < uint64_t(ring.num_slots) ? 0 : message - ring.num_slots + 1;
+    while (ep::ld_acquire_sys_u64(ring.credits) < needed) {  // role: the sender waits for your credit
+    }
+    return true;
+}
+
+EP_DEVICE bool send(const Job& job, const ep::Ring& ring, const char* source, uint64_t message) {
+    const size_t bytes = size_of(job, message);
+    if (job.learners & kSend) return ep::ring_send_warp(ring, source, bytes, message);
+    int ok = ep::lane_id() == 0 ? wait_for_room(job, ring, message) : 0;
+    ok = __shfl_sync(ep::kFullWarp, ok, 0);
+    __syncwarp();
+    if (!ok) return false;
+    const size_t at = message % ring.num_slots * ring.slot_bytes;
+    for (size_t i = ep::lane_id(); i < bytes; i += ep::kWarpSize) {
+        ring.staging[at + i] = source[i];  // role: the sender, which fills the slot once there is room
+    }
+    __syncwarp();
+    if (ep::lane_id() != 0) return true;
+    if (job.learners & kPost) {
+        ep::ring_post(ring, message, bytes);
+    } else {
+        uint64_t* signal = ring.arrived + message % ring.num_slots;
+        ep::net_put_signal_nbi(  // role: the sender's post
+            ring.slots + at, ring.staging + at, bytes, signal, message + 1, ring.peer, ring.queue_pair,
+            ep::NetSignal::kSet);
+    }
+    return true;
+}
+
+// ---- the receiver -----------------------------------------------------------------------------------------------
+EP_DEVICE void note_lead(const Job& job, const ep::Ring& ring, uint64_t message, uint64_t* most) {
+    for (int slot = 0; slot < ring.num_slots; ++slot) {
+        const uint64_t arrived = ep::ld_acquire_sys_u64(ring.arrived + slot);
+        if (arrived > message && arrived - message > *most) *most = arrived - message;
+    }
+}
+
+EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint64_t message, uint64_t* notes) {
+    const size_t bytes = size_of(job, message);
+    if (job.learners & kReceive) return ep::ring_receive_warp(ring, target, bytes, message);
+    int ok = 1;
+    if (ep::lane_id() == 0) {
+        const uint64_t* signal = ring.arrived + message % ring.num_slots;
+        if (job.learners & kWait) {
+            ok = ep::ring_wait_for_message(ring, message);
+        } else {
+            while (ep::ld_acquire_sys_u64(signal) < message + 1) {  // role: the receiver waits for the slot's signal
+            }
+        }
+        let_others_run(job.delay);
+        note_lead(job, ring, message, notes + 2);
+    }
+    ok = __shfl_sync(ep::kFullWarp, ok, 0);
+    __syncwarp();
+    if (!ok) return false;
+    const char* slot = ring.slots + message % ring.num_slots * ring.slot_bytes;
+    for (size_t i = ep::lane_id(); i < bytes; i += ep::kWarpSize) {
+        target[i] = slot[i];  // role: the receiver, which takes the message out of its slot
+    }
+    __syncwarp();
+    if (ep::lane_id() != 0) return true;
+    if (job.learners & kCredit) {
+        ep::ring_return_credit(ring);
+    } else {
+        ep::net_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);
+    }
+    return true;
+}
+
+// ---- both -------------------------------------------------------------------------------------------------------
+EP_DEVICE void run_messages(const Job& job, const Memory& my, bool sends) {
+    const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
+    bool ok = true;
+    for (uint64_t message = 0; message < uint64_t(job.messages) && ok; ++message) {
+        const size_t at = message * job.slot_bytes;
+        ok = sends ? send(job, ring, my.source + at, message) : receive(job, ring, my.seen + at, message, my.noted);
+    }
+    if (ep::lane_id() == 0 && !ok) my.noted[sends ? 0 : 1] = 1;
+}
+
+// Two streams, one after the other, over the same ring.
+EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
+    const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
+    const size_t first = job.bytes / 3, second = job.bytes - first;
+    uint64_t message = 0;
+    bool ok;
+    if (sends) {
+        ok = ep::ring_send_stream_warp(ring, my.source, first, &message) &&
+             ep::ring_send_stream_warp(ring, my.source + first, second, &message);
+    } else {
+        ok = ep::ring_receive_stream_warp(ring, my.seen, first, &message) &&
+             ep::ring_receive_stream_warp(ring, my.seen + first, second, &message);
+        if (ep::lane_id() == 0) my.noted[3] = message;
+    }
+    if (ep::lane_id() == 0 && !ok) my.noted[sends ? 0 : 1] = 1;
+}
+
+// Task 1 alone: what do the functions say for every message, with so many credits?
+EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
+    if (blockIdx.x != 0 || ep::thread_in_block() != 0) return;
+    const ep::Ring ring = ring_of(job, my, 0);
+    *ring.credits = job.credits;
+    for (uint64_t message = 0; message < uint64_t(job.messages); ++message) {
+        my.noted[2 * message] = ep::ring_credits_needed(ring, message);
+        my.noted[2 * message + 1] = ep::ring_has_room(ring, message);
+    }
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_t* counters, const char* source,
+                                   char* seen, uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Memory my = {staging, slots, counters, source, seen, noted};
+    if (task == 1 && job.learners == 0) return ask_for_room(job, my);
+    const bool sends = blockIdx.x == 0;
+    if ((sends ? job.to : job.from) < 0) return;
+    if (job.learners & kStream) {
+        run_streams(job, my, sends);
+    } else {
+        run_messages(job, my, sends);
+    }
+}

@@ -1,0 +1,274 @@
+"""Hidden tests of exercise 05_ring: each function against an end that the grader plays, then both ends together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import Behaviour, Case
+from ep_lib.workshop.hidden.common import (
+    BOTH,
+    PAIR,
+    RC,
+    RING,
+    SRD,
+    Cases,
+    Rng,
+    Route,
+    all_of,
+    on_fabrics,
+    one,
+    random_bytes,
+    refs,
+    under_checker,
+)
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
+_GUARD, _NOTES = 2, 4
+
+_SHALLOW = Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=1)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, after ``to`` and ``from``."""
+
+    num_slots: int = 2
+    slot_bytes: int = 64
+    messages: int = 7
+    short_by: int = 0
+    queue_pair: int = 0
+    delay: int = 0
+    learners: int = 0
+    bytes: int = 0
+    credits: int = 0
+
+
+# ---- task 1 alone ---------------------------------------------------------------------------------------------------
+def _room_case(rng: Rng, seed: int, slots: int, credits: int) -> Case:
+    job = _Job(num_slots=slots, messages=credits + 2 * slots + 2, credits=credits)
+
+    def judge(out: Outputs) -> str | None:
+        answers = out["noted"][0].reshape(-1, 2)
+        for message, (needed, room) in enumerate(answers):
+            want = max(0, message - slots + 1)
+            if int(needed) != want:
+                which = "many" if int(needed) > want else "few"
+                return f"with {slots} slots, message {message} needs {_number(int(needed))} credits: too {which}"
+            if bool(room) != (credits >= want):
+                what = "room" if room else "no room"
+                return f"with {slots} slots and {credits} credits, there is {what} for message {message}"
+        return None
+
+    return Case(_scenario(1, seed, (-1,), job, [np.zeros(1, np.uint8)], notes=2 * job.messages), judge)
+
+
+def _number(value: int) -> str:
+    return str(value) if value < 1 << 32 else f"{value} (that is {value - (1 << 64)} in 64 bits)"
+
+
+def _room(rng: Rng) -> Iterator[Case]:
+    for seed, (slots, credits) in enumerate(((1, 0), (1, 3), (3, 0), (3, 4), (8, 20))):
+        yield _room_case(rng, seed, slots, credits)
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
+    """``messages`` messages along ``route``; judged: each of them, the counters, and how far the sender ran ahead."""
+    ranks = len(route)
+    sources = [random_bytes(rng, job.messages * job.slot_bytes) for _ in range(ranks)]
+    used = np.zeros((job.messages, job.slot_bytes), bool)
+    for message in range(job.messages):
+        used[message, : job.slot_bytes - message % 3 * job.short_by] = True
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            if np.any(out["noted"][me][:2]):
+                return "a function returned false although nothing was late"
+            if int(out["noted"][me][2]) > job.num_slots:
+                return f"{int(out['noted'][me][2])} messages were under way in a ring of {job.num_slots} slots"
+            if me in route:
+                want = np.where(used, sources[route.index(me)].reshape(used.shape), 0)
+                wrong = out["seen"][me].reshape(used.shape) != want
+                if np.any(wrong):
+                    message = int(np.flatnonzero(wrong.any(axis=1))[0])
+                    return f"{int(wrong.sum())} received bytes are wrong, of message {message} and later ones"
+            if problem := _counters_wrong(out, me, route, job, job.messages):
+                return problem
+        return None
+
+    return Case(_scenario(task, seed, route, job, sources), judge)
+
+
+def _stream_case(rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
+    """Two streams of ``bytes`` bytes together; judged: the data, and that no message was sent in vain."""
+    ranks, first = len(route), job.bytes // 3
+    sources = [random_bytes(rng, max(1, job.bytes)) for _ in range(ranks)]
+    messages = sum(-(-size // job.slot_bytes) for size in (first, job.bytes - first))
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            if np.any(out["noted"][me][:2]):
+                return "a function returned false although nothing was late"
+            if me not in route:
+                continue
+            wrong = np.flatnonzero(out["seen"][me][: job.bytes] != sources[route.index(me)][: job.bytes])
+            if wrong.size:
+                where = f"the first at {int(wrong[0])}; slots have {job.slot_bytes} bytes"
+                return f"{wrong.size} bytes of {job.bytes} are wrong, {where}"
+            if int(out["noted"][me][3]) != messages:
+                got = int(out["noted"][me][3])
+                return f"after {messages} messages, the number of the next one is {got}: it was not counted on"
+            if problem := _counters_wrong(out, me, route, job, messages):
+                return problem
+        return None
+
+    return Case(_scenario(5, seed, route, job, sources), judge)
+
+
+def _counters_wrong(out: Outputs, me: int, route: Route, job: _Job, messages: int) -> str | None:
+    got = out["counters"][me].astype(np.int64)
+    want = np.full(got.size, 77, np.int64)
+    want[_GUARD] = messages if route[me] >= 0 else 0
+    for slot in range(job.num_slots):
+        last = [message for message in range(messages) if message % job.num_slots == slot]
+        want[_GUARD + 1 + slot] = last[-1] + 1 if last and me in route else 0
+    for at, (a, b) in enumerate(zip(got, want, strict=True)):
+        if a != b and at == _GUARD:
+            return f"after {messages} messages, credits is {a} on a rank where it should be {b}"
+        if a != b and _GUARD < at <= _GUARD + job.num_slots:
+            return f"the signal of slot {at - _GUARD - 1} is {a} in the end where it should be {b}"
+        if a != b:
+            return "a counter next to the ring's own changed"
+    for name in ("staging", "slots"):
+        if np.any(out[name][me][: job.slot_bytes]) or np.any(out[name][me][-job.slot_bytes :]):
+            return f"memory outside the ring's {name} changed"
+    return None
+
+
+def _scenario(task: int, seed: int, route: Route, job: _Job, sources: list[Array], notes: int = _NOTES) -> Scenario:
+    ranks = range(len(route))
+    senders = [route.index(me) if me in route else -1 for me in ranks]
+    counters = np.full(2 * _GUARD + 1 + job.num_slots, 77, np.uint64)
+    counters[_GUARD : _GUARD + 1 + job.num_slots] = 0
+    names = ("staging", "slots", "counters", "source", "seen", "noted", "numbers")
+    launch = (Launch("examine", 2, 32, (task, *refs(*names))),)
+    memory = [np.zeros((job.num_slots + 2) * job.slot_bytes, np.uint8) for _ in ranks]
+    return Scenario(
+        source=_SOURCE,
+        ranks=len(route),
+        seed=seed,
+        launches=(launch,) * len(route),
+        outputs=("staging", "slots", "counters", "seen", "noted"),
+        symmetric={"staging": memory, "slots": memory, "counters": [counters] * len(route)},
+        local={
+            "source": sources,
+            "seen": [np.zeros_like(source) for source in sources],
+            "noted": [np.zeros(notes, np.uint64) for _ in ranks],
+            "numbers": [_numbers(job, route[me], senders[me]) for me in ranks],
+        },
+    )
+
+
+def _numbers(job: _Job, to: int, sender: int) -> NDArray[np.int64]:
+    return np.array([to, sender, *asdict(job).values()], dtype=np.int64)
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _messages(task: int, learners: int, *slots: int, delay: int = 0, size: int = 320) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, count in enumerate(slots):
+            job = _Job(num_slots=count, slot_bytes=size, short_by=17, delay=delay, learners=learners)
+            yield _message_case(task, rng, 100 * task + 10 * seed, job, BOTH if seed % 2 else PAIR)
+
+    return cases
+
+
+def _rounds(task: int, learners: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (slots, messages) in enumerate(((1, 1), (1, 6), (3, 2), (4, 4), (4, 5), (2, 25), (5, 17))):
+            job = _Job(num_slots=slots, messages=messages, slot_bytes=48, queue_pair=seed % 4, learners=learners)
+            yield _message_case(task, rng, 1000 + seed, job, RING if seed % 2 else PAIR)
+
+    return cases
+
+
+def _streams(rng: Rng) -> Iterator[Case]:
+    for seed, size in enumerate((0, 1, 64, 128, 191, 192, 193, 1000)):
+        job = _Job(num_slots=1 + seed % 3, bytes=size, learners=_STREAM)
+        yield _stream_case(rng, 500 + seed, job, RING if seed % 2 else PAIR)
+
+
+_FREE = "A slot is free when the message that had it, and all before it, have been read; an acquire makes it usable."
+_SIGNAL = "The signal is the slot's own, comes with the data in one operation, and is the message's number plus 1."
+_OWN_SIGNAL = "Every slot has a signal of its own; it shows the message's number plus 1."
+_MEET = "The lanes meet twice: behind lane 0's wait, and before what lane 0 does next."
+_CUT = "Full messages, then one with what is left, if anything is; *message counts all of them."
+
+BEHAVIOURS = (
+    Behaviour(1, "every message knows its credits", on_fabrics(_room, RC), _FREE),
+    Behaviour(
+        1,
+        "a sender that asks for room never overwrites what is still needed",
+        on_fabrics(under_checker(_messages(1, _ROOM, 1, 3, delay=40)), RC, SRD),
+        _FREE,
+    ),
+    Behaviour(1, "nor one that waits for it", on_fabrics(under_checker(_messages(1, _WAIT_FOR_ROOM, 2)), SRD), _FREE),
+    Behaviour(
+        2,
+        "a signal is never seen before its message",
+        on_fabrics(under_checker(_messages(2, _POST, 1, 3)), SRD),
+        _SIGNAL,
+    ),
+    Behaviour(2, "any number of messages and slots", on_fabrics(_rounds(2, _POST), RC, SRD), _SIGNAL),
+    Behaviour(3, "any number of messages and slots", on_fabrics(_rounds(3, _WAIT | _CREDIT), RC, SRD), _OWN_SIGNAL),
+    Behaviour(
+        3,
+        "a message may be read after the wait",
+        on_fabrics(under_checker(_messages(3, _WAIT | _CREDIT, 1, 3)), RC, SRD),
+        _OWN_SIGNAL,
+    ),
+    Behaviour(
+        4,
+        "the sender fills what is free, and posts what is filled",
+        on_fabrics(under_checker(_messages(4, _SEND, 1, 3, delay=40)), RC, SRD),
+        _MEET,
+    ),
+    Behaviour(
+        4,
+        "the receiver reads what is there, and gives back what was read",
+        on_fabrics(under_checker(_messages(4, _RECEIVE, 1, 3)), RC, SRD),
+        _MEET,
+    ),
+    Behaviour(4, "both ends together", on_fabrics(_rounds(4, _SEND | _RECEIVE), RC, SRD, _SHALLOW), _MEET),
+    Behaviour(5, "streams of every length arrive", on_fabrics(_streams, SRD, RC), _CUT),
+)
+
+
+def _public(task: int, learners: int, fabric: Fabric = RC) -> Cases:
+    return on_fabrics(under_checker(_messages(task, learners, 2)), fabric)
+
+
+PUBLIC = (
+    Behaviour(1, "three slots, four credits", on_fabrics(one(lambda rng: _room_case(rng, 1, 3, 4)), RC), _FREE),
+    Behaviour(1, "seven messages through two slots", _public(1, _ROOM), _FREE),
+    Behaviour(2, "seven messages over EFA", _public(2, _POST, SRD), _SIGNAL),
+    Behaviour(3, "seven messages through two slots", _public(3, _WAIT | _CREDIT), _OWN_SIGNAL),
+    Behaviour(4, "seven messages through two slots", all_of(_public(4, _SEND), _public(4, _RECEIVE)), _MEET),
+    Behaviour(
+        5,
+        "193 bytes through slots of 64",
+        on_fabrics(one(lambda rng: _stream_case(rng, 1, _Job(bytes=193, learners=_STREAM))), RC),
+        _CUT,
+    ),
+)
