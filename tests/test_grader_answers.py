@@ -63,7 +63,6 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
         assert any(part in message for part in says.split("|")), message
         assert str(tmp_path.parent) not in message
         assert "/hidden/" not in message
-    assert result.seconds < 30
 
 
 @pytest.mark.parametrize(("exercise", "answer"), RIGHT)
