@@ -18,6 +18,7 @@
 // 4     exchange_merged         one block sends and receives: half of the blocks
 // 5     exchange_by_rings       rung 3 in the words of <ep/ring.cuh>, which ep_lib.Buffer uses where there is no NVLink
 #include <ep/ring.cuh>
+#include <ep/trace.cuh>
 
 #include "05_bounce_buffer.cuh"
 
@@ -136,11 +137,19 @@ EP_DEVICE ChunkHeader take_chunk(const Streams& streams, const Ring& ring, int p
     return header;
 }
 
+// For the figures of a simulated run: chunks that were sent and whose credit is not back yet. On GPUs a load of
+// the counter is all that remains of it.
+EP_DEVICE void note_slots_in_use(const Ring& ring, int peer, uint64_t sent) {
+    if (ep::lane_id() == 0)
+        ep::trace_value("slots in use", static_cast<double>(sent - ep::read_signal(ring.credits + peer)));
+}
+
 EP_DEVICE void send_pipelined(const Streams& streams, const Ring& ring, int peer) {
     const uint64_t chunks = num_chunks(streams, ring, peer);
     for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
         if (!wait_for_credit(ring, peer, chunk)) return;
         send_chunk(streams, ring, peer, chunk);
+        note_slots_in_use(ring, peer, chunk + 1);
     }
     if (ep::lane_id() == 0) ep::net_quiet(peer);
 }
