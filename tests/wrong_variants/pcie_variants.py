@@ -106,7 +106,7 @@ def all_in_one(name: str) -> Kernel:
     right = "".join((EP / header).read_text() for header in HEADERS[name])
     parameters, call = ENTRIES[name]
     types = {word.split()[1]: word.split()[0][1:] for word in parameters.split(", ") if word.startswith("@")}
-    program, cases, first = "#include <ep/combine.cuh>\n#include <ep/ring.cuh>\n", "", ""
+    program, cases, first = "#include <ep/combine.cuh>\n#include <ep/ring.cuh>\n#include <ep/trace.cuh>\n", "", ""
     for number, variant in enumerate(VARIANTS):
         if variant.kernel != name:
             continue
