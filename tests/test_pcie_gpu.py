@@ -10,6 +10,7 @@ from pcie_cases import check_case, check_fp8, run_case, run_fp8
 from test_fp8 import fp8_case
 
 from ep_lib import Rank, spawn
+from ep_lib.jit import nvshmem
 
 SEEDS = range(2000, 2006)
 
@@ -33,11 +34,13 @@ def test_many_on_the_emulator(kind: str) -> None:
     check_many(spawn(many, 2, "emulator", fabric="srd", args=(kind,)))
 
 
-@pytest.mark.parametrize("kind", ["native", "torch"])
+@pytest.mark.parametrize(("transport", "kind"), [("p2p", "native"), ("p2p", "torch"), ("nvshmem", "torch")])
 @pytest.mark.parametrize(
     "ranks", [pytest.param(2, marks=pytest.mark.gpu(count=2)), pytest.param(4, marks=pytest.mark.gpu(count=4))]
 )
-def test_many_on_gpus(ranks: int, kind: str) -> None:
+def test_many_on_gpus(ranks: int, transport: str, kind: str) -> None:
+    if transport == "nvshmem" and (reason := nvshmem.unusable_reason("whole")):
+        pytest.skip(reason)
     if kind == "torch":
         pytest.importorskip("torch")
-    check_many(spawn(many, ranks, "cuda", args=(kind,)))
+    check_many(spawn(many, ranks, "cuda", args=(kind,), transport=transport))
