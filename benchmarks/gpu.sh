@@ -61,8 +61,8 @@ fi
 CUDA_VISIBLE_DEVICES=$(echo "${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((gpus - 1)))}" | cut -d, -f1-"$gpus")
 export CUDA_VISIBLE_DEVICES
 
-# The limits on two GPUs, 20 + 40 + 240 + 60 + 60 s, and five times KILL_AFTER are 470 s.
-step versions 20 "$PYTHON" - <<'END'
+# The limits on two GPUs, 15 + 25 + 240 + 50 + 30 + 60 s, and six times KILL_AFTER are 480 s.
+step versions 15 "$PYTHON" - <<'END'
 import importlib, platform, subprocess
 query = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader"]
 print(subprocess.run(query, capture_output=True, text=True).stdout, end="")
@@ -76,10 +76,15 @@ for name in ("ep_lib", "numpy", "cupy", "torch", "cloudpickle", "ml_dtypes", "mp
 from ep_lib.jit import nvrtc
 print("NVRTC", nvrtc.version())
 END
-step doctor 40 "$PYTHON" -m ep_lib doctor
+step doctor 25 "$PYTHON" -m ep_lib doctor
 LINES_SHOWN=60 step tests 240 "$PYTHON" -m pytest -m gpu -q -p no:cacheprovider --durations=5
 if [ "$gpus" -ge 2 ]; then
-    step demo 60 "$PYTHON" -m ep_lib demo --backend cuda --json
+    step demo 50 "$PYTHON" -m ep_lib demo --backend cuda --json
+    # With NVSHMEM's multicast off: on a shared host it can put GPUs of others out of service.
+    LINES_SHOWN=40 step transports 30 env NVSHMEM_DISABLE_NVLS=1 sh -c "
+        '$PYTHON' -m ep_lib bench p2p --backend cuda --transports p2p,nvshmem &&
+        '$PYTHON' -m ep_lib bench put --backend cuda --transport p2p --bytes 64,4K &&
+        '$PYTHON' -m ep_lib bench put --backend cuda --transport nvshmem --bytes 64,4K"
     for ranks in 2 4 8; do
         [ "$ranks" -le "$gpus" ] || break
         LINES_SHOWN=40 step "measure_$ranks" 60 \
@@ -87,6 +92,7 @@ if [ "$gpus" -ge 2 ]; then
     done
 else
     row demo - "not run: needs 2 GPUs"
+    row transports - "not run: needs 2 GPUs"
     row measure - "not run: needs 2 GPUs"
 fi
 echo "== $gpus of $count GPUs; logs in $RESULTS"

@@ -419,4 +419,6 @@ def test_a_gpu_that_is_out_of_reach_is_named() -> None:
     record = device_state.FaultRecord(device_state.FAULT_TRANSPORT, 0, 3, "write", -1, 0, 0)
     error = device_state.to_error(record)
     assert isinstance(error, KernelFault)
-    assert "rank 0: a network operation to rank 3 was refused" in str(error) and "NVSHMEM is to come" in str(error)
+    assert "rank 0: a network operation to rank 3 was refused" in str(error) and "take transport='nvshmem'" in str(
+        error
+    )

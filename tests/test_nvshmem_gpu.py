@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,29 @@ def kernel(name: str) -> Kernel:
     return Kernel.from_source(SOURCE, name, filename="test_nvshmem_gpu.cu")
 
 
+def compile_all(route: str) -> None:
+    """Every kernel at once, on all CPUs: one after the other they take longer than all the rest."""
+    import cupy
+
+    major, minor = (cupy.cuda.runtime.deviceGetAttribute(which, 0) for which in (75, 76))
+    own = [kernel(name) for name in ("put_then_add", "put_signal", "copy_when", "add_both", "who")]
+    tutorial = [shim.kernel(name) for name in {name for pair in shim.LADDER for name in pair}]
+    tutorial += [shim.kernel("put_message"), shim.kernel("count_by_source")]
+    pieces = [shim.piece(name) for name in ("fetch", "fenced", "await", "add", "look")]
+    for first in (own[0], tutorial[0]):  # reads the headers that all share
+        compile_one(first, f"sm_{major}{minor}", route)
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(compile_one, k, f"sm_{major}{minor}", route) for k in own + tutorial + pieces]:
+            done.result()
+
+
+def compile_one(what: Kernel, arch: str, route: str) -> None:
+    if route:
+        nvshmem.compile_cubin(what, arch, route)
+    else:
+        what.compile(arch)
+
+
 def everything(rank: Rank) -> dict[str, Any]:
     """What each kernel did, by name; True where it is right."""
     peer, right = 1 - rank.rank, {}
@@ -110,6 +134,7 @@ def test_every_operation_and_the_ladder_of_the_shim(transport: str) -> None:
     kind, _, route = transport.partition(":")
     if route and (reason := nvshmem.unusable_reason(route)):
         pytest.skip(reason)
+    compile_all(route)
     results = spawn(everything, 2, "cuda", heap_bytes=64 << 20, transport=transport)
     for rank, right in enumerate(results):
         assert right.pop("transport") == kind

@@ -133,7 +133,7 @@ def to_error(record: FaultRecord) -> EpError:
     if record.code == FAULT_TRANSPORT:
         return KernelFault(
             f"rank {record.rank}: a network operation{target} was refused: the GPUs do not reach each other by loads "
-            "and stores (P2P), and ep_lib has no other transport on GPUs yet (NVSHMEM is to come); run it on GPUs "
+            "and stores (P2P), and transport='p2p' has nothing else; take transport='nvshmem', or run it on GPUs "
             "of one node with P2P, or on the emulator with a fabric"
         )
     return KernelFault(f"rank {record.rank}: a kernel left an unknown fault (code {record.code}): {record}")

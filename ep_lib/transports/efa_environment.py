@@ -45,7 +45,8 @@ VARIABLES = (
         "NVSHMEM_BOOTSTRAP",
         "required",
         ("MPI",),
-        "how the processes find each other before NVSHMEM runs: through MPI, so start them by mpirun or srun",
+        "how the processes find each other before NVSHMEM runs: through MPI, so start them by mpirun or srun (not read "
+        'under ep_lib\'s transport="nvshmem", where the ranks have met already)',
     ),
     Variable(
         "NVSHMEM_DISABLE_IB",
@@ -69,7 +70,29 @@ VARIABLES = (
         "NVSHMEM_DEBUG",
         "optional",
         ("0", "1"),
-        "1 makes NVSHMEM say what it does; add NVSHMEM_DEBUG_SUBSYS=ALL and FI_LOG_LEVEL=info when it hangs",
+        "makes NVSHMEM say what it does: 1 in the guide, WARN or INFO in NVSHMEM's own documentation; add "
+        "NVSHMEM_DEBUG_SUBSYS=ALL and FI_LOG_LEVEL=info when it hangs",
+    ),
+    # Beyond the guide: what ep_lib's transport="nvshmem" needs where a NIC lies between.
+    Variable(
+        "NVSHMEM_REMOTE_TRANSPORT",
+        "optional",
+        ("libfabric", "ibrc", "none"),
+        "what drives the NIC: libfabric on EFA, ibrc on InfiniBand and RoCE; ep_lib sets none where all GPUs reach "
+        "each other without one",
+    ),
+    Variable(
+        "NVSHMEM_LIBFABRIC_PROVIDER",
+        "optional",
+        ("efa",),
+        "which of libfabric's providers NVSHMEM's libfabric transport is made for; name it on EFA",
+    ),
+    Variable(
+        "NVSHMEM_IB_ENABLE_IBGDA",
+        "optional",
+        ("1",),
+        "on InfiniBand and RoCE, not on EFA: GPU threads drive the NIC themselves, without a thread of the CPU; ep_lib "
+        "builds kernels by nvcc then",
     ),
     Variable(
         "FI_EFA_TX_SIZE",

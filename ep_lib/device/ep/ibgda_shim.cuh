@@ -14,7 +14,7 @@
 // And not the same quiet: IBGDA waits for one queue pair to one PE, the EFA functions wait for everything. So code
 // that names the wrong queue pair works on EFA, and reuses its source too early on InfiniBand.
 //
-// Transports: the emulator's NICs (spawn(fabric="rc" | "srd")) and P2P; on GPUs P2P only for now, see <ep/net.cuh>.
+// Transports: the emulator's NICs (spawn(fabric="rc" | "srd")) and P2P; on GPUs P2P or NVSHMEM, see <ep/net.cuh>.
 #pragma once
 #include <ep/ibgda_calls.cuh>  // nvshmemi_get_p2p_ptr, nvshmemi_ibgda_put_nbi_warp, nvshmemi_ibgda_amo_nonfetch_add
 #include <ep/ibgda_state.cuh>  // ibgda_get_state

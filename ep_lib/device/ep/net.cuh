@@ -24,9 +24,11 @@
 // The calling thread's own writes to the source come before the post. Those of other threads do if a barrier
 // (__syncwarp, __syncthreads) stands in between. A reader acquires the signal (<ep/wait.cuh>), then reads the data.
 //
-// Transports (what stands behind each name). Emulator: the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself. GPUs:
-// for now only stores over NVLink or PCIe P2P, which order more than a NIC does; for a peer that they do not reach, the
-// operation does nothing and records a fault that says so.
+// Transports: what stands behind each name is <ep/transport.cuh>.
+//   emulator           the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself
+//   GPUs, "p2p"        stores over NVLink or PCIe, which order more than a NIC does; for a peer that they do not reach,
+//                      the operation does nothing and records a fault that says so
+//   GPUs, "nvshmem"    NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
 #pragma once
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
