@@ -14,7 +14,13 @@ nbformat = pytest.importorskip("nbformat")
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-EXPECTED = {"00_start_here", "01_write_and_signal", "03_ibgda_efa_shim", "06_dispatch_and_combine"}
+EXPECTED = {
+    "00_start_here",
+    "01_write_and_signal",
+    "03_ibgda_efa_shim",
+    "05_pcie_bounce_buffers",
+    "06_dispatch_and_combine",
+}
 LIMIT_S = 120  # on a quiet machine half of it is plenty
 GPUS = {"00_start_here": 2, "01_write_and_signal": 2, "03_ibgda_efa_shim": 2, "06_dispatch_and_combine": 4}
 
@@ -77,7 +83,9 @@ def test_kernels_are_shown_from_their_files_and_never_pasted(path: Path) -> None
 @each_notebook
 def test_its_code_uses_the_public_interface_only(path: Path) -> None:
     for module in re.findall(r"^(?:from|import) (ep_lib[\w.]*)", code_of(path), re.M):
-        assert module in {"ep_lib", "ep_lib.workshop.notebook", "ep_lib.transports.nixl_handles"}, module
+        assert module in {"ep_lib", "ep_lib.workshop.notebook", "ep_lib.workshop", "ep_lib.transports.nixl_handles"}, (
+            module
+        )
     assert not re.search(r"\b\w+\._[a-z]", code_of(path)), "a private name"
 
 
@@ -153,6 +161,18 @@ SHOWN = [
     ("03_ibgda_efa_shim", "doctor-run", "FI_EFA_USE_DEVICE_RDMA (required: 1"),
     ("03_ibgda_efa_shim", "exercise-check-shim", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "exercise-check-batches", "Task 1 is still to do"),
+    ("05_pcie_bounce_buffers", "exchange", "[True, True]"),
+    ("05_pcie_bounce_buffers", "memory-compare", "It is: 1.9 GB"),
+    ("05_pcie_bounce_buffers", "in-turn-run", "waited too long for rank"),
+    ("05_pcie_bounce_buffers", "in-turn-run", "everybody waits for ever"),
+    ("05_pcie_bounce_buffers", "in-turn-small", "[True, True]"),
+    ("05_pcie_bounce_buffers", "checker-run", "credit before reuse"),
+    ("05_pcie_bounce_buffers", "pipelined-run", "2 to 4 times"),
+    ("05_pcie_bounce_buffers", "one-counter-run", "on RC only"),
+    ("05_pcie_bounce_buffers", "fabrics-check", "signal overtakes data"),
+    ("05_pcie_bounce_buffers", "buffer-run", "bit for bit"),
+    ("05_pcie_bounce_buffers", "too-many-run", "at most 32 ranks"),
+    ("05_pcie_bounce_buffers", "exercise-check", "task 1"),
     ("06_dispatch_and_combine", "rows-compare", "fewer than"),
     ("06_dispatch_and_combine", "oracle-run", "bit for bit"),
     ("06_dispatch_and_combine", "room-compare", "It is: 32"),
