@@ -82,7 +82,8 @@ def test_a_wait_ends_when_the_last_signal_is_seen(exchange: Timeline) -> None:
     for rank in range(4):
         last = max(m.delivered_ns for m in exchange.messages if m.target == rank)
         ends = [s.end_ns for s in exchange.spans if s.kind == "wait" and s.rank == rank]
-        assert ends == pytest.approx([last + exchange.hardware.gpu.poll_ns] * 4)
+        # The loop may have been woken by the signal before, and sees the last one with its next look.
+        assert len(ends) == 4 and all(last <= end <= last + exchange.hardware.gpu.poll_ns + 1e-6 for end in ends)
 
 
 def test_samples_come_from_where_they_were_taken(exchange: Timeline) -> None:
