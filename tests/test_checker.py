@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,41 @@ def test_a_clean_report_says_what_it_does_not_prove() -> None:
     report = ep_lib.check(variants.run, 2, seeds=3, args=(KERNELS.index("exchange"), 1))
     assert report.ok and report.seeds == (0, 1, 2) and not report.values_differ
     assert "proves nothing" in str(report) and "3 schedules of 2 ranks" in str(report)
+
+
+def test_it_says_how_the_schedules_were_made() -> None:
+    args = (KERNELS.index("exchange"), 1)
+    report = ep_lib.check(variants.run, 2, seeds=10, args=args)
+    assert (report.random_walks, report.pct) == (5, {1: 2, 2: 1, 3: 1, 4: 1})
+    assert "10 schedules of 2 ranks on p2p (5 random walks and 5 by priorities (PCT, depth 1 to 4); " in str(report)
+    report = ep_lib.check(variants.run, 2, seeds=[3, 11], args=args)
+    assert (report.random_walks, report.pct) == (0, {2: 2}) and "(2 by priorities (PCT, depth 2); " in str(report)
+
+
+@pytest.mark.parametrize("kind", ["p2p", "rc", "srd"])
+def test_each_way_of_making_schedules_finds_mistakes_and_replays_them(kind: str) -> None:
+    name = "no credit" if kind == "p2p" else "no credit over the network"
+    which = len(KERNELS) + [v.name for v in variants.VARIANTS].index(name)
+    for first in (0, 1):
+        found = ep_lib.check(variants.run, 2, kind, seeds=range(first, 40, 2), args=(which, 1), stop_at_first=True)
+        assert not found.ok and len(found.seeds) <= 20
+        texts = [str(ep_lib.check(variants.run, 2, kind, [found.seeds[-1]], (which, 1))) for _ in range(2)]
+        assert re.sub(r"[\d.]+ s\)", "", texts[0]) == re.sub(r"[\d.]+ s\)", "", texts[1])
+        for finding in found.findings:
+            assert finding.message in texts[0]
+
+
+def test_an_exception_that_follows_from_a_race_does_not_hide_it() -> None:
+    which = len(KERNELS) + [v.name for v in variants.VARIANTS].index("no wait at all")
+
+    def main(rank: Rank) -> None:
+        variants.run(rank, which, 1)
+        raise KeyError("a consequence")
+
+    kinds = {f.kind for f in ep_lib.check(main, 2, seeds=2).findings}
+    assert kinds == {"race", "exception"}
+    with pytest.raises(KeyError, match="by itself"):
+        ep_lib.check(lambda rank: {}["by itself"], 2, seeds=2)
 
 
 def test_values_that_depend_on_the_schedule() -> None:

@@ -73,9 +73,9 @@ class Finding:
     """One mistake. ``seed`` replays it; ``count`` is how often it was seen, over all seeds in ``seeds``.
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "signal overtakes data", "read
-    before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout", "assertion" or
-    "values differ". ``remedy`` names what is missing. ``first`` and ``second`` are the two accesses, where there are
-    two.
+    before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout", "assertion",
+    "exception" or "values differ". ``remedy`` names what is missing. ``first`` and ``second`` are the two
+    accesses, where there are two.
     """
 
     kind: str

@@ -84,6 +84,7 @@ _SIGNATURES = {
     "epemu_stop_rank": ([c_void_p, c_int, c_uint64], None),
     "epemu_rank_stopped": ([c_void_p, c_int], c_int),
     "epemu_in_flight": ([c_void_p], c_uint64),
+    "epemu_pct_depth": ([c_uint64], c_int),
     "epemu_report": ([c_void_p], c_char_p),
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
     "epemu_check_begin": ([c_void_p], c_int),

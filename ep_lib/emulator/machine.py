@@ -81,6 +81,11 @@ def _bury() -> None:
             _running.release()
 
 
+def pct_depth(seed: int) -> int:
+    """How this seed's schedule is made: by PCT of so many steps (see runtime/pct.hpp), or, for 0, by a random walk."""
+    return int(library.load().epemu_pct_depth(seed))
+
+
 def _nanoseconds(seconds: float) -> int:
     return 2**64 - 1 if seconds == math.inf else max(1, int(seconds * 1e9))
 

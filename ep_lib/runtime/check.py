@@ -7,6 +7,7 @@ import hashlib
 import pickle
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ import numpy as np
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, parse
-from ep_lib.errors import ArgumentError, DeadlockError, KernelFault, KernelTimeout, PeerTimeout
+from ep_lib.emulator.machine import pct_depth
+from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
 
@@ -26,12 +28,19 @@ _UNPROVEN = (
 )
 
 
+_FINDINGS = (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError)
+
+# What wrong data can make of main: said together with what made the data wrong, and raised if nothing was found.
+_MAY_FOLLOW = (EpError, ArithmeticError, LookupError, ValueError)
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """What :func:`check` found. ``str()`` is for people; ``ok`` is True if there is nothing to say.
 
-    ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried.
-    ``values_differ``: whether main's results depended on the schedule. ``seconds``: how long all took.
+    ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried, of them
+    ``random_walks`` by the tempered random walk and ``pct[d]`` by PCT with a depth of d. ``values_differ``: whether
+    main's results depended on the schedule. ``seconds``: how long all took.
     """
 
     findings: tuple[Finding, ...]
@@ -40,6 +49,8 @@ class CheckReport:
     ranks: int
     fabric: Fabric
     seconds: float
+    random_walks: int
+    pct: dict[int, int]
 
     @property
     def ok(self) -> bool:
@@ -47,12 +58,20 @@ class CheckReport:
         return not self.findings
 
     def __str__(self) -> str:
-        tried = f"{len(self.seeds)} schedule{'s' if len(self.seeds) != 1 else ''} of {self.ranks} ranks"
-        tried += f" on {self.fabric.kind} ({self.seconds:.1f} s)"
+        tried = f"{_count(len(self.seeds), 'schedule')} of {self.ranks} ranks on {self.fabric.kind}"
+        kinds = [_count(self.random_walks, "random walk")] if self.random_walks else []
+        if self.pct:
+            depths = " to ".join(map(str, sorted({min(self.pct), max(self.pct)})))
+            kinds.append(f"{sum(self.pct.values())} by priorities (PCT, depth {depths})")
+        tried += f" ({' and '.join(kinds)}; {self.seconds:.1f} s)"
         if self.ok:
             return f"no findings in {tried}. {_UNPROVEN}"
-        number = f"{len(self.findings)} finding{'s' if len(self.findings) != 1 else ''}"
-        return "\n\n".join([f"{number} in {tried}", *(f"{i}. {f}" for i, f in enumerate(self.findings, 1))])
+        return "\n\n".join(
+            [
+                f"{_count(len(self.findings), 'finding')} in {tried}",
+                *(f"{i}. {f}" for i, f in enumerate(self.findings, 1)),
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -73,14 +92,17 @@ def check(
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once a seed, and report races, deadlocks and what else is wrong.
 
-    ``seeds``: how many schedules to try, or which. A seed decides where threads are preempted, how long warps stall and
-    how the network delays and reorders; ``ep_lib.spawn(..., seed=...)`` with the same arguments runs the same schedule.
+    ``seeds``: how many schedules to try, or which. Even seeds are random walks, rough or calm: where threads are
+    preempted, how long warps stall, how the network delays and reorders. Odd ones are made by PCT (Burckhardt et al.,
+    ASPLOS 2010) with depths 1 to 4: the warp or message of the highest random priority runs, and at d - 1 random steps
+    the one that runs falls behind. ``ep_lib.spawn(..., seed=...)`` with the same arguments runs the same schedule.
     ``compare_values``: main's results must not depend on the seed. ``stop_at_first``: the first seed with a finding is
     the last. ``fabric``, ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit ends
     the search.
 
-    Deadlocks, faults of kernels, time limits and failed assertions in main are findings. Other exceptions, such as an
-    error of the compiler, are raised.
+    Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
+    wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
+    are raised.
     """
     ranks = arguments.program(main, ranks)
     chosen = range(seeds) if isinstance(seeds, int) else seeds
@@ -95,28 +117,24 @@ def check(
     search = _Search()
     begin = time.perf_counter()
     for seed in chosen:
-        machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=network)
-        machine.begin_checks()
-        ended_well, result, ran_out = True, None, False
-        try:
-            result = run_program(main, machine, args, timeout)
-        except (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError) as error:
-            ended_well, ran_out = False, isinstance(error, KernelTimeout)
-            search.add([_from_error(error, seed)])
-        else:
-            machine.drain_network()  # what was still under way may have come too late
-        finally:
-            report = machine.end_checks()
-        search.add(parse(report, seed, machine.copied_from))
-        if ended_well and compare_values:
-            search.compare(result, seed)
-        search.tried.append(seed)
+        ran_out = search.try_schedule(main, ranks, seed, network, args, heap_bytes, timeout, compare_values)
         if ran_out or (stop_at_first and search.findings):
             break
-    seconds = time.perf_counter() - begin
+    depths = Counter(map(pct_depth, search.tried))
     return CheckReport(
-        tuple(search.findings.values()), tuple(search.tried), search.values_differ, ranks, network, seconds
+        findings=tuple(search.findings.values()),
+        seeds=tuple(search.tried),
+        values_differ=search.values_differ,
+        ranks=ranks,
+        fabric=network,
+        seconds=time.perf_counter() - begin,
+        random_walks=depths.pop(0, 0),
+        pct=dict(sorted(depths.items())),
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 class _Search:
@@ -127,6 +145,40 @@ class _Search:
         self.tried: list[int] = []
         self.values_differ = False
         self._first: tuple[int, str] | None = None  # seed and digest of the first result
+
+    def try_schedule(
+        self,
+        main: Callable[..., Any],
+        ranks: int,
+        seed: int,
+        network: Fabric,
+        args: Sequence[Any],
+        heap_bytes: int | None,
+        timeout: float | None,
+        compare_values: bool,
+    ) -> bool:
+        """Runs main once. Returns whether it ran into the time limit."""
+        machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=network)
+        machine.begin_checks()
+        error: Exception | None = None
+        result = None
+        try:
+            result = run_program(main, machine, args, timeout)
+            machine.drain_network()  # what was still under way may have come too late
+        except (*_FINDINGS, *_MAY_FOLLOW) as caught:
+            error = caught
+        finally:
+            report = machine.end_checks()
+        found = parse(report, seed, machine.copied_from)
+        if error is not None and not found and not isinstance(error, _FINDINGS):
+            raise error
+        if error is not None:
+            self.add([_from_error(error, seed)])
+        self.add(found)
+        if error is None and compare_values:
+            self.compare(result, seed)
+        self.tried.append(seed)
+        return isinstance(error, KernelTimeout)
 
     def add(self, found: Iterable[Finding]) -> None:
         for finding in found:
@@ -173,6 +225,8 @@ def _from_error(error: BaseException, seed: int) -> Finding:
         )
     if isinstance(error, AssertionError):
         return Finding("assertion", text or "an assertion in main failed", seed, seeds=(seed,))
+    if not isinstance(error, KernelFault):
+        return Finding("exception", f"main raised {type(error).__name__}: {text}", seed, seeds=(seed,))
     kind = "fault"
     if "not a multiple of" in text:
         kind = "misaligned"

@@ -10,6 +10,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "pct.hpp"
 #include "virtual_time.hpp"
 
 namespace epemu {
@@ -30,6 +31,7 @@ Machine::Machine(int ranks_, const Settings& settings_)
     : settings(settings_), random(settings_.seed), num_ranks(ranks_), ranks(ranks_) {
     constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64}, kDeliver[] = {2, 8, 64};
     temper = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)], kDeliver[random.below(3)]};
+    if (const int depth = pct_depth(settings.seed)) pct = std::make_shared<Pct>(*this, depth);
     network = std::make_unique<Network>(settings.fabric);
     network->links.resize(num_ranks * num_ranks);
     network->posted.resize(num_ranks);
@@ -179,6 +181,7 @@ void epemu_drain_network(Machine* m) {
 // Nothing travels from one rank to another any more: a broken link, for what a learner's kernel does about it.
 void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m->num_ranks + to].broken = true; }
 uint64_t epemu_in_flight(Machine* m) { return m->network->in_flight.size(); }
+int epemu_pct_depth(uint64_t seed) { return pct_depth(seed); }
 const char* epemu_report(Machine* m) { return m->report.c_str(); }
 
 // Moves up to `size` - 1 bytes of what kernels printed to `text`; returns how many. Any thread may call it.

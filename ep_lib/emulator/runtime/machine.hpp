@@ -24,6 +24,7 @@ constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over
 
 struct Block;
 struct BlockCheck;
+class Pct;
 struct Outages;
 struct ThreadCheck;
 struct Warp;
@@ -97,6 +98,7 @@ struct Warp {
     double ready;            // in virtual time: when its first lane can go on,
     uint64_t order;          // and the tie-break
     size_t copy_span;        // as a fiber's wait_span
+    int64_t priority;        // in schedules by PCT
 };
 
 struct Image {
@@ -214,6 +216,7 @@ struct Machine {
     std::shared_ptr<Checker> checker;   // null while checks are off
     std::shared_ptr<Outages> outages;   // null while no fault is asked for
     std::shared_ptr<VirtualTime> time;  // null in the random walk
+    std::shared_ptr<Pct> pct;           // null in random walks and in virtual time
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;
@@ -260,7 +263,8 @@ enum class Outcome { kDone, kDeadlock, kFault, kStopped };
 Outcome run(Machine& m, const int64_t* awaited);  // awaited[rank]: ticket that ends the run, 0 for none
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
-void yield();                  // switch, staying runnable
+void step_aside();             // switch, staying runnable
+void yield();                  // the same, so that others run first
 void preempt();                // the same, perhaps for long
 void maybe_preempt();          // at a synchronising operation
 void park(Fiber* fiber);       // until one of the locations it polls changes

@@ -8,6 +8,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "pct.hpp"
 #include "virtual_time.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
@@ -205,6 +206,7 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     begin_outages(*machine, *op);
     if (checker) checker->net_posted(*op, current, pc);
     link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
+    if (machine->pct) machine->pct->posted(op.get());
     net.in_flight.push_back(std::move(op));
     if (timed) timed->posted(net.in_flight.back().get(), pc);
     forget_polls();
@@ -255,6 +257,12 @@ bool is_pending(const Network& net, const Network::Waiter& w) {
         }
     }
     return w.for_room && outstanding >= net.settings.queue_depth;
+}
+
+bool network_move(Machine& m, const NetOp* op) {
+    const auto& ops = m.network->in_flight;
+    const auto it = std::find_if(ops.begin(), ops.end(), [&](const auto& other) { return other.get() == op; });
+    return advance(m, static_cast<size_t>(it - ops.begin()));
 }
 
 bool network_step(Machine& m) {

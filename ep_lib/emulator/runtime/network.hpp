@@ -58,6 +58,7 @@ struct NetOp {
     uint64_t staged_value;
     bool delivered;          // all is written; the completion is still on its way back
     uint64_t delayed_until;  // by the count of steps of the network
+    int64_t priority;        // in schedules by PCT
     uint64_t held_until_ns;  // a fault on demand: see outages.hpp
     Poster poster;
     struct {
@@ -97,6 +98,7 @@ struct Network {
 // One random event: a piece is read or delivered, an atomic is applied, or a completion comes back. False if nothing
 // that is in flight can ever arrive.
 bool network_step(Machine& m);
+bool network_move(Machine& m, const NetOp* op);  // the same for one operation
 bool reachable(const Machine& m, int from, int to);
 bool is_pending(const Network& net, const Network::Waiter& waiter);
 

@@ -1,5 +1,5 @@
-// The scheduler: a seeded random walk over the runnable warps of all ranks, until an awaited launch is finished,
-// nothing can go on, or someone asks it to stop.
+// The scheduler: a seeded random walk over the runnable warps of all ranks, or priorities (pct.hpp), until an awaited
+// launch is finished, nothing can go on, or someone asks it to stop.
 #include <string.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "outages.hpp"
+#include "pct.hpp"
 #include "virtual_time.hpp"
 
 extern "C" {
@@ -54,6 +55,7 @@ void admit(Machine& m, Launch* launch) {
         Warp& warp = block->warps[w];
         warp.block = block.get();
         warp.lanes = &block->fibers[w * kWarpSize];
+        if (m.pct) warp.priority = m.pct->fresh_priority();
         warp.num_lanes = std::min<int>(kWarpSize, threads - w * kWarpSize);
         for (int lane = 0; lane < warp.num_lanes; lane++) make_runnable(&warp.lanes[lane]);
     }
@@ -114,6 +116,14 @@ void print(Machine& m, Fiber* fiber) {
     m.progress++;
 }
 
+// Anyone, if possible not one that is stalled.
+uint32_t random_warp(Machine& m) {
+    uint32_t pick = m.random.below(m.run_queue.size());
+    for (int i = 0; i < kTries && m.run_queue[pick]->stalled_until > m.picks; i++)
+        pick = m.random.below(m.run_queue.size());
+    return pick;
+}
+
 // Runs every runnable lane of a warp once, in a random rotation.
 void run_warp(Machine& m, Warp* warp) {
     epemu_shared_base = warp->block->shared;
@@ -130,9 +140,14 @@ void run_warp(Machine& m, Warp* warp) {
     const uint32_t first = m.random.below(kWarpSize);
     for (uint32_t i = 0; i < kWarpSize; i++) {
         const uint32_t lane = (first + i) % kWarpSize;
-        if (!(lanes >> lane & 1) || has_stopped(m, warp->block->launch->rank)) continue;
+        if (!(lanes >> lane & 1)) continue;
+        if (m.pct && m.pct->outranked(warp)) {
+            make_runnable(&warp->lanes[lane]);
+            continue;
+        }
+        if (has_stopped(m, warp->block->launch->rank)) continue;
         Fiber* fiber = &warp->lanes[lane];
-        quantum = m.random.below(kShortQuantumOneIn) ? kLongQuantum : 1 + m.random.below(kShortQuantum);
+        quantum = m.pct || m.random.below(kShortQuantumOneIn) ? kLongQuantum : 1 + m.random.below(kShortQuantum);
         run_lane(m, fiber);
         if (m.fault != Fault::kNone) return;
     }
@@ -231,6 +246,7 @@ void make_runnable(Fiber* fiber) {
     if (!warp->runnable) {
         warp->queue_index = machine->run_queue.size();
         machine->run_queue.push_back(warp);
+        if (machine->pct) machine->pct->woke(warp);
     }
     warp->runnable |= 1u << fiber->lane;
 }
@@ -242,15 +258,20 @@ void block_current(State state, const char* what, uintptr_t pc) {
     switch_to_scheduler();
 }
 
-void yield() {
+void step_aside() {
     current->state = State::kRunnable;
     switch_to_scheduler();
+}
+
+void yield() {
+    if (machine->pct) machine->pct->fall_behind(current->warp);
+    step_aside();
 }
 
 void preempt() {
     if (timed) return yield();
     Machine& m = *machine;
-    if (m.random.below(m.temper.stall_one_in) == 0) {
+    if (!m.pct && m.random.below(m.temper.stall_one_in) == 0) {
         // From a turn of everybody to a hundred turns: long enough for others to finish what they are at.
         const uint64_t turn = m.run_queue.size() + 1;
         current->warp->stalled_until = m.picks + (turn << m.random.below(kLongestStall));
@@ -260,6 +281,7 @@ void preempt() {
 
 void maybe_preempt() {
     if (timed) return timed->synchronise();
+    if (machine->pct) return machine->pct->synchronised(current->warp);
     if (machine->random.below(machine->temper.preempt_one_in) == 0) preempt();
 }
 
@@ -317,17 +339,16 @@ Outcome run(Machine& m, const int64_t* awaited) {
             break;
         }
         const bool traffic = !timed && !m.network->in_flight.empty();
-        if (traffic && !m.run_queue.empty() && m.random.below(m.temper.deliver_one_in) == 0) network_step(m);
+        if (traffic && m.pct && m.pct->move_network()) continue;
+        if (traffic && !m.pct && !m.run_queue.empty() && m.random.below(m.temper.deliver_one_in) == 0) network_step(m);
         if (m.run_queue.empty()) {
-            if (traffic && network_step(m)) continue;
+            if (traffic && !m.pct && network_step(m)) continue;
             if (standstill.resolve()) continue;
             outcome = Outcome::kDeadlock;
             break;
         }
         m.picks++;
-        uint32_t pick = m.random.below(m.run_queue.size());
-        for (int i = 0; i < kTries && m.run_queue[pick]->stalled_until > m.picks; i++)
-            pick = m.random.below(m.run_queue.size());
+        const size_t pick = m.pct ? m.pct->highest_warp() : random_warp(m);
         Warp* warp = m.run_queue[pick];
         m.run_queue[pick] = m.run_queue.back();
         m.run_queue[pick]->queue_index = pick;
