@@ -40,7 +40,7 @@ $(shell [ ! -e "$(VENV_MADE)" ] || { [ -x "$(PY)" ] && [ "$$(cat "$(VENV_MADE)")
 LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 
-.PHONY: help lab demo test lint format check-machine clean distclean
+.PHONY: help lab demo test nightly lint format check-machine clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -59,6 +59,9 @@ demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread 
 
 test: lint  ## lint, types and the whole test suite, compile checks and notebooks included
 	"$(PY)" -m pytest $(PYTEST_FLAGS)
+
+nightly: $(TEST_INSTALLED)  ## every right kernel on every fabric under the checker, 1,000 schedules each (about 20 minutes)
+	"$(PY)" -m pytest $(PYTEST_FLAGS) tests/test_right_kernels.py --seeds 1000
 
 lint: $(TEST_INSTALLED)  ## format and type checks only
 	"$(PY)" -m ruff check .

@@ -8,6 +8,17 @@ from typing import Any
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--seeds N``: schedules of each right kernel (tests/test_right_kernels.py)."""
+    parser.addoption("--seeds", type=int, default=50, help="schedules of each right kernel (default 50)")
+
+
+@pytest.fixture
+def seeds(request: pytest.FixtureRequest) -> int:
+    """How many schedules to try."""
+    return int(request.config.getoption("--seeds"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs."""
     for marker in item.iter_markers("gpu"):

@@ -1,5 +1,6 @@
 // Virtual time as Python sees it (ep_lib/emulator/library.py mirrors these), and what kernels say about themselves.
 #include "machine.hpp"
+#include "pct.hpp"
 #include "virtual_time.hpp"
 
 using namespace epemu;
@@ -9,6 +10,7 @@ extern "C" {
 // Virtual time is on from here; call it before anything is launched.
 void epemu_time_begin(Machine* m, const HardwareModel* hardware) {
     m->time = std::make_shared<VirtualTime>(*m, *hardware);
+    m->pct.reset();  // what is earliest runs, whatever the seed
 }
 
 const SpanRecord* epemu_time_spans(Machine* m, uint64_t* count) {

@@ -1,0 +1,97 @@
+"""Every right kernel of the library and the tutorials, on every fabric: one list, for `make test` and `make nightly`.
+
+A new kernel joins by a line in :data:`CASES`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
+
+import bounce_buffer_cases as bounce
+import pcie_cases
+import test_ibgda_shim as shim
+import test_ring
+import test_write_signal as write
+import variants
+from dispatch_combine_cases import make_case
+from test_dispatch_combine import run_case
+
+from ep_lib import Fabric, Rank
+
+NVLINK = {"p2p": Fabric()}  # kernels of loads and stores
+NICS = {
+    **{kind: Fabric(kind) for kind in ("rc", "srd")},
+    **{f"{kind}-2": Fabric(kind, ranks_per_node=2) for kind in ("rc", "srd")},
+    **{f"{kind}-2-nop2p": Fabric(kind, ranks_per_node=2, p2p=False) for kind in ("rc", "srd")},
+}
+ALL = {**NVLINK, **NICS}
+
+
+@dataclass(frozen=True)
+class RightKernel:
+    """A program without mistakes. ``main(rank, *args)`` runs on ``ranks`` ranks on each of ``fabrics``."""
+
+    name: str
+    main: Callable[..., Any]
+    ranks: int
+    fabrics: dict[str, Fabric]
+    args: tuple[Any, ...] = ()
+
+
+def _shim(rank: Rank, send: str, receive: str) -> None:
+    if receive:
+        assert shim.ring(rank, send, receive)
+    else:
+        shim.counted(rank, send)
+
+
+def _bounce(rank: Rank, *args: Any) -> None:
+    assert bounce.exchange(rank, *args)
+
+
+def _stream(rank: Rank, slots: int) -> None:
+    assert all(test_ring.stream(rank, test_ring.kernel(), slots, 64, (300, 100)))
+
+
+def _nvlink_mode(rank: Rank) -> None:
+    run_case(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
+
+
+def _pcie_mode(rank: Rank, variety: int) -> None:
+    pcie_cases.run_case(rank, make_case(variety, world_size=2, dtype="bfloat16", max_tokens=4), variety)
+
+
+def _write(rank: Rank, way: str) -> None:
+    write.ring(rank, write.kernel(f"write_signal_{way}"), write.kernel("wait_and_read"), 130)
+
+
+def _pipeline(rank: Rank, slots: int) -> None:
+    write.pipeline(rank, write.kernel("pipelined_send"), write.kernel("pipelined_receive"), 40, slots, 4)
+
+
+_SHIM = [*shim.LADDER, ("count_by_source", "")]
+_BOUNCE = [("unbounded", 1), ("with_credits", 1), ("pipelined", 3), ("merged", 1), ("merged", 3), ("by_rings", 2)]
+CASES = [
+    *(
+        RightKernel(
+            name, variants.run, 2, NICS if name.startswith("net_") else NVLINK, (i, variants.BLOCKS.get(name, 1))
+        )
+        for i, name in enumerate(variants.functions())
+    ),
+    *(RightKernel(f"01 {way}", _write, 2, NVLINK, (way,)) for way in write.RIGHT),
+    *(RightKernel(f"01 pipeline of {slots}", _pipeline, 2, NVLINK, (slots,)) for slots in (1, 3)),
+    *(RightKernel(f"03 {send}", _shim, 4, ALL, (send, receive)) for send, receive in _SHIM),
+    *(
+        RightKernel(f"05 {name} {slots}", _bounce, 2, ALL, (f"exchange_{name}", bounce.counts_of(1, 2, 5), slots))
+        for name, slots in _BOUNCE
+    ),
+    *(RightKernel(f"ring of {slots}", _stream, 2, ALL, (slots,)) for slots in (1, 3)),
+    RightKernel("dispatch and combine", _nvlink_mode, 2, NVLINK),
+    *(RightKernel(f"PCIe mode {variety}", _pcie_mode, 2, NICS, (variety,)) for variety in (2, 3)),
+]
