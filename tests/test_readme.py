@@ -45,9 +45,6 @@ def commands() -> list[str]:
     return sorted({line for line in found if line})
 
 
-COMING = {"check", "bench"}  # README's table says so
-
-
 @pytest.mark.parametrize(("document", "source"), examples("python"))
 def test_python_runs(document: str, source: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
@@ -68,9 +65,6 @@ def test_make_targets_exist(command: str) -> None:
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("ep-lib ")])
 def test_commands_parse(command: str) -> None:
     words = shlex.split(command)[1:]
-    if words[0] in COMING and len(words) == 1:
-        assert words[0] not in {entry.name for entry in cli._COMMANDS if entry.exists()}, "update the README: it exists"
-        return
     cli.build_parser(words[0]).parse_args(words)
 
 
