@@ -8,6 +8,7 @@
 //     atom_add_{relaxed,acquire,release,acq_rel}_{gpu,sys}_{u32,u64}(address, value) -> old value
 //     atom_exch_..., atom_cas_...(address, compare, value) -> old value    as above
 //     ld_volatile_{u32,u64}, st_volatile_{u32,u64}                         neither tearing nor caching, no order
+//     {ld,st}_relaxed_sys_u64x2                                            two words in one access, see <ep/packet.cuh>
 //     fence_sys(), fence_gpu()                                             acquire-release fences
 //     ld_nc_v4, ld_na_v4, st_na_v4                                         16 bytes of bulk data, see below
 //     globaltimer_ns(), clock_cycles(), sleep_ns(ns)

@@ -15,18 +15,6 @@ namespace ep {
 constexpr int kWarpSize = 32;
 constexpr unsigned kFullWarp = 0xffffffffu;  // the mask of all lanes
 
-}  // namespace ep
-
-#include <ep/device_state.cuh>
-
-#if defined(EP_EMULATOR)
-#include <ep/cpu/primitives.cuh>
-#else
-#include <ep/gpu/primitives.cuh>
-#endif
-
-namespace ep {
-
 // This thread's index in its block, x fastest, as CUDA numbers threads into warps.
 EP_DEVICE int thread_in_block() {
     return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
@@ -42,3 +30,13 @@ EP_DEVICE int warp_id() { return thread_in_block() / kWarpSize; }
 EP_DEVICE int warps_in_block() { return (threads_in_block() + kWarpSize - 1) / kWarpSize; }
 
 }  // namespace ep
+
+#include <ep/device_state.cuh>
+
+#if defined(EP_EMULATOR)
+#include <ep/cpu/bulk.cuh>
+#include <ep/cpu/primitives.cuh>
+#else
+#include <ep/gpu/bulk.cuh>
+#include <ep/gpu/primitives.cuh>
+#endif

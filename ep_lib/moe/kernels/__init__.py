@@ -17,20 +17,20 @@ from ep_lib.jit.kernel import Kernel
 _HERE = Path(__file__).parent
 
 
-def _struct(*fields: tuple[str, Any]) -> np.dtype[Any]:
+def struct(*fields: tuple[str, Any]) -> np.dtype[Any]:
     """A C struct: fields in order, each at a multiple of its size. Pointers are u8."""
     return np.dtype(list(fields), align=True)
 
 
-SIGNALS = _struct(("flags", "u8"), ("notes", "u8"), ("operation", "u8"))
+SIGNALS = struct(("flags", "u8"), ("notes", "u8"), ("operation", "u8"))
 
-LAYOUT_ARGS = _struct(("num_tokens", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4"))
+LAYOUT_ARGS = struct(("num_tokens", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4"))
 
-NOTIFY_ARGS = _struct(
+NOTIFY_ARGS = struct(
     ("signals", SIGNALS), ("counts", "u8"), ("expert_counts", "u8"), ("experts_per_rank", "i4"), ("options", "i4")
 )
 
-DISPATCH_ARGS = _struct(
+DISPATCH_ARGS = struct(
     ("signals", SIGNALS),
     ("rows", "u8"),
     ("recv_topk", "u8"),
@@ -44,7 +44,7 @@ DISPATCH_ARGS = _struct(
     ("send_routing", "i4"),
 )
 
-STAGE_ARGS = _struct(
+STAGE_ARGS = struct(
     ("signals", SIGNALS),
     ("rows", "u8"),
     ("finished_blocks", "u8"),
@@ -53,7 +53,7 @@ STAGE_ARGS = _struct(
     ("num_vectors", "i8"),
 )
 
-COMBINE_ARGS = _struct(
+COMBINE_ARGS = struct(
     ("signals", SIGNALS),
     ("rows", "u8"),
     ("finished_blocks", "u8"),
@@ -63,7 +63,7 @@ COMBINE_ARGS = _struct(
     ("experts_per_rank", "i4"),
 )
 
-PCIE_RINGS = _struct(
+PCIE_RINGS = struct(
     ("staging", "u8"),
     ("slots", "u8"),
     ("arrived", "u8"),
@@ -77,7 +77,7 @@ PCIE_RINGS = _struct(
     ("merged", "i4"),
 )
 
-PCIE_MEET_ARGS = _struct(
+PCIE_MEET_ARGS = struct(
     ("inbox", "u8"),
     ("outbox", "u8"),
     ("signals", "u8"),
@@ -90,7 +90,7 @@ PCIE_MEET_ARGS = _struct(
     ("with_counts", "i4"),
 )
 
-PCIE_DISPATCH_ARGS = _struct(
+PCIE_DISPATCH_ARGS = struct(
     ("rings", PCIE_RINGS),
     ("num_tokens", "i4"),
     ("row_bytes", "i4"),
@@ -100,11 +100,11 @@ PCIE_DISPATCH_ARGS = _struct(
     ("experts_per_rank", "i4"),
 )
 
-TOKENS = _struct(("rows", "u8"), ("scales", "u8"), ("topk_idx", "u8"), ("weights", "u8"))
+TOKENS = struct(("rows", "u8"), ("scales", "u8"), ("topk_idx", "u8"), ("weights", "u8"))
 
-ARRIVALS = _struct(("rows", "u8"), ("scales", "u8"), ("topk", "u8"), ("weights", "u8"), ("source", "u8"))
+ARRIVALS = struct(("rows", "u8"), ("scales", "u8"), ("topk", "u8"), ("weights", "u8"), ("source", "u8"))
 
-PCIE_COMBINE_ARGS = _struct(
+PCIE_COMBINE_ARGS = struct(
     ("rings", PCIE_RINGS), ("num_tokens", "i4"), ("row_vectors", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4")
 )
 

@@ -83,6 +83,16 @@ EP_DEVICE int4 ld_nc_v4(const int4* address) {
 EP_DEVICE int4 ld_na_v4(const int4* address) { return ld_nc_v4(address); }
 EP_DEVICE void st_na_v4(int4* address, int4 v) { *reinterpret_cast<Vector4*>(address) = Vector4{v.x, v.y, v.z, v.w}; }
 
+// Two accesses: the first word is there whenever the second one is seen, which is what a packet needs.
+EP_DEVICE void st_relaxed_sys_u64x2(uint64_t* address, uint64_t first, uint64_t second) {
+    st_relaxed_sys_u64(address, first);
+    st_relaxed_sys_u64(address + 1, second);
+}
+EP_DEVICE void ld_relaxed_sys_u64x2(const uint64_t* address, uint64_t* first, uint64_t* second) {
+    *second = ld_relaxed_sys_u64(address + 1);
+    *first = ld_relaxed_sys_u64(address);
+}
+
 EP_DEVICE uint64_t globaltimer_ns() { return epemu_globaltimer(); }
 EP_DEVICE int64_t clock_cycles() { return epemu_clock64(); }
 EP_DEVICE void sleep_ns(uint32_t ns) { epemu_nanosleep(ns); }

@@ -111,6 +111,20 @@ EP_DEVICE void st_na_v4(int4* address, int4 v) {
                  : "memory");
 }
 
+// One access of 16 bytes, which no other access can split (PTX ISA: .b128 is a scalar type, .v2.b64 is two).
+EP_DEVICE void st_relaxed_sys_u64x2(uint64_t* address, uint64_t first, uint64_t second) {
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.sys.global.b128 [%0], v; }" ::"l"(address),
+                 "l"(first), "l"(second)
+                 : "memory");
+}
+
+EP_DEVICE void ld_relaxed_sys_u64x2(const uint64_t* address, uint64_t* first, uint64_t* second) {
+    asm volatile("{ .reg .b128 v; ld.relaxed.sys.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(*first), "=l"(*second)
+                 : "l"(address)
+                 : "memory");
+}
+
 EP_DEVICE uint64_t globaltimer_ns() {
     uint64_t ns;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns)::"memory");

@@ -1,0 +1,213 @@
+// Dispatch at full speed: <ep/dispatch.cuh> with three changes. What arrives where is the same, bit for bit.
+//
+// 1. Each warp has two rows in shared memory. The copy engine brings a token's row there (<ep/bulk.cuh>) while the lanes
+//    store the row before it to all its ranks: loads take no registers, and none of the warp's time.
+// 2. Warps take tokens as they come. Multiprocessors do not get equal shares of the links, so with tokens dealt out
+//    evenly some end late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
+// 3. What a warp needs to know about its next token (its number, its slots) is asked for one token ahead.
+//
+// The copy engine could also store, but was slower at it here: 250 GB/s instead of 345 (benchmarks/NOTES.md).
+//
+// FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them a row, 0 for other types.
+#pragma once
+#include <ep/bulk.cuh>
+#include <ep/dispatch.cuh>
+
+namespace ep {
+
+struct BulkDispatchArgs {
+    DispatchArgs common;
+    float* recv_scales;    // symmetric [ranks * max_tokens, row_scales]
+    uint32_t* next_token;  // 0 between kernels
+    int row_scales;
+};
+
+// How rows go from x to their places.
+enum DispatchWay {
+    kByRegisters,  // the lanes load and store; no shared memory, any GPU
+    kByLanes,      // the copy engine loads, the lanes store
+    kByEngine,     // the copy engine loads and stores
+};
+
+constexpr int kDispatchStages = 2;  // rows a warp has in shared memory
+constexpr int kStoreRanks = 4;      // ranks that a vector read from shared memory is stored to at once
+
+// Bytes of dynamic shared memory: the rows, a barrier a row, one Place a warp and rank.
+EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int row_vectors, int ranks) {
+    const size_t row = static_cast<size_t>(row_vectors) * sizeof(int4) + sizeof(uint64_t);
+    return warps * (kDispatchStages * row + ranks * sizeof(Place));
+}
+
+namespace detail {
+
+// A number for each rank, lane by lane: rank = lane + 32 * index.
+constexpr int kRanksALane = kMaxRanks / kWarpSize;
+struct PerRank {
+    int of[kRanksALane];
+};
+
+EP_DEVICE PerRank load_per_rank(const int* values) {
+    PerRank loaded;
+#pragma unroll
+    for (int i = 0; i < kRanksALane; ++i) {
+        const int r = lane_id() + i * kWarpSize;
+        loaded.of[i] = r < num_ranks() ? values[r] : -1;
+    }
+    return loaded;
+}
+
+// A token whose row is on its way to shared memory.
+struct OnItsWay {
+    int token;
+    PerRank slots;
+};
+
+// find_places of <ep/layout.cuh> with slots that are here already.
+EP_DEVICE int list_places(Place* places, const PerRank& slots, const PerRank& first_row, int4* rows, int row_vectors) {
+    __syncwarp();  // nobody reads the previous token's places any more
+    int found = 0;
+#pragma unroll
+    for (int i = 0; i < kRanksALane; ++i) {
+        const int r = lane_id() + i * kWarpSize;
+        const unsigned votes = __ballot_sync(kFullWarp, slots.of[i] >= 0);
+        if (slots.of[i] >= 0) {
+            const int index = first_row.of[i] + slots.of[i];
+            int4* const row = peer_ptr(rows, r) + static_cast<int64_t>(index) * row_vectors;
+            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, index, 1.0f};
+        }
+        found += __popc(votes);
+    }
+    __syncwarp();
+    return found;
+}
+
+EP_DEVICE int4 read_vector(const int4* row, int i, bool shared) { return shared ? row[i] : ld_nc_v4(row + i); }
+
+// A row, in shared memory or not, to all of up to kStoreRanks targets, by a warp; a lane reads kVectors, then stores.
+template <bool kShared, int kVectors>
+EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, const int4* row, int row_vectors) {
+#pragma unroll 1
+    for (int first = lane_id(); first < row_vectors; first += kVectors * kWarpSize) {
+        int4 vectors[kVectors];
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u) {
+            const int i = first + u * kWarpSize;
+            if (i < row_vectors) vectors[u] = read_vector(row, i, kShared);
+        }
+#pragma unroll
+        for (int q = 0; q < kStoreRanks; ++q) {
+            if (q >= found) break;
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (i < row_vectors) st_na_v4(targets[q] + i, vectors[u]);
+            }
+        }
+    }
+}
+
+template <bool kShared, int kVectors>
+EP_DEVICE void store_row(const int4* row, const Place* places, int found, int row_vectors) {
+#pragma unroll 1
+    for (int p = 0; p < found; p += kStoreRanks) {
+        int4* targets[kStoreRanks];
+#pragma unroll
+        for (int q = 0; q < kStoreRanks; ++q) targets[q] = places[min(p + q, found - 1)].row;
+        store_row_to<kShared, kVectors>(targets, found - p, row, row_vectors);
+    }
+}
+
+EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, int found, int token,
+                           const float* scales) {
+    const float* const source = scales + static_cast<int64_t>(token) * args.row_scales;
+    for (int i = lane_id(); i < args.row_scales; i += kWarpSize) {
+        const float scale = source[i];
+        for (int p = 0; p < found; ++p) {
+            const int64_t row = static_cast<int64_t>(places[p].index) * args.row_scales;
+            peer_ptr(args.recv_scales, places[p].rank)[row + i] = scale;
+        }
+    }
+}
+
+}  // namespace detail
+
+// Any grid, any whole number of warps; dynamic shared memory as above.
+//   x             [num_tokens, row_vectors]
+//   scales        [num_tokens, row_scales], or null where row_scales is 0
+//   topk_idx      [num_tokens, top_k]   global expert ids or -1
+//   topk_weights  [num_tokens, top_k] or null
+//   slot, first_row                     from `layout` and `notify`
+template <DispatchWay kWay, int kVectors>
+EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
+                             const float* topk_weights, const int* slot, const int* first_row) {
+    extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
+    const DispatchArgs& common = args.common;
+    const int row_vectors = common.row_vectors, warps = warps_in_block(), warp = warp_id();
+    const uint32_t row_bytes = row_vectors * sizeof(int4);
+    int4* const rows = bulk_shared + static_cast<size_t>(warp) * kDispatchStages * row_vectors;  // this warp's
+    uint64_t* const barriers = reinterpret_cast<uint64_t*>(
+        bulk_shared + (kWay != kByRegisters ? static_cast<size_t>(warps) * kDispatchStages * row_vectors : 0));
+    Place* const places = reinterpret_cast<Place*>(barriers + warps * kDispatchStages) + warp * num_ranks();
+    BulkRing ring(barriers + warp * kDispatchStages, kDispatchStages);
+    if (block_has_fault()) return;
+
+    const detail::PerRank begins = detail::load_per_rank(first_row);
+    uint32_t ahead = 0;  // the token after those that are on their way; lane 0 knows
+    const auto take = [&] {
+        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(args.next_token, 1);
+    };
+    const auto fill = [&](int stage) {
+        detail::OnItsWay next;
+        next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
+        if (next.token >= common.num_tokens) return next;
+        take();
+        if (kWay != kByRegisters) {
+            bulk_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
+                      ring.barriers + stage);
+            bulk_arrive(ring.barriers + stage, row_bytes);
+        }
+        next.slots = detail::load_per_rank(slot + static_cast<int64_t>(next.token) * num_ranks());
+        return next;
+    };
+    const auto send = [&](int stage, const detail::OnItsWay& here) {
+        const int found = detail::list_places(places, here.slots, begins, common.rows, row_vectors);
+        if (common.send_routing || topk_weights) {
+            for (int p = 0; p < found; ++p) send_routing(common, places[p], here.token, topk_idx, topk_weights);
+        }
+        if (args.row_scales) detail::send_scales(args, places, found, here.token, scales);
+        const int4* row = x + static_cast<int64_t>(here.token) * row_vectors;
+        if (kWay != kByRegisters) {
+            ring.wait();
+            ring.next();
+            row = rows + stage * row_vectors;
+        }
+        if (kWay == kByEngine) {
+            for (int p = 0; p < found; ++p) bulk_store(places[p].row, row, row_bytes);
+            bulk_commit();
+            bulk_wait_read<0>();
+        } else {
+            detail::store_row<kWay == kByLanes, kVectors>(row, places, found, row_vectors);
+            __syncwarp();  // all lanes have read the row
+        }
+    };
+    take();
+    detail::OnItsWay first = fill(0), second = fill(1);
+    for (;;) {  // once a token's number is too large, so are all later ones
+        if (first.token >= common.num_tokens) break;
+        send(0, first);
+        first = fill(0);
+        if (second.token >= common.num_tokens) break;
+        send(1, second);
+        second = fill(1);
+    }
+
+    if (kWay == kByEngine) bulk_wait_written<0>();
+
+    // Data, then signal, as in <ep/dispatch.cuh>.
+    if (!is_last_block(common.finished_blocks)) return;
+    if (thread_in_block() == 0) st_relaxed_gpu_u32(args.next_token, 0);
+    signal_all(common.signals, kSignalRows);
+    wait_for_all(common.signals, kSignalRows, common.signals.operation, kPhaseDispatch);
+}
+
+}  // namespace ep

@@ -1,0 +1,73 @@
+"""The structs of the tuned kernels, as in :mod:`ep_lib.moe.kernels`: they mirror those of the device headers."""
+
+from __future__ import annotations
+
+from ep_lib.moe.kernels import DISPATCH_ARGS, NOTIFY_ARGS, PLACE_BYTES, SIGNALS, struct
+
+ROUTE_ARGS = struct(("notify", NOTIFY_ARGS), ("finished_blocks", "u8"), ("num_tokens", "i4"), ("top_k", "i4"))
+
+BULK_DISPATCH_ARGS = struct(
+    ("common", DISPATCH_ARGS), ("recv_scales", "u8"), ("next_token", "u8"), ("row_scales", "i4")
+)
+
+PUSH_COMBINE_ARGS = struct(
+    ("signals", SIGNALS),
+    ("returned", "u8"),
+    ("arrived", "u8"),
+    ("note", "u8"),
+    ("previous_operation", "u8"),
+    ("finished_blocks", "u8"),
+    ("next_group", "u8"),
+    ("num_tokens", "i4"),
+    ("max_tokens", "i4"),
+    ("max_groups", "i4"),
+    ("group_rows", "i4"),
+    ("row_vectors", "i4"),
+    ("top_k", "i4"),
+    ("experts_per_rank", "i4"),
+    ("push_warps", "i4"),
+    ("stages", "i4"),
+    ("by_lanes", "i4"),
+)
+
+PULL_COMBINE_ARGS = struct(
+    ("signals", SIGNALS),
+    ("rows", "u8"),
+    ("note", "u8"),
+    ("finished_blocks", "u8"),
+    ("next_token", "u8"),
+    ("num_tokens", "i4"),
+    ("row_vectors", "i4"),
+    ("top_k", "i4"),
+    ("experts_per_rank", "i4"),
+    ("piece_vectors", "i4"),
+    ("most_ranks", "i4"),
+    ("stages", "i4"),
+)
+
+SHARED_BYTES = 227 * 1024  # kBulkSharedBytes in <ep/bulk.cuh>
+_STATIC_BYTES = 1024  # of those, what kernels take for themselves
+_VECTOR_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 8, 16, 16
+_DISPATCH_STAGES = 2  # kDispatchStages
+
+
+def dispatch_shared(warps: int, row_vectors: int, ranks: int) -> int:
+    """``bulk_dispatch_shared`` of <ep/dispatch_bulk.cuh>, bytes."""
+    return warps * (_DISPATCH_STAGES * (row_vectors * _VECTOR_BYTES + _BARRIER_BYTES) + ranks * PLACE_BYTES)
+
+
+def combine_shared(warps: int, push_warps: int, stages: int, row_vectors: int, ranks: int) -> int:
+    """``push_combine_shared`` of <ep/combine_push.cuh>, bytes."""
+    row = row_vectors * _VECTOR_BYTES + _BARRIER_BYTES + _OUTGOING_BYTES
+    return push_warps * stages * row + warps * ranks * PLACE_BYTES
+
+
+def pull_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> int:
+    """``pull_combine_shared`` of <ep/combine_pull.cuh>, bytes."""
+    stage = most_ranks * (piece_vectors + 1) * _VECTOR_BYTES + _BARRIER_BYTES + _INCOMING_BYTES
+    return warps * (stages * stage + ranks * PLACE_BYTES)
+
+
+def fits(shared_bytes: int) -> bool:
+    """Whether a block may have so many bytes of dynamic shared memory."""
+    return shared_bytes <= SHARED_BYTES - _STATIC_BYTES
