@@ -99,7 +99,8 @@ extern "C" __global__ void bulk_all(char* mine, const char* data, char* out, siz
 // Round trips between ranks 0 and 1, a warp each, `words` 64-bit words and a signal in both directions.
 enum PingMode { kRelease, kReleaseRelaxedPoll, kPackets, kRelaxedUnordered };
 template <int kMode>
-__global__ void ping_pong(ep::Packet* packets, uint64_t* mine, uint64_t* flag, int words, uint64_t before, int rounds) {
+__global__ void ping_pong(ep::TaggedWord* packets, uint64_t* mine, uint64_t* flag, int words, uint64_t before,
+                          int rounds) {
     __shared__ uint64_t got[64];
     const int peer = 1 - ep::rank(), lane = ep::lane_id();
     for (uint64_t round = before + 1; round <= before + rounds; ++round) {

@@ -14,7 +14,7 @@
 
 namespace ep {
 
-struct alignas(16) Packet {
+struct alignas(16) TaggedWord {
     uint64_t data;
     uint64_t tag;
 };
@@ -24,12 +24,12 @@ struct alignas(16) Packet {
 constexpr int kPollsInFlight = 4;
 
 // One thread sends one packet to the peer's copy of *mine.
-EP_DEVICE void send_packet(Packet* mine, uint64_t data, uint64_t tag, int peer) {
+EP_DEVICE void send_packet(TaggedWord* mine, uint64_t data, uint64_t tag, int peer) {
     st_relaxed_sys_u64x2(&peer_ptr(mine, peer)->data, data, tag);
 }
 
 // One thread waits for the packet with this tag. False after the limit: return from the kernel then.
-EP_DEVICE bool wait_packet(const Packet* packet, uint64_t tag, uint64_t* data, const WaitInfo& info) {
+EP_DEVICE bool wait_packet(const TaggedWord* packet, uint64_t tag, uint64_t* data, const WaitInfo& info) {
     uint64_t seen = 0;
     return poll_until(
         [&] {
@@ -48,12 +48,12 @@ EP_DEVICE bool wait_packet(const Packet* packet, uint64_t tag, uint64_t* data, c
 }
 
 // `words` 64-bit words by the lanes of one warp: word i is packet i. All lanes call with the same arguments.
-EP_DEVICE void send_packets_warp(Packet* mine, const uint64_t* source, int words, uint64_t tag, int peer) {
+EP_DEVICE void send_packets_warp(TaggedWord* mine, const uint64_t* source, int words, uint64_t tag, int peer) {
     for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + i, source[i], tag, peer);
 }
 
 // The lanes wait for all of them and write the data to `target`; false, in all lanes, after the limit.
-EP_DEVICE bool wait_packets_warp(const Packet* packets, uint64_t* target, int words, uint64_t tag,
+EP_DEVICE bool wait_packets_warp(const TaggedWord* packets, uint64_t* target, int words, uint64_t tag,
                                  const WaitInfo& info) {
     bool ok = true;
     for (int i = lane_id(); i < words && ok; i += kWarpSize) {
