@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -12,14 +13,54 @@ if TYPE_CHECKING:
 Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
 
 
+class Streams(Protocol):
+    """Queues of a GPU, and events that mark a point in one. Both are numbers; on the emulator there is one queue, 0."""
+
+    def current(self, kind: str = "") -> int:
+        """The caller's stream: torch's where ``kind`` of his arrays is "torch", else CuPy's."""
+        ...
+
+    def new(self) -> int:
+        """A stream of one's own; lives as long as the rank."""
+        ...
+
+    def on(self, stream: int) -> AbstractContextManager[None]:
+        """Kernels launched inside go to ``stream``, and nothing but that stream's order holds for them."""
+        ...
+
+    def record(self, stream: int) -> int:
+        """An event that has passed when everything in ``stream`` so far is done. Give it back by :meth:`release`."""
+        ...
+
+    def wait(self, stream: int, event: int) -> None:
+        """What is put into ``stream`` from now on runs after ``event``."""
+        ...
+
+    def order(self, first: int, second: int) -> None:
+        """What is put into stream ``second`` from now on runs after what is in ``first``."""
+        ...
+
+    def is_done(self, event: int) -> bool:
+        """Whether the event has passed."""
+        ...
+
+    def release(self, event: int) -> None:
+        """Nobody asks for this event any more."""
+        ...
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph is being captured from ``stream``: then nothing may wait for the GPU."""
+        ...
+
+
 @runtime_checkable
 class Backend(Protocol):
     """One object a rank. The users hold a :class:`ep_lib.Rank`, which stands in front of it.
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
-    record of :mod:`ep_lib.memory.device_state` and are never given out) and ``heap_gap`` (bytes to leave free after
-    each array in it).
+    record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_gap`` (bytes to leave free after
+    each array in it) and ``streams``.
     """
 
     name: str
@@ -28,6 +69,7 @@ class Backend(Protocol):
     xp: ModuleType
     heap_bytes: int
     heap_gap: int
+    streams: Streams
 
     def heap_address(self, peer: int) -> int:
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_lib.backends import cuda_errors
-from ep_lib.backends.base import Dim
+from ep_lib.backends.base import Dim, Streams
 from ep_lib.backends.cuda_devices import device_for, import_cupy
 from ep_lib.backends.cuda_module import LoadedKernel, ModuleCache
+from ep_lib.backends.cuda_streams import CudaStreams
 from ep_lib.backends.geometry import launch_dimensions
 from ep_lib.backends.transport import open_transport
 from ep_lib.errors import (
@@ -65,7 +66,8 @@ class CudaBackend:
     :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
     itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.backends.transport`);
     ``self.transport`` says what "auto" became. Kernels run on torch's current stream where torch uses this GPU, else
-    on CuPy's. Raises BackendUnavailable, OutOfSymmetricMemory and RankMismatchError, the same on every rank.
+    on CuPy's, or where ``self.streams.on(stream)`` says. Raises BackendUnavailable, OutOfSymmetricMemory and
+    RankMismatchError, the same on every rank.
     """
 
     name = "cuda"
@@ -105,6 +107,8 @@ class CudaBackend:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
             torch.cuda.set_device(self.device)
+        self._own_streams = CudaStreams(self.xp, self.device)
+        self.streams: Streams = self._own_streams
         self._side_stream = self._runtime.streamCreateWithFlags(_STREAM_NON_BLOCKING)
         self._staging = self._runtime.hostAlloc(4096, 0)
         self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
@@ -167,10 +171,14 @@ class CudaBackend:
         ] + [("uses", describe(array)) for array in uses]
         for place, info in reached:
             self._check_device(kernel.name, place, info)
-        stream, cupys = self._current_streams()
-        self._order(cupys, stream)  # what CuPy is writing, the kernel may read
-        self._enqueue(loaded, grid3, block3, values, shared_bytes, stream)
-        self._order(stream, cupys)
+        if self._own_streams.chosen is not None:
+            self._remember(self._own_streams.chosen)
+            self._enqueue(loaded, grid3, block3, values, shared_bytes, self._own_streams.chosen)
+        else:
+            stream, cupys = self._current_streams()
+            self._order(cupys, stream)  # what CuPy is writing, the kernel may read
+            self._enqueue(loaded, grid3, block3, values, shared_bytes, stream)
+            self._order(stream, cupys)
         self._pending[kernel.name] = self._pending.get(kernel.name, 0) + 1
 
     def synchronize(self) -> None:
@@ -224,6 +232,7 @@ class CudaBackend:
                 with contextlib.suppress(self._runtime.CUDARuntimeError):
                     for event in self._events.values():
                         self._runtime.eventDestroy(event)
+                    self._own_streams.close()
                     self._runtime.streamDestroy(self._side_stream)
                     self._runtime.freeHost(self._staging)
             # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
@@ -277,10 +286,14 @@ class CudaBackend:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             stream = int(torch.cuda.current_stream(self.device).cuda_stream)
-        for used in (stream, cupys):
-            if used not in self._events:
-                self._events[used] = self._runtime.eventCreateWithFlags(_EVENT_DISABLE_TIMING)
+        self._remember(stream)
+        self._remember(cupys)
         return stream, cupys
+
+    def _remember(self, stream: int) -> None:
+        """For synchronize()."""
+        if stream not in self._events:
+            self._events[stream] = self._runtime.eventCreateWithFlags(_EVENT_DISABLE_TIMING)
 
     def _order(self, first: int, second: int) -> None:
         """What is put into stream ``second`` from now on runs after what is in ``first``."""

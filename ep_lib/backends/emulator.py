@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_lib.backends.geometry import check_shared_bytes, launch_dimensions
+from ep_lib.backends.no_streams import NoStreams
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import signature
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
 
 if TYPE_CHECKING:
+    from ep_lib.backends.base import Streams
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.kernel import Kernel
 
@@ -31,6 +33,7 @@ class EmulatorBackend:
         self.xp: ModuleType = np
         self.heap_bytes = world.machine.heap_bytes
         self.heap_gap = world.machine.heap_gap
+        self.streams: Streams = NoStreams()
         self._world = world
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)

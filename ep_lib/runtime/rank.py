@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends.base import Backend, Dim
+from ep_lib.backends.base import Backend, Dim, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatchError
 from ep_lib.memory.arrays import describe
 from ep_lib.memory.symmetric import SymmetricHeap
@@ -59,6 +59,11 @@ class Rank:
         """Start a kernel and return; :meth:`ep_lib.Kernel.launch` is the friendlier way to write this."""
         self._require_open()
         self._backend.launch(kernel, grid, block, args, shared_bytes, uses)
+
+    @property
+    def streams(self) -> Streams:
+        """This rank's CUDA streams and events; on the emulator a single stream, 0."""
+        return self._backend.streams
 
     # ---- waiting ---------------------------------------------------------------------------------------------
     def synchronize(self) -> None:

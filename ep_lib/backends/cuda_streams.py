@@ -1,0 +1,86 @@
+"""CUDA streams and events of one rank: where kernels run, and who waits for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+_DISABLE_TIMING = 2
+_NON_BLOCKING = 1
+_NOT_READY = 600  # cudaErrorNotReady
+
+
+class CudaStreams:
+    """The :class:`ep_lib.backends.base.Streams` of a GPU. Streams and events are CUDA's own handles, as integers."""
+
+    def __init__(self, cupy: Any, device: int) -> None:
+        self._cupy, self._device = cupy, device
+        self._runtime = cupy.cuda.runtime
+        self._spare: list[int] = []  # events that nobody waits for any more
+        self._own: list[int] = []  # streams made here
+        self.chosen: int | None = None  # by on()
+
+    def current(self, kind: str = "") -> int:
+        """torch's current stream for arrays of the kind "torch", CuPy's for all others."""
+        if kind == "torch":
+            return int(sys.modules["torch"].cuda.current_stream(self._device).cuda_stream)
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def new(self) -> int:
+        """A stream that waits for no other one; lives as long as the rank."""
+        self._own.append(int(self._runtime.streamCreateWithFlags(_NON_BLOCKING)))
+        return self._own[-1]
+
+    @contextlib.contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Kernels launched inside go to ``stream``, whatever is current."""
+        before, self.chosen = self.chosen, stream
+        try:
+            yield
+        finally:
+            self.chosen = before
+
+    def record(self, stream: int) -> int:
+        """An event that has passed when everything in ``stream`` so far is done. Give it back by :meth:`release`."""
+        event = self._spare.pop() if self._spare else int(self._runtime.eventCreateWithFlags(_DISABLE_TIMING))
+        self._runtime.eventRecord(event, stream)
+        return event
+
+    def wait(self, stream: int, event: int) -> None:
+        """What is put into ``stream`` from now on runs after ``event``."""
+        self._runtime.streamWaitEvent(stream, event)
+
+    def order(self, first: int, second: int) -> None:
+        """What is put into stream ``second`` from now on runs after what is in ``first``."""
+        if first != second:
+            event = self.record(first)
+            self.wait(second, event)
+            self.release(event)  # a wait refers to the record that was made before it
+
+    def is_done(self, event: int) -> bool:
+        """Whether the event has passed. Raises CUDARuntimeError if a kernel failed."""
+        try:
+            return int(self._runtime.eventQuery(event)) == 0
+        except self._runtime.CUDARuntimeError as error:
+            if error.status != _NOT_READY:
+                raise
+            return False
+
+    def release(self, event: int) -> None:
+        """Nobody asks for this event any more."""
+        self._spare.append(event)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a CUDA graph is being captured from ``stream``: then nothing may wait for the GPU."""
+        return int(self._runtime.streamIsCapturing(stream)) != 0
+
+    def close(self) -> None:
+        """Give all streams and spare events back."""
+        with contextlib.suppress(self._runtime.CUDARuntimeError):
+            for stream in self._own:
+                self._runtime.streamDestroy(stream)
+            for event in self._spare:
+                self._runtime.eventDestroy(event)
+        self._own, self._spare = [], []

@@ -1,0 +1,52 @@
+"""When an asynchronous operation is done: DeepEP's ``EventOverlap``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ep_lib.runtime.rank import Rank
+
+
+class Event:
+    """The end of an operation with ``async_finish=True``, which runs beside the caller's stream.
+
+    Its results may be used in a stream that waits (:meth:`current_stream_wait`) or on the host after
+    :meth:`synchronize`. The event keeps the operation's arrays alive; it is also a context manager that waits at its
+    end, so that what stands inside overlaps with the operation::
+
+        recv = buffer.dispatch(x, handle=handle, async_finish=True)
+        with recv.event:
+            shared = shared_expert(x)       # runs beside the dispatch
+        out = experts(recv.x)               # runs after it
+
+    On the emulator everything runs in the order of the calls, and waiting means :meth:`ep_lib.Rank.synchronize`.
+    """
+
+    def __init__(self, rank: Rank, stream: int, kind: str, keep: tuple[Any, ...] = ()) -> None:
+        """Marks what is in ``stream`` now. ``kind`` of the caller's arrays: whose current stream shall wait."""
+        self._rank, self._kind, self._keep = rank, kind, keep
+        self._event: int = rank.streams.record(stream)
+
+    def current_stream_wait(self) -> None:
+        """What the caller puts into his current stream (torch's for torch tensors, else CuPy's) runs after this."""
+        streams = self._rank.streams
+        streams.wait(streams.current(self._kind), self._event)
+
+    def is_done(self) -> bool:
+        """Whether the operation is done, without waiting."""
+        return self._rank.streams.is_done(self._event)
+
+    def synchronize(self) -> None:
+        """Wait on the host, for everything that this rank has launched: :meth:`ep_lib.Rank.synchronize`, which also
+        raises what went wrong, PeerTimeout for example."""
+        self._rank.synchronize()
+
+    def __enter__(self) -> Event:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.current_stream_wait()
+
+    def __del__(self) -> None:
+        if not self._rank.is_closed:
+            self._rank.streams.release(self._event)
