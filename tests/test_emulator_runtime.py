@@ -88,6 +88,20 @@ extern "C" __global__ void spin_bounded(const volatile int* flag, int* out) {
     out[0] = tries;
 }
 
+// Block 0 waits for one word, then for the other. Block 1 looks at a third one a number of times, three times.
+extern "C" __global__ void wait_behind_a_bounded_loop(uint64_t* words) {
+    if (blockIdx.x == 0) {
+        for (int i = 0; i < 2; ++i)
+            while (ep::ld_acquire_sys_u64(words + i) == 0) {
+            }
+        return;
+    }
+    for (int i = 0; i < 3; ++i) {
+        for (int look = 0; look < 10; ++look) ep::ld_acquire_sys_u64(words + 2);
+        ep::st_release_sys_u64(words + (i == 2), i + 1);
+    }
+}
+
 extern "C" __global__ void spin_until_time(const uint64_t* flag, unsigned long long ns, int* out) {
     const unsigned long long begin = ep::globaltimer_ns();
     while (ep::ld_acquire_sys_u64(flag) == 0) {
@@ -215,6 +229,16 @@ def test_bounded_polling_loops_run_to_their_bound():
         return int(rank.to_host(out)[0])
 
     assert one(main) == 5000
+
+
+def test_a_word_that_was_polled_before_does_not_keep_others_waiting():
+    # the first word changes again while block 0 polls the second: that must not wake it over and over
+    def main(rank: ep_lib.Rank) -> list[int]:
+        words = rank.symmetric(3, np.uint64)
+        kernel("wait_behind_a_bounded_loop").launch(rank, 2, 1, words)
+        return rank.to_host(words).tolist()
+
+    assert one(main) == [2, 3, 0]
 
 
 def test_time_passes_for_a_loop_that_looks_at_the_clock():

@@ -168,10 +168,11 @@ size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
         for (Fiber& fiber : block->fibers) {
             if (fiber.state != State::kPolling) continue;
             PollSet& p = *fiber.polls;
-            bool wanted = !only_changed && (!only_clock || p.used_clock);
-            for (int i = 0; i < p.num_loads && !wanted; i++)
-                wanted = read_raw(p.loads[i].address, p.loads[i].size) != p.loads[i].value;
-            if (wanted) {
+            bool changed = false;
+            for (int i = 0; i < p.num_loads && !changed; i++)
+                changed = read_raw(p.loads[i].address, p.loads[i].size) != p.loads[i].value;
+            if (changed) p.num_loads = 0;  // it may never look there again, and must not be woken for it again
+            if (changed || (!only_changed && (!only_clock || p.used_clock))) {
                 if (timed) timed->woke(&fiber);
                 make_runnable(&fiber);
                 woken++;
