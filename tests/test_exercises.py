@@ -85,6 +85,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
         ("01_write_signal", "tutorial_kernels/01_write_signal.cu", "pipelined_send"),
         ("03_batches", "{folder}/03_batches/03_ibgda_shim.cu", "channel_send"),
         ("03_shim", "tutorial_kernels/03_ibgda_shim.cu", "channel_send"),
+        ("05_pipeline", "{folder}/05_pipeline/05_bounce_buffer.cu", "exchange_merged"),
         ("05_ring", "tutorial_kernels/05_bounce_buffer.cu", "exchange_by_rings"),
     ],
 )
@@ -93,7 +94,8 @@ def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str)
         pytest.skip("NVRTC is not installed")
     root = exercises.workshop_root()
     path = root / source.format(folder=folder)
-    assert ep_lib.Kernel.from_file(path, kernel, include=[root / folder / name]).compile("sm_90")
+    beside = [root / folder / name, root / "exercises" / name]  # the latter for what a piece includes from beside it
+    assert ep_lib.Kernel.from_file(path, kernel, include=beside).compile("sm_90")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -20,13 +20,14 @@ EXERCISE = find("01")
 
 
 def packs(exercise: str) -> Iterator[tuple[str, ...]]:
-    """The wrong answers of an exercise, several of them together where they fail different tasks."""
+    """The wrong answers of an exercise, several of them together where each has a first failing task of its own."""
     left = list(WRONG[exercise])
     while left:
         pack = [left.pop(0)]
         for answer in list(left):
-            taken = set().union(*(WRONG[exercise][each][0] for each in pack))
-            if not taken & WRONG[exercise][answer][0]:
+            tasks = WRONG[exercise][answer][0]
+            others = [WRONG[exercise][each][0] for each in pack]
+            if all(min(tasks) not in other and min(other) not in tasks for other in others):
                 pack.append(answer)
                 left.remove(answer)
         yield tuple(pack)

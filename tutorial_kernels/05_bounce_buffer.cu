@@ -187,9 +187,9 @@ extern "C" __global__ void exchange_pipelined(Streams streams, Ring ring) {
 // them alone: it does whichever is possible, and waits until either is. That is what exchange_in_turn got wrong.
 // As many blocks as ranks.
 extern "C" __global__ void exchange_merged(Streams streams, Ring ring) {
-    constexpr uint64_t kNever = ~0ull;
     const int peer = static_cast<int>(blockIdx.x);
     const uint64_t chunks = num_chunks(streams, ring, peer);
+    constexpr uint64_t kNever = ~0ull;
     uint64_t sent = 0, taken = 0;
     int rows = 0;
     for (bool is_last = false; !is_last;) {

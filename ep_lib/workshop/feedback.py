@@ -7,6 +7,7 @@ A finding names two places. The learner's own is shown with its line; a line of 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ep_lib.workshop.scenario import Complaint, Failure, Outputs, Scenario, Side
@@ -22,13 +23,16 @@ _A_LINE = "a line of the test"  # in a list of who waits where, those that wait 
 _LABEL = "{:<12}"
 
 
-def what_failed(scenario: Scenario, outputs: Outputs, work: Path) -> str:
-    """The text for a run that ended badly or that the checker complains about; "" for one that its judge may see."""
+def what_failed(scenario: Scenario, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
+    """The text for a run that ended badly or that the checker complains about; "" for one that its judge may see.
+
+    ``given``: files beside the learner's that are not theirs to write.
+    """
     if outputs.failure and STILL_TO_DO in outputs.failure.message:
         return failure_text(outputs.failure, work)
     real = [each for each in outputs.complaints if not _is_canary(each)]
     if real:
-        return complaint_text(max(real, key=_helps))
+        return complaint_text(max(real, key=lambda each: _helps(each, given)), given)
     if outputs.failure:
         return failure_text(outputs.failure, work)
     if scenario.check_seeds and not outputs.complaints:
@@ -47,10 +51,10 @@ def failure_text(failure: Failure, work: Path) -> str:
     return text if named else f"{failure.kind}: {text}"
 
 
-def complaint_text(complaint: Complaint) -> str:
+def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
     """The sentence, both places, what is missing; four lines or so."""
     lines = [f"{complaint.kind}: {complaint.message}"]
-    lines += [_side_text(side) for side in dict.fromkeys(complaint.sides)]
+    lines += [_side_text(side, given) for side in dict.fromkeys(complaint.sides)]
     if complaint.remedy:
         lines.append(f"{_LABEL.format('remedy')}{complaint.remedy}")
     if complaint.detail:
@@ -63,10 +67,11 @@ def _role(place: re.Match[str]) -> str:
     return f"{_A_LINE}: {role[1]}" if role else _A_LINE
 
 
-def _side_text(side: Side) -> str:
+def _side_text(side: Side, given: Sequence[str]) -> str:
     by = f" (by the NIC: {side.operation})" if side.operation else ""
     if own := _MINE.search(side.location):
-        return f"{_LABEL.format('your line')}{own[1]}: {side.source}{by}"
+        label = "your line" if _is_own(side, given) else "given"
+        return f"{_LABEL.format(label)}{own[1]}: {side.source}{by}"
     if _TEST in side.location:
         role = _ROLE.search(side.source)
         return f"{_LABEL.format('against')}{role[1] if role else 'the other side, which the test plays'}{by}"
@@ -78,7 +83,12 @@ def _is_canary(complaint: Complaint) -> bool:
     return all(_CANARY in side.source and _TEST in side.location for side in complaint.sides)
 
 
-def _helps(complaint: Complaint) -> int:
+def _is_own(side: Side, given: Sequence[str]) -> bool:
+    found = _MINE.search(side.location)
+    return found is not None and found[1].rpartition(":")[0] not in given
+
+
+def _helps(complaint: Complaint, given: Sequence[str]) -> int:
     """Which finding to show: one about a line of the learner's, then one that knows exactly what is missing."""
-    own = sum(bool(_MINE.search(side.location)) for side in complaint.sides)
-    return 4 * min(own, 1) + 2 * ("missing __sync" in complaint.remedy) + bool(complaint.detail)
+    own = any(_is_own(side, given) for side in complaint.sides)
+    return 4 * own + 2 * ("missing __sync" in complaint.remedy) + bool(complaint.detail)

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,7 @@ def grade(
                     tasks.append(TaskGrade(task, False, "the files compile", problem))
                     continue
                 progress(f"task {task.number}: {task.title}")
-                tasks.append(
-                    _grade_task(task, [t for t in tests.behaviours if t.task == task.number], sandbox, limits, work)
-                )
+                tasks.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work))
             output = sandbox.output.decode(errors="replace")
     tasks = [task if problem else _blame(task, tasks) for task in tasks]
     return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output, public)
@@ -209,14 +207,17 @@ def _compile(sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -
     return failure_text(outputs.failure, work) if outputs.failure else ""
 
 
-def _grade_task(task: Task, tests: list[Behaviour], sandbox: Sandbox, limits: Limits, work: Path) -> TaskGrade:
+def _grade_task(
+    exercise: Exercise, task: Task, behaviours: Sequence[Behaviour], sandbox: Sandbox, limits: Limits, work: Path
+) -> TaskGrade:
+    tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
     for test in tests:
         rng = np.random.default_rng(secrets.randbits(128))
         for case in test.cases(rng):
             outputs = _run(sandbox, case.scenario, limits)
-            found = what_failed(case.scenario, outputs, work)
+            found = what_failed(case.scenario, outputs, work, exercise.also)
             message = found or case.judge(outputs)
             if message:
                 found_by_checker = bool(found and case.scenario.check_seeds)

@@ -1,0 +1,158 @@
+// The other half of every test of exercise 05_pipeline: both ends of every ring, of which the learner's functions are a
+// part. Rank p's blocks p send, its blocks ranks + p receive. What is not the learner's is the grader's own, and calls
+// only what 05_bounce_buffer.cuh gives.
+#include <05_bounce_buffer.cu>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex05_pipeline.py.
+struct Job {
+    int64_t max_rows, row_bytes, num_slots, slot_rows;  // of Streams and Ring
+    int64_t learners;                                   // which functions are the learner's: bits of Part
+    int64_t order;                                      // of the grader's own two ends, of Order
+    int64_t delay;                                      // how often the grader's receiver lets others run
+    int64_t patient;                                    // its receiver begins once all slots are full
+    int64_t reuse;                                      // the staging buffer is used for something else afterwards
+};
+
+enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };
+enum Order { kAtOnce = 0, kReceiveFirst = 1, kSendFirst = 2 };
+
+constexpr int kGuard = 2;  // counters, and slots, before the rings' own; one or more behind
+
+EP_DEVICE uint64_t credits_of(const Ring& ring, uint64_t chunk) {
+    return chunk < uint64_t(ring.num_slots) ? 0 : chunk - ring.num_slots + 1;
+}
+
+// Lane 0 waits, and the warp goes on with what it saw.
+EP_DEVICE void wait_for_room(const Ring& ring, int peer, uint64_t chunk) {
+    if (ep::lane_id() == 0) {
+        while (ep::ld_acquire_sys_u64(ring.credits + peer) <
+               credits_of(ring, chunk)) {  // role: the sender waits for your credit
+        }
+    }
+    __syncwarp();
+}
+
+EP_DEVICE void wait_for_arrival(const Ring& ring, int peer, uint64_t chunk) {
+    if (ep::lane_id() == 0) {
+        const uint64_t* arrival = arrived_of(ring, peer, chunk);
+        while (ep::ld_acquire_sys_u64(arrival) < chunk + 1) {  // role: the receiver waits for the slot's arrival
+        }
+    }
+    __syncwarp();
+}
+
+EP_DEVICE void send_one(const Streams& streams, const Ring& ring, int peer, uint64_t chunk) {
+    char* const staging = slot_of(ring.staging, streams, ring, peer, chunk);
+    const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);  // role: the sender fills a free slot
+    if (ep::lane_id() != 0) return;
+    char* const target = slot_of(ring.inbox, streams, ring, ep::rank(), chunk);
+    uint64_t* const arrival = arrived_of(ring, ep::rank(), chunk);
+    ep::net_put_signal_nbi(target, staging, bytes, arrival, chunk + 1, peer, 0,  // role: the sender's post
+                           ep::NetSignal::kSet);
+}
+
+// What the caller's next kernel may do.
+EP_DEVICE void reuse_staging(const Job& job, const Streams& streams, const Ring& ring, int peer) {
+    if (!job.reuse) return;
+    __syncwarp();
+    char* const area = slot_of(ring.staging, streams, ring, peer, 0);
+    const size_t bytes = ring.num_slots * slot_bytes(streams, ring);
+    for (size_t i = ep::lane_id(); i < bytes; i += ep::kWarpSize) {
+        area[i] = 0x5a;  // role: the caller, who uses the staging buffer for something else after your kernel
+    }
+}
+
+EP_DEVICE void sender(const Job& job, const Streams& streams, const Ring& ring, int peer) {
+    if (job.learners & kSender) {
+        send_pipelined(streams, ring, peer);
+    } else {
+        const uint64_t chunks = num_chunks(streams, ring, peer);
+        for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+            wait_for_room(ring, peer, chunk);
+            if (job.learners & kSendChunk) {
+                send_chunk(streams, ring, peer, chunk);
+            } else {
+                send_one(streams, ring, peer, chunk);
+            }
+        }
+        if (ep::lane_id() == 0) ep::net_quiet(peer);
+    }
+    reuse_staging(job, streams, ring, peer);
+}
+
+// How far the sender has run ahead: more chunks than there are slots are more than fit.
+EP_DEVICE void note_lead(const Ring& ring, int peer, uint64_t chunk, uint64_t* most) {
+    if (ep::lane_id() != 0) return;
+    for (int slot = 0; slot < ring.num_slots; ++slot) {
+        const uint64_t arrived = ep::ld_acquire_sys_u64(arrived_of(ring, peer, slot));
+        if (arrived > chunk && arrived - chunk > *most) *most = arrived - chunk;
+    }
+}
+
+EP_DEVICE void receiver(const Job& job, const Streams& streams, const Ring& ring, int peer, int peers_chunks,
+                        uint64_t* most) {
+    const int first = job.patient ? min(peers_chunks, ring.num_slots) : 0;
+    for (int chunk = 0; chunk < first; ++chunk) wait_for_arrival(ring, peer, chunk);
+    int rows = 0;
+    bool is_last = false;
+    for (uint64_t chunk = 0; !is_last; ++chunk) {
+        wait_for_arrival(ring, peer, chunk);
+        if (ep::lane_id() == 0) let_others_run(job.delay);
+        note_lead(ring, peer, chunk, most);
+        ChunkHeader header;
+        if (job.learners & kTakeChunk) {
+            header = take_chunk(streams, ring, peer, chunk, rows);
+        } else {
+            const char* slot = slot_of(ring.inbox, streams, ring, peer, chunk);
+            header = empty_slot(slot, streams, peer, rows);  // role: the receiver takes the chunk out of its slot
+            if (ep::lane_id() == 0) ep::net_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
+        }
+        rows += header.rows;
+        is_last = header.is_last;
+    }
+    if (ep::lane_id() == 0) streams.received[peer] = rows;
+}
+
+EP_DEVICE void run(const Job& job, const Streams& streams, const Ring& ring, const int* chunks, uint64_t* noted) {
+    const int ranks = ep::num_ranks(), block = static_cast<int>(blockIdx.x), peer = block % ranks;
+    if (block >= 2 * ranks) return;
+    const bool sends = block < ranks;
+    uint64_t* const most = noted + peer;
+    if (job.learners & kMerged) {
+        if (!sends) return;
+        exchange_merged(streams, ring);
+        reuse_staging(job, streams, ring, peer);
+    } else if (job.order == kAtOnce) {
+        if (sends) sender(job, streams, ring, peer);
+        if (!sends) receiver(job, streams, ring, peer, chunks[peer], most);
+    } else if (sends) {
+        const bool sends_first = job.order == kSendFirst || peer == ep::rank();  // nobody waits for himself
+        if (sends_first) sender(job, streams, ring, peer);
+        receiver(job, streams, ring, peer, chunks[peer], most);
+        if (!sends_first) sender(job, streams, ring, peer);
+    }
+}
+
+// Task 1 alone: how many credits does each chunk need?
+EP_DEVICE void ask(const Ring& ring, int64_t chunks, uint64_t* noted) {
+    if (blockIdx.x != 0 || ep::lane_id() != 0) return;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) noted[chunk] = credits_for(ring, chunk);
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, char* inbox, char* staging, uint64_t* arrived, uint64_t* credits,
+                                   const char* source, const int* counts, const int* chunks, char* out, int* received,
+                                   uint64_t* noted, const int64_t* numbers) {
+    if (task == 0) return canary(out);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Streams streams = {source, counts, out, received, int(job.max_rows), int(job.row_bytes)};
+    Ring ring = {inbox, staging, arrived + kGuard, credits + kGuard, int(job.num_slots), int(job.slot_rows)};
+    ring.inbox += slot_bytes(streams, ring);
+    ring.staging += slot_bytes(streams, ring);
+    if (job.learners & kAsk) return ask(ring, job.max_rows, noted);
+    run(job, streams, ring, chunks, noted);
+}

@@ -1,0 +1,304 @@
+"""Hidden tests of exercise 05_pipeline: each piece against an end that the grader plays, then a block for both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import Behaviour, Case
+from ep_lib.workshop.hidden.common import (
+    RC,
+    SRD,
+    Cases,
+    Rng,
+    all_of,
+    on_fabrics,
+    one,
+    random_bytes,
+    refs,
+    under_checker,
+)
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5))
+_AT_ONCE, _RECEIVE_FIRST, _SEND_FIRST = range(3)
+_GUARD, _GUARD_VALUE = 2, 77
+_HEADER_BYTES = 16
+
+_SHALLOW = Fabric("srd", queue_pairs=1, queue_depth=1)
+
+Counts = Sequence[Sequence[int]]  # [source][destination]: rows of each stream
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one rank's part in a run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    max_rows: int = 12
+    row_bytes: int = 48
+    num_slots: int = 2
+    slot_rows: int = 2
+    learners: int = 0
+    order: int = _AT_ONCE
+    delay: int = 0
+    patient: int = 0
+    reuse: int = 0
+
+    @property
+    def slot_bytes(self) -> int:
+        return _HEADER_BYTES + self.slot_rows * self.row_bytes
+
+    def chunks(self, rows: int) -> int:
+        return max(1, -(-rows // self.slot_rows))
+
+
+# ---- task 1 ---------------------------------------------------------------------------------------------------------
+def _credits_case(seed: int, slots: int) -> Case:
+    job = _Job(max_rows=3 * slots + 4, num_slots=slots, learners=_ASK)
+
+    def judge(out: Outputs) -> str | None:
+        for chunk, needed in enumerate(map(int, out["noted"][0])):
+            want = max(0, chunk + 1 - slots)
+            if needed != want:
+                number = str(needed) if needed < 1 << 32 else f"{needed} (that is {needed - (1 << 64)} in 64 bits)"
+                which = "many: the sender would wait for ever, or longer than it must" if needed > want else "few"
+                return f"with {slots} slot{'s' * (slots > 1)}, chunk {chunk} needs {number} credits: too {which}"
+        return None
+
+    scenario = _scenario(1, seed, [[0]], [job], [np.zeros(1, np.uint8)], notes=job.max_rows)
+    return Case(scenario, judge)
+
+
+def _credits(rng: Rng) -> Iterator[Case]:
+    for seed, slots in enumerate((1, 2, 5)):
+        yield _credits_case(seed, slots)
+
+
+# ---- streams --------------------------------------------------------------------------------------------------------
+def _case(task: int, rng: Rng, seed: int, counts: Counts, jobs: Sequence[_Job]) -> Case:
+    """One exchange, ``jobs`` by rank; judged: rows, counts, counters, and how far each sender ran ahead."""
+    ranks = len(counts)
+    job = jobs[0]
+    sources = [random_bytes(rng, ranks * job.max_rows * job.row_bytes) for _ in range(ranks)]
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            problem = _counters_wrong(out, me, counts, jobs[me]) or _rank_wrong(out, me, counts, jobs[me], sources)
+            if problem:
+                return problem
+        return None
+
+    return Case(_scenario(task, seed, counts, jobs, sources, notes=ranks), judge)
+
+
+def _rank_wrong(out: Outputs, me: int, counts: Counts, job: _Job, sources: Sequence[Array]) -> str | None:
+    area = (len(counts), job.max_rows, job.row_bytes)
+    got = out["out"][me].reshape(area)
+    for peer, row in enumerate(counts):
+        rows, lead = row[me], int(out["noted"][me][peer])
+        way = f"from rank {peer} to rank {me}"
+        if lead > job.num_slots:
+            return f"{lead} chunks were under way {way} in a ring of {job.num_slots} slots"
+        if int(out["received"][me][peer]) != rows:
+            return f"{int(out['received'][me][peer])} rows were counted {way}, and {rows} were sent"
+        wrong = (got[peer, :rows] != sources[peer].reshape(area)[me, :rows]).any(axis=1)
+        if wrong.any():
+            return f"{int(wrong.sum())} of {rows} rows {way} are wrong, the first is row {int(wrong.argmax())}"
+        if got[peer, rows:].any():
+            return f"memory behind the {rows} rows {way} was overwritten"
+    return None
+
+
+def _counters_wrong(out: Outputs, me: int, counts: Counts, job: _Job) -> str | None:
+    ranks, slots = len(counts), job.num_slots
+    for peer in range(ranks):
+        sent = job.chunks(counts[me][peer])
+        if (given := int(out["credits"][me][_GUARD + peer])) != sent:
+            return f"after {sent} chunks from rank {me} to rank {peer}, rank {me} has {given} of its credits"
+        last = [0] * slots
+        for chunk in range(job.chunks(counts[peer][me])):
+            last[chunk % slots] = chunk + 1
+        for slot, want in enumerate(last):
+            if (arrived := int(out["arrived"][me][_GUARD + peer * slots + slot])) != want:
+                return f"the arrival of slot {slot} is {arrived} in the end where it should be {want}"
+    for name, own in (("arrived", ranks * slots), ("credits", ranks)):
+        beside = np.delete(out[name][me], slice(_GUARD, _GUARD + own))
+        if np.any(beside != _GUARD_VALUE):
+            return f"a counter beside `{name}` changed"
+    for name in ("inbox", "staging"):
+        if np.any(out[name][me][: job.slot_bytes]) or np.any(out[name][me][-job.slot_bytes :]):
+            return f"memory beside the ring's {name} changed"
+    return None
+
+
+def _scenario(
+    task: int, seed: int, counts: Counts, jobs: Sequence[_Job], sources: Sequence[Array], *, notes: int
+) -> Scenario:
+    ranks, job = len(counts), jobs[0]
+    names = ("inbox", "staging", "arrived", "credits", "source", "counts", "chunks", "out", "received", "noted")
+    launch = Launch("examine", 2 * ranks, 32, (task, *refs(*names, "numbers")))
+    memory = [np.zeros((2 + ranks * job.num_slots) * job.slot_bytes, np.uint8)] * ranks
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=((launch,),) * ranks,
+        outputs=("inbox", "staging", "arrived", "credits", "out", "received", "noted"),
+        symmetric={
+            "inbox": memory,
+            "staging": memory,
+            "arrived": [_counters(ranks * job.num_slots)] * ranks,
+            "credits": [_counters(ranks)] * ranks,
+        },
+        local={
+            "source": sources,
+            "counts": [np.array(counts[me], np.int32) for me in range(ranks)],
+            "chunks": [np.array([job.chunks(row[me]) for row in counts], np.int32) for me in range(ranks)],
+            "out": [np.zeros_like(sources[0])] * ranks,
+            "received": [np.zeros(ranks, np.int32)] * ranks,
+            "noted": [np.zeros(notes, np.uint64)] * ranks,
+            "numbers": [np.array(list(asdict(job).values()), np.int64) for job in jobs],
+        },
+    )
+
+
+def _counters(own: int) -> NDArray[np.uint64]:
+    counters = np.full(2 * _GUARD + own, _GUARD_VALUE, np.uint64)
+    counters[_GUARD : _GUARD + own] = 0
+    return counters
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+_PAIR: Counts = ((3, 9), (7, 0))
+_LONG: Counts = ((0, 12), (12, 1))
+_UNEVEN: Counts = ((0, 12, 11), (0, 0, 0), (3, 0, 0))
+
+
+def _streams(task: int, job: _Job, *slots: int, counts: Counts = _PAIR) -> Cases:
+    """The same learner's part on every rank, with so many slots each time."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, number in enumerate(slots):
+            jobs = [replace(job, num_slots=number)] * len(counts)
+            yield _case(task, rng, 100 * task + 10 * seed, counts, jobs)
+
+    return cases
+
+
+def _drawn(task: int, learners: int) -> Cases:
+    """Streams of any length, some of them empty, over more ranks and more slots."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (ranks, slots, slot_rows) in enumerate(((1, 1, 1), (3, 1, 2), (4, 3, 1), (2, 8, 3))):
+            job = _Job(num_slots=slots, slot_rows=slot_rows, learners=learners)
+            counts = rng.integers(0, job.max_rows + 1, (ranks, ranks))
+            counts[rng.random((ranks, ranks)) < 0.2] = 0
+            yield _case(task, rng, 1000 * task + seed, counts.tolist(), [job] * ranks)
+
+    return cases
+
+
+def _merged_with(order: int, counts: Counts = _LONG, slots: int = 2) -> Cases:
+    """Rank 0 has the learner's one block a peer, the others the grader's two ends, one after the other."""
+    learner, grader = _Job(num_slots=slots, learners=_MERGED), _Job(num_slots=slots, order=order)
+    # Nobody takes turns with himself: a rank's own stream would never end.
+    quiet = [[0 if source == to else rows for to, rows in enumerate(row)] for source, row in enumerate(counts)]
+    return lambda rng: iter([_case(5, rng, 550 + order, quiet, [learner, *[grader] * (len(counts) - 1)])])
+
+
+_TAKEN = "Chunk c takes the slot of chunk c - num_slots; when that one has been taken out, how many have been in all?"
+_OWN = (
+    "One lane posts one operation, data and then arrival. Each chunk has its own staging slot, and its own slot and "
+    "arrival in this rank's part of the peer's memory; the arrival is the chunk's number plus 1."
+)
+_CREDIT = "First read, then give the slot back: one credit a chunk, by one lane, to the peer's counter for this rank."
+_ASK_FIRST = "Each chunk may be filled in once wait_for_credit says so, and not before."
+_QUIET = "When a kernel has ended, its staging slots belong to the caller again: one quiet, at the end."
+_AHEAD = "With n slots the sender may be n chunks ahead: it waits for the credits that this chunk needs, and no more."
+_EITHER = "Wait for either, do what is possible, and wait again: never for an arrival alone, nor for a credit alone."
+_ALL = (
+    "Send all chunks and no more, also where the peer's last one comes long before: go on until both ways are through."
+)
+
+
+def _checked(task: int, learners: int, *slots: int, delay: int = 0, reuse: int = 0) -> Cases:
+    return under_checker(_streams(task, _Job(learners=learners, delay=delay, reuse=reuse), *slots), seeds=3)
+
+
+BEHAVIOURS = (
+    Behaviour(1, "every chunk knows its credits", on_fabrics(_credits, RC), _TAKEN),
+    Behaviour(2, "an arrival is never seen before its chunk", on_fabrics(_checked(2, _SEND_CHUNK, 3), SRD, RC), _OWN),
+    Behaviour(
+        2,
+        "no staging slot is filled while the NIC may read it",
+        on_fabrics(_checked(2, _SEND_CHUNK, 2, delay=30), RC, SRD),
+        _OWN,
+    ),
+    Behaviour(2, "streams of every length arrive", on_fabrics(_drawn(2, _SEND_CHUNK), RC, SRD), _OWN),
+    Behaviour(
+        3, "a chunk is worth one credit", on_fabrics(_streams(3, _Job(learners=_TAKE_CHUNK), 8), RC, SRD), _CREDIT
+    ),
+    Behaviour(
+        3, "a slot is given back when it has been read", on_fabrics(_checked(3, _TAKE_CHUNK, 1, 2), RC, SRD), _CREDIT
+    ),
+    Behaviour(3, "streams of every length are taken out", on_fabrics(_drawn(3, _TAKE_CHUNK), RC, SRD), _CREDIT),
+    Behaviour(
+        4,
+        "nothing is under way when the kernel has ended",
+        on_fabrics(_checked(4, _SENDER, 8, reuse=1), RC, SRD),
+        _QUIET,
+    ),
+    Behaviour(
+        4, "a slot is filled when it is free", on_fabrics(_checked(4, _SENDER, 1, 2, delay=30), RC, SRD), _ASK_FIRST
+    ),
+    Behaviour(
+        4,
+        "all slots are put to use",
+        on_fabrics(_streams(4, _Job(learners=_SENDER, patient=1), 1, 4, counts=_LONG), RC, SRD),
+        _AHEAD,
+    ),
+    Behaviour(4, "streams of every length arrive", on_fabrics(_drawn(4, _SENDER), SRD, _SHALLOW), _ASK_FIRST),
+    Behaviour(
+        5,
+        "a long stream against a short one",
+        on_fabrics(_merged_with(_AT_ONCE, _UNEVEN), RC, SRD),
+        f"{_EITHER} {_ALL}",
+    ),
+    Behaviour(5, "it receives while it waits for a credit", on_fabrics(_merged_with(_SEND_FIRST), RC, SRD), _EITHER),
+    Behaviour(5, "it sends while nothing comes", on_fabrics(_merged_with(_RECEIVE_FIRST), RC, SRD), _EITHER),
+    Behaviour(5, "streams of every length, both ways", on_fabrics(_drawn(5, _MERGED), RC, SRD, _SHALLOW), _ALL),
+    Behaviour(5, "a slot is filled when it is free", on_fabrics(_checked(5, _MERGED, 1, 2), RC, SRD), _ASK_FIRST),
+    Behaviour(
+        5,
+        "nothing is under way when the kernel has ended",
+        on_fabrics(_checked(5, _MERGED, 8, reuse=1), RC, SRD),
+        _QUIET,
+    ),
+)
+
+PUBLIC = (
+    Behaviour(1, "two slots", on_fabrics(one(lambda rng: _credits_case(1, 2)), RC), _TAKEN),
+    Behaviour(2, "a few chunks over EFA", on_fabrics(_checked(2, _SEND_CHUNK, 3), SRD), _OWN),
+    Behaviour(
+        3,
+        "a few chunks over InfiniBand",
+        on_fabrics(all_of(_streams(3, _Job(learners=_TAKE_CHUNK), 8), _checked(3, _TAKE_CHUNK, 1)), RC),
+        _CREDIT,
+    ),
+    Behaviour(4, "short streams over InfiniBand", on_fabrics(_checked(4, _SENDER, 2, delay=30), RC), _ASK_FIRST),
+    Behaviour(
+        5,
+        "12 rows each way through two slots",
+        on_fabrics(all_of(_merged_with(_SEND_FIRST), _merged_with(_RECEIVE_FIRST), _checked(5, _MERGED, 2)), SRD),
+        _EITHER,
+    ),
+)

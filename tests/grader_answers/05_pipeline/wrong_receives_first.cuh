@@ -1,0 +1,5 @@
+// The peer's stream, and then the own one: both wait for the first chunk.
+// EXERCISE-BEGIN 5
+receive_pipelined(streams, ring, peer);
+send_pipelined(streams, ring, peer);
+// EXERCISE-END 5
