@@ -99,15 +99,18 @@ class Hardware:
 
 
 _CLOCK_GHZ = 1.98
-_L2_CYCLES = 261.5
+_L2_CYCLES = 291
 _POLL_NS = _L2_CYCLES / _CLOCK_GHZ
 _GPU_SOURCE = """\
-sm_gbytes_per_s: 64 bytes a clock between an SM's L1 and L2 in each direction (NVIDIA, Volta to Hopper; "Dissecting the
-  NVIDIA Volta GPU Architecture via Microbenchmarking", Jia et al., arXiv:1804.06826) at the boost clock
-poll_ns: L2 latency of 261.5 cycles (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture",
-  arXiv:2402.13499) at the boost clock: a poll reads L2, where NICs and peers write
-launch_ns, launch_gap_ns: NVIDIA's blog "Getting Started with CUDA Graphs" (A. Gray, 2019): a kernel of 2.9 us takes
-  9.6 us if the host waits after each (6.7 us more) and 3.8 us if it launches ahead (0.9 us more)
+clock: 1.98 GHz. Read: "Compute Units: 132 at 1980 MHz" of a GH200 (github.com/mredenti/PowerCapping,
+  configuration/OpenCL_benchmark.md); H100: glennklockwood.com/garden/processors/h100. For H20: not read
+sm_gbytes_per_s: 64 bytes a clock between an SM's L1 and L2 in each direction, at the boost clock. Not read, from
+  "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (Jia et al., arXiv:1804.06826)
+poll_ns: L2 latency of 291 cycles of an H100 SXM, at the boost clock: a poll reads L2, where NICs and peers write. Read:
+  github.com/markdewing/AI_kernels, latency/README.md (a GH200 there has 281)
+launch_ns, launch_gap_ns: a kernel of 2.9 us takes 9.6 us if the host waits after each (6.7 us more) and 3.8 us if it
+  launches ahead (0.9 us more). Not read, from "Getting Started with CUDA Graphs" (A. Gray, NVIDIA, 2019,
+  developer.nvidia.com/blog/cuda-graphs)
 """
 
 
@@ -125,9 +128,19 @@ def _hopper(name: str, sms: int, memory_gbytes_per_s: float, sheet: str) -> Gpu:
     )
 
 
-_H20 = _hopper("H20", 78, 4000.0, "sms, memory, clock: H20 data sheet: 78 SMs, 96 GB HBM3 at 4.0 TB/s, 1.98 GHz\n")
+_H20 = _hopper(
+    "H20",
+    78,
+    4000.0,
+    "sms, memory: 78 SMs (found by Geekbench) and 4.0 TB/s. Read: zangshuxian.com/new/674733024499207168, no sheet of "
+    "NVIDIA's\n",
+)
 _H100 = _hopper(
-    "H100 SXM", 132, 3350.0, "sms, memory, clock: NVIDIA H100 data sheet: 132 SMs, HBM3 at 3.35 TB/s, 1.98 GHz boost\n"
+    "H100 SXM",
+    132,
+    3350.0,
+    "sms, memory: 132 SMs, HBM3 at 3.35 TB/s. Read: glennklockwood.com/garden/processors/h100, which cites NVIDIA's "
+    "architecture paper\n",
 )
 
 _NVLINK = Link(
@@ -139,11 +152,13 @@ _NVLINK = Link(
     mtu_bytes=128,
     header_bytes=16,
     source="""\
-latency: 0.52 us a hop from a store to the poll that sees it (NCCL, src/graph/tuning.cc, hwLat, NVLINK, Tree LL), less
-  the poll itself, which is counted apart
-gbytes_per_s: 18 links of 25 GB/s a direction (NVIDIA H100 and H20 data sheets: 900 GB/s both directions)
-mtu, header: a cache line a packet and one header flit of 16 bytes (packets of 16-byte flits: Foley and Danskin,
-  "Ultra-Performance Pascal GPU and NVLink Interconnect", IEEE Micro 2017)
+latency: 0.52 us a hop from a store to the poll that sees it, less the poll itself, which is counted apart. Read: NCCL,
+  src/graph/tuning.cc, hwLat, NVLINK, Tree LL (github.com/NVIDIA/nccl at 01afd20)
+gbytes_per_s: 18 links of 25 GB/s a direction, 900 GB/s both directions. Read: "18x 4th Gen NVLink, 900GB/s"
+  (github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems, H200); H20: 450 GB/s a direction
+  (github.com/deepseek-ai/DeepEP/issues/16)
+mtu, header: an estimate: a cache line a packet and one header flit of 16 bytes. Not read, flits of 16 bytes from Foley
+  and Danskin, "Ultra-Performance Pascal GPU and NVLink Interconnect", IEEE Micro 2017
 """,
 )
 
@@ -156,35 +171,42 @@ _PCIE5 = Link(
     mtu_bytes=256,
     header_bytes=24,
     source="""\
-latency: half of the median 547 ns of a 64-byte DMA read by a NIC (Neugebauer et al., "Understanding PCIe performance
-  for end host networking", SIGCOMM 2018, Haswell; PCIe 3, so on the safe side)
-gbytes_per_s: 32 GT/s, 16 lanes, 128b/130b (PCI Express Base Specification 5.0)
-mtu, header: maximum payload 256 bytes; 24 bytes a packet for framing, sequence, header with 64-bit address and CRC
-  (Neugebauer et al., section 3)
+latency: half of the median 547 ns of a 64-byte DMA read by a NIC, on Haswell and PCIe 3. The number was not read, only
+  the paper's abstract: Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018,
+  doi.org/10.1145/3230543.3230560
+gbytes_per_s: 32 GT/s, 16 lanes, 128b/130b. Read: PCIe 5.0 x16 of a ConnectX-7
+  (docs.nvidia.com/networking/display/ConnectX7VPI/Introduction); the coding is the standard's (not read)
+mtu, header: maximum payload 256 bytes; 24 bytes a packet for framing, sequence, header with 64-bit address and CRC.
+  Not read, from section 3 of the same paper
 """,
 )
 
 # A thread reserves its place in the queue (an atomic), writes the work request and makes it visible before it rings.
 _POST_NS = 2 * _POLL_NS
 _POST_SOURCE = """\
-overhead: two round trips to L2 that depend on each other, the atomic that reserves a work request and the one that
-  publishes it before the doorbell (NVSHMEM, ibgda_device.cuh), at the L2 latency of arXiv:2402.13499
+overhead: an estimate: two round trips to L2 that depend on each other, the atomic that reserves a work request and the
+  one that publishes it before the doorbell (as NVSHMEM's ibgda_device.cuh does), at the L2 latency of the GPU
 """
 
 _CX7 = Link(
     name="ConnectX-7 400 Gb/s",
-    latency_ns=600.0 + 130.0,
+    latency_ns=800.0 + 150.0,
     gbytes_per_s=50.0,
     overhead_ns=_POST_NS,
-    gap_ns=1e9 / 330e6,
+    gap_ns=1e9 / 215e6,
     mtu_bytes=4096,
     header_bytes=82,
     source="""\
-latency: below 600 ns from adapter to adapter (NVIDIA's product pages for ConnectX-5 and -6; none is given for -7) and
-  130 ns for a switch (Quantum-2 QM9700 data sheet)
-gbytes_per_s: 400 Gb/s; gap: 330 million messages a second (NVIDIA ConnectX-7 data sheet)
-mtu: the largest of InfiniBand and RoCE, 4096
-header: RoCEv2 (InfiniBand Architecture, annex A17): preamble and gap 20, Ethernet 18, IP 20, UDP 8, BTH 12, ICRC 4
+latency: none is given for ConnectX-7. Below 800 ns for ConnectX-6. Read: NVIDIA's brief "ConnectX-6 EN Card"
+  (studylib.net/doc/25573930/pb-connectx-6-en-card); "sub-600ns" in that of ConnectX-5. And 150 ns for a switch. Read:
+  "under 150 nanoseconds" of a Quantum-2 (router-switch.com/faq/nvidia-quantum-2-qm9700-vs-spectrum-4-sn5400.html);
+  other pages say 330 and 400, NVIDIA's data sheet was not read
+gbytes_per_s: 400 Gb/s. Read: docs.nvidia.com/networking/display/ConnectX7VPI/Introduction
+gap: 215 million messages a second, ConnectX-6's (the same brief): ConnectX-7 has more, but its number was not read
+mtu: 4096, the largest of InfiniBand and RoCE, as an InfiniBand cluster has it (active_mtu 4096. Read:
+  github.com/kaust-rccl/ksl-docs, docs/source/systems/ibex/interconnect.rst); that of the published table is not known
+header: RoCEv2: preamble and gap 20, Ethernet 18, IP 20, UDP 8, BTH 12, ICRC 4. Not read, from the InfiniBand
+  Architecture, annex A17
 """
     + _POST_SOURCE,
 )
@@ -194,15 +216,15 @@ _EFA = Link(
     latency_ns=20000.0,
     gbytes_per_s=50.0,
     overhead_ns=_POST_NS,
-    gap_ns=1e9 / 330e6,
+    gap_ns=1e9 / 215e6,
     mtu_bytes=8900,
     header_bytes=82,
     source="""\
-latency: 20 us, what AWS's own model of collectives assumes (aws-ofi-nccl, src/tuner, TUNER_NET_LATENCY)
-gbytes_per_s: 32 network cards of 100 Gb/s for 8 GPUs (AWS, p5.48xlarge: 3,200 Gb/s; aws-ofi-nccl: 4 rails of 12.5 GB/s
-  a GPU); they are modelled as one
-gap: none is published; that of ConnectX-7, at which EFA's headers keep the wire busier than its messages do
-mtu: 8900 bytes (AWS, ENA Express and SRD); header: as RoCEv2's, since SRD's is not published
+latency: 20 us, what AWS's own model of collectives assumes. Read: aws-ofi-nccl, TUNER_NET_LATENCY, default 20
+gbytes_per_s: 32 network cards of 100 Gb/s for 8 GPUs, modelled as one a GPU. Read: 32 EFA devices of a P5
+  (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.md); 3,200 Gb/s was not read
+gap: an estimate: that of the other NIC, at which EFA's headers keep the wire busier than its messages do
+mtu: 8900 bytes. Not read, from AWS on ENA Express and SRD; header: an estimate, RoCEv2's, since SRD's is not published
 """
     + _POST_SOURCE,
 )
