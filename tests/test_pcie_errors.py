@@ -80,7 +80,7 @@ def test_ranks_that_make_different_buffers() -> None:
 
 
 def test_a_heap_that_is_too_small_says_what_to_lower() -> None:
-    with pytest.raises(OutOfSymmetricMemory, match=r"rings of 229888 bytes .* Lower bounce_bytes or") as caught:
+    with pytest.raises(OutOfSymmetricMemory, match=r"rings of 459776 bytes .* Lower bounce_bytes or") as caught:
         arguments = SHAPE | PCIE | {"hidden": 7168}
         spawn(lambda rank: Buffer(rank, **arguments), 4, "emulator", heap_bytes=1 << 20)
     assert caught.value.short_by > 0

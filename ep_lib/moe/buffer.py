@@ -57,7 +57,7 @@ class Buffer:
         kernel runs on.
 
         ``allow_nvlink_for_normal_mode=False``: PCIe mode, for up to 32 ranks. ``bounce_bytes``: of one ring (to one
-        peer, in one channel), at least one token's packet; None: four messages of about 64 KiB. A channel takes two of
+        peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
         the ``num_sms`` blocks, one that sends and one that receives, or one that does both with
         ``merge_sender_receiver``.
 
