@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ep_lib import cli
+from ep_lib.commands import bench_pcie, bench_pcie_text
 from ep_lib.errors import ArgumentError
 from ep_lib.workshop import pcie_model as model
 from ep_lib.workshop.pcie_model import COMBINE, DISPATCH, Setting
@@ -67,19 +70,33 @@ def bench(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-SMALL = ("--model", "--ranks", "2,4", "--tokens", "24", "--scale", "56")
+SMALL = ("--model", "--ranks", "2,4", "--tokens", "24", "--scale", "56", "--jobs", "1")
+PLAIN, MERGED = "--no-merge-sender-receiver", "--merge-sender-receiver"
+
+
+def test_the_default_is_the_published_setting_and_the_curve_to_32_ranks() -> None:
+    parser = argparse.ArgumentParser()
+    bench_pcie.add_arguments(parser)
+    args = parser.parse_args(["--model"])
+    assert args.tokens == model.TOKENS and args.ranks == [8, 16, 32] and args.merge_sender_receiver is None
+    setting = Setting(8)
+    assert setting.hidden * setting.scale == 7168 and setting.num_sms == 24 and setting.hardware == "h20-cx7"
+    assert Setting(8, merge_sender_receiver=True).num_sms == 12, "as many channels on half as many SMs"
 
 
 def test_the_command_says_all_that_matters(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = bench(capsys, *SMALL)
+    code = cli.main(["bench", "pcie", *SMALL])
+    said = capsys.readouterr()
     assert code == 0
-    assert "FP8 dispatch" in said and "BF16 combine" in said
+    assert "FP8 dispatch" in said.out and "BF16 combine" in said.out and "12 merged" in said.out
     for words in ("own rank included", "Line rate: 50 GB/s", "No number of the model was fitted", "MB of memory"):
-        assert words in said
+        assert words in said.out
+    assert said.err.splitlines()[0] == "4 runs of 24 tokens a rank, 1 at a time"
+    assert re.search(r"^4 of 4: \d ranks, (merged, )?\d+ s of a core$", said.err, re.MULTILINE)
 
 
 def test_the_command_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = bench(capsys, *SMALL, "--json", "--fabric", "srd")
+    code, said = bench(capsys, *SMALL, PLAIN, "--json", "--fabric", "srd")
     report: dict[str, Any] = json.loads(said)
     assert code == 0 and report["clock"] == "virtual" and report["hardware"]["nic"]["source"]
     assert [(row["ranks"], row["what"]) for row in report["rows"]] == [
@@ -88,7 +105,29 @@ def test_the_command_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     for row in report["rows"]:
         assert 0 < row["wire_gbps"] <= row["line_gbps"] == 50
         assert row["wire_gbps"] < row["logical_gbps"] * 1.5 and row["us"] > 0
-        assert row["wire_overhead"] > 0 and row["published_gbps"] is None
+        assert row["wire_overhead"] > 0 and row["published_gbps"] is None and not row["merge_sender_receiver"]
+        assert row["wire_gbps"] == pytest.approx(
+            row["logical_gbps"] * row["leaving_share"] * (1 + row["wire_overhead"])
+        )
+        assert 0 < row["first_rank_us"] <= row["last_rank_us"] <= row["us"]
+
+
+def test_two_runs_at_a_time_find_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    alone, together = (json.loads(bench(capsys, *SMALL[:-1], jobs, MERGED, "--json")[1]) for jobs in ("1", "2"))
+    assert alone["rows"] == together["rows"] and len(alone["rows"]) == 4
+    assert all(row["num_sms"] == 12 and row["merge_sender_receiver"] for row in alone["rows"])
+
+
+def test_no_runs_at_a_time_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "pcie", "--model", "--jobs", "0"]) == 1
+    assert "--jobs is 0" in capsys.readouterr().err
+
+
+def test_ranks_out_of_step_are_named() -> None:
+    row = {"ranks": 8, "what": COMBINE, "merge_sender_receiver": False, "us": 6600.0, "last_rank_us": 6560.0}
+    (said,) = bench_pcie_text._uneven([row | {"first_rank_us": 5500.0}, row | {"first_rank_us": 6500.0}])
+    assert said.endswith("EP8 BF16 combine 5,500 to 6,560 us.")
+    assert bench_pcie_text._uneven([row | {"first_rank_us": 6500.0}]) == []
 
 
 def test_without_model_it_says_what_to_call(capsys: pytest.CaptureFixture[str]) -> None:

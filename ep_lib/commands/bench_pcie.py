@@ -1,37 +1,54 @@
-"""``ep-lib bench pcie --model``: PCIe mode on the virtual clock, beside the table that DeepEP published."""
+"""``ep-lib bench pcie --model``: PCIe mode on the virtual clock, beside the table that DeepEP published.
+
+Runs are processes of their own, two at a time if there are cores and memory for it; the longest begin first.
+"""
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
+import multiprocessing
+import os
 import resource
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+from ep_lib.commands import bench_pcie_text
 from ep_lib.commands.bench import stdout_kept_for_json
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
 
-QUICK_TOKENS = 1024
-TOLERANCE = 0.15
+if TYPE_CHECKING:
+    from ep_lib.workshop.pcie_model import ModelRow, Setting
+
+PUBLISHED_TOKENS = 4096
+_BYTES_A_RUN = 6 << 30  # of memory, at most: 32 ranks, 4096 tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="store_true", help="on the emulator's virtual clock (the only way so far)")
     parser.add_argument("--ranks", type=_numbers, default=[8, 16, 32], help="how many, or several (default: 8,16,32)")
     parser.add_argument(
-        "--tokens", type=int, default=QUICK_TOKENS, help="of each rank; published: 4096 (default: %(default)s)"
+        "--tokens", type=int, default=PUBLISHED_TOKENS, help="of each rank (default: %(default)s, as published)"
     )
     parser.add_argument(
         "--scale", type=int, default=14, help="rows are so many times shorter than 7168 (default: %(default)s)"
     )
-    parser.add_argument("--full", action="store_true", help="4096 tokens, whole rows: many minutes, gigabytes")
+    parser.add_argument("--full", action="store_true", help="whole rows: an hour, tens of gigabytes")
     parser.add_argument("--fabric", choices=("rc", "srd"), default="rc", help="default: %(default)s")
     parser.add_argument("--hardware", default="h20-cx7", help="h20-cx7 (default), h100-cx7 or p5-efa")
-    parser.add_argument("--merge-sender-receiver", action="store_true", help="one block sends and receives")
+    parser.add_argument(
+        "--merge-sender-receiver",
+        action=argparse.BooleanOptionalAction,
+        help="only with (or only without) blocks that send and receive, on 12 SMs instead of 24; default: both",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=None, help="runs at a time (default: 2 if there are cores and memory for it)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,33 +56,84 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.model:
         raise ArgumentError("bench pcie runs on the virtual clock only: call `ep-lib bench pcie --model`")
-    tokens, scale = (model.TOKENS, 1) if args.full else (args.tokens, args.scale)
+    jobs = _default_jobs() if args.jobs is None else args.jobs
+    if jobs < 1:
+        raise ArgumentError(f"--jobs is {jobs}; it must be at least 1")
+    merged = [False, True] if args.merge_sender_receiver is None else [args.merge_sender_receiver]
+    scale = 1 if args.full else args.scale
     settings = [
-        model.Setting(ranks, tokens, scale, args.fabric, args.hardware, args.merge_sender_receiver)
+        model.Setting(ranks, args.tokens, scale, args.fabric, args.hardware, merge)
+        for merge in merged
         for ranks in args.ranks
     ]
     for setting in settings:
         setting.check()
-    rows: list[model.ModelRow] = []
-    seconds = []
+    begin = time.perf_counter()
     with stdout_kept_for_json(wanted=args.json):
-        for setting in settings:
-            begin = time.perf_counter()
-            rows += model.rows_of(model.simulate_operations(setting), setting)
-            seconds.append(round(time.perf_counter() - begin, 1))
-            print(f"{setting.ranks} ranks: {seconds[-1]:.0f} s", file=sys.stderr)
+        found = _run_all(settings, min(jobs, len(settings)))
     report = {
         "benchmark": "pcie",
         "clock": "virtual",
-        "settings": [dataclasses.asdict(setting) | {"hidden": setting.hidden} for setting in settings],
+        "settings": [
+            dataclasses.asdict(setting) | {"hidden": setting.hidden, "num_sms": setting.num_sms} for setting in settings
+        ],
         "routing": model.ROUTING,
         "hardware": dataclasses.asdict(HARDWARE[args.hardware]),
-        "seconds": seconds,
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "rows": [dataclasses.asdict(row) | {"ratio": row.ratio} for row in rows],
+        "jobs": jobs,
+        "cpu_seconds": [seconds for _, seconds, _ in found],
+        "seconds_in_all": round(time.perf_counter() - begin, 1),
+        "peak_memory_mb": max(memory for _, _, memory in found),
+        "rows": [dataclasses.asdict(row) | {"ratio": row.ratio} for rows, _, _ in found for row in rows],
     }
-    print(json.dumps(report) if args.json else _text(report))
+    print(json.dumps(report) if args.json else bench_pcie_text.table(report))
     return 0
+
+
+_Found = tuple[list["ModelRow"], float, int]  # rows, seconds of a core, megabytes
+
+
+def _run_one(setting: Setting) -> _Found:
+    from ep_lib.workshop import pcie_model as model
+
+    begin = time.process_time()
+    rows = model.rows_of(model.simulate_operations(setting), setting)
+    return rows, round(time.process_time() - begin, 1), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
+    """In the order of the settings; a line on the standard error when one is done."""
+    done: dict[int, _Found] = {}
+
+    def finished(index: int, found: _Found) -> None:
+        done[index] = found
+        setting = settings[index]
+        how = "merged, " if setting.merge_sender_receiver else ""
+        print(
+            f"{len(done)} of {len(settings)}: {setting.ranks} ranks, {how}{found[1]:.0f} s of a core", file=sys.stderr
+        )
+
+    print(f"{len(settings)} runs of {settings[0].tokens} tokens a rank, {jobs} at a time", file=sys.stderr)
+    longest_first = sorted(range(len(settings)), key=lambda index: -settings[index].ranks)
+    if jobs == 1:
+        for index in reversed(longest_first):
+            finished(index, _run_one(settings[index]))
+    else:
+        context = multiprocessing.get_context("spawn")  # a simulation uses one core
+        with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            running = {pool.submit(_run_one, settings[index]): index for index in longest_first}
+            try:
+                for future in concurrent.futures.as_completed(running):
+                    finished(running[future], future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    return [done[index] for index in range(len(settings))]
+
+
+def _default_jobs() -> int:
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 2 if cores > 1 and memory >= 2 * _BYTES_A_RUN else 1
 
 
 def _numbers(text: str) -> list[int]:
@@ -73,52 +141,3 @@ def _numbers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 8,16,32") from None
-
-
-def _text(report: dict[str, Any]) -> str:
-    setting, nic = report["settings"][0], report["hardware"]["nic"]
-    lines = [
-        f"PCIe mode, everything through the NIC, {setting['tokens']} tokens a rank, top-8 of 256 experts, 24 SMs, "
-        f"fabric {setting['fabric']}, hardware {setting['hardware']}:",
-        "",
-        "  ranks  operation      published   model   ratio      wire  of the line       us",
-        "                             GB/s    GB/s              GB/s         rate",
-    ]
-    for row in report["rows"]:
-        published, ratio = row["published_gbps"], row["ratio"]
-        mark = "" if ratio is None or abs(ratio - 1) <= TOLERANCE else f"  off by more than {TOLERANCE:.0%}"
-        lines.append(
-            f"  {row['ranks']:>5}  {row['what']:<13}  {_or_dash(published, '9.2f', 9)}  {row['logical_gbps']:>6.2f}  "
-            f"{_or_dash(ratio, '6.3f', 6)}  {row['wire_gbps']:>8.2f}  {row['wire_gbps'] / row['line_gbps']:>11.1%}  "
-            f"{row['us']:>7,.0f}{mark}"
-        )
-    return "\n".join([*lines, "", *_explain(report["rows"], report["settings"], nic), _cost(report)])
-
-
-def _explain(rows: Sequence[dict[str, Any]], settings: Sequence[dict[str, Any]], nic: dict[str, Any]) -> list[str]:
-    visits = ", ".join(f"{row['rows_per_token']:.2f} at EP{row['ranks']}" for row in rows[::2])
-    overheads = ", ".join(f"{row['wire_overhead']:.1%} at EP{row['ranks']}" for row in rows[::2])
-    first = settings[0]
-    scaled = (
-        f"Rows of {first['hidden']} elements instead of 7168, on hardware where each byte counts {first['scale']} "
-        "times: the virtual time is that of the full rows."
-    )
-    return [
-        "Logical GB/s (published and model): rows x bytes a row / time, as DeepEP counts: a row once for each rank "
-        f"that its token goes to ({visits} rows a token), the sender's own rank included.",
-        "Wire GB/s: what a NIC sends. Rows for the own rank never reach it; headers of packets, signals and credits do "
-        f"({overheads} more than the rows themselves, in FP8).",
-        f"Line rate: {nic['gbytes_per_s']:g} GB/s ({nic['name']}). With N ranks, (N - 1) / N of the "
-        "rows cross the wire, so the logical speed may pass the line rate, and nears it with more ranks.",
-        *([scaled] if first["scale"] > 1 else []),
-        f"Published with 4096 tokens; this run has {first['tokens']}. No number of the model was fitted to the "
-        "table; --json prints each with its source.",
-    ]
-
-
-def _cost(report: dict[str, Any]) -> str:
-    return f"This took {sum(report['seconds']):.0f} s and {report['peak_memory_mb']} MB of memory."
-
-
-def _or_dash(value: float | None, form: str, width: int) -> str:
-    return f"{'-':>{width}}" if value is None else format(value, form)

@@ -10,6 +10,8 @@ Two speeds follow. **Logical** GB/s are those rows: what the caller gets. **Wire
 without the rows that stay on their rank, with the headers of packets. The line rate bounds the wire, not the logical
 speed: of N ranks, (N - 1) / N of the rows cross the wire.
 
+With merged senders and receivers (DeepEP's plan, our option) 12 SMs have as many channels and rings as 24 otherwise.
+
 A run with rows that are k times shorter takes as long as the full rows on hardware where each byte counts k times
 (:meth:`Hardware.scaled`): less memory, the same virtual time.
 """
@@ -36,6 +38,7 @@ from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 
 HIDDEN, TOP_K, NUM_EXPERTS, NUM_SMS, TOKENS = 7168, 8, 256, 24, 4096
+MERGED_SMS = NUM_SMS // 2
 MAX_RANKS = 32
 DISPATCH, COMBINE = "FP8 dispatch", "BF16 combine"
 PUBLISHED: Mapping[tuple[str, int], float] = {
@@ -51,6 +54,7 @@ ROUTING = (
     "tests/test_normal_without_nvl.py of DeepEP 476ad70"
 )
 
+_TIMEOUT_S = 3600.0  # of real time: a kernel of 32 ranks takes a minute, and longer if others compute too
 _SCALE_GROUP = 128  # elements of an FP8 row that share a scale
 _MARK = 'extern "C" __global__ void phase_begins() {}'  # its spans on the timeline tell the operations apart
 
@@ -66,6 +70,11 @@ class Setting:
     hardware: str = "h20-cx7"
     merge_sender_receiver: bool = False
     seed: int = 0  # of the routing
+
+    @property
+    def num_sms(self) -> int:
+        """The published 24; merged, half of them have as many channels."""
+        return MERGED_SMS if self.merge_sender_receiver else NUM_SMS
 
     @property
     def hidden(self) -> int:
@@ -92,17 +101,26 @@ class Setting:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One operation at one number of ranks. GB/s are 10**9 bytes a second, of one rank (the mean of all)."""
+    """One operation at one number of ranks. GB/s are 10**9 bytes a second, of one rank (the mean of all).
+
+    ``wire_gbps == logical_gbps * leaving_share * (1 + wire_overhead)``: what stays on its rank is off, headers, signals
+    and credits are on.
+    """
 
     ranks: int
     what: str  # DISPATCH or COMBINE
-    published_gbps: float | None
+    merge_sender_receiver: bool
+    num_sms: int
+    published_gbps: float | None  # of the published setting only: not merged
     logical_gbps: float
     wire_gbps: float
     line_gbps: float
     us: float
     rows_per_token: float  # ranks that a token goes to, its own included if it is among them
+    leaving_share: float  # of these rows, those to other ranks
     wire_overhead: float  # wire bytes over the bytes of the rows that left their rank, minus 1
+    first_rank_us: float  # when the first rank had received all, and the last: far apart, NICs stood idle at the end
+    last_rank_us: float
 
     @property
     def ratio(self) -> float | None:
@@ -146,16 +164,17 @@ def simulate_operations(setting: Setting) -> Timeline:
         "allow_nvlink_for_normal_mode": False,
         "bounce_bytes": bounce_bytes(setting),
         "merge_sender_receiver": setting.merge_sender_receiver,
-        "num_sms": NUM_SMS,
+        "num_sms": setting.num_sms,
     }
     needed = Buffer.symmetric_bytes(setting.ranks, **sizes)
     return simulate(
         _operations,
         setting.ranks,
-        fabric=Fabric(setting.fabric, ranks_per_node=min(8, setting.ranks), p2p=False, queue_pairs=NUM_SMS),
+        fabric=Fabric(setting.fabric, ranks_per_node=min(8, setting.ranks), p2p=False, queue_pairs=setting.num_sms),
         hardware=HARDWARE[setting.hardware].scaled(setting.scale),
         args=(setting, sizes),
         heap_bytes=needed + (4 << 20),
+        timeout=_TIMEOUT_S,
     )
 
 
@@ -190,20 +209,29 @@ def rows_of(timeline: Timeline, setting: Setting) -> list[ModelRow]:
         spans = [s for s in timeline.spans if s.kind == "kernel" and begin <= s.begin_ns and s.end_ns <= end]
         first, last = min(s.begin_ns for s in spans), max(s.end_ns for s in spans)
         ns = last - first
-        wire = sum(m.wire_bytes for m in timeline.messages if m.source != m.target and first <= m.posted_ns <= last)
+        sent = [m for m in timeline.messages if m.source != m.target and first <= m.posted_ns <= last]
         # The wire's bytes are the run's: each counts `scale` times.
-        wire_bytes = wire * setting.scale / ranks
+        wire_bytes = sum(m.wire_bytes for m in sent) * setting.scale / ranks
+        received = [first] * ranks
+        for m in sent:
+            if m.kind == "put_signal":  # rows; credits are additions
+                received[m.target] = max(received[m.target], m.delivered_ns)
         found.append(
             ModelRow(
                 ranks=ranks,
                 what=what,
-                published_gbps=PUBLISHED.get((what, ranks)),
+                merge_sender_receiver=setting.merge_sender_receiver,
+                num_sms=setting.num_sms,
+                published_gbps=None if setting.merge_sender_receiver else PUBLISHED.get((what, ranks)),
                 logical_gbps=visits * row_bytes(what) / ns,
                 wire_gbps=wire_bytes / ns,
                 line_gbps=HARDWARE[setting.hardware].nic.gbytes_per_s,
                 us=ns / 1000,
                 rows_per_token=visits / setting.tokens,
+                leaving_share=leaving / visits,
                 wire_overhead=wire_bytes / (leaving * row_bytes(what)) - 1 if leaving else math.nan,
+                first_rank_us=(min(received) - first) / 1000,
+                last_rank_us=(max(received) - first) / 1000,
             )
         )
     return found

@@ -1,0 +1,62 @@
+"""How much the constants of the virtual clock matter for PCIe mode's published table at EP8, as JSON.
+
+    python benchmarks/pcie_sensitivity.py [TOKENS]
+
+Each run has one constant of ``ep_lib/emulator/hardware.py`` doubled, halved or replaced by a figure that other sources
+give; 4096 tokens take 3 minutes. What its sources leave uncertain should move the rows little.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+from ep_lib.emulator.hardware import HARDWARE, Hardware
+from ep_lib.workshop import pcie_model
+
+RANKS, BASE = 8, "h20-cx7"
+
+
+def changed(part: str, **factors: float) -> Hardware:
+    """BASE, of whose ``part`` some numbers are so many times as large."""
+    base = HARDWARE[BASE]
+    old: Any = getattr(base, part)
+    new = dataclasses.replace(old, **{name: factor * getattr(old, name) for name, factor in factors.items()})
+    return dataclasses.replace(base, **{part: new})
+
+
+def variants() -> dict[str, Hardware]:
+    base = HARDWARE[BASE]
+    slow_polls = dataclasses.replace(changed("gpu", poll_ns=2), nic=changed("nic", overhead_ns=2).nic)
+    return {
+        "as it is": base,
+        "NIC and switch latency x 2": changed("nic", latency_ns=2),
+        "NIC and switch latency / 2": changed("nic", latency_ns=0.5),
+        "NIC messages a second / 2": changed("nic", gap_ns=2),
+        "NIC messages a second x 2": changed("nic", gap_ns=0.5),
+        "PCIe latency x 2": changed("pcie", latency_ns=2),
+        "PCIe headers x 2": changed("pcie", header_bytes=2),
+        "L2 latency (polls, posting) x 2": slow_polls,
+        "launches x 2": changed("gpu", launch_ns=2, launch_gap_ns=2),
+        "bytes a clock of an SM / 2": changed("gpu", sm_gbytes_per_s=0.5),
+        "memory bandwidth / 2": changed("gpu", memory_gbytes_per_s=0.5),
+        "MTU 1024 instead of 4096": changed("nic", mtu_bytes=0.25),
+    }
+
+
+def main() -> None:
+    tokens = int(sys.argv[1]) if len(sys.argv) > 1 else pcie_model.TOKENS
+    found: dict[str, Any] = {}
+    for name, hardware in variants().items():
+        HARDWARE[name] = hardware
+        setting = pcie_model.Setting(RANKS, tokens, hardware=name)
+        rows = pcie_model.rows_of(pcie_model.simulate_operations(setting), setting)
+        found[name] = {row.what: {"logical_gbps": round(row.logical_gbps, 3), "us": round(row.us, 1)} for row in rows}
+        print(name, found[name], file=sys.stderr)
+    print(json.dumps({"benchmark": "pcie_sensitivity", "ranks": RANKS, "tokens": tokens, "variants": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
