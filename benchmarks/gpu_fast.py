@@ -10,16 +10,16 @@ With --backend emulator the same script runs without a GPU, on toy sizes, and ti
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_measure import Stopwatch, git_commit, machine, slowest
+from gpu_clock import DryWatch, Stopwatch, slowest
+from gpu_machine import git_commit, machine
 
 import ep_lib
 from ep_lib.memory.arrays import describe, like
@@ -59,23 +59,6 @@ ROUTES = {  # which ranks, counted from the own one, each token goes to
     "all": (0, 1, 2, 3),
 }
 SMS = (8, 16, 24, 32)
-
-
-class DryWatch:
-    """Runs what a Stopwatch would time."""
-
-    late = 0
-
-    def time(self, name: str, launch: Callable[[], Any]) -> None:
-        launch()
-
-    @contextlib.contextmanager
-    def every_kernel(self) -> Iterator[None]:
-        yield
-
-    def microseconds(self, operation: Callable[[], Any], repeats: int) -> list[dict[str, float]]:
-        operation()
-        return [{"dry": 1.0}]
 
 
 class Bench:

@@ -1,0 +1,19 @@
+// How gpu_clock.py makes all ranks begin at the same moment.
+#include <ep/signal.cuh>
+#include <ep/wait.cuh>
+
+// All ranks leave at once, and late enough for the host to have queued what follows.
+extern "C" __global__ void meet(uint64_t* flags, uint64_t round, uint64_t hold_ns) {
+    const int peer = threadIdx.x;
+    bool failed = false;
+    if (peer < ep::num_ranks()) {
+        ep::signal_set(flags + ep::rank(), round, peer);
+        failed = !ep::wait_until_ge(flags + peer, round, {ep::kPhaseSignal, peer, -1});
+    }
+    // All threads are through before any holds: lanes of a warp that part may run one after the other, and a lane that
+    // began to hold while another still waited made this kernel last twice as long.
+    if (__syncthreads_or(failed) || threadIdx.x != 0) return;
+    const uint64_t begin = ep::globaltimer_ns();
+    while (ep::globaltimer_ns() - begin < hold_ns) {
+    }
+}

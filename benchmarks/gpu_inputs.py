@@ -1,0 +1,81 @@
+"""What is dispatched: rows and routing that every rank can make for all ranks, so that results can be checked."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ep_lib
+
+SCALE_BLOCK = 128  # elements of an FP8 row that share a scale
+SETS = 3  # of rows, used in turn: 3 x 29 MB of FP8 are more than an L2 cache
+
+
+class Shape(NamedTuple):
+    """Of the problem, the same on all ranks."""
+
+    ranks: int
+    tokens: int
+    hidden: int
+    experts: int
+    top_k: int
+
+    @property
+    def experts_per_rank(self) -> int:
+        return self.experts // self.ranks
+
+    def row_bytes(self, dtype: str) -> int:
+        """Of one row of a dispatch, with its scales."""
+        return 2 * self.hidden if dtype == "bf16" else self.hidden + 4 * (self.hidden // SCALE_BLOCK)
+
+
+def device_of(rank: ep_lib.Rank) -> str:
+    """What torch calls the memory of this rank."""
+    return "cuda" if rank.backend == "cuda" else "cpu"
+
+
+def routing(shape: Shape, source: int, kind: str, device: str) -> Any:
+    """``[tokens, top_k]`` int64: experts of ``source``'s tokens. "random": any; "skewed": half of the tokens name
+    expert 0 besides others, which 1 in 32 does by chance where 8 of 256 are drawn."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(1000 + source)
+    scores = torch.rand(shape.tokens, shape.experts, generator=generator, device=device)
+    if kind == "skewed":
+        scores[::2, 0] = 2.0
+        scores[1::2, 0] = -1.0
+    return torch.topk(scores, shape.top_k, dim=-1).indices
+
+
+def weights(shape: Shape, source: int, device: str) -> Any:
+    """``[tokens, top_k]`` float32."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(3000 + source)
+    return torch.rand(shape.tokens, shape.top_k, generator=generator, device=device)
+
+
+def rows(shape: Shape, source: int, turn: int, dtype: str, device: str) -> tuple[Any, Any]:
+    """Rows of ``source`` and their scales (None for BF16): small whole numbers, so that sums in any order are exact."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(2000 + 100 * turn + source)
+    x = torch.randint(-8, 8, (shape.tokens, shape.hidden), generator=generator, device=device)
+    if dtype == "bf16":
+        return x.bfloat16(), None
+    scales = torch.rand(shape.tokens, shape.hidden // SCALE_BLOCK, generator=generator, device=device)
+    return x.float().to(torch.float8_e4m3fn), scales
+
+
+def goes_to(shape: Shape, topk_idx: Any) -> Any:
+    """``[tokens, ranks]`` bool: whether a token goes to a rank."""
+    import torch
+
+    found = torch.zeros(len(topk_idx), shape.ranks, dtype=torch.bool, device=topk_idx.device)
+    return found.scatter_(1, topk_idx // shape.experts_per_rank, True)
+
+
+def traffic(shape: Shape, goes: Any, rank: int, dtype: str) -> dict[str, int]:
+    """Bytes of rows and scales that ``rank`` sends: all, and those that leave it."""
+    total, own = int(goes.sum()), int(goes[:, rank].sum())
+    each = shape.row_bytes(dtype)
+    return {"logical_bytes": total * each, "wire_bytes": (total - own) * each}

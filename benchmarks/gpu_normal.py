@@ -1,0 +1,122 @@
+"""A Buffer's normal mode: dispatch with and without a cached handle, and combine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gpu_inputs
+from gpu_clock import WARM_UP
+from gpu_inputs import SETS, Shape
+from gpu_rows import Rows
+
+import ep_lib
+
+DEFAULT_SMS = 24  # for what is measured with one number of SMs only
+
+
+def symmetric_bytes(shape: Shape) -> int:
+    """Of heap that :func:`measure` takes."""
+    return int(ep_lib.Buffer.symmetric_bytes(shape.ranks, **_arguments(shape)))
+
+
+def _arguments(shape: Shape) -> dict[str, int]:
+    return {"num_experts": shape.experts, "top_k": shape.top_k, "hidden": shape.hidden, "max_tokens": shape.tokens}
+
+
+def measure(rank: ep_lib.Rank, rows: Rows, shape: Shape, sms: list[int]) -> None:
+    """Collective: adds rows of group "normal"."""
+    for number in sms:
+        with ep_lib.Buffer(rank, **_arguments(shape), num_sms=number) as buffer:
+            for dtype in ("fp8", "bf16"):
+                case = Case(rank, rows, buffer, shape, dtype, number)
+                case.check()
+                case.time_dispatch("cached handle")
+                case.time_combine()
+                if number == DEFAULT_SMS:
+                    case.time_uncached()
+                    one = shape._replace(tokens=1)
+                    for other, kind in ((shape, "skewed"), (one, "random")):
+                        more = Case(rank, rows, buffer, other, dtype, number, kind)
+                        more.check()
+                        more.time_dispatch("cached handle")
+                        more.time_combine()
+
+
+class Case:
+    """One way of routing and one type of rows, through a Buffer."""
+
+    def __init__(
+        self,
+        rank: ep_lib.Rank,
+        rows: Rows,
+        buffer: Any,
+        shape: Shape,
+        dtype: str,
+        sms: int,
+        routing: str = "random",
+    ) -> None:
+        self.rank, self.rows, self.buffer, self.shape, self.dtype = rank, rows, buffer, shape, dtype
+        device = gpu_inputs.device_of(rank)
+        me = rank.rank
+        self.idx = gpu_inputs.routing(shape, me, routing, device)
+        self.weights = gpu_inputs.weights(shape, me, device)
+        self.goes = gpu_inputs.goes_to(shape, self.idx)
+        pairs = [gpu_inputs.rows(shape, me, turn, dtype, device) for turn in range(SETS)]
+        self.sets = [x if scales is None else (x, scales) for x, scales in pairs]
+        self.recv = buffer.dispatch(self.sets[0], self.idx, self.weights)
+        row = {"group": "normal", "by": "ep_lib", "dtype": dtype, "tokens": shape.tokens, "sms": sms}
+        self.row = row | {"routing": routing, **gpu_inputs.traffic(shape, self.goes, me, dtype)}
+
+    def check(self) -> None:
+        """Every row and scale arrived as it was sent, and combine adds up what every rank got."""
+        import torch
+
+        shape, recv, device = self.shape, self.recv, gpu_inputs.device_of(self.rank)
+        own_x, own_scales = recv.x if self.dtype == "fp8" else (recv.x, None)
+        for source in range(shape.ranks):
+            from_source = recv.src_rank == source
+            token = recv.src_token[from_source].long()
+            x, scales = gpu_inputs.rows(shape, source, 0, self.dtype, device)
+            for got, want in ((own_x, x), (own_scales, scales)):
+                if got is not None:
+                    right = torch.equal(got.view(torch.uint8)[from_source], want.view(torch.uint8)[token])
+                    self.rows.check(right, f"{self.row}: dispatch from rank {source} differs")
+        if self.dtype == "bf16":
+            out = self.buffer.combine(own_x, recv.handle)
+            x, _ = gpu_inputs.rows(shape, self.rank.rank, 0, "bf16", device)
+            expected = (x.float() * self.goes.sum(1, keepdim=True)).bfloat16()
+            self.rows.check(torch.equal(out, expected), f"{self.row}: combine differs")
+
+    def time_dispatch(self, note: str) -> None:
+        handle = self.recv.handle
+        turns = [lambda x=x: self.buffer.dispatch(x, handle=handle, async_finish=True) for x in self.sets]
+        self.time(turns, what="dispatch", note=note)
+
+    def time_combine(self) -> None:
+        if self.dtype == "bf16":
+            y, handle = self.recv.x.clone(), self.recv.handle
+            self.time([lambda: self.buffer.combine(y, handle, async_finish=True)], what="combine")
+
+    def time_uncached(self) -> None:
+        """Counting included: with the host waiting for the counts, and without (num_worst_tokens)."""
+        most = self.shape.ranks * self.shape.tokens
+        for note, options in (
+            ("counted, the host waits", {}),
+            ("counted, num_worst_tokens", {"num_worst_tokens": most, "async_finish": True}),
+        ):
+            turns = [lambda x=x, o=options: self.buffer.dispatch(x, self.idx, self.weights, **o) for x in self.sets]
+            self.time(turns, what="dispatch", note=note, waits=not options)
+
+    def time(self, turns: list[Callable[[], Any]], *, waits: bool = False, **row: Any) -> None:
+        """A row with the GPU's time, and ``call_us``: the whole Python call with a wait for its end."""
+        added = self.rows.time(turns, waits=waits, **self.row, **row)
+        calls = []
+        for repeat in range(self.rows.repeats + WARM_UP):
+            self.rank.barrier()
+            begin = time.perf_counter()
+            turns[repeat % len(turns)]()
+            self.rank.synchronize()
+            calls.append(1e6 * (time.perf_counter() - begin))
+        added["call_us"] = sorted(calls[WARM_UP:])[self.rows.repeats // 2]

@@ -1,0 +1,95 @@
+"""One table and one JSON of what was measured in one run.
+
+    python benchmarks/gpu_report.py PART.json ... [--json benchmarks/results/h200x4.json]
+
+Each part is written by gpu_measure.py, gpu_low_latency.py or ``ep-lib bench p2p --json`` of the same run; shares are
+of the best bare ceiling among them all. Exit status 1 where a part reports something wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_rows import Row, ceiling, with_rates, write
+
+COLUMNS = (
+    ("us", "us", "{:.2f}"),
+    ("us_low", "p10", "{:.1f}"),
+    ("us_high", "p90", "{:.1f}"),
+    ("call_us", "call us", "{:.0f}"),
+    ("logical_gb_s", "logical GB/s", "{:.0f}"),
+    ("wire_gb_s", "wire GB/s", "{:.0f}"),
+    ("sms", "SMs", "{}"),
+    ("share", "share", "{:.0%}"),
+)
+
+
+def combined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The parts as one report: the first one's head, all rows, everything that was wrong."""
+    head = {key: parts[0][key] for key in ("date", "commit", "machine", "settings") if key in parts[0]}
+    rows = [row for part in parts for row in rows_of(part)]
+    wrong = [text for part in parts for text in part.get("wrong", [])]
+    return {**head, "wrong": wrong, "rows": with_rates(rows)}
+
+
+def rows_of(part: dict[str, Any]) -> list[Row]:
+    """A part's rows; those of ``ep-lib bench p2p --json`` become rows of group "transport"."""
+    if "rows" in part:
+        return list(part["rows"])
+    return [
+        {
+            "group": "transport",
+            "by": result["transport"],
+            "what": "write + signal, there and back",
+            "bytes": result["bytes"],
+            "us": result["us"],
+        }
+        for result in part["results"]
+    ]
+
+
+def title(row: Row) -> str:
+    """What a row measured, in words."""
+    words = [row["by"], row["dtype"].upper() if "dtype" in row else "", row["what"]]
+    if row.get("routing", "random") != "random":
+        words.append(f"{row['routing']} routing")
+    if "tokens" in row:
+        words.append(f"{row['tokens']} token{'s' * (row['tokens'] != 1)}")
+    if "bytes" in row:
+        words.append(f"{row['bytes']} B")
+    return " ".join(word for word in words if word) + (f" ({row['note']})" if row.get("note") else "")
+
+
+def show(report: dict[str, Any]) -> str:
+    """The table as text, group by group."""
+    rows = report["rows"]
+    width = max([len(title(row)) for row in rows], default=10)
+    machine, settings = report.get("machine", {}), report.get("settings", {})
+    gpu, ranks = machine.get("gpu", "no GPU"), settings.get("ranks", "?")
+    lines = [f"{ranks} x {gpu}; us: median of the slowest rank; GB/s = 1e9 bytes a second and rank; ceiling: "]
+    lines[0] += f"stores {ceiling(rows, 'stores'):.0f}, loads {ceiling(rows, 'loads'):.0f} GB/s"
+    for group in dict.fromkeys(row["group"] for row in rows):
+        lines += ["", group, " " * width + "".join(f"{heading:>13}" for _, heading, _ in COLUMNS)]
+        for row in rows:
+            if row["group"] == group:
+                cells = [form.format(row[key]) if row.get(key) is not None else "-" for key, _, form in COLUMNS]
+                late = f"  {row['launched_late']} late: too long" if row.get("launched_late") else ""
+                lines.append(f"{title(row):{width}}" + "".join(f"{cell:>13}" for cell in cells) + late)
+    lines += [f"WRONG {text}" for text in report["wrong"]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", type=Path, nargs="+", metavar="PART.json")
+    parser.add_argument("--json", type=Path, help="write the whole report to this file")
+    options = parser.parse_args()
+    whole = combined([json.loads(path.read_text()) for path in options.parts])
+    print(show(whole))
+    if options.json is not None:
+        write(options.json, whole)
+    raise SystemExit(bool(whole["wrong"]))
