@@ -25,11 +25,12 @@ def copy(tmp_path: Path) -> Exercise:
     root = exercises.workshop_root()
     shutil.copytree(root / "solutions", tmp_path / "solutions")
     shutil.copytree(root / "exercises", tmp_path / "exercises")
-    exercise = exercises.find("01", tmp_path)
-    for piece in exercise.pieces:
-        (tmp_path / exercise.runs_as / piece).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / exercise.runs_as / piece, tmp_path / exercise.runs_as / piece)
-    return exercise
+    for name in ALL:
+        exercise = exercises.find(name, tmp_path)
+        for file in (*exercise.pieces, *exercise.also):
+            (tmp_path / exercise.runs_as / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / exercise.runs_as / file, tmp_path / exercise.runs_as / file)
+    return exercises.find("01", tmp_path)
 
 
 @pytest.mark.parametrize("name", ALL)
