@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from test_dispatch_combine_errors import IDX, SHAPE, X, check_good, refused
 
 from ep_lib import Buffer, Fabric, Rank, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
+from ep_lib.moe.config import make_config
+from ep_lib.moe.pcie import PcieExchange
+from ep_lib.moe.pcie_config import check_resident
 
 PCIE = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
 
@@ -53,6 +57,29 @@ def test_bad_buffers_are_refused() -> None:
         for name, (_, pattern) in BAD_BUFFERS.items():
             kind, message = found[name]
             assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
+
+
+def test_more_blocks_than_multiprocessors_are_refused_before_anything_is_sent() -> None:
+    """On a GPU of 78 multiprocessors, that is not there: nothing else of the rank is touched."""
+    device = SimpleNamespace(attributes={"MultiProcessorCount": 78})
+    gpu = SimpleNamespace(backend="cuda", xp=SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device)))
+    for sms in (80, 256):
+        config = make_config(2, dtype="bfloat16", **(SHAPE | PCIE | {"num_sms": sms}))
+        pattern = f"num_sms is {sms}, but this GPU has 78 multiprocessors; .* pass at most 78"
+        with pytest.raises(ArgumentError, match=pattern):
+            PcieExchange(cast(Rank, gpu), config)
+    check_resident(78, 78)
+
+
+def more_than_the_gpu_has(rank: Rank) -> tuple[str, str]:
+    count = rank.xp.cuda.Device().attributes["MultiProcessorCount"]
+    return refused(lambda: Buffer(rank, **(SHAPE | PCIE | {"num_sms": count + 2 - count % 2})))
+
+
+@pytest.mark.gpu(count=2)
+def test_more_blocks_than_the_gpu_has_are_refused() -> None:
+    for kind, message in spawn(more_than_the_gpu_has, 2, "cuda"):
+        assert kind == "ArgumentError" and "multiprocessors" in message
 
 
 def test_more_than_32_ranks_are_refused() -> None:

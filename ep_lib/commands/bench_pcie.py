@@ -124,8 +124,10 @@ def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
             try:
                 for future in concurrent.futures.as_completed(running):
                     finished(running[future], future.result())
-            except BaseException:
+            except BaseException:  # also ^C: what still runs would run for minutes
                 pool.shutdown(wait=False, cancel_futures=True)
+                for process in multiprocessing.active_children():
+                    process.terminate()
                 raise
     return [done[index] for index in range(len(settings))]
 

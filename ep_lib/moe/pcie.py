@@ -13,7 +13,7 @@ from ep_lib.moe.config import BufferConfig
 from ep_lib.moe.exchange import launch_layout, name_ranks, require_same_everywhere
 from ep_lib.moe.kernels import kernel, pack
 from ep_lib.moe.mode import Arrivals, Payload, Plan
-from ep_lib.moe.pcie_config import PcieSizes, make_pcie_map, make_pcie_sizes, packet_bytes
+from ep_lib.moe.pcie_config import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
@@ -45,6 +45,8 @@ class PcieExchange:
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
         sizes = make_pcie_sizes(config)
+        if rank.backend == "cuda":
+            check_resident(config.num_sms, rank.xp.cuda.Device().attributes["MultiProcessorCount"])
         require_same_everywhere(rank, config)
         self._rank = rank
         self._config = config

@@ -80,6 +80,15 @@ def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
     return PcieSizes(channels, slots, rows * packet)
 
 
+def check_resident(num_sms: int, multiprocessors: int) -> None:
+    """Raise ArgumentError for more blocks than a GPU has multiprocessors: PCIe mode's blocks wait for each other."""
+    if num_sms > multiprocessors:
+        raise ArgumentError(
+            f"num_sms is {num_sms}, but this GPU has {multiprocessors} multiprocessors; in PCIe mode all blocks must "
+            f"run at once: pass at most {multiprocessors - multiprocessors % 2}"
+        )
+
+
 @dataclass(frozen=True)
 class PcieMap:
     """The parts of a Buffer's symmetric memory in PCIe mode. Those before ``inbox`` must be zero at the start."""
