@@ -7,13 +7,15 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grader_answers import submission
 
 from ep_lib import workshop
 from ep_lib.cli import main
-from ep_lib.errors import GradingError
+from ep_lib.errors import GradingError, KernelCompileError
+from ep_lib.workshop import grade_cli
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grade_cli import as_text
 from ep_lib.workshop.grader import Grade, TaskGrade, grade
@@ -50,6 +52,59 @@ def test_full_marks_end_with_0_and_several_submissions_with_the_worst(
     args = ["grade", "01", "--mine", str(tmp_path / "bob"), "--mine", str(tmp_path / "eve"), "--json"]
     assert main(args) == 2
     assert [set(each) >= {"schema", "exercise", "mine"} for each in json.loads(capsys.readouterr().out)] == [True] * 2
+
+
+def test_whatever_a_submission_holds_it_is_one_row_and_the_next_one_is_graded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piece = EXERCISE.pieces[0]
+    for name, answer in (("a_syntax", "wrong_syntax"), ("b_loop", "wrong_endless_loop"), ("c_ends", "wrong_exits")):
+        submission(EXERCISE, answer, tmp_path / name)
+    for name in ("d_noise", "e_folder", "f_link", "g_\x1b[2J\n", "h_\udcff", "z_unfinished"):
+        (tmp_path / name / piece).parent.mkdir(parents=True)
+    (tmp_path / "d_noise" / piece).write_bytes(b"\xff\x00\xfe" * 999)
+    (tmp_path / "e_folder" / piece).mkdir()
+    (tmp_path / "f_link" / piece).symlink_to(tmp_path / "f_link" / piece)
+    shutil.copyfile(EXERCISE.exercise_dir / piece, tmp_path / "z_unfinished" / piece)
+    assert main(["grade", "01", "--all", str(tmp_path), "--csv", "--jobs", "2"]) == 2
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    rows = {Path(row["submission"]).name: row for row in csv.DictReader(io.StringIO(text))}
+    assert [name[0] for name in rows] == list("abcdefghz")
+    points = {name[0]: row["points"] for name, row in rows.items()}
+    assert [points[letter] for letter in "acdz"] == ["0"] * 4 and [points[letter] for letter in "efgh"] == [""] * 4
+    assert rows["b_loop"]["task 2"] == "0" and rows["b_loop"]["task 1"] != "0"
+    assert rows["a_syntax"]["problem"].startswith("KernelCompileError") and not rows["z_unfinished"]["problem"]
+
+
+@pytest.mark.parametrize("error", [KernelCompileError("no room left for objects"), PermissionError(13, "not yours")])
+def test_a_grader_that_fails_for_one_submission_goes_on_with_the_next(
+    error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = grade_cli.grade
+
+    def fails_for_ada(name: str, folder: Path, **options: Any) -> Grade:
+        if folder.name == "ada":
+            raise error
+        return real(name, folder, **options)
+
+    monkeypatch.setattr(grade_cli, "grade", fails_for_ada)
+    for name in ("ada", "bob"):
+        shutil.copytree(EXERCISE.exercise_dir, tmp_path / name)
+    assert main(["grade", "01", "--all", str(tmp_path), "--json"]) == 2
+    ada, bob = json.loads(capsys.readouterr().out)
+    assert str(error) in ada["error"] and bob["points"] == 0
+
+
+def test_a_grader_without_a_compiler_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EP_LIB_CXX", str(tmp_path / "no-such-compiler"))
+    for name in ("ada", "bob"):
+        shutil.copytree(EXERCISE.exercise_dir, tmp_path / name)
+    assert main(["grade", "01", "--all", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "no-such-compiler" in said.err and said.err.count("ep-lib grade:") == 1
 
 
 @pytest.mark.parametrize("arguments", [["77"], ["01", "--mine", "/no/such/folder"], ["01", "--all", "/no/such/folder"]])

@@ -64,6 +64,11 @@ def test_other_replies_are_not_believed(header: dict[str, object], body: bytes) 
         unpacked(header, body)
 
 
+def test_a_reply_that_is_nested_without_end_is_not_believed() -> None:
+    with pytest.raises(BadReply):
+        unpack_outputs(SCENARIO, "right", b"[" * 60000, BODY)
+
+
 @pytest.mark.parametrize("prefix", [b"PASS" + bytes(12), b"EPG1" + b"\xff" * 12, b"EPG1" + bytes(8) + b"\xff\0\0\0"])
 def test_a_frame_that_announces_too_much_is_not_read(prefix: bytes) -> None:
     with pytest.raises(BadReply):

@@ -11,7 +11,8 @@ these counts. ``--json`` prints one object for one submission, a list for severa
 The files run in a process with limits on time, memory, processes and output, which keeps mistakes away from the machine
 and from the points. It is no security boundary: grade the files of strangers in a container or a virtual machine.
 
-A submission that could not be read at all gives {"schema", "exercise", "mine", "error": "..."} in a list.
+A submission that could not be read at all gives {"schema", "exercise", "mine", "error": "..."} in a list. Whatever a
+submission holds, it is one row, and the others are graded; lines of ``--csv`` appear as soon as they are known.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import EpError, GradingError
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.grader import SCHEMA, Grade, grade
+from ep_lib.workshop.grader import SCHEMA, Grade, grade, prepare
 
 _SHOWN = 2000  # characters of what the learner's code printed
 
@@ -118,26 +118,35 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
 
 
 def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespace) -> int:
-    """Grades in parallel, reports in order."""
+    """Grades in parallel, reports in order. What the grader itself lacks (a compiler) ends it before the first one."""
+    prepare(exercise)
     records: list[dict[str, Any]] = []
+    if options.csv:
+        _write_csv(exercise, [])
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        for folder, record in zip(folders, pool.map(partial(_record, exercise), folders), strict=True):
+        results = [pool.submit(_record, exercise, folder) for folder in folders]
+        for folder, result in zip(folders, results, strict=True):
+            try:
+                record = result.result()
+            except BaseException:  # KeyboardInterrupt: those that have not begun shall not
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             records.append(record)
+            if options.csv:
+                _write_csv(exercise, [record], header=False)
             failed = ", ".join(str(each["task"]) for each in record.get("tasks", []) if not each["passed"])
             text = record.get("error") or f"{record['points']} of {exercise.points}"
             text = f"{folder}: {text}" + (f" (not passed: task {failed})" if failed else "") + "\n"
             (sys.stderr if options.json or options.csv else sys.stdout).write(_printable(text))
     if options.json:
         sys.stdout.write(json.dumps(records, indent=2) + "\n")
-    elif options.csv:
-        _write_csv(exercise, records)
     return max((0 if record.get("full") else 2 if "error" in record else 1 for record in records), default=0)
 
 
 def _record(exercise: Exercise, folder: Path) -> dict[str, Any]:
     try:
         return grade(exercise.name, folder, root=exercise.root).as_json()
-    except GradingError as error:
+    except (EpError, OSError) as error:  # OSError: a file that nobody may read, a name that loops, no room on the disk
         return {"schema": SCHEMA, "exercise": exercise.name, "mine": str(folder), "error": str(error)}
 
 
@@ -151,15 +160,17 @@ def _submissions(exercise: Exercise, folder: Path) -> Iterator[Path]:
         yield hits[0].parents[len(Path(piece).parts) - 1] if hits else entry
 
 
-def _write_csv(exercise: Exercise, records: list[dict[str, Any]]) -> None:
+def _write_csv(exercise: Exercise, records: list[dict[str, Any]], *, header: bool = True) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["submission", "points", "of", *(f"task {task.number}" for task in exercise.tasks), "problem"])
+    if header:
+        writer.writerow(["submission", "points", "of", *(f"task {task.number}" for task in exercise.tasks), "problem"])
     for record in records:
         tasks = [each["points"] for each in record.get("tasks", [])] or [""] * len(exercise.tasks)
         problem = record.get("error") or record.get("problem") or ""
-        writer.writerow([record["mine"], record.get("points", ""), exercise.points, *tasks, problem])
-    sys.stdout.write(text.getvalue())
+        writer.writerow([_printable(record["mine"]), record.get("points", ""), exercise.points, *tasks, problem])
+    sys.stdout.write(_printable(text.getvalue()))
+    sys.stdout.flush()
 
 
 def _say(text: str) -> None:

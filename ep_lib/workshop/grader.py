@@ -139,7 +139,8 @@ def grade(
     with temporary_folder() as work:
         _copy_pieces(exercise, folder, work / "mine")
         (work / "cwd").mkdir()
-        _prepare_cache(exercise, tests, work / "cache")
+        prepare(exercise, public=public)
+        _prepare_cache(work / "cache")
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
         with Sandbox(work / "mine", limits, work / "cwd", environment) as sandbox:
@@ -181,15 +182,21 @@ def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
         shutil.copyfile(exercise.exercise_dir / name, target / name)
 
 
-def _prepare_cache(exercise: Exercise, tests: HiddenTests, folder: Path) -> None:
-    """Makes a compile cache of the submission's own, so that nothing of it reaches the user's.
+def prepare(exercise: Exercise, *, public: bool = False) -> None:
+    """Compiles the tests against the solution: brings into the user's cache what is the same for every submission.
 
-    What is the same for everybody, the emulator's runtime and precompiled headers, is linked from the user's cache;
-    compiling the tests against the solution brings it there, which takes no time after the first grading.
+    Takes no time after the first grading. EpError if the grader itself cannot work: no compiler, for instance.
     """
-    for source, kernel in tests.kernels:
+    for source, kernel in load(exercise.name, public=public).kernels:
         include = [exercise.solution_dir, exercise.exercise_dir]  # the latter for what the pieces include beside them
         Kernel.from_file(source, kernel, include=include).compile()
+
+
+def _prepare_cache(folder: Path) -> None:
+    """Makes a compile cache of the submission's own, so that nothing of it reaches the user's.
+
+    What is the same for everybody, the emulator's runtime and precompiled headers, is linked from the user's cache.
+    """
     for kind in ("runtime", "prelude", "support"):
         (folder / kind).mkdir(parents=True)
         for entry in (cache.cache_dir() / kind).glob("[!.]*"):

@@ -146,7 +146,7 @@ def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: b
         if failure is not None:
             fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
             return Outputs(failure=Failure(**fields), complaints=complaints)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error
     if scenario is None:
         return Outputs()
