@@ -6,10 +6,8 @@ Runs are processes of their own, two at a time if there are cores and memory for
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
 import json
-import multiprocessing
 import os
 import resource
 import sys
@@ -118,6 +116,10 @@ def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
         for index in reversed(longest_first):
             finished(index, _run_one(settings[index]))
     else:
+        # Here, since every command of ep-lib imports this module.
+        import concurrent.futures
+        import multiprocessing
+
         context = multiprocessing.get_context("spawn")  # a simulation uses one core
         with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
             running = {pool.submit(_run_one, settings[index]): index for index in longest_first}
