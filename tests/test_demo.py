@@ -126,9 +126,11 @@ def test_experts_must_divide() -> None:
         ExpertRange.of_rank(6, 2, 2)
 
 
-def test_spread_forward_wants_no_grad() -> None:
-    with pytest.raises(ArgumentError, match="no_grad"):
-        MoELayer.create(8, 8, 4, 2, generator())(torch.zeros(1, 8), buffer=object())
+def test_experts_without_rows_have_gradients_of_zeros() -> None:
+    experts = MoELayer.create(4, 8, 3, 2, generator()).experts
+    x = torch.zeros(2, 4, requires_grad=True)
+    experts(x, torch.full((2, 2), -1), torch.ones(2, 2)).sum().backward()
+    assert [p.grad is not None and not p.grad.any() for p in (experts.w_in, experts.w_out, x)] == [True] * 3
 
 
 # Model

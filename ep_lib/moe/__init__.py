@@ -1,6 +1,30 @@
-"""Expert parallelism: dispatch, combine, and what travels between them."""
+"""Expert parallelism: dispatch, combine, and what travels between them.
+
+``dispatch``, ``combine`` and ``ExpertParallel`` are for torch, with gradients; they load torch when first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.handle import DispatchHandle, Received
 
-__all__ = ["Buffer", "DispatchHandle", "Received"]
+if TYPE_CHECKING:
+    from ep_lib.moe.autograd import combine, dispatch
+    from ep_lib.moe.expert_parallel import ExpertParallel
+
+__all__ = ["Buffer", "DispatchHandle", "ExpertParallel", "Received", "combine", "dispatch"]
+
+_NEED_TORCH = {
+    "ExpertParallel": "ep_lib.moe.expert_parallel",
+    "combine": "ep_lib.moe.autograd",
+    "dispatch": "ep_lib.moe.autograd",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(_NEED_TORCH[name]), name)
+    return value

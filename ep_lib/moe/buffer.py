@@ -9,8 +9,9 @@ from typing import Any
 
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
 from ep_lib.memory.arrays import ArrayInfo, describe, like
+from ep_lib.moe import registry
 from ep_lib.moe.checks import InputChecks
-from ep_lib.moe.config import make_config, make_memory_map
+from ep_lib.moe.config import BufferConfig, make_config, make_memory_map
 from ep_lib.moe.exchange import Exchange, name_ranks
 from ep_lib.moe.handle import DispatchHandle, Received, as_kind
 from ep_lib.moe.mode import Arrivals, Mode, Payload
@@ -82,6 +83,7 @@ class Buffer:
         self._checks = InputChecks(self._config, self._exchange.device)
         self._owner = object()  # in every handle
         self._unusable = ""  # why, if it is
+        self.key = registry.add(self)
 
     @staticmethod
     def symmetric_bytes(world_size: int, *, dtype: Any = "bfloat16", num_sms: int = 24, **arguments: Any) -> int:
@@ -182,6 +184,11 @@ class Buffer:
             out = self._exchange.combine(x, weights, handle._routing, note=handle._operation)
             self._require_agreement("combine with handles of different dispatches")
         return as_kind(info.kind, out, self._config.dtype)
+
+    @property
+    def config(self) -> BufferConfig:
+        """The arguments of this Buffer, checked."""
+        return self._config
 
     def close(self) -> None:
         """Give the symmetric memory back. All ranks must; calling it twice does no harm."""

@@ -7,7 +7,8 @@ its experts and comes back summed. ``MoELayer.shard`` gives the layer of one ran
 Routing is that of Mixtral and Switch Transformers (arXiv 2401.04088, arXiv 2101.03961): softmax over the ``top_k``
 largest logits, and an auxiliary loss that keeps the experts equally busy.
 
-The spread forward has no backward yet: it raises under ``torch.enable_grad`` if its weights want gradients.
+Both ways train. Spread out, every rank must run backward, and the gradients of what all ranks hold (the router) are of
+a rank's own tokens: :mod:`ep_lib.moe.expert_parallel` says what to do with them.
 """
 
 from __future__ import annotations
@@ -20,21 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ep_lib.errors import ArgumentError
+from ep_lib.moe.autograd import run_experts
 
 _OUTPUT_GAIN = 0.3  # fresh experts begin by adding little to the stream: it trains faster
-
-
-class Received(Protocol):
-    """What a dispatch hands over: one row a (token, this rank) pair. See ``ep_lib/moe/buffer.py``."""
-
-    @property
-    def x(self) -> Any: ...  # [rows, hidden]
-    @property
-    def topk_idx(self) -> Any: ...  # [rows, top_k], expert numbers local to this rank, -1 = an expert elsewhere
-    @property
-    def topk_weights(self) -> Any: ...  # float32 [rows, top_k]
-    @property
-    def handle(self) -> Any: ...
 
 
 class ExpertBuffer(Protocol):
@@ -127,15 +116,12 @@ class Experts(nn.Module):
         order = choice.argsort(stable=True)  # by expert, then by row; the choices of -1 come first
         load = load_per_expert(choice, self.num_experts).tolist()
         order = order[order.numel() - sum(load) :]
-        inputs = x.float().index_select(0, order // top_k)
-        outputs = [
-            functional.gelu(part @ w_in) @ w_out
-            for part, w_in, w_out in zip(torch.split(inputs, load), self.w_in, self.w_out, strict=True)
-            if part.shape[0]
-        ]
-        pairs = x.new_zeros(rows * top_k, hidden, dtype=torch.float32)
-        if outputs:
-            pairs = pairs.index_copy(0, order, torch.cat(outputs))
+        inputs = x.to(self.w_in.dtype).index_select(0, order // top_k)
+        # Where no expert has work, one runs on nothing: all weights have a gradient then, of zeros.
+        busy = [e for e, count in enumerate(load) if count] or [0]
+        parts, w_in, w_out = torch.split(inputs, load), self.w_in.unbind(), self.w_out.unbind()
+        outputs = torch.cat([functional.gelu(parts[e] @ w_in[e]) @ w_out[e] for e in busy])
+        pairs = x.new_zeros(rows * top_k, hidden, dtype=torch.float32).index_copy(0, order, outputs.float())
         weights = topk_weights.float().masked_fill(topk_idx < 0, 0.0)
         return (pairs.view(rows, top_k, hidden) * weights.unsqueeze(-1)).sum(dim=1)
 
@@ -179,22 +165,13 @@ class MoELayer(nn.Module):
     def forward(self, x: Tensor, buffer: ExpertBuffer | None = None) -> tuple[Tensor, Routing]:
         routing = route(functional.linear(x, self.router), self.top_k)
         if buffer is not None:
-            return self._spread(x, routing, buffer), routing
+            return run_experts(buffer, self.experts, x, routing.topk_idx, routing.topk_weights).float(), routing
         if self.experts.num_experts != self.num_experts:
             raise ArgumentError(
                 f"this layer holds {self.experts.num_experts} of {self.num_experts} experts; pass the Buffer that "
                 "connects it with the other ranks"
             )
         return self.experts(x, routing.topk_idx, routing.topk_weights), routing
-
-    def _spread(self, x: Tensor, routing: Routing, buffer: ExpertBuffer) -> Tensor:
-        if torch.is_grad_enabled() and (x.requires_grad or self.router.requires_grad):
-            raise ArgumentError("the spread forward has no backward yet: call it under torch.no_grad()")
-        recv: Received = buffer.dispatch(x.contiguous(), routing.topk_idx, routing.topk_weights)
-        partial = self.experts(recv.x, recv.topk_idx, recv.topk_weights)
-        # The weights are already in the sum over this rank's experts; combine adds up what the ranks send back.
-        out: Tensor = buffer.combine(partial.to(x.dtype), recv.handle)
-        return out.float()
 
     def shard(self, rank: int, world_size: int) -> MoELayer:
         """The layer of one rank: the router, and a copy of that rank's own experts."""
