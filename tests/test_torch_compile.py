@@ -1,0 +1,220 @@
+"""Dispatch and combine under torch.compile: operators in one graph, with the results and gradients of eager code."""
+
+# ruff: noqa: E402 (imports come after the check that torch is there)
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch_cases import device_of
+
+import ep_lib
+from ep_lib.errors import BufferClosedError, HandleError
+from ep_lib.moe import Buffer, ExpertParallel, combine, compiled, dispatch
+from ep_lib.moe.layer import MoELayer
+
+Spmd = Callable[..., list[Any]]
+
+SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 8, "max_tokens": 4, "dtype": "float32"}
+CHOICES = [[0, 2], [1, -1], [3, 3], [2, 1]]
+
+
+def layer(buffer: Any, x: Any, idx: Any, weights: Any, matrix: Any, num_worst_tokens: int = 0) -> Any:
+    """Both ways of weighing: at the experts (all choices), and in combine (once more)."""
+    came = dispatch(buffer, x, idx, weights, num_worst_tokens=num_worst_tokens)
+    rows = torch.tanh(came.x @ matrix) * came.topk_weights.sum(dim=1, keepdim=True)
+    return combine(buffer, rows, came.handle) + combine(buffer, came.x, came.handle, weights)
+
+
+def inputs_of(rank: ep_lib.Rank, tokens: int) -> tuple[Any, ...]:
+    generator, device = torch.Generator().manual_seed(rank.rank), device_of(rank)
+    x, weights = torch.randn(tokens, 8, generator=generator), torch.rand(tokens, 2, generator=generator)
+    matrix = torch.randn(8, 8, generator=torch.Generator().manual_seed(3))
+    idx = torch.tensor(CHOICES)[:tokens].to(device)
+    return x.to(device).requires_grad_(), idx, weights.to(device).requires_grad_(), matrix.to(device).requires_grad_()
+
+
+def compare(rank: ep_lib.Rank, how: str, token_counts: tuple[int, ...]) -> None:
+    with Buffer(rank, **SHAPE) as buffer:
+        fast = torch.compile(layer, fullgraph=True, backend=how)
+        for tokens in token_counts:
+            args = inputs_of(rank, tokens if rank.rank else min(tokens, 3))
+            found = []
+            for run in (layer, fast):
+                y = run(buffer, *args)
+                found.append((y, *torch.autograd.grad(y.sin().sum(), (args[0], args[2], args[3]))))
+            for wanted, got in zip(*found, strict=True):
+                torch.testing.assert_close(got, wanted)
+            with torch.no_grad():
+                torch.testing.assert_close(fast(buffer, *args), found[0][0])
+
+
+def test_one_graph_equals_eager(spmd: Spmd) -> None:
+    """Different numbers of tokens, none among them, and two ranks that compile at the same time."""
+    spmd(compare, 2, "aot_eager", (4, 2, 0, 3))
+
+
+@pytest.mark.slow
+def test_one_graph_equals_eager_with_inductor(spmd: Spmd) -> None:
+    spmd(compare, 1, "inductor", (4,))
+
+
+def graph_of(rank: ep_lib.Rank) -> list[str]:
+    """What the compiler is given: every function called, forward and backward."""
+    seen: list[str] = []
+
+    def look(graph: Any, _: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    back_end = aot_autograd(fw_compiler=lambda g, a: make_boxed_func(look(g, a)))
+    with Buffer(rank, **SHAPE) as buffer:
+        args = inputs_of(rank, 4)
+        torch.compile(layer, fullgraph=True, backend=back_end)(buffer, *args).sum().backward()
+    return seen
+
+
+def test_the_graph_holds_four_operators_and_nothing_of_their_inside() -> None:
+    (seen,) = ep_lib.spawn(graph_of, 1, "emulator")
+    ours = [name for name in seen if name.startswith("ep_lib.")]
+    assert sorted(ours) == sorted(
+        ["ep_lib.dispatch.default", "ep_lib.dispatch_backward.default"]
+        + 2 * ["ep_lib.combine.default", "ep_lib.combine_backward.default"]
+    )
+
+
+def check_operators(rank: ep_lib.Rank) -> None:
+    """torch's own checks: schema, fake implementation against the real one, autograd registration, tracing."""
+    with Buffer(rank, **SHAPE) as buffer:
+        x, idx, weights, _ = inputs_of(rank, 4)
+        for given in (weights, None):
+            came = compiled.dispatch(x.detach(), idx, given, buffer.key, 4, 0)
+            rows, token = torch.randn_like(came[0]).requires_grad_(), came[4]
+            count = rows.shape[0]
+            samples: list[tuple[Any, tuple[Any, ...]]] = [
+                (compiled.dispatch, (x, idx, given, buffer.key, 4, 0)),
+                (compiled.combine, (rows, token, given, buffer.key, 4, 0)),
+                (
+                    compiled.combine_backward,
+                    (x.detach(), token, None if given is None else rows.detach(), given, buffer.key, count, 0),
+                ),
+                (
+                    compiled.dispatch_backward,
+                    (rows.detach(), None if given is None else came[2], came[1], token, buffer.key, 4),
+                ),
+            ]
+            for operator, arguments in samples:
+                # Every dispatch gives another token: comparing outputs bit by bit is for the others.
+                tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
+                if operator is not compiled.dispatch:
+                    tests.append("test_aot_dispatch_dynamic")
+                arguments = tuple(a.detach() if operator in _NOT_RECORDED and _is(a) else a for a in arguments)
+                torch.library.opcheck(operator, arguments, test_utils=tests)
+
+
+_NOT_RECORDED = (compiled.combine_backward, compiled.dispatch_backward)
+
+
+def _is(thing: Any) -> bool:
+    return isinstance(thing, torch.Tensor)
+
+
+def test_operators_pass_torchs_own_checks() -> None:
+    ep_lib.spawn(check_operators, 1, "emulator")
+
+
+class Dense(nn.Module):
+    """Experts of static shapes: each runs on all rows."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(count, 8, 8, generator=torch.Generator().manual_seed(2)) / 3)
+
+    def forward(self, x: Any, topk_idx: Any, topk_weights: Any) -> Any:
+        total = torch.zeros_like(x)
+        for e, matrix in enumerate(self.weight):
+            share = (topk_weights * (topk_idx == e)).sum(dim=1, keepdim=True)
+            total = total + torch.tanh(x @ matrix) * share
+        return total
+
+
+def compile_module(rank: ep_lib.Rank) -> None:
+    """The module: whole with experts that compile, in pieces around those that read counts."""
+    gate = nn.Linear(8, 4, bias=False)
+    nn.init.normal_(gate.weight, generator=torch.Generator().manual_seed(4))
+    sparse = MoELayer.create(8, 8, 4, 2, torch.Generator().manual_seed(1)).shard(rank.rank, rank.world_size).experts
+    for experts, whole in ((Dense(4 // rank.world_size), True), (sparse, False)):
+        module = ExpertParallel(rank, experts, gate=gate, **SHAPE).to(device_of(rank))
+        fast = torch.compile(module, fullgraph=whole, backend="aot_eager")
+        x = inputs_of(rank, 4 - rank.rank)[0]
+        found = []
+        for run in (module, fast):
+            module.zero_grad()
+            y = run(x)
+            y.pow(2).sum().backward()
+            found.append([y, *(p.grad for p in module.parameters())])
+        torch.testing.assert_close(found[1], found[0])
+        module.close()
+
+
+def test_the_module_compiles(spmd: Spmd) -> None:
+    spmd(compile_module, 2)
+
+
+def tokens_of_handles(rank: ep_lib.Rank) -> list[str]:
+    """A handle may leave a compiled function, not enter it; its tensor keeps it alive, and only so long."""
+    buffer = Buffer(rank, **SHAPE)
+    x, idx, weights, _ = (a.detach() for a in inputs_of(rank, 4))
+
+    def there(x: Any) -> Any:
+        return dispatch(buffer, x, idx, weights)
+
+    came = torch.compile(there, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(combine(buffer, came.x, came.handle), x * 1.0)
+    alive = weakref.ref(compiled.handle_of(came.handle.handle))
+    number = came.handle.handle.clone()
+    assert alive() is not None
+    del came
+    gc.collect()
+    assert alive() is None
+    key = buffer.key
+    ticket = dispatch(buffer, x, idx, weights).handle
+    said = []
+    for wrong in (
+        lambda: compiled.handle_of(number),
+        lambda: compiled.handle_of(torch.zeros(2)),
+        lambda: torch.compile(lambda x: combine(buffer, x, ticket), backend="eager", fullgraph=True)(x),
+        buffer.close,
+        lambda: compiled.dispatch(x, idx, weights, key, 4, 0),
+    ):
+        try:
+            wrong()
+            said.append("")
+        except (HandleError, BufferClosedError, torch._dynamo.exc.Unsupported) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def test_handles_in_compiled_code() -> None:
+    (said,) = ep_lib.spawn(tokens_of_handles, 1, "emulator")
+    patterns = [
+        "BufferClosedError: the Buffer or handle with number .* does not exist any more",
+        "HandleError: a handle in compiled code is an int64 tensor",
+        "this handle comes from outside of the compiled function",
+        "^$",
+        "BufferClosedError: this Buffer cannot be used: it was closed",
+    ]
+    for message, pattern in zip(said, patterns, strict=True):
+        assert re.search(pattern, message), message
