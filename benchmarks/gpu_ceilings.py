@@ -93,23 +93,27 @@ def measure(rank: ep_lib.Rank, rows: Rows, megabytes: int) -> None:
                 **{"group": "ceiling", "by": "kernel", "what": what, "sms": way.blocks, "note": way.note, **sent},
             )
     if gpu:
-        rows.time([_copy_engines(rank, slots[me], data)], group="ceiling", by="copy engine", what="copies", **sent)
+        for note, at_once in (("one peer after the other", False), ("all peers at once", True)):
+            copy = _copy_engines(rank, slots[me], data, at_once)
+            rows.time([copy], group="ceiling", by="copy engine", what="copies", note=note, **sent)
     rank.barrier()
     rank.free(mine)
 
 
-def _copy_engines(rank: ep_lib.Rank, slot: Any, data: Any) -> Any:
-    """A launch of one copy to the ``slot`` of each other rank, all at once on streams of their own."""
+def _copy_engines(rank: ep_lib.Rank, slot: Any, data: Any, at_once: bool) -> Any:
+    """A launch of one copy to the ``slot`` of each other rank; in turn no two ranks copy to the same one."""
     cuda = rank.xp.cuda
     others = [(rank.rank + turn) % rank.world_size for turn in range(1, rank.world_size)]
-    targets = [(rank.peer_address(slot, peer), cuda.Stream(non_blocking=True)) for peer in others]
+    targets = [rank.peer_address(slot, peer) for peer in others]
+    streams = [cuda.Stream(non_blocking=True) for _ in targets[: None if at_once else 1]]
 
     def launch() -> None:
         main = cuda.get_current_stream()
         begin = main.record()
-        for target, stream in targets:
+        for number, stream in enumerate(streams):
             stream.wait_event(begin)
-            cuda.runtime.memcpyAsync(target, data.data_ptr(), data.nbytes, _DEVICE_TO_DEVICE, stream.ptr)
+            for target in targets[number :: len(streams)]:
+                cuda.runtime.memcpyAsync(target, data.data_ptr(), data.nbytes, _DEVICE_TO_DEVICE, stream.ptr)
             main.wait_event(stream.record())
 
     return launch

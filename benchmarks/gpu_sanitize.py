@@ -9,12 +9,18 @@ does not see the fault), 3 where there is no compute-sanitizer.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from gpu_peers import free_port
 
 import ep_lib
 
@@ -44,16 +50,33 @@ def judge(log: str, processes: int) -> tuple[bool, str]:
     return True, f"clean: {len(counts)} processes, 0 findings"
 
 
-def run_tool(path: str, tool: str, arguments: list[str], limit: float) -> tuple[int, str]:
-    """Exit status and log of this script's ``--program`` under a tool."""
-    options = ["--tool", tool, "--target-processes", "all", "--report-api-errors", "no", "--print-limit", "20"]
-    command = [path, *options, sys.executable, str(Path(__file__).resolve()), "--program", *arguments]
-    try:
-        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
-    except subprocess.TimeoutExpired as error:
-        text = error.stdout or b""
-        return 124, (text if isinstance(text, str) else text.decode(errors="replace")) + f"\nstopped after {limit} s"
-    return done.returncode, done.stdout
+def run_ranks(prefix: list[str], ranks: int, arguments: list[str], devices: str, limit: float) -> tuple[int, str]:
+    """Exit status (the first that is not 0) and logs of this script's ``--program``: a process a rank under ``prefix``.
+
+    Each rank is started as torchrun would: a tool surely sees a process that it starts itself.
+    """
+    command = [*prefix, sys.executable, str(Path(__file__).resolve()), "--program", *arguments]
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)]
+        crew = []
+        for rank, log in enumerate(logs):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "CUDA_VISIBLE_DEVICES": devices}
+            environment = {**os.environ, **world, **place}
+            crew.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+        deadline = time.monotonic() + limit
+        statuses = []
+        for process in crew:
+            try:
+                statuses.append(process.wait(max(0.1, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                statuses.append(process.wait())
+        for log in logs:
+            log.seek(0)
+        text = "\n".join(log.read() for log in logs)
+    late = f"\nstopped after {limit:.0f} s" if time.monotonic() > deadline else ""
+    return next((status for status in statuses if status), 0), text + late
 
 
 def planted(rank: ep_lib.Rank, name: str) -> None:
@@ -87,20 +110,29 @@ def program(rank: ep_lib.Rank) -> None:
             raise RuntimeError("combine differs")
 
 
-def check(path: str, tool: str, ranks: int, limit: float) -> bool:
-    """One line about a tool, and what it found."""
+def check(path: str, tool: str, ranks: int, devices: str, limit: float) -> tuple[bool, str]:
+    """Whether a tool sees the fault on purpose and finds nothing else, and the words for it."""
+    prefix = [path, "--tool", tool, "--target-processes", "all", "--report-api-errors", "no", "--print-limit", "20"]
     began = time.monotonic()
-    _, log = run_tool(path, tool, ["--ranks", "1", "--plant", PLANTED[tool]], limit)
+    status, log = run_ranks(prefix, 1, ["--plant", PLANTED[tool]], devices, limit)
     clean, why = judge(log, 1)
-    print(f"{tool}: the fault on purpose {'was NOT seen' if clean else 'was seen'} ({why})", flush=True)
     seen = not clean and why.endswith("findings")
-    status, log = run_tool(path, tool, ["--ranks", str(ranks)], limit)
+    lines = [f"{tool}: the fault on purpose {'was seen' if seen else 'was NOT seen'} ({why}; exit status {status})"]
+    if not seen:
+        lines += ["| " + line for line in log.splitlines()[-15:]]
+    status, log = run_ranks(prefix, ranks, [], devices, limit)
     clean, why = judge(log, ranks)
-    print(f"{tool}: {why}; exit status {status}; {time.monotonic() - began:.0f} s", flush=True)
+    lines.append(f"{tool}: {why}; exit status {status}; {time.monotonic() - began:.0f} s")
     if status != 0 or not clean:
-        print("\n".join([line for line in log.splitlines() if KEPT.search(line)][:LINES_KEPT]))
-        print("...\n" + "\n".join(log.splitlines()[-15:]), flush=True)
-    return seen and clean and status == 0
+        lines += ["| " + line for line in log.splitlines() if KEPT.search(line)][:LINES_KEPT]
+        lines += ["| " + line for line in log.splitlines()[-15:]]
+    return seen and clean and status == 0, "\n".join(lines)
+
+
+def places(tools: int, ranks: int, devices: list[str]) -> list[str]:
+    """For each tool the GPUs that it uses; tools have GPUs of their own where there are enough."""
+    shift = ranks if len(devices) >= tools * ranks else 0
+    return [",".join(devices[number * shift : number * shift + ranks]) for number in range(tools)]
 
 
 def main() -> int:
@@ -108,19 +140,31 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tools", default="memcheck,racecheck")
     parser.add_argument("--limit", type=float, default=40, help="seconds for each run (default 40)")
-    parser.add_argument("--program", action="store_true", help="be what the tools watch")
+    parser.add_argument("--program", action="store_true", help="be one rank of what the tools watch")
     parser.add_argument("--plant", choices=sorted(PLANTED.values()), help="with --program: only this fault")
     options = parser.parse_args()
     if options.program:
-        what, args = (planted, (options.plant,)) if options.plant else (program, ())
-        ep_lib.spawn(what, ranks=options.ranks, backend="cuda", args=args, heap_bytes=64 << 20)
+        with ep_lib.init(backend="cuda", heap_bytes=64 << 20) as rank:
+            if options.plant:
+                planted(rank, options.plant)
+            else:
+                program(rank)
         return 0
     path = find_tool()
     if path is None:
         print("compute-sanitizer: not there (neither on the PATH nor under /usr/local/cuda*); nothing was checked")
         return NOT_THERE
     print(subprocess.run([path, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1])
-    return 0 if all([check(path, tool, options.ranks, options.limit) for tool in options.tools.split(",")]) else 1
+    tools = options.tools.split(",")
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(options.ranks)))).split(",")
+    chosen = places(len(tools), options.ranks, devices)
+    at_once = len(tools) if len(set(chosen)) == len(tools) else 1
+    with ThreadPoolExecutor(at_once) as pool:
+        pairs = zip(tools, chosen, strict=True)
+        jobs = [pool.submit(check, path, tool, options.ranks, where, options.limit) for tool, where in pairs]
+        results = [job.result() for job in jobs]
+    print("\n".join(words for _, words in results))
+    return 0 if all(right for right, _ in results) else 1
 
 
 if __name__ == "__main__":

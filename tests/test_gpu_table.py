@@ -134,6 +134,11 @@ def test_only_a_summary_of_every_rank_without_findings_is_clean(
     assert why in text
 
 
+def test_tools_have_gpus_of_their_own_where_there_are_enough() -> None:
+    assert gpu_sanitize.places(2, 2, ["0", "1", "2", "3"]) == ["0,1", "2,3"]
+    assert gpu_sanitize.places(2, 2, ["4", "5"]) == ["4,5", "4,5"]
+
+
 def test_workers_begin_at_other_gpus() -> None:
     four = ["0", "1", "2", "3"]
     assert [gpu_pairs.rotated(four, worker) for worker in range(3)] == [four, ["2", "3", "0", "1"], four]

@@ -4,6 +4,7 @@ Needs matplotlib (``pip install 'ep-lib[lab]'``); importing this package without
 """
 
 from ep_lib.viz.fabrics import fabrics_side_by_side
+from ep_lib.viz.measured import bandwidth_by_sms, ceiling_of, roofline, shares_of_ceiling
 from ep_lib.viz.outcomes import RIGHT, outcomes
 from ep_lib.viz.pipeline import slots_over_time
 from ep_lib.viz.published import published_and_model
@@ -24,7 +25,9 @@ __all__ = [
     "WAITING",
     "Event",
     "Picture",
+    "bandwidth_by_sms",
     "bytes_between_ranks",
+    "ceiling_of",
     "fabrics_side_by_side",
     "interleavings",
     "load_per_expert",
@@ -33,9 +36,11 @@ __all__ = [
     "published_and_model",
     "rank_color",
     "rank_legend",
+    "roofline",
     "routed_text",
     "run_timeline",
     "samples_over_time",
+    "shares_of_ceiling",
     "slot_layout",
     "slots_over_time",
     "timeline",
