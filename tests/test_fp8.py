@@ -136,7 +136,7 @@ def test_bad_fp8_is_refused_and_the_buffer_works_on() -> None:
     patterns = {
         **{name: f"ArgumentError.*{pattern}" for name, (_, pattern) in BAD.items()},
         "mixed": "RankMismatchError: rank 1 passed FP8 rows with scales to dispatch, rank 0 did not",
-        "mixed again": "HandleError.*only one of them passes topk_weights or FP8",
+        "mixed again": "RankMismatchError: rank 1 passed FP8 rows with scales to dispatch, rank 0 did not",
         "groups": "ArgumentError.*for every 128 elements, and hidden is 136.*hidden=256",
         "direct writes": "ArgumentError: FP8 input over direct writes is still to come",
     }

@@ -123,7 +123,8 @@ class Buffer:
         many rows as then, and ``topk_weights`` if new ones shall travel; topk_idx may be left out and must not differ.
 
         Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
-        or FP8; HandleError also when ranks use handles of different dispatches; PeerTimeout if a rank does not come.
+        or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout
+        if a rank does not come.
         """
         self._require_usable()
         payload = self._checks.payload(x)
@@ -156,9 +157,7 @@ class Buffer:
                     handle.num_recv_tokens,
                     _NUM_OPTIONS * handle._operation + options,
                 )
-                self._require_agreement(
-                    "dispatch with handles of different dispatches, or only one of them passes topk_weights or FP8"
-                )
+                self._require_agreement("dispatch with handles of different dispatches", options)
             return self._received(payload, topk_weights, handle, arrivals)
 
     def combine(self, x: Any, handle: DispatchHandle, topk_weights: Any = None) -> Any:
@@ -288,10 +287,16 @@ class Buffer:
                 "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
             )
 
-    def _require_agreement(self, what: str) -> None:
-        """Wait for the kernels. Raises HandleError if ranks passed different notes."""
+    def _require_agreement(self, what: str, options: int | None = None) -> None:
+        """Wait for the kernels. Raises HandleError if ranks passed different notes, RankMismatchError for options.
+
+        Where two notes differ, every rank meets one that is not its own, so all of them ask for the options.
+        """
         others = self._exchange.who_differs()
         if others:
+            all_options = self._rank.all_gather(options)
+            if None not in all_options:  # combine has none
+                _require_same_options(all_options)
             raise HandleError(
                 f"rank {self._rank.rank} and {name_ranks(others)} {what}; all ranks must use those of the same one"
             )

@@ -1,6 +1,9 @@
 """The environment variables that NVSHMEM over EFA needs, what each one does, and whether they are set.
 
 The emulator and P2P between GPUs need none of them. ``ep-lib doctor`` shows the table, ``ep-lib migrate`` checks it.
+
+Sources: the guide (which are needed, and their values); libfabric's man page fi_efa(7); NVSHMEM's documentation, page
+"Environment Variables". NVSHMEM_DISABLE_IB and NVSHMEM_DEBUG=1 are the guide's: NVSHMEM's page does not name them.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ VARIABLES = (
         "NVSHMEM_DISABLE_IB",
         "required",
         ("1", "true"),
-        "keeps NVSHMEM from its InfiniBand transports, which cannot drive EFA and would be tried first",
+        "keeps NVSHMEM from its InfiniBand transports, which cannot drive EFA (the guide's; NVSHMEM's own list has "
+        "NVSHMEM_REMOTE_TRANSPORT for it: see there)",
     ),
     Variable(
         "FI_PROVIDER",
@@ -64,7 +68,8 @@ VARIABLES = (
         "FI_EFA_USE_DEVICE_RDMA",
         "required",
         ("1",),
-        "lets EFA read and write the GPU's memory by itself; without it every byte is copied through the CPU's",
+        "the NIC carries out reads and writes by itself (RDMA): 1 demands it, and the program is aborted on a NIC that "
+        "cannot; 0 has software emulate them; not set, it is used where there is any",
     ),
     Variable(
         "NVSHMEM_DEBUG",
@@ -78,14 +83,15 @@ VARIABLES = (
         "NVSHMEM_REMOTE_TRANSPORT",
         "optional",
         ("libfabric", "ibrc", "none"),
-        "what drives the NIC: libfabric on EFA, ibrc on InfiniBand and RoCE; ep_lib sets none where all GPUs reach "
-        "each other without one",
+        "what drives the NIC: libfabric on EFA, ibrc (NVSHMEM's default) on InfiniBand and RoCE; ep_lib sets none "
+        "where all GPUs reach each other without one",
     ),
     Variable(
         "NVSHMEM_LIBFABRIC_PROVIDER",
         "optional",
         ("efa",),
-        "which of libfabric's providers NVSHMEM's libfabric transport is made for; name it on EFA",
+        "which of libfabric's providers NVSHMEM's libfabric transport shall suit; name it on EFA, since the default is "
+        "cxi, HPE's Slingshot",
     ),
     Variable(
         "NVSHMEM_IB_ENABLE_IBGDA",
@@ -98,19 +104,20 @@ VARIABLES = (
         "FI_EFA_TX_SIZE",
         "tuning",
         ("2048",),
-        "sends that may be under way at once; a batch larger than this waits for room",
+        "transmit operations that may be under way at once; beyond that the provider says FI_EAGAIN, or queues them",
     ),
     Variable(
         "FI_EFA_RX_SIZE",
         "tuning",
         ("2048",),
-        "receives that may be under way at once; many peers sending to one need room",
+        "receive operations that may be under way at once, before the provider says FI_EAGAIN",
     ),
     Variable(
         "NVSHMEM_SYMMETRIC_SIZE",
         "tuning",
         ("1073741824",),
-        "bytes of every rank's symmetric heap, all buffers included; too small fails at allocation",
+        "bytes of every rank's symmetric heap, all buffers included (the guide's is NVSHMEM's default); it binds where "
+        "the heap has a fixed size, with NVSHMEM_DISABLE_CUDA_VMM=1: too small fails at allocation",
     ),
 )
 
