@@ -13,7 +13,7 @@ EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU (slow)      
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
 EP_LIB_TRANSPORT     how ranks on GPUs reach each other: ``auto``, ``p2p``, ``nvshmem``   ``auto``: P2P where it works
-                     (or ``nvshmem:ROUTE``; build routes: ``whole``, ``link``, ``nvcc``)
+                     (or ``nvshmem:ROUTE``; routes: ``whole``, ``link``, ``nvcc``), ``nixl``
 EP_LIB_WORKSHOP      the checkout with notebooks/, exercises/ and solutions/          found from ep_lib itself
 ===================  ===============================================================  =======================
 
@@ -33,7 +33,7 @@ from pathlib import Path
 from ep_lib.errors import ArgumentError
 
 BACKENDS = ("emulator", "cuda")
-TRANSPORTS = ("auto", "p2p", "nvshmem", "nvshmem:whole", "nvshmem:link", "nvshmem:nvcc")
+TRANSPORTS = ("auto", "p2p", "nvshmem", "nvshmem:whole", "nvshmem:link", "nvshmem:nvcc", "nixl")
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)

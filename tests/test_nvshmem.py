@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ep_lib import Kernel, spawn
-from ep_lib.backends import cuda_heap, nvshmem_heap, nvshmem_library, transport
+from ep_lib.backends import cuda_devices, cuda_heap, nvshmem_heap, nvshmem_library, transport
 from ep_lib.backends.cuda_devices import DeviceIdentity
 from ep_lib.backends.nvshmem_library import NvshmemLibrary
 from ep_lib.errors import ArgumentError, BackendUnavailable, OutOfSymmetricMemory, RankMismatchError
@@ -344,11 +344,58 @@ def test_auto_is_p2p_where_it_works_and_nvshmem_where_it_does_not(opened: dict[s
     assert transport.open_transport("auto", Two(), 0, 64, 1.0) == ("p2p", 64, 1.0)
     assert transport.open_transport("nvshmem:link", Two(), 0, 64, 1.0) == ("nvshmem", 64, 1.0, "link", [])
     opened["problems"] = ["rank 0 cannot access rank 1"]
-    assert transport.open_transport("auto", Two(), 0, 64, 1.0)[0] == "nvshmem"  # type: ignore[index]
-    for wanted in ("p2p", "auto"):
-        opened["usable"] = "NVSHMEM is not installed"
-        with pytest.raises(BackendUnavailable, match=r"(?s)rank 0 cannot access rank 1.*transport='nvshmem'"):
-            transport.open_transport(wanted, Two(), 0, 64, 1.0)
+    with pytest.warns(RuntimeWarning, match="transport='auto' is 'nvshmem' here: rank 0 cannot access rank 1"):
+        assert transport.open_transport("auto", Two(), 0, 64, 1.0)[0] == "nvshmem"  # type: ignore[index]
+    with pytest.raises(BackendUnavailable, match=r"(?s)'p2p'.*rank 0 cannot access rank 1.*take transport='nvshmem'"):
+        transport.open_transport("p2p", Two(), 0, 64, 1.0)
+    opened["usable"] = "NVSHMEM is not installed"
+    with pytest.raises(BackendUnavailable, match=r"(?s)cannot access rank 1.*\(not yet: NVSHMEM is not installed\)"):
+        transport.open_transport("auto", Two(), 0, 64, 1.0)
+
+
+class OneHost:
+    """What peer_problems asks of CuPy: four GPUs, of which this process sees three."""
+
+    CUDARuntimeError = ZeroDivisionError
+
+    def __init__(self) -> None:
+        self.cuda = SimpleNamespace(runtime=self)
+
+    def deviceGetByPCIBusId(self, bus: str) -> int:
+        if bus == "3":
+            raise ZeroDivisionError
+        return int(bus)
+
+
+def test_a_gpu_out_of_reach_is_named_with_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_devices, "import_cupy", OneHost)
+    gpus = [DeviceIdentity("boot", "here", device, str(device), "T4") for device in range(4)]
+    elsewhere = DeviceIdentity("other boot", "there", 0, "0", "T4")
+    asked = []
+
+    def can_access(mine: int, theirs: int) -> bool:
+        asked.append((mine, theirs))
+        return theirs != 2
+
+    assert cuda_devices.peer_problems(0, gpus[:2], can_access) == []
+    problems = cuda_devices.peer_problems(0, [*gpus, elsewhere], can_access)
+    assert problems == [
+        "rank 0 (GPU 0, T4) cannot access rank 2 (GPU 2, T4) directly",
+        "rank 0 does not see rank 3's GPU 3: give all ranks the same CUDA_VISIBLE_DEVICES (srun: --gpu-bind=none)",
+        "rank 0 is on here, rank 4 on there",
+    ]
+    assert asked == [(0, 1), (0, 1), (0, 2)]
+
+
+def test_a_driver_too_old_for_cupy_says_found_and_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise ZeroDivisionError("cudaErrorInsufficientDriver")
+
+    versions = {"driverGetVersion": lambda: 12040, "runtimeGetVersion": lambda: 13000}
+    runtime = SimpleNamespace(CUDARuntimeError=ZeroDivisionError, getDeviceCount=refuse, **versions)
+    monkeypatch.setattr(cuda_devices, "import_cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    with pytest.raises(BackendUnavailable, match=r"found a driver for CUDA 12\.4, .* needs CUDA 13\.0: .*cupy-cuda12x"):
+        cuda_devices.gpu_count()
 
 
 def test_ranks_must_agree_about_transport_and_size(opened: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""ep::net_* and the IBGDA/EFA shim on GPUs: the same kernels over stores and over NVSHMEM, by every build route."""
+"""ep::net_* and the IBGDA/EFA shim on GPUs: the same kernels over stores, NVSHMEM (by every build route) and NIXL."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import test_ibgda_shim as shim
 
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout
-from ep_lib.jit import nvshmem
+from ep_lib.jit import nixl, nvshmem
 
-TRANSPORTS = ("p2p", *(f"nvshmem:{route}" for route in nvshmem.ROUTES))
+TRANSPORTS = ("p2p", *(f"nvshmem:{route}" for route in nvshmem.ROUTES), "nixl")
 SOURCE = r"""
 #include <ep/ibgda_shim.cuh>
 // Data, quiet, then a signal by itself: rank by rank, with a fence instead of the quiet where it is asked for.
@@ -27,6 +27,15 @@ extern "C" __global__ void put_then_add(char* inbox, const char* outbox, size_t 
     if (fence) ep::net_fence(peer); else ep::net_quiet(peer);
     ep::net_add_u64_nbi(signal, 1, peer);
     ep::net_quiet();
+}
+// All threads put, then one signals.
+extern "C" __global__ void put_by_block(char* inbox, const char* outbox, size_t bytes, uint64_t* signal, int peer) {
+    ep::net_put_nbi_block(inbox, outbox, bytes, peer);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    ep::net_quiet(peer);
+    ep::net_add_u64_nbi(signal, 1, peer);
+    ep::net_quiet(peer);
 }
 extern "C" __global__ void put_signal(char* inbox, const char* outbox, size_t bytes, uint64_t* signal, uint64_t value,
                                       int add, int peer) {
@@ -59,25 +68,39 @@ def kernel(name: str) -> Kernel:
     return Kernel.from_source(SOURCE, name, filename="test_nvshmem_gpu.cu")
 
 
-def compile_all(route: str) -> None:
+def needs(transport: str) -> None:
+    kind, _, route = transport.partition(":")
+    reason = {
+        "p2p": lambda: None,
+        "nvshmem": lambda: nvshmem.unusable_reason(route or "whole"),
+        "nixl": nixl.unusable_reason,
+    }[kind]()
+    if reason:
+        pytest.skip(reason)
+
+
+def compile_all(transport: str) -> None:
     """Every kernel at once, on all CPUs: one after the other they take longer than all the rest."""
     import cupy
 
     major, minor = (cupy.cuda.runtime.deviceGetAttribute(which, 0) for which in (75, 76))
-    own = [kernel(name) for name in ("put_then_add", "put_signal", "copy_when", "add_both", "who")]
+    own = [kernel(name) for name in ("put_then_add", "put_by_block", "put_signal", "copy_when", "add_both", "who")]
     tutorial = [shim.kernel(name) for name in {name for pair in shim.LADDER for name in pair}]
     tutorial += [shim.kernel("put_message"), shim.kernel("count_by_source")]
     pieces = [shim.piece(name) for name in ("fetch", "fenced", "await", "add", "look")]
     for first in (own[0], tutorial[0]):  # reads the headers that all share
-        compile_one(first, f"sm_{major}{minor}", route)
+        compile_one(first, f"sm_{major}{minor}", transport)
     with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(compile_one, k, f"sm_{major}{minor}", route) for k in own + tutorial + pieces]:
+        for done in [pool.submit(compile_one, k, f"sm_{major}{minor}", transport) for k in own + tutorial + pieces]:
             done.result()
 
 
-def compile_one(what: Kernel, arch: str, route: str) -> None:
-    if route:
+def compile_one(what: Kernel, arch: str, transport: str) -> None:
+    kind, _, route = transport.partition(":")
+    if kind == "nvshmem":
         nvshmem.compile_cubin(what, arch, route)
+    elif kind == "nixl":
+        nixl.compile_cubin(what, arch)
     else:
         what.compile(arch)
 
@@ -103,8 +126,10 @@ def everything(rank: Rank) -> dict[str, Any]:
     for way, name in enumerate(("put, quiet, add", "put, fence, add")):
         kernel("put_then_add").launch(rank, 1, 32, inbox, outbox, BYTES, signal, way, peer)
         right[name] = arrived(way + 1)
+    kernel("put_by_block").launch(rank, 1, 256, inbox, outbox, BYTES, signal, peer)
+    right["put by a block, quiet, add"] = arrived(3)
     kernel("put_signal").launch(rank, 1, 32, inbox, outbox, BYTES, signal, 5, 1, peer)
-    right["put with an added signal"] = arrived(7)
+    right["put with an added signal"] = arrived(8)
     kernel("put_signal").launch(rank, 1, 32, inbox, outbox, BYTES, signal, 100, 0, peer)
     right["put with a set signal"] = arrived(100)
     kernel("add_both").launch(rank, 4, 32, small, large, 5, 0)
@@ -131,13 +156,11 @@ def everything(rank: Rank) -> dict[str, Any]:
 @pytest.mark.gpu(count=2)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_every_operation_and_the_ladder_of_the_shim(transport: str) -> None:
-    kind, _, route = transport.partition(":")
-    if route and (reason := nvshmem.unusable_reason(route)):
-        pytest.skip(reason)
-    compile_all(route)
+    needs(transport)
+    compile_all(transport)
     results = spawn(everything, 2, "cuda", heap_bytes=64 << 20, transport=transport)
     for rank, right in enumerate(results):
-        assert right.pop("transport") == kind
+        assert right.pop("transport") == transport.partition(":")[0]
         assert [name for name, is_right in right.items() if not is_right] == [], f"rank {rank}"
 
 
@@ -153,8 +176,7 @@ def waits_in_vain(rank: Rank) -> str:
 
 @pytest.mark.gpu(count=2)
 def test_a_wait_over_nvshmem_has_its_limit_and_the_world_closes() -> None:
-    if reason := nvshmem.unusable_reason("whole"):
-        pytest.skip(reason)
+    needs("nvshmem")
     assert spawn(waits_in_vain, 2, "cuda", timeout=2, transport="nvshmem") == ["1 0 3", "0 0 3"]
 
 
@@ -172,8 +194,7 @@ with ep_lib.init("cuda", heap_bytes=64 << 20, transport="nvshmem") as rank:
 @pytest.mark.gpu(count=2)
 def test_nvshmem_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    if reason := nvshmem.unusable_reason("whole"):
-        pytest.skip(reason)
+    needs("nvshmem")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(tests=str(Path(__file__).parent)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]

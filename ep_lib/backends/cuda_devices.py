@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,13 +38,24 @@ def import_cupy() -> Any:
 def gpu_count() -> int:
     """GPUs that this process sees (CUDA_VISIBLE_DEVICES counts). Raises BackendUnavailable where CUDA does not work."""
     cupy = import_cupy()
+    runtime = cupy.cuda.runtime
     try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        driver, needed = (int(version()) for version in (runtime.driverGetVersion, runtime.runtimeGetVersion))
+        if 0 < driver < needed:
+            raise BackendUnavailable(
+                f"found a driver for CUDA {_cuda_version(driver)}, but this CuPy needs CUDA {_cuda_version(needed)}: "
+                f"update the driver, or take the CuPy for it (pip install cupy-cuda{driver // 1000}x)"
+            ) from error
         raise BackendUnavailable(
             f"CUDA finds no usable GPU: {error}. Check that `nvidia-smi` lists one and that the driver is not older "
             "than CuPy's CUDA."
         ) from error
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def unusable_reason(wanted: int = 1) -> str | None:
@@ -98,9 +110,15 @@ def identify(device: int) -> DeviceIdentity:
     )
 
 
-def peer_problems(rank: int, identities: list[DeviceIdentity]) -> list[str]:
-    """Why ``rank``'s GPU cannot write to another rank's: a sentence a pair, none where all is well."""
+def peer_problems(
+    rank: int, identities: list[DeviceIdentity], can_access: Callable[[int, int], bool] | None = None
+) -> list[str]:
+    """Why ``rank``'s GPU cannot write to another rank's: a sentence a pair, none where all is well.
+
+    ``can_access(mine, theirs)`` is asked about two GPUs of this process; by default CUDA is.
+    """
     runtime = import_cupy().cuda.runtime
+    can_access = can_access or runtime.deviceCanAccessPeer
     mine = identities[rank]
     problems = []
     for peer, theirs in enumerate(identities):
@@ -115,7 +133,7 @@ def peer_problems(rank: int, identities: list[DeviceIdentity]) -> list[str]:
                     f"rank {rank} does not see rank {peer}'s GPU {theirs.pci_bus_id}: give all ranks the same "
                     "CUDA_VISIBLE_DEVICES (srun: --gpu-bind=none)"
                 )
-            elif not runtime.deviceCanAccessPeer(mine.device, device):
+            elif not can_access(mine.device, device):
                 problems.append(
                     f"rank {rank} (GPU {mine.device}, {mine.name}) cannot access rank {peer} (GPU {theirs.device}, "
                     f"{theirs.name}) directly"

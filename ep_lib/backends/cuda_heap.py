@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
     from ep_lib.jit.nvrtc import NvrtcImage
 
-_GRANULE = 2 * 2**20  # an IPC handle covers whole pages of 2 MiB: share nothing but the heap
+GRANULE = 2 * 2**20  # an IPC handle covers whole pages of 2 MiB: share nothing but the heap
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ class IpcHeap:
         """Nothing to do: kernels find peers by DeviceState alone."""
 
     def _allocate(self) -> bytes:
-        size = -(-self.bytes // _GRANULE) * _GRANULE
+        size = -(-self.bytes // GRANULE) * GRANULE
         try:
             self._own = int(self._runtime.malloc(size))
         except self._runtime.CUDARuntimeError as error:

@@ -1,11 +1,13 @@
-"""How kernels of the cuda backend reach other ranks: ``auto``, ``p2p``, ``nvshmem`` (or ``nvshmem:ROUTE``).
+"""How kernels of the cuda backend reach other ranks: ``auto``, ``p2p``, ``nvshmem`` (or ``nvshmem:ROUTE``), ``nixl``.
 
 A transport owns the symmetric heap. Kernels' sources do not change: ``ep::peer_ptr`` works wherever loads and stores
-reach the peer, ``ep::net_*`` are stores with ``p2p`` and NVSHMEM's operations with ``nvshmem``.
+reach the peer; ``ep::net_*`` are stores with ``p2p``, NVSHMEM's operations with ``nvshmem`` and those of NIXL's device
+API with ``nixl``.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Protocol
 
 from ep_lib.backends.cuda_devices import identify, peer_problems
@@ -42,8 +44,8 @@ class Transport(Protocol):
 def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float) -> Transport:
     """Collective. ``auto`` is ``p2p`` where all GPUs reach each other, else ``nvshmem`` where it is installed.
 
-    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what NVSHMEM lacks),
-    OutOfSymmetricMemory, RankMismatchError.
+    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what the transport lacks),
+    OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
     """
     ranks = agree(bootstrap, lambda: (wanted, heap_bytes, identify(device)), timeout)
     for what, position in (("transport", 0), ("heap_bytes", 1)):
@@ -54,18 +56,29 @@ def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: i
     problems = agree(bootstrap, lambda: peer_problems(bootstrap.rank, identities), timeout)
     unreachable = [problem for problems_of_rank in problems for problem in problems_of_rank]
     kind, _, route = wanted.partition(":")
-    if kind == "auto":
-        works = all(agree(bootstrap, lambda: nvshmem.unusable_reason("whole") is None, timeout))
-        kind = "nvshmem" if unreachable and works else "p2p"
+    lacks = None
+    if kind == "auto" and unreachable:
+        reasons = agree(bootstrap, lambda: nvshmem.unusable_reason("whole"), timeout)
+        lacks = next((reason for reason in reasons if reason is not None), None)
+        kind = "p2p" if lacks else "nvshmem"
+        if kind == "nvshmem" and bootstrap.rank == 0:
+            warnings.warn(f"transport='auto' is 'nvshmem' here: {'; '.join(unreachable)}", RuntimeWarning, stacklevel=2)
+    elif kind == "auto":
+        kind = "p2p"
     if kind == "nvshmem":
         from ep_lib.backends.nvshmem_heap import NvshmemHeap
 
         return NvshmemHeap(bootstrap, heap_bytes, timeout, route or None, unreachable)
+    if kind == "nixl":
+        from ep_lib.backends.nixl_heap import NixlHeap
+
+        return NixlHeap(bootstrap, device, heap_bytes, timeout, unreachable)
     if unreachable:
         listing = "\n  ".join(unreachable)
+        nic = "take transport='nvshmem', which can go through a NIC" + (f" (not yet: {lacks})" if lacks else "")
         raise BackendUnavailable(
             "transport='p2p' of the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe P2P:"
             f"\n  {listing}\n`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES, "
-            "or take transport='nvshmem', which can go through a NIC."
+            f"or {nic}."
         )
     return IpcHeap(bootstrap, heap_bytes, timeout)

@@ -21,14 +21,13 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.jit import cache, diagnostics, digest, names, nvjitlink, nvrtc, toolkit
+from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvjitlink, nvrtc, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.nvrtc import NvrtcImage
 
@@ -189,7 +188,16 @@ class _Build:
     ) -> NvrtcImage:
         try:
             if self.route == "nvcc":
-                return self._with_nvcc(folder, own)
+                roots = (*own, self.found.include)
+                return nvcc.compile_unit(
+                    self.unit,
+                    self.kernel,
+                    self.arch,
+                    folder,
+                    roots,
+                    compiler=self._nvcc(),
+                    library=self.found.device_library,
+                )
             flags = ["-std=c++17", f"-arch={self.arch}", "-lineinfo", "-w", "--device-as-default-execution-space"]
             flags += [_INLINE, _OWN_STATE if self.route == "whole" else "-rdc=true", *self.kernel.options]
             flags += [f"-I{root}" for root in (*own, *system)]
@@ -202,36 +210,7 @@ class _Build:
         return replace(image, cubin=nvjitlink.link(image.cubin, self.found.device_library, self.arch))
 
     def _nvcc(self) -> toolkit.Compiler:
-        nvcc = toolkit.find_nvcc()
-        if nvcc is None:
-            raise BackendUnavailable(
-                "the build route 'nvcc' needs a CUDA toolkit, and nvcc is neither on the PATH nor in $CUDA_HOME; take "
-                "the route 'whole', which needs NVRTC alone"
-            )
-        return nvcc
-
-    def _with_nvcc(self, folder: Path, own: list[Path]) -> NvrtcImage:
-        """nvcc has the C++ library and CUDA's headers of its own; the address makes a template's instance. Only NVRTC
-        can say what the instance is called in the module: it is asked without NVSHMEM."""
-        plain = nvrtc.compile_cubin(self.kernel, self.arch)
-        source, relocatable, linked = (folder / name for name in ("unit.cu", "unit.cubin", "kernel.cubin"))
-        instance = f"static void* const ep_kernel_address = reinterpret_cast<void*>(&{self.kernel.name});\n"
-        source.write_text(self.unit + instance, encoding="utf-8")
-        nvcc = self._nvcc().path
-        include = [f"-I{root}" for root in (*own, self.found.include) if root != toolkit.NVRTC_INCLUDE]
-        target = f"-arch={self.arch}"
-        options = ["-std=c++17", target, "-lineinfo", "-w", "-rdc=true", "-cubin", *self.kernel.options]
-        self._run_nvcc([nvcc, *options, *include, str(source), "-o", str(relocatable)])
-        library = [f"-L{self.found.device_library.parent}", "-lnvshmem_device"]
-        self._run_nvcc([nvcc, target, "-dlink", "-cubin", str(relocatable), *library, "-o", str(linked)])
-        relocatable.unlink()
-        return replace(plain, cubin=linked.read_bytes())
-
-    @staticmethod
-    def _run_nvcc(command: list[str]) -> None:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise nvrtc.CompilerRefused(done.stderr or done.stdout)
+        return nvcc.require("the build route 'nvcc' (the route 'whole' needs NVRTC alone)")
 
 
 def _wheel_homes() -> list[Path]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from ep_lib.errors import EpError
-from ep_lib.jit import toolkit
+from ep_lib.jit import nixl, toolkit
 from ep_lib.transports import efa_environment
 from ep_lib.workshop import trials
 from ep_lib.workshop.trials import (
@@ -270,7 +270,10 @@ def _nixl(tried: Probe, smi: Smi) -> Finding:
     if tried.error:
         return Finding("NIXL", "broken", tried.error, install + " --force-reinstall")
     plugins = ", ".join(tried.facts["plugins"]) or "none"
-    return Finding("NIXL", "ok", f"{tried.facts['version']}, plugins: {plugins}", facts=tried.facts)
+    lacks = nixl.missing(smi.cuda_major)
+    kernels = f"spawn(transport='nixl') needs more: {lacks}" if lacks else "spawn(transport='nixl'): kernels compile"
+    detail = f"{tried.facts['version']}, plugins: {plugins}"
+    return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,))
 
 
 def _mpi(tried: Probe) -> Finding:

@@ -4,6 +4,8 @@
 //     ep::net_quiet(peer, qp);                               // now it is there, and `src` may be reused
 //
 //     net_put_nbi, net_get_nbi                    data to or from the peer's copy of a symmetric object
+//     net_put_nbi_block,                          the same for which a whole block calls: where threads copy, all of them
+//     net_put_signal_nbi_block                    do; a NIC takes one request, whoever calls
 //     net_put_signal_nbi                          data, then a 64-bit signal: never seen before its data
 //     net_add_u32_nbi, net_add_u64_nbi            adds to the peer's copy of a counter
 //     net_fence(peer, qp)                         what is posted later arrives after what was posted before
@@ -29,6 +31,7 @@
 //   GPUs, "p2p"        stores over NVLink or PCIe, which order more than a NIC does; for a peer that they do not reach,
 //                      the operation does nothing and records a fault that says so
 //   GPUs, "nvshmem"    NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
+//   GPUs, "nixl"       NIXL's device API, that is UCX's: stores over NVLink or PCIe, as its wheels are built today
 #pragma once
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
@@ -70,6 +73,16 @@ EP_DEVICE void net_put_nbi(void* dst_mine, const void* src, size_t bytes, int pe
     }
 }
 
+// The same by all threads of a block, with equal arguments. What other threads wrote into the source is before the call
+// by a __syncthreads, and before a signal that follows there is another one: this neither begins nor ends with one.
+EP_DEVICE void net_put_nbi_block(void* dst_mine, const void* src, size_t bytes, int peer, int qp = 0) {
+    if constexpr (transport::kHasNetwork) {
+        transport::net_put_block(peer, qp, dst_mine, src, bytes);
+    } else if (detail::stores_reach(peer)) {
+        put_block(dst_mine, src, bytes, peer);
+    }
+}
+
 // Reads `bytes` bytes of the peer's copy of `src_mine` into `dst`, which is complete after quiet only.
 EP_DEVICE void net_get_nbi(void* dst, const void* src_mine, size_t bytes, int peer, int qp = 0) {
     if constexpr (transport::kHasNetwork) {
@@ -86,6 +99,24 @@ EP_DEVICE void net_put_signal_nbi(void* dst_mine, const void* src, size_t bytes,
         transport::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
     } else if (detail::stores_reach(peer)) {
         put_thread(dst_mine, src, bytes, peer);
+        if (what == NetSignal::kAdd) {
+            signal_add(signal_mine, value, peer);
+        } else {
+            signal_set(signal_mine, value, peer);
+        }
+    }
+}
+
+// The same by all threads of a block, with equal arguments. What other threads wrote into the source is before the call
+// by a __syncthreads.
+EP_DEVICE void net_put_signal_nbi_block(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine,
+                                        uint64_t value, int peer, int qp = 0, NetSignal what = NetSignal::kAdd) {
+    if constexpr (transport::kHasNetwork) {
+        transport::net_put_signal_block(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
+    } else if (detail::stores_reach(peer)) {
+        put_block(dst_mine, src, bytes, peer);
+        __syncthreads();  // all threads' stores are before the one signal
+        if (thread_in_block() != 0) return;
         if (what == NetSignal::kAdd) {
             signal_add(signal_mine, value, peer);
         } else {

@@ -25,6 +25,9 @@ EP_DEVICE bool keeps_order() { return false; }
 EP_DEVICE void net_put(int peer, int, void* dst_mine, const void* src, size_t bytes) {
     if (bytes > 0) nvshmem_putmem_nbi(dst_mine, src, bytes, peer);
 }
+EP_DEVICE void net_put_block(int peer, int, void* dst_mine, const void* src, size_t bytes) {
+    if (bytes > 0) nvshmemx_putmem_nbi_block(dst_mine, src, bytes, peer);
+}
 EP_DEVICE void net_get(int peer, int, void* dst, const void* src_mine, size_t bytes) {
     if (bytes > 0) nvshmem_getmem_nbi(dst, src_mine, bytes, peer);
 }
@@ -32,6 +35,11 @@ EP_DEVICE void net_put_signal(int peer, int, void* dst_mine, const void* src, si
                               uint64_t value, bool add) {
     nvshmem_putmem_signal_nbi(dst_mine, src, bytes, signal_mine, value, add ? NVSHMEM_SIGNAL_ADD : NVSHMEM_SIGNAL_SET,
                               peer);
+}
+EP_DEVICE void net_put_signal_block(int peer, int, void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine,
+                                    uint64_t value, bool add) {
+    nvshmemx_putmem_signal_nbi_block(dst_mine, src, bytes, signal_mine, value,
+                                     add ? NVSHMEM_SIGNAL_ADD : NVSHMEM_SIGNAL_SET, peer);
 }
 // To a P2P peer NVSHMEM's add is a relaxed atomic. The fence puts it behind what this thread, and those of its warp or
 // block before a barrier, have done: a credit must not be seen before the reads that it speaks of.

@@ -1,0 +1,136 @@
+"""One rank's NIXL agent: registers memory, knows the other agents, makes memory views that kernels post to.
+
+The order is NIXL's own: a CUDA context first, then the agent, its memory, everybody's metadata, connections (which a
+notification completes), and only then views of remote memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import Any
+
+from ep_lib.errors import BackendUnavailable, PeerTimeout
+from ep_lib.jit.nixl import Installation, pip_line
+
+_HELLO = b"ep_lib: connect"
+_POLL_SECONDS = 0.001  # between two looks for notifications
+
+
+class NixlAgent:
+    """``name`` is what the other agents call it. Raises BackendUnavailable with NIXL's own words and what to do."""
+
+    def __init__(self, installation: Installation, rank: int) -> None:
+        self.installation = installation
+        self.name = f"ep_lib rank {rank}"
+        self._rank = rank
+        os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
+        try:
+            self._bindings = importlib.import_module(f"{installation.package}._bindings")
+            api = importlib.import_module(f"{installation.package}._api")
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"{installation} cannot be loaded ({error}): {pip_line(installation.cuda_major)}"
+            ) from error
+        self._failures = tuple(
+            value for value in vars(self._bindings).values() if isinstance(value, type) and issubclass(value, Exception)
+        )
+        if not getattr(self._bindings, "HAVE_UCX_GPU_DEVICE_API", False):
+            raise BackendUnavailable(
+                f"found {installation}, built with a UCX that has no device API; kernels need one that has (UCX 1.21 "
+                f"or later): {pip_line(installation.cuda_major)}"
+            )
+        config = api.nixl_agent_config(enable_prog_thread=True, backends=["UCX"])
+        self._agent = self._call("making an agent", lambda: api.nixl_agent(self.name, config))
+        if "UCX" not in self._agent.backends:
+            raise BackendUnavailable(
+                f"{installation} has no UCX plugin that loads; it shows {self._agent.plugin_list}: "
+                f"{pip_line(installation.cuda_major)} --force-reinstall"
+            )
+        self._registered: Any = None
+        self._peers: list[str] = []
+        self._views: list[int] = []
+
+    def register(self, address: int, nbytes: int, device: int) -> bytes:
+        """Register GPU memory; the metadata that the other agents need."""
+
+        def register() -> bytes:
+            regions = [(address, nbytes, device, "")]
+            self._registered = self._agent.register_memory(self._agent.get_reg_descs(regions, mem_type="VRAM"))
+            return bytes(self._agent.get_agent_metadata())
+
+        return bytes(self._call(f"registering {nbytes} bytes of GPU {device}", register))
+
+    def connect(self, metadata: dict[int, bytes], timeout: float) -> None:
+        """Connect with the agents of these ranks, all of which call this; returns when each has been heard from."""
+        silent = {}
+        for peer, theirs in metadata.items():
+            name = self._call(f"reading rank {peer}'s metadata", lambda data=theirs: self._agent.add_remote_agent(data))
+            silent[_text(name)] = peer
+        self._peers = list(silent)
+        for name, peer in silent.items():
+            self._call(f"connecting with rank {peer}", lambda name=name: self._agent.make_connection(name))
+            self._call(f"notifying rank {peer}", lambda name=name: self._agent.send_notif(name, _HELLO))
+        deadline = time.monotonic() + timeout
+        while silent:
+            heard = self._call("reading notifications", self._agent.get_new_notifs)
+            for name, messages in heard.items():
+                if _HELLO in messages:
+                    silent.pop(_text(name), None)
+            if silent and time.monotonic() > deadline:
+                first = min(silent.values())
+                raise PeerTimeout(
+                    f"rank {self._rank} waited {timeout:g} s for NIXL's connection with rank {first}: UCX found no way "
+                    "between them; UCX_LOG_LEVEL=info makes it say what it tried",
+                    rank=self._rank,
+                    peer=first,
+                    phase="bootstrap",
+                    slot=-1,
+                    seen=len(self._peers) - len(silent),
+                    expected=len(self._peers),
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def view_of_mine(self, address: int, nbytes: int, device: int) -> int:
+        """A memory view whose entry 0 is this memory: its handle for kernels."""
+        return self._view([(address, nbytes, device)], remote=False)
+
+    def view_of_others(self, regions: list[tuple[int, int, int, int]]) -> int:
+        """A memory view of other ranks' memory, one entry each: (rank, address, nbytes, device)."""
+        return self._view(
+            [(address, nbytes, device, f"ep_lib rank {peer}") for peer, address, nbytes, device in regions], remote=True
+        )
+
+    def close(self) -> None:
+        """Release views, then peers, then memory. Kernels must be done with all of it."""
+        for view in self._views:
+            self._call("releasing a memory view", lambda view=view: self._agent.release_mem_view(view))
+        for name in self._peers:
+            self._call("forgetting an agent", lambda name=name: self._agent.remove_remote_agent(name))
+        if self._registered is not None:
+            self._call("deregistering memory", lambda: self._agent.deregister_memory(self._registered))
+        self._views, self._peers, self._registered = [], [], None
+
+    def _view(self, regions: list[tuple[Any, ...]], *, remote: bool) -> int:
+        describe = self._agent.get_remote_descs if remote else self._agent.get_xfer_descs
+        whose = "the other ranks'" if remote else "this rank's"
+        view = self._call(
+            f"making a memory view of {whose} heaps",
+            lambda: self._agent.prep_mem_view(describe(regions, mem_type="VRAM"), backends=["UCX"]),
+        )
+        self._views.append(int(view))
+        return int(view)
+
+    def _call(self, what: str, call: Any) -> Any:
+        try:
+            return call()
+        except self._failures as error:
+            raise BackendUnavailable(
+                f"rank {self._rank}: {what} failed with {type(error).__name__}: {error}. {self.installation}; "
+                "NIXL_LOG_LEVEL=DEBUG and UCX_LOG_LEVEL=info make them say why"
+            ) from error
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,64 @@
+"""Kernels compiled by nvcc, where device code of others is written for it alone. No GPU is needed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import nvrtc, toolkit
+from ep_lib.jit.nvrtc import NvrtcImage
+
+if TYPE_CHECKING:
+    from ep_lib.jit.kernel import Kernel
+
+
+def require(what: str) -> toolkit.Compiler:
+    """nvcc; where there is none, BackendUnavailable says that ``what`` needs it."""
+    found = toolkit.find_nvcc()
+    if found is None:
+        raise BackendUnavailable(f"{what} needs nvcc, which is neither on the PATH nor in $CUDA_HOME")
+    return found
+
+
+def compile_unit(
+    unit: str,
+    kernel: Kernel,
+    arch: str,
+    folder: Path,
+    roots: Sequence[Path],
+    *,
+    compiler: toolkit.Compiler,
+    library: Path | None = None,
+) -> NvrtcImage:
+    """What nvcc makes of a translation unit for ``arch`` ("sm_90"), in ``folder``; linked with ``library`` (a .a file).
+
+    nvcc has the C++ library and CUDA's headers of its own; the address makes a template's instance. Only NVRTC can say
+    what the instance is called in the module, and its parameters: it is asked with what every GPU has behind
+    ``ep::net_*``. Raises :class:`ep_lib.jit.nvrtc.CompilerRefused`.
+    """
+    plain = nvrtc.compile_cubin(kernel, arch)
+    source, cubin = folder / "unit.cu", folder / "kernel.cubin"
+    instance = f"static void* const ep_kernel_address = reinterpret_cast<void*>(&{kernel.name});\n"
+    source.write_text(unit + instance, encoding="utf-8")
+    include = [f"-I{root}" for root in roots if root != toolkit.NVRTC_INCLUDE]
+    command = [compiler.path, "-std=c++17", f"-arch={arch}", "-lineinfo", "-w", "-cubin", *kernel.options, *include]
+    if library is None:
+        run([*command, str(source), "-o", str(cubin)])
+    else:
+        relocatable = folder / "unit.cubin"
+        run([*command, "-rdc=true", str(source), "-o", str(relocatable)])
+        named = [f"-L{library.parent}", f"-l{library.stem.removeprefix('lib')}"]
+        run([compiler.path, f"-arch={arch}", "-dlink", "-cubin", str(relocatable), *named, "-o", str(cubin)])
+        relocatable.unlink()
+    return replace(plain, cubin=cubin.read_bytes())
+
+
+def run(command: list[str]) -> None:
+    """Run nvcc; raises :class:`ep_lib.jit.nvrtc.CompilerRefused` with its words."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise nvrtc.CompilerRefused(done.stderr or done.stdout)
