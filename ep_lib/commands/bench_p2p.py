@@ -1,7 +1,9 @@
 """``ep-lib bench p2p``: how long a message takes from one rank to another and back, by transport and size.
 
-A message is data with its signal (``ep::net_put_signal_nbi``), posted by one thread; the answer leaves when the signal
-is seen; 0 bytes are a signal alone. The kernel is ``ping_pong`` of tutorial_kernels/03_ibgda_shim_debug.cu.
+On GPUs (:mod:`ep_lib.commands.bench_p2p_gpu`): every transport that works, 8 bytes to 256 MB, beside copy engine and
+bare stores. On the emulator: data with its signal (``ep::net_put_signal_nbi``) posted by one thread, and the answer
+when the signal is seen; 0 bytes are a signal alone; the kernel is ``ping_pong`` of
+tutorial_kernels/03_ibgda_shim_debug.cu.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands import bench_worlds
+from ep_lib.commands import bench_p2p_gpu, bench_p2p_table, bench_worlds
 from ep_lib.commands.bench import sizes_from_zero
 from ep_lib.commands.bench_put import kernels_file
 from ep_lib.config import TRANSPORTS
@@ -24,35 +26,61 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 
 BATCHES = 5  # the median counts; one more before them warms up
+EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     bench_worlds.add_arguments(parser)
-    parser.add_argument("--transports", default="p2p", help=f"of GPUs, one or more of {','.join(TRANSPORTS)}")
+    parser.add_argument(
+        "--transports",
+        default="p2p,nvshmem,nixl",
+        help=f"of GPUs, some of {','.join(TRANSPORTS)}; what does not work here is left out (default: %(default)s)",
+    )
     parser.add_argument("--fabrics", default="p2p,rc,srd", help="of the emulator (default: %(default)s)")
     parser.add_argument(
-        "--bytes", type=sizes_from_zero, default=[0, 64, 1024, 16384], help="of a message (default: 0,64,1K,16K)"
+        "--bytes",
+        type=sizes_from_zero,
+        help="of a message (default: ten sizes from 8 to 256M on GPUs, 0,64,1K,16K on the emulator)",
     )
-    parser.add_argument("--rounds", type=int, default=500, help="round trips in a batch (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=500, help="round trips in a batch, at most (default: %(default)s)"
+    )
+    parser.add_argument("--blocks", type=int, default=32, help="of large messages on GPUs (default: %(default)s)")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw latency and bandwidth (PNG, SVG or PDF)")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.rounds < 1:
-        raise ArgumentError(f"--rounds is {args.rounds}; it must be at least 1")
+    for name, most in (("rounds", 1_000_000), ("blocks", 64)):
+        if not 1 <= getattr(args, name) <= most:
+            raise ArgumentError(f"--{name} is {getattr(args, name)}; it must be 1 to {most}")
     backend = bench_worlds.choose_backend(args)
+    if args.figure and backend == "emulator":
+        raise ArgumentError("--figure draws what was measured on GPUs; the emulator's rows are a table only")
     names, known = (args.fabrics, KINDS) if backend == "emulator" else (args.transports, TRANSPORTS)
     networks = names.split(",")
     if unknown := [name for name in networks if name not in known]:
         raise ArgumentError(f"{unknown[0]!r} is not one of {', '.join(known)}")
-    heap_bytes, rows, worlds = max(64 << 20, 4 * max(args.bytes)), [], []
-    for network in networks:
-        world = bench_worlds.make_world(args, backend, network)
-        what = (kernels_file(), args.bytes, args.rounds)
-        measured = world.run(_measure, 2, *what, heap_bytes=heap_bytes, quiet=args.json)
-        rows += [{**world.facts(), **row} for row in measured[0]]
-        worlds.append(world)
-    report = {"benchmark": "p2p", "rounds": args.rounds, "results": rows}
-    print(json.dumps(report) if args.json else _table(rows, worlds[-1].note))
+    worlds = [bench_worlds.make_world(args, backend, network) for network in networks]
+    report: dict[str, Any] = {"benchmark": "p2p", "rounds": args.rounds}
+    if backend == "cuda":
+        sizes = tuple(sorted(set(args.bytes or bench_p2p_gpu.SIZES)))
+        plan = bench_p2p_gpu.Plan(sizes, args.rounds, args.blocks)
+        report["results"], report["not_measured"] = bench_p2p_gpu.compare(worlds, plan, quiet=args.json)
+        table = bench_p2p_table.of_gpus(report["results"], report["not_measured"])
+    else:
+        sizes = tuple(args.bytes or EMULATOR_SIZES)
+        what = (kernels_file(), list(sizes), args.rounds)
+        report["results"] = [
+            {**world.facts(), **row}
+            for world in worlds
+            for row in world.run(_measure, 2, *what, heap_bytes=max(64 << 20, 4 * max(sizes)), quiet=args.json)[0]
+        ]
+        table = bench_p2p_table.of_fabrics(report["results"], worlds[-1].note)
+    print(json.dumps(report) if args.json else table)
+    if args.figure:
+        from ep_lib.viz import transports_compared  # only here: it needs matplotlib
+
+        transports_compared(report["results"]).savefig(args.figure)
     return 0
 
 
@@ -76,13 +104,3 @@ def _measure(rank: Rank, source: Path, sizes: list[int], rounds: int) -> list[di
         cycles, ns = (statistics.median(column) for column in zip(*batches[1:], strict=True))
         rows.append({"bytes": size, "cycles": round(cycles, 1), "us": round(ns / 1000, 3)})
     return rows
-
-
-def _table(rows: list[dict[str, Any]], note: str) -> str:
-    lines = ["There and back, data with its signal, one thread at each end:"]
-    lines.append(f"  {'network':>13}  {'bytes':>9}  {'cycles':>12}  {'us':>9}")
-    for row in rows:
-        us = "-" if row["clock"] == "virtual" else f"{row['us']:.2f}"
-        network = row.get("transport") or row.get("fabric")
-        lines.append(f"  {network:>13}  {row['bytes']:>9}  {row['cycles']:>12,.1f}  {us:>9}")
-    return "\n".join([*lines, *([note] if note else [])])

@@ -15,6 +15,7 @@ from ep_lib.viz.style import RANK_COLORS, Picture, new_picture, rank_color
 from ep_lib.viz.text import routed_text
 from ep_lib.viz.timeline import WAITING, Event, timeline
 from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend
+from ep_lib.viz.transports import transports_compared
 from ep_lib.viz.turns import interleavings
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "slot_layout",
     "slots_over_time",
     "timeline",
+    "transports_compared",
 ]

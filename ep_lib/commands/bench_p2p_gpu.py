@@ -1,0 +1,218 @@
+"""The part of ``ep-lib bench p2p`` that runs on GPUs: messages there and back over every transport, and the ceilings.
+
+A message is ``bytes`` of data in slices, a block a slice, each with a signal behind it; the answer, of the same size,
+leaves when all slices are there. So half of a round trip is what one message takes, its signal included.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.commands.bench_worlds import World
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.rank import Rank
+
+SOURCE = Path(__file__).with_name("bench_p2p.cu")
+SIZES = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20, 256 << 20]
+WRITE, PACKETS, COPY, STORES = "write, then signal", "packets", "copy engine", "bare stores"
+
+BATCHES = 5  # the median counts; one more before them warms up
+SLICE_BYTES = 16 << 10  # a block for each, up to the number asked for
+MAX_THREADS = 1024
+_BATCH_BYTES = 1 << 30  # of one batch and direction: fewer rounds for large messages
+_LEAST_ROUNDS = 3
+_PACKET_BYTES = 8 << 10  # one 64-bit word a thread
+
+# cudaDeviceAttr and cudaMemcpyKind
+_MULTIPROCESSORS = 16
+_DEVICE_TO_DEVICE = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: ``sizes`` in bytes, at most ``rounds`` a batch and ``blocks`` blocks. ``packets`` and
+    ``ceilings`` (copy engine, bare stores) are the same for every transport, so one of them is enough."""
+
+    sizes: tuple[int, ...]
+    rounds: int
+    blocks: int
+    packets: bool = True
+    ceilings: bool = True
+
+    def rounds_of(self, size: int) -> int:
+        return max(_LEAST_ROUNDS, min(self.rounds, _BATCH_BYTES // max(1, size)))
+
+    def grid_of(self, size: int) -> tuple[int, int]:
+        """Blocks, and threads of each: 16 bytes a thread, in whole warps."""
+        blocks = max(1, min(self.blocks, size // SLICE_BYTES))
+        lanes = -(-size // (16 * blocks))
+        return blocks, max(32, min(MAX_THREADS, -(-lanes // 32) * 32))
+
+
+def compare(worlds: list[World], plan: Plan, *, quiet: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows of all transports that work here, and why the others do not. Raises BackendUnavailable if none does."""
+    rows: list[dict[str, Any]] = []
+    missing: dict[str, str] = {}
+    heap_bytes = 2 * max(plan.sizes) + (32 << 20)
+    for world in worlds:
+        known = {row["how"] for row in rows}
+        rest = replace(
+            plan, packets=plan.packets and PACKETS not in known, ceilings=plan.ceilings and STORES not in known
+        )
+        try:
+            measured = world.run(measure, 2, rest, heap_bytes=heap_bytes, quiet=quiet)[0]
+        except BackendUnavailable as error:
+            missing[world.network] = str(error)
+            continue
+        rows += [{**world.facts(), **row} for row in measured]
+    if not rows:
+        listing = "\n  ".join(f"{name}: {reason}" for name, reason in missing.items())
+        raise BackendUnavailable(f"no transport of those asked for works here:\n  {listing}")
+    return rows, missing
+
+
+def measure(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
+    """One row a way and size: microseconds of a round trip and GB/s (10**9) of one way; None where it is not known."""
+    test = _Pair(rank, plan)
+    rows = [row for size in plan.sizes for row in test.write_and_signal(size)]
+    if test.peer_address and plan.packets:
+        rows += [row for size in plan.sizes if size <= _PACKET_BYTES for row in test.packets(size)]
+    if test.peer_address and plan.ceilings:
+        rows += [*(test.copy_engine(size) for size in plan.sizes), test.bare_stores(max(plan.sizes))]
+    return rows
+
+
+class _Pair:
+    """Two ranks and their symmetric buffers."""
+
+    def __init__(self, rank: Rank, plan: Plan) -> None:
+        self._rank, self._plan = rank, plan
+        self._peer, self._first = 1 - rank.rank, int(rank.rank == 0)
+        largest = max(1, *plan.sizes)
+        self._inbox, self._outbox = (rank.symmetric(largest, np.uint8) for _ in range(2))
+        self._packets = rank.symmetric(2 * _PACKET_BYTES, np.uint8)
+        self._signal = rank.symmetric(1, np.uint64)
+        self._received = rank.to_device(np.zeros(_PACKET_BYTES, np.uint8))
+        self._totals = rank.to_device(np.zeros(2 * plan.blocks, np.int64))
+        self._signals = self._packet_rounds = self._fill = 0
+        kernels = ("ping_pong_blocks", "ping_pong_packets", "bare_stores")
+        self._ping, self._ping_packets, self._stores = (Kernel.from_file(SOURCE, name) for name in kernels)
+        try:
+            self.peer_address = rank.peer_address(self._inbox, self._peer)
+        except ArgumentError:  # only a NIC reaches it
+            self.peer_address = 0
+
+    def write_and_signal(self, size: int) -> list[dict[str, Any]]:
+        blocks, threads = self._plan.grid_of(size)
+        rounds = self._plan.rounds_of(size)
+        mark = self._mark(size)
+        times = []
+        for _ in range(1 + BATCHES):
+            message = (self._inbox, self._outbox, size, self._signal, self._signals)
+            times.append(self._time(self._ping, blocks, threads, message, rounds))
+            self._signals += rounds * blocks
+        self._require(self._inbox, size, mark)
+        return [_row(WRITE, size, times, blocks, threads)]
+
+    def packets(self, size: int) -> list[dict[str, Any]]:
+        words = size // 8
+        if words == 0 or size % 8:
+            return []
+        threads = -(-words // 32) * 32
+        rounds, mark = self._plan.rounds_of(size), self._mark(size)
+        times = []
+        for _ in range(1 + BATCHES):
+            message = (self._packets, self._outbox, self._received, words, self._packet_rounds)
+            times.append(self._time(self._ping_packets, 1, threads, message, rounds))
+            self._packet_rounds += rounds
+        self._require(self._received, size, mark)
+        return [_row(PACKETS, size, times, 1, threads)]
+
+    def copy_engine(self, size: int) -> dict[str, Any]:
+        """Copies that the host queues, one behind the other; nobody is told that they have arrived."""
+        runtime = self._rank.xp.cuda.runtime
+        stream = self._rank.xp.cuda.get_current_stream().ptr
+        source = self._outbox.data.ptr
+
+        def copy() -> None:
+            runtime.memcpyAsync(self.peer_address, source, size, _DEVICE_TO_DEVICE, stream)
+
+        return self._one_way(COPY, size, copy, 0, 0)
+
+    def bare_stores(self, size: int) -> dict[str, Any]:
+        """With as many blocks as do best: all multiprocessors at once are not the fastest."""
+        runtime = self._rank.xp.cuda.runtime
+        most = int(runtime.deviceGetAttribute(_MULTIPROCESSORS, runtime.getDevice()))
+
+        def store(blocks: int) -> None:
+            self._stores.launch(self._rank, blocks, MAX_THREADS, self._inbox, self._outbox, size, self._peer)
+
+        grids = sorted({min(most, blocks) for blocks in (16, 32, 64, most)})
+        rows = [self._one_way(STORES, size, functools.partial(store, grid), grid, MAX_THREADS) for grid in grids]
+        return max(rows, key=lambda row: row["gbytes_per_s"] or 0.0)
+
+    def _one_way(self, how: str, size: int, once: Callable[[], None], blocks: int, threads: int) -> dict[str, Any]:
+        """Rank 0 alone, between two events."""
+        rounds, times = min(50, self._plan.rounds_of(size)), []
+        events = self._rank.xp.cuda.Event(), self._rank.xp.cuda.Event()
+        self._rank.barrier()
+        for _ in range(1 + BATCHES if self._first else 0):
+            events[0].record()
+            for _ in range(rounds):
+                once()
+            events[1].record()
+            events[1].synchronize()
+            times.append(self._rank.xp.cuda.get_elapsed_time(*events) * 1e3 / rounds)
+        self._rank.barrier()
+        one_way = statistics.median(times[1:]) if times else 0.0
+        return _facts(how, size, blocks, threads) | {
+            "us": None,
+            "us_one_way": round(one_way, 3),
+            "gbytes_per_s": _rate(size, one_way),
+        }
+
+    def _time(self, kernel: Kernel, blocks: int, threads: int, message: tuple[Any, ...], rounds: int) -> float:
+        """Microseconds of a round: those of the slowest block."""
+        self._rank.barrier()
+        kernel.launch(self._rank, blocks, threads, *message, rounds, self._peer, self._first, self._totals)
+        self._rank.barrier()
+        totals = self._rank.to_host(self._totals).reshape(-1, 2)[:blocks]
+        return float(totals[:, 1].max()) / rounds / 1e3
+
+    def _mark(self, size: int) -> int:
+        """Fills the outbox with a number that neither rank has sent before; the one that the peer sends."""
+        self._fill += 1
+        mine, theirs = ((2 * self._fill + rank) % 251 for rank in (self._rank.rank, self._peer))
+        self._outbox[:size] = mine
+        return theirs
+
+    def _require(self, array: Any, size: int, value: int) -> None:
+        if not bool((array[:size] == value).all()):
+            raise RuntimeError(f"rank {self._rank.rank}: {size} bytes did not arrive as they were sent")
+
+
+def _facts(how: str, size: int, blocks: int, threads: int) -> dict[str, Any]:
+    return {"how": how, "bytes": size, "blocks": blocks, "threads": threads}
+
+
+def _row(how: str, size: int, times: list[float], blocks: int, threads: int) -> dict[str, Any]:
+    us = statistics.median(times[1:])
+    return _facts(how, size, blocks, threads) | {
+        "us": round(us, 3),
+        "us_low": round(min(times[1:]), 3),
+        "us_high": round(max(times[1:]), 3),
+        "us_one_way": round(us / 2, 3),
+        "gbytes_per_s": _rate(size, us / 2),
+    }
+
+
+def _rate(size: int, us: float) -> float | None:
+    return round(size / us / 1e3, 3) if us > 0 else None
