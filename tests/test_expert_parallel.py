@@ -5,7 +5,11 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +37,7 @@ SHAPE: dict[str, Any] = {
     "max_tokens": TOKENS,
     "dtype": "float32",
 }
+PROGRAM = Path(__file__).parent / "programs" / "torch_program.py"
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
 
@@ -290,3 +295,29 @@ def test_the_example_of_the_documentation_trains(capsys: pytest.CaptureFixture[s
     exec(compile(program, "docs/torch.md", "exec"), {"__name__": "__main__"})
     losses = [float(number) for number in re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)]
     assert len(losses) >= 3 and losses[-1] < 0.7 * losses[0]
+
+
+def check_torchrun(processes: int, *words: str, backend: str) -> None:
+    """Trains under torchrun, beside the program's own process group, as all in one place does."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command += [str(PROGRAM), *words]
+    root = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"EP_LIB_BACKEND": backend, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sorted(report["rank"] for report in reports) == list(range(processes))
+    for report in reports:
+        assert report["losses"] == pytest.approx(report["expected"], rel=1e-3)
+        assert report["losses"][-1] < report["losses"][0]
+
+
+def test_one_process_under_torchrun_beside_gloo() -> None:
+    check_torchrun(1, "gloo", backend="emulator")
+
+
+@pytest.mark.gpu(count=2)
+@pytest.mark.parametrize("order", ["first", "second"])
+def test_torchrun_beside_nccl(order: str) -> None:
+    check_torchrun(2, "nccl", order, backend="cuda")
