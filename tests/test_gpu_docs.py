@@ -1,0 +1,78 @@
+"""What the documents say about speed is what the JSON of a run says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import gpu_docs
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZE = {"tokens": 4096, "routing": "random"}
+REPORT = {
+    "date": "2026-11-21T17:00:00+00:00",
+    "commit": "abc",
+    "machine": {
+        "gpu": "NVIDIA H200", "driver": "580", "CUDA of torch": "13.0", "torch": "2.11", "NCCL": "2.28",
+        "CuPy": "14.2.0", "NVRTC": "13.0 (wheel)",
+    },
+    "settings": {"ranks": 4, "tokens": 4096, "hidden": 7168, "experts": 256, "top_k": 8},
+    "rows": [
+        {"group": "ceiling", "by": "kernel", "what": "stores", "sms": 8, "us": 600, "wire_gb_s": 300.0},
+        {"group": "ceiling", "by": "kernel", "what": "stores", "sms": 24, "us": 500, "wire_gb_s": 400.0},
+        {"group": "ceiling", "by": "kernel", "what": "loads", "sms": 24, "us": 500, "wire_gb_s": 333.3},
+        {"group": "ceiling", "by": "copy engine", "what": "copies", "us": 500, "wire_gb_s": 390.0},
+        {"group": "normal", "by": "ep_lib", "what": "dispatch", "dtype": "bf16", "sms": 24, **SIZE, "us": 460.4,
+         "note": "cached handle", "wire_bytes": 160_000_000, "logical_bytes": 212_000_000, "share": 0.97,
+         "wire_gb_s": 348.0, "logical_gb_s": 460.0, "call_us": 700},
+        {"group": "normal", "by": "ep_lib", "what": "dispatch", "dtype": "bf16", "sms": 24, **SIZE, "us": 520.0,
+         "note": "counted", "wire_bytes": 160_000_000, "logical_bytes": 212_000_000},
+        {"group": "peer", "by": "NCCL", "what": "dispatch", "dtype": "bf16", **SIZE, "us": 631.0},
+        {"group": "low latency", "by": "ep_lib", "what": "dispatch", "dtype": "fp8", "tokens": 128, "us": 15.25},
+        {"group": "transport", "by": "p2p", "what": "packets", "bytes": 64, "us": 1.5612},
+        {"group": "transport", "by": "p2p", "what": "puts", "bytes": 1 << 21, "us": 16.5, "gbytes_per_s": 253.6},
+    ],
+}  # fmt: skip
+
+
+def test_the_documents_are_those_of_their_json() -> None:
+    for path in gpu_docs.DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        assert gpu_docs.filled(text) == text, f"run python benchmarks/gpu_docs.py: {path.name} differs from its JSON"
+
+
+def test_tables_say_what_the_rows_say(tmp_path: Path) -> None:
+    (tmp_path / "h200x4.json").write_text(json.dumps(REPORT))
+    (tmp_path / "h200x2.json").write_text(json.dumps(REPORT | {"settings": {**REPORT["settings"], "ranks": 2}}))
+
+    def table(name: str) -> str:
+        text = f"before\n<!-- table: {name} -->\nold\n<!-- end of table -->\nafter\n"
+        new = gpu_docs.filled(text, tmp_path)
+        assert gpu_docs.filled(new, tmp_path) == new, "made twice, it is the same"
+        assert new.startswith("before\n<!--") and new.endswith("-->\nafter\n") and "old" not in new
+        return new
+
+    assert "commit abc, 2026-11-21" in table("machine")
+    assert "| stores | 300 | 400 |" in table("ceilings") and "| loads | 0 | 333 |" in table("ceilings")
+    assert "any SM: 390 GB/s" in table("ceilings")
+    assert "| BF16 dispatch | 400 | 460 | 631 | - | - | 809 |" in table("operations")
+    assert "| BF16 dispatch | 400 | 460 | 631 | - | - | 347 |" in table("operations 2")
+    assert "| BF16 dispatch, cached handle | 460 | 460 | 348 | 97% | 700 |" in table("cases")
+    assert "| BF16 dispatch, counted | 520 | - | - | - | - |" in table("cases")
+    assert "| FP8 dispatch | 15.2 | 34 |" in table("low latency")
+    assert "| 64 B | 1.56 | - |" in table("transports")
+    assert "| 2 MiB | - | 16.50 (254 GB/s) |" in table("transports")
+    assert "| bytes that left the GPU | 160 MB | 348 |" in table("metrics")
+    assert "| a row for each of a token's experts | 470 MB | 1020 |" in table("metrics")
+    with pytest.raises(KeyError):
+        table("unknown")
+
+
+def test_programs_in_the_document_run() -> None:
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    programs = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert programs
+    for program in programs:
+        exec(compile(program, "docs/performance.md", "exec"), {})
