@@ -87,7 +87,7 @@ figures normal 50 $measure --parts normal
 figures nccl 25 $measure --parts nccl
 figures symmetric 25 $measure --parts symmetric
 [ ! -f benchmarks/gpu_low_latency.py ] || figures low_latency 30 "$PYTHON" benchmarks/gpu_low_latency.py --ranks "$gpus"
-step transports 30 sh -c "'$PYTHON' -m ep_lib bench p2p --backend cuda --transports p2p,nvshmem --json >'$RESULTS/transports.json'"
+step transports 30 sh -c "'$PYTHON' -m ep_lib bench p2p --backend cuda --json >'$RESULTS/transports.json'"
 [ ! -s "$RESULTS/transports.json" ] || parts="$parts $RESULTS/transports.json"
 LINES_SHOWN=200 step table 15 "$PYTHON" benchmarks/gpu_report.py $parts --json "$RESULTS/table.json"
 echo "== $gpus of $count GPUs; logs and JSON in $RESULTS"

@@ -181,7 +181,7 @@ def _bytes(size: int) -> str:
 def _latency(row: Row | None) -> str:
     if row is None:
         return "-"
-    rate = f" ({row['gbytes_per_s']:.0f} GB/s)" if row.get("gbytes_per_s", 0) >= 1 else ""
+    rate = f" ({row['gbytes_per_s']:.0f} GB/s)" if (row.get("gbytes_per_s") or 0) >= 1 else ""
     return f"{row['us']:.2f}{rate}" if row["us"] < 100 else f"{row['us']:.0f}{rate}"
 
 

@@ -23,6 +23,7 @@ COLUMNS = (
     ("call_us", "call us", "{:.0f}"),
     ("logical_gb_s", "logical GB/s", "{:.0f}"),
     ("wire_gb_s", "wire GB/s", "{:.0f}"),
+    ("gbytes_per_s", "one way GB/s", "{:.1f}"),
     ("sms", "SMs", "{}"),
     ("share", "share", "{:.0%}"),
 )
@@ -33,23 +34,23 @@ def combined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     head = {key: parts[0][key] for key in ("date", "commit", "machine", "settings") if key in parts[0]}
     rows = [row for part in parts for row in rows_of(part)]
     wrong = [text for part in parts for text in part.get("wrong", [])]
-    return {**head, "wrong": wrong, "rows": with_rates(rows)}
+    missing = {name: why for part in parts for name, why in part.get("not_measured", {}).items()}
+    return {**head, "wrong": wrong, "not_measured": missing, "rows": with_rates(rows)}
 
 
 def rows_of(part: dict[str, Any]) -> list[Row]:
     """A part's rows; those of ``ep-lib bench p2p --json`` become rows of group "transport"."""
-    if "rows" in part:
-        return list(part["rows"])
-    return [
-        {
-            "group": "transport",
-            "by": result["transport"],
-            "what": "write + signal, there and back",
-            "bytes": result["bytes"],
-            "us": result["us"],
-        }
-        for result in part["results"]
-    ]
+    return list(part["rows"]) if "rows" in part else [_transport(result) for result in part["results"]]
+
+
+def _transport(result: dict[str, Any]) -> Row:
+    """``us`` is a round trip; copies and bare stores go one way only, and belong to no transport."""
+    kept = {key: result[key] for key in ("transport", "how", "bytes", "us_one_way", "gbytes_per_s")}
+    if result["us"] is None:
+        kept |= {"group": "transport", "by": result["how"], "what": "one way", "us": result["us_one_way"]}
+        return kept
+    spread = {key: result[key] for key in ("us", "us_low", "us_high")}
+    return {"group": "transport", "by": result["transport"], "what": result["how"], **spread, **kept}
 
 
 def title(row: Row) -> str:
@@ -79,6 +80,7 @@ def show(report: dict[str, Any]) -> str:
                 cells = [form.format(row[key]) if row.get(key) is not None else "-" for key, _, form in COLUMNS]
                 late = f"  {row['launched_late']} late: too long" if row.get("launched_late") else ""
                 lines.append(f"{title(row):{width}}" + "".join(f"{cell:>13}" for cell in cells) + late)
+    lines += [f"not measured: {name}: {why}" for name, why in report.get("not_measured", {}).items()]
     lines += [f"WRONG {text}" for text in report["wrong"]]
     return "\n".join(lines)
 

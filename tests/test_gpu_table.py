@@ -73,7 +73,10 @@ def test_parts_become_one_table(tmp_path: Path) -> None:
     head = {"date": "2026-11-21", "commit": "abc", "machine": {"gpu": "NVIDIA H200"}, "settings": {"ranks": 4}}
     first = {**head, "wrong": [], "rows": [CEILING]}
     second = {"date": "later", "wrong": ["rank 1: combine differs"], "rows": [DISPATCH, {**DISPATCH, "tokens": 1}]}
-    p2p = {"benchmark": "p2p", "results": [{"transport": "nixl", "bytes": 64, "us": 3.5, "cycles": 1}]}
+    trip = {"transport": "nixl", "how": "packets", "bytes": 64, "us": 3.5, "us_low": 3.4, "us_high": 3.6}
+    trip |= {"us_one_way": 1.75, "gbytes_per_s": 0.04}
+    copy = {**trip, "how": "copy engine", "bytes": 1 << 28, "us": None, "us_one_way": 680.0, "gbytes_per_s": 394.7}
+    p2p = {"benchmark": "p2p", "results": [trip, copy], "not_measured": {"nvshmem": "no wheel"}}
     paths = []
     for number, part in enumerate((first, second, p2p)):
         paths.append(tmp_path / f"{number}.json")
@@ -85,15 +88,17 @@ def test_parts_become_one_table(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("4 x NVIDIA H200;") and "stores 350" in lines[0]
     line = next(line for line in lines if line.startswith("ep_lib FP8 dispatch 4096 tokens (cached handle)"))
-    assert line.split()[-8:] == ["250.00", "-", "-", "-", "400", "300", "24", "86%"]
+    assert line.split()[-8:] == ["250.00", "-", "-", "-", "400", "300", "-", "24", "86%"][1:]
     assert any(line.startswith("ep_lib FP8 dispatch 1 token (cached") for line in lines)
-    assert any(line.startswith("nixl write + signal, there and back 64 B") and " 3.50 " in line for line in lines)
+    assert any(line.startswith("nixl packets 64 B") and " 3.50 " in line for line in lines)
+    assert any(line.startswith("copy engine one way") and " 394.7" in line for line in lines)
+    assert lines[-2] == "not measured: nvshmem: no wheel"
     assert lines[-1] == "WRONG rank 1: combine differs"
     report = json.loads(out.read_text())
     assert {key: report[key] for key in head} == head
     assert report["wrong"] == ["rank 1: combine differs"]
-    assert len(report["rows"]) == 4
-    assert out.read_text().count('\n  {"group"') == 4, "a line a row"
+    assert len(report["rows"]) == 5
+    assert out.read_text().count('\n  {"') == 5, "a line a row"
     assert gpu_report.combined([report])["rows"] == report["rows"], "a report is a part"
 
 

@@ -68,7 +68,8 @@ def roofline(report: Report, *, latency_us: float | None = None, title: str | No
     if not points:
         raise ArgumentError("roofline needs rows of dispatch or combine with wire_gb_s")
     if latency_us is None:
-        latency_us = min((row["us_one_way"] for row in rows if row.get("us_one_way")), default=None)
+        trips = (row for row in rows if row["group"] == "transport" and row["what"] != "one way")
+        latency_us = min((row["us_one_way"] for row in trips), default=None)
     picture = new_picture(8.6, 5.0)
     axes = picture.add_subplot()
     least = min(_FIRST_BYTES, *(row["wire_bytes"] for row in points))
