@@ -130,8 +130,8 @@ def test_broken_tutorial_kernels_are_flagged(send: str, receive: str, remedy: st
 @pytest.mark.parametrize(
     ("send", "receive", "kind"),
     [
-        ("pipelined_send_without_credits", "pipelined_receive", "race"),
-        ("pipelined_send", "pipelined_receive_early_credit", "race"),
+        ("pipelined_send_without_credits", "pipelined_receive", "slot reused"),
+        ("pipelined_send", "pipelined_receive_early_credit", "slot reused"),
         ("pipelined_send", "pipelined_receive_without_credit", "timeout"),
     ],
 )
@@ -272,4 +272,70 @@ def test_a_mistake_in_the_library_is_flagged(number: int, tmp_path: Path, monkey
         monkeypatch.setattr(exchange, "kernel", lambda *name: (wrong if name[0] == launch else original)(*name))
         case = make_case(4, world_size=2, dtype="bfloat16", max_tokens=100)
         report = ep_lib.check(dispatch_combine, 2, seeds=MANY_SEEDS, args=(case,), stop_at_first=True)
-    assert {f.kind for f in report.findings} & {"race", "uninitialised"}, str(report)
+    assert {f.kind for f in report.findings} & {"race", "slot reused", "uninitialised"}, str(report)
+
+
+# ---- what a report says ----------------------------------------------------------------------------------------------
+def report_of(name: str, seeds: int = 20) -> ep_lib.CheckReport:
+    number = [v.name for v in variants.VARIANTS].index(name)
+    variant = variants.VARIANTS[number]
+    args = (len(KERNELS) + number, variant.blocks)
+    return ep_lib.check(variants.run, 2, variant.fabric, seeds, args, compare_values=False, timeout=20)
+
+
+def line_of(name: str, text: str) -> int:
+    """The line of variants.cu in which one variant's kernel has this text."""
+    number = len(KERNELS) + [v.name for v in variants.VARIANTS].index(name)
+    source = variants.all_in_one().source
+    assert source is not None
+    begin = source.index(f"namespace v{number} {{")
+    return source[: source.index(text, begin)].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "says"),
+    [
+        ("signal without quiet", "net_put_nbi", "net_add_u64", "a quiet (or a fence) between line {} and line {} of"),
+        ("signal on another queue pair", "net_put_nbi", "net_add_u64", "(or a fence) between line {} and line {} of"),
+        ("source changed at once", "net_put_nbi", "data[512] = 7", "put a quiet between line {} and line {} of"),
+        ("get without quiet", "net_get_nbi", "out[threadIdx", "put a quiet between line {} and line {} of"),
+        ("tile read too early", "tile[threadIdx.x] =", "out[", "put __syncthreads() between line {} and line {} of"),
+        ("lanes overwrite what is read", "value = mine", "mine[lane] =", "line {} of variants.cu, before line {} runs"),
+        ("partial sums overwritten", "total += p", "partial[threadIdx", "after line {} of variants.cu, before line {}"),
+        ("signal before others wrote", "peer_ptr(data", "st_release", "__syncthreads() between line {} and line {} of"),
+        ("others read before the wait ended", "ld_acquire", "out[i]", "__syncthreads() between line {} and line {} of"),
+        ("read before others waited", "ld_acquire", "out[i]", "put __syncthreads() between line {} and line {} of"),
+        ("posted before others wrote", "source[i]", "net_put", "put __syncthreads() between line {} and line {} of"),
+        ("credit before the read", "st_release_sys_u64(ep::peer_ptr(credit", "sum +=", "the credit (line {} of"),
+        ("no credit", "peer_ptr(data", "sum +=", "before line {} of variants.cu writes there again, wait for a credit"),
+        ("no credit over the network", "net_put", "sum +=", "before line {} of variants.cu writes there again, wait"),
+        ("relaxed signal", "st_relaxed", "ld_acquire", "store the signal with release in line {} of"),
+        ("relaxed wait", "ld_relaxed", "out[i]", "load the signal with acquire in line {} of"),
+        ("one element past a peer's array", "theirs[961", "theirs", "below the array's length in line {} of"),
+    ],
+)  # fmt: skip
+def test_a_finding_says_where_to_put_what_is_missing(name: str, first: str, second: str, says: str) -> None:
+    report = report_of(name)
+    wanted = says.format(line_of(name, first), line_of(name, second))
+    assert any(wanted in f.place for f in report.findings), f"{wanted!r} is not in {report}"
+
+
+def test_one_mistake_on_many_ranks_and_lanes_is_one_finding() -> None:
+    for name in (
+        "int4 at an odd address",
+        "one element past a peer's array",
+        "waits for too much",
+        "warp reads too early",
+    ):
+        report = report_of(name)
+        assert len(report.findings) == 1, str(report)
+        assert report.findings[0].ranks == (0, 1) and report.findings[0].count >= 20
+    assert "also    on rank" in str(report)
+
+
+def test_a_fault_of_a_kernel_has_its_line_and_a_remedy() -> None:
+    [finding] = report_of("int4 at an odd address").findings
+    assert finding.first is not None and finding.first.source.startswith("reinterpret_cast<int4*>")
+    assert "multiple of 16" in finding.remedy
+    [finding] = report_of("puts one element too many").findings
+    assert finding.first is not None and "net_put_nbi" in finding.first.source and "bounds" in finding.remedy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.emulator import symbols
+from ep_lib.emulator.advice import advice
 from ep_lib.errors import ThreadId
 
 
@@ -72,10 +74,11 @@ class Access:
 class Finding:
     """One mistake. ``seed`` replays it; ``count`` is how often it was seen, over all seeds in ``seeds``.
 
-    ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "signal overtakes data", "read
-    before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout", "assertion",
-    "exception" or "values differ". ``remedy`` names what is missing. ``first`` and ``second`` are the two
-    accesses, where there are two.
+    ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
+    data", "read before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout",
+    "assertion", "exception" or "values differ". ``remedy`` names what is missing, ``place`` where to put it, as far as
+    that is known. ``first`` and ``second`` are the two accesses, where there are two. ``ranks``: on which it was seen.
+    ``certainty``: of several occurrences of one mistake, the one with the highest is told.
     """
 
     kind: str
@@ -88,12 +91,22 @@ class Finding:
     second: Access | None = None
     count: int = 1
     seeds: tuple[int, ...] = field(default=())
+    place: str = ""
+    ranks: tuple[int, ...] = ()
+    certainty: int = 0
+    lines: tuple[str, ...] = ()  # of a deadlock: where threads wait
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Findings with equal keys are one: the same pair of lines."""
-        places = sorted(side.location for side in (self.first, self.second) if side is not None)
-        return tuple(places) if any(places) else (self.kind, self.message)
+        """Findings with equal keys are one: the same lines, whichever ranks, blocks and threads they ran on.
+
+        Two accesses are one mistake by their lines alone (in either order); anything else by its kind too.
+        """
+        if self.first is not None and self.second is not None:
+            return tuple(sorted((self.first.location, self.second.location)))
+        if self.first is not None and self.first.location:
+            return (self.kind, self.first.location)
+        return (self.kind, *self.lines) if self.lines else (self.kind, self.message)
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.message}"]
@@ -107,14 +120,26 @@ class Finding:
             lines.append(f"    note    {self.detail}")
         if self.remedy:
             lines.append(f"    remedy  {self.remedy}")
+        if self.place:
+            lines.append(f"    place   {self.place}")
+        if others := self._elsewhere():
+            lines.append(f"    also    {others}")
         seeds = self.seeds or (self.seed,)
         more = f" (seen with {len(seeds)} seeds)" if len(seeds) > 1 else ""
         lines.append(f"    replay  seed={self.seed}{more}")
         return "\n".join(lines)
 
+    def _elsewhere(self) -> str:
+        told = self.second or self.first
+        others = [rank for rank in self.ranks if told is not None and rank != told.thread.rank]
+        if not others:
+            return ""
+        return f"on rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
+
 
 _SENTENCES = {
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
+    "slot reused": "a slot is written again before its reader is done with it: nobody waits for its credit",
     "source reused": "the source of an operation is overwritten although the NIC may not have read it yet",
     "signal overtakes data": "data that a NIC brings is read although nothing says that it has arrived",
     "read before arrival": "what a get brings is read although nothing says that it has arrived",
@@ -181,6 +206,46 @@ def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]
                 second=second,
                 count=entry["count"],
                 seeds=(seed,),
+                place=advice(
+                    entry["place"]["how"],
+                    entry["place"]["what"],
+                    *(_location(entry["place"][end], libraries) for end in ("from", "to")),
+                ),
+                ranks=tuple(entry["ranks"]),
+                certainty=entry["certainty"],
             )
         )
     return findings
+
+
+def _location(spot: Mapping[str, Any] | None, libraries: Mapping[str, str]) -> str:
+    return symbols.find(libraries.get(spot["image"], spot["image"]), spot["offset"]).location if spot else ""
+
+
+def told_together(findings: list[Finding]) -> list[Finding]:
+    """The same findings, but what is one mistake to a person told once: and what leads on to others first.
+
+    Where a barrier is missing, the reader may also come before anybody has written: no finding of its own. Where a slot
+    is written again without a credit, its source often is too. What goes wrong in shared memory misleads what follows.
+    """
+    races = [f for f in findings if f.kind == "race" and f.where.startswith("shared memory")]
+    kept = []
+    for finding in findings:
+        early = [f for f in races if finding.kind == "uninitialised" and _reads_at(f, finding)]
+        if not early:
+            kept.append(finding)
+    reused = [f for f in kept if f.kind == "slot reused"]
+    for i, finding in enumerate(kept):
+        if finding.kind == "source reused" and any(_posts(f) & _posts(finding) for f in reused):
+            detail = "the put that reuses its slot without a credit also reuses its source: the credit mends both"
+            kept[i] = dataclasses.replace(finding, detail=detail)
+    return sorted(kept, key=lambda f: (f not in races, f.kind == "source reused" and bool(reused)))
+
+
+def _reads_at(race: Finding, early: Finding) -> bool:
+    sides = [s for s in (race.first, race.second) if s is not None]
+    return early.first is not None and any(s.location == early.first.location for s in sides)
+
+
+def _posts(finding: Finding) -> set[str]:
+    return {s.location for s in (finding.first, finding.second) if s is not None and s.operation is not None}

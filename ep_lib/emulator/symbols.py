@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib.jit import toolkit
 from ep_lib.jit.kernel import filename_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -43,6 +44,16 @@ def _inside(file: Path, directory: Path) -> bool:
     return file.resolve().is_relative_to(directory)
 
 
+def _is_of_cuda(file: Path) -> bool:
+    """CUDA's own headers: <cuda/atomic>, cuda_fp16.h, ..."""
+    return any(_inside(file, folder) for folder in _cuda_headers())
+
+
+@functools.cache
+def _cuda_headers() -> tuple[Path, ...]:
+    return tuple(folder.resolve() for folder in toolkit.cuda_include_dirs())
+
+
 def _short(file: Path) -> str:
     """Relative to the working directory where that is shorter to read; a string by the name its user gave it."""
     if filename := filename_of(file):
@@ -59,10 +70,10 @@ def find(image: str, offset: int) -> Place:
     frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
     if not frames:
         return Place()
-    users = [f for f in frames if not _inside(f[0], _DEVICE_HEADERS)]
+    users = [f for f in frames if not _inside(f[0], _DEVICE_HEADERS) and not _is_of_cuda(f[0])]
     file, line = users[0] if users else frames[0]
     location = f"{_short(file)}:{line}"
-    if users and frames[0] != users[0]:
+    if users and frames[0] != users[0] and not _is_of_cuda(frames[0][0]):
         inner, inner_line = frames[0]
         location += f" (in <ep/{inner.name}>:{inner_line})"
     linecache.checkcache(str(file))

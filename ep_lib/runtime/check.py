@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pickle
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +15,8 @@ import numpy as np
 
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.emulator.findings import Finding, parse
+from ep_lib.emulator.failures import from_error
+from ep_lib.emulator.findings import Finding, parse, told_together
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
 from ep_lib.runtime import arguments
@@ -122,7 +122,7 @@ def check(
             break
     depths = Counter(map(pct_depth, search.tried))
     return CheckReport(
-        findings=tuple(search.findings.values()),
+        findings=tuple(told_together(list(search.findings.values()))),
         seeds=tuple(search.tried),
         values_differ=search.values_differ,
         ranks=ranks,
@@ -173,7 +173,7 @@ class _Search:
         if error is not None and not found and not isinstance(error, _FINDINGS):
             raise error
         if error is not None:
-            self.add([_from_error(error, seed)])
+            self.add([from_error(error, seed)])
         self.add(found)
         if error is None and compare_values:
             self.compare(result, seed)
@@ -182,13 +182,15 @@ class _Search:
 
     def add(self, found: Iterable[Finding]) -> None:
         for finding in found:
-            known = self.findings.get(finding.key)
+            key = next((k for k, known in self.findings.items() if _same_place(known, finding)), finding.key)
+            known = self.findings.get(key)
             if known is None:
-                self.findings[finding.key] = finding
+                self.findings[key] = finding
                 continue
             seeds = known.seeds if finding.seed in known.seeds else (*known.seeds, finding.seed)
             best = max(known, finding, key=_how_exact)  # the first, if they are equal
-            self.findings[finding.key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds)
+            ranks = tuple(sorted({*known.ranks, *finding.ranks}))
+            self.findings[key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds, ranks=ranks)
 
     def compare(self, result: Any, seed: int) -> None:
         digest = hashlib.sha256(b"".join(_canonical(result))).hexdigest()
@@ -208,31 +210,16 @@ class _Search:
             self.findings[key] = found
 
 
-def _how_exact(finding: Finding) -> int:
-    """One pair of lines can be seen in both orders, by several pairs of threads: which names the line to mend?"""
-    return 2 * ("missing __sync" in finding.remedy) + bool(finding.detail)
+def _how_exact(finding: Finding) -> tuple[int, bool]:
+    """One pair of lines is met by several pairs of threads, in both orders: which of them knows what to mend?"""
+    return finding.certainty, bool(finding.place)
 
 
-def _from_error(error: BaseException, seed: int) -> Finding:
-    text = str(error)
-    if isinstance(error, DeadlockError):
-        return Finding(
-            "deadlock", text, seed, "whoever is waited for must come: signal, credit or barrier", seeds=(seed,)
-        )
-    if isinstance(error, (KernelTimeout, PeerTimeout)):
-        return Finding(
-            "timeout", text, seed, "whoever is waited for must come: signal, credit or barrier", seeds=(seed,)
-        )
-    if isinstance(error, AssertionError):
-        return Finding("assertion", text or "an assertion in main failed", seed, seeds=(seed,))
-    if not isinstance(error, KernelFault):
-        return Finding("exception", f"main raised {type(error).__name__}: {text}", seed, seeds=(seed,))
-    kind = "fault"
-    if "not a multiple of" in text:
-        kind = "misaligned"
-    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not", text):
-        kind = "out of bounds"
-    return Finding(kind, text, seed, seeds=(seed,))
+def _same_place(known: Finding, finding: Finding) -> bool:
+    """One deadlock is met with more threads here and fewer there: a common line is enough."""
+    if known.kind == finding.kind == "deadlock":
+        return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
+    return known.key == finding.key
 
 
 def _canonical(value: Any) -> Iterable[bytes]:

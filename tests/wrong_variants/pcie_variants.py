@@ -39,7 +39,7 @@ ENTRIES = {
         "pcie_combine<__nv_bfloat16>(@args, out, y, idx, weights, slot, sends, receives, first_row)",
     ),
 }
-RACE = frozenset({"race", "signal overtakes data", "source reused", "read before arrival"})
+RACE = frozenset({"race", "slot reused", "signal overtakes data", "source reused", "read before arrival"})
 STUCK = frozenset({"timeout", "deadlock"})
 MIXED_UP = RACE | STUCK | {"assertion"}
 BAD_PLACE = frozenset({"uninitialised", "misaligned", "out of bounds", "race"})

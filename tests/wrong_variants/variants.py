@@ -15,6 +15,7 @@ from ep_lib import Kernel, Rank
 
 HERE = Path(__file__).parent
 RACE = ("race",)
+REUSED = ("slot reused",)
 OUT = ("out of bounds",)
 NET_RACE = ("race", "signal overtakes data", "source reused", "read before arrival")
 
@@ -134,10 +135,10 @@ VARIANTS = [
     Variant("warp reads too early", "exchange_warp", "__syncwarp();  // arrived", "", remedy="__syncwarp"),
     Variant("all read the first warp's flag", "exchange_warp", "(flag + warp) == 0", "(flag) == 0"),
     Variant(
-        "no credit", "rounds", "while (ep::ld_acquire_sys_u64(credit) + 1 < round)", "while (false)", remedy="credit"
+        "no credit", "rounds", "while (ep::ld_acquire_sys_u64(credit) + 1 < round)", "while (false)", REUSED, "credit"
     ),
-    Variant("one credit too many", "rounds", "(credit) + 1 < round", "(credit) + 2 < round", remedy="credit"),
-    Variant("credit before the read", "rounds", _READ + _CREDIT, _CREDIT + _READ, remedy="credit"),
+    Variant("one credit too many", "rounds", "(credit) + 1 < round", "(credit) + 2 < round", REUSED, "credit"),
+    Variant("credit before the read", "rounds", _READ + _CREDIT, _CREDIT + _READ, (*RACE, *REUSED), "credit"),
     Variant("relaxed credit", "rounds", "ep::ld_acquire_sys_u64(credit)", "ep::ld_relaxed_sys_u64(credit)"),
     Variant("waits for the previous round", "rounds", "(flag) < round", "(flag) + 1 < round"),
     Variant("counter without order", "last_block", "atom_add_acq_rel_gpu", "atom_add_relaxed_gpu", blocks=3),
@@ -176,8 +177,10 @@ VARIANTS = [
         "quiet",
         "rc",
     ),
-    Variant("posted before others wrote", "net_exchange", _sync("the source is ready"), "", NET_RACE, "", "rc"),
-    Variant("read before others waited", "net_exchange", _sync("arrived"), "", NET_RACE, "", "rc"),
+    Variant(
+        "posted before others wrote", "net_exchange", _sync("the source is ready"), "", RACE, "__syncthreads", "rc"
+    ),
+    Variant("read before others waited", "net_exchange", _sync("arrived"), "", RACE, "__syncthreads", "rc"),
     Variant(
         "signal first",
         "net_exchange",
@@ -222,9 +225,18 @@ VARIANTS = [
         "net_rounds",
         "while (ep::ld_acquire_sys_u64(flag + 1) + 1 < round)",
         "while (false)",
-        NET_RACE,
+        REUSED,
         "credit",
         "rc",
+    ),
+    Variant(
+        "no credit over EFA",
+        "net_rounds",
+        "while (ep::ld_acquire_sys_u64(flag + 1) + 1 < round)",
+        "while (false)",
+        REUSED,
+        "credit",
+        "srd",
     ),
     Variant("no quiet before the next round", "net_rounds", "ep::net_quiet();", "", ("source reused",), "quiet", "srd"),
     Variant(

@@ -1,5 +1,6 @@
-// Clocks of threads and blocks, and the memory of accesses. What a finding says is in checker_findings.cpp, what NICs
-// do in checker_network.cpp.
+// Ids of threads and blocks, launches and hosts, and the memory of accesses. What orders threads is in checker_sync.cpp,
+// what NICs do in checker_network.cpp, what a conflict means in checker_verdicts.cpp, and how it is told in
+// checker_findings.cpp.
 #include "checker.hpp"
 
 #include <stdlib.h>
@@ -16,7 +17,6 @@ namespace {
 
 constexpr size_t kGranule = 16, kPage = 4096, kCachedPages = 1024;
 constexpr uint32_t kIdChunk = 32;
-constexpr uint64_t kManyBlocks = ~0ull;
 
 template <class T>
 T* reserve(size_t bytes) {
@@ -24,11 +24,6 @@ T* reserve(size_t bytes) {
     return memory == MAP_FAILED ? nullptr : static_cast<T*>(memory);
 }
 
-bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
-bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
-uint8_t atomic_flags(int scope, bool writes) {
-    return static_cast<uint8_t>(kAtomic | (writes ? kWrites : 0) | scope << kScopeShift);
-}
 bool on_stack(const Fiber* fiber, uintptr_t address) {
     return address - reinterpret_cast<uintptr_t>(fiber->stack) < machine->settings.stack_bytes;
 }
@@ -183,6 +178,12 @@ bool Checker::conflict(const ThreadCheck& t, uint8_t flags, const Slot& slot) co
 inline void Checker::touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes, uint8_t flags, uint32_t pc,
                                 uintptr_t address, bool own_memory) {
     Slot* place = nullptr;
+    bool again = (flags & (kWrites | kAtomic)) == kWrites && !(bytes & ~cell.written());
+    const auto take = [&](Slot& slot) {
+        if ((slot.flags & kWrites) && slot.id == t.id && slot.time == t.time) again = slot.flags & kAgain;
+        slot.bytes = 0;
+        place = &slot;
+    };
     for (Slot& slot : cell.slots) {
         if (!slot.bytes) {
             if (!place) place = &slot;
@@ -194,11 +195,8 @@ inline void Checker::touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes
         const bool replaces =
             covers && ((flags & kWrites) || !(slot.flags & kWrites)) && (!(flags & kAtomic) || (slot.flags & kAtomic));
         if (slot.id == t.id) {
-            if (slot.time == t.time && slot.flags == flags && !(bytes & ~slot.bytes)) return;
-            if (replaces) {
-                slot.bytes = 0;
-                place = &slot;
-            }
+            if (slot.time == t.time && (slot.flags & ~kAgain) == flags && !(bytes & ~slot.bytes)) return;
+            if (replaces) take(slot);
             continue;
         }
         if (own_memory && ids_of(slot.id).rank != t.rank) {  // another rank's array that was there before
@@ -207,16 +205,15 @@ inline void Checker::touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes
             continue;
         }
         if (t.known.get(slot.id) >= slot.time) {
-            if (replaces) {
-                slot.bytes = 0;
-                place = &slot;
-            }
+            if (replaces) take(slot);
             continue;
         }
-        if (conflict(t, flags, slot)) race(t, flags, pc, slot, address);
+        if (conflict(t, flags, slot)) race(t, flags, pc, slot, cell, again, address);
     }
     if (!place) place = &cell.slots[next_victim_++ % 4];
-    *place = {t.id, t.time, pc, bytes, flags, 0};
+    if ((flags & (kWrites | kAtomic)) == kWrites) cell.add_written(bytes);
+    const auto all_flags = static_cast<uint8_t>(flags | (again ? kAgain : 0));
+    *place = {t.id, t.time, pc, bytes, all_flags, place->of_cell};
 }
 
 void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
@@ -249,151 +246,6 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (on_stack(fiber, address) || !size) return;
     touch(*fiber->check, address, size, flags, pc);
-}
-
-// ---- synchronisation -----------------------------------------------------------------------------------------------
-
-Clock Checker::publish(ThreadCheck& t) {
-    t.known.raise(t.id, t.time++);
-    return t.known;
-}
-
-Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address) {
-    Location& l = locations_[address];
-    const bool heap = address - reinterpret_cast<uintptr_t>(m_.heaps) < m_.heaps_bytes;
-    const bool shared = address - reinterpret_cast<uintptr_t>(m_.shared_area) < kSharedSlots * kSharedSlotBytes;
-    const uint64_t owner = heap ? 0 : shared ? t.block << 8 | 1 : static_cast<uint64_t>(t.rank) << 8 | 2;
-    if (l.owner != owner) l = Location{owner};
-    return l;
-}
-
-void Checker::contribute(Location& l, const ThreadCheck& t, Clock clock, int scope) {
-    l.any_release = true;
-    for (Published& p : l.published) {
-        if (p.scope != scope || p.rank != t.rank || (scope == EPEMU_SCOPE_BLOCK && p.block != t.block)) continue;
-        if (p.block != t.block) p.block = kManyBlocks;
-        p.clock.join(clock);
-        return;
-    }
-    l.published.push_back({std::move(clock), scope, t.rank, t.block});
-}
-
-void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
-    if (releases(order)) {
-        contribute(l, t, publish(t), scope);
-        return;
-    }
-    for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--)
-        if (!t.fenced[s].empty() && (s == scope || !t.fenced[s].same(t.fenced[s + 1])))
-            contribute(l, t, t.fenced[s], s);
-}
-
-void Checker::acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc) {
-    bool too_narrow = false;
-    for (const Published& p : l.published) {
-        const int needed = scope_between(t, p.rank, p.block);
-        if (p.scope < needed || scope < needed) {
-            too_narrow = true;
-        } else if (acquires(order)) {
-            t.known.join(p.clock);
-        } else {
-            t.pending[needed].join(p.clock);
-        }
-    }
-    if (!t.owner || l.writer_rank < 0 || l.writer == t.id) return;
-    Hint::Why why = Hint::kNone;
-    if (!l.any_release) {
-        why = Hint::kNotReleased;
-    } else if (too_narrow) {
-        why = Hint::kScope;
-    } else if (!acquires(order)) {
-        why = Hint::kNotAcquired;
-    }
-    if (why != Hint::kNone) t.owner->hint = {why, l.writer_rank, l.store_pc, pc};
-}
-
-void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
-    ThreadCheck& t = *fiber->check;
-    touch(t, address, size, atomic_flags(scope, false), pc);
-    auto it = locations_.find(address);
-    if (it != locations_.end()) acquire_from(location(t, address), t, order, scope, static_cast<uint32_t>(pc));
-}
-
-void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
-    ThreadCheck& t = *fiber->check;
-    touch(t, address, size, atomic_flags(scope, true), pc);
-    Location& l = location(t, address);
-    l.published.clear();
-    l.any_release = false;
-    release_into(l, t, order, scope);
-    l.writer = t.id;
-    l.writer_rank = t.rank;
-    l.store_pc = static_cast<uint32_t>(pc);
-}
-
-// A read-modify-write: what was published before stays published with it.
-void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
-    ThreadCheck& t = *fiber->check;
-    touch(t, address, size, atomic_flags(scope, true), pc);
-    Location& l = location(t, address);
-    acquire_from(l, t, order, scope, static_cast<uint32_t>(pc));
-    release_into(l, t, order, scope);
-    l.writer = t.id;
-    l.writer_rank = t.rank;
-    l.store_pc = static_cast<uint32_t>(pc);
-}
-
-void Checker::fence(Fiber* fiber, int, int scope) {
-    ThreadCheck& t = *fiber->check;
-    for (int s = 0; s <= scope; s++) {
-        t.known.join(t.pending[s]);
-        t.pending[s] = Clock();
-    }
-    const Clock covered = publish(t);
-    for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
-    if (t.owner->hint.why == Hint::kNotAcquired) t.owner->hint = {};
-}
-
-// All that any of these threads knew, all know from now on. The joined clock is made while nobody else holds it.
-template <class Each>
-void Checker::meet(const Each& each) {
-    Clock joined, previous;
-    each([&](ThreadCheck& t) {
-        if (!previous.same(t.known)) joined.join(t.known);
-        previous = t.known;
-    });
-    previous = Clock();
-    each([](ThreadCheck& t) { t.known = Clock(); });
-    each([&](ThreadCheck& t) { joined.raise(t.id, t.time++); });
-    each([&](ThreadCheck& t) { t.known = joined; });
-}
-
-void Checker::barrier(Block* block) {
-    const Fiber* first = nullptr;
-    meet([&](auto&& use) {
-        for (Fiber& f : block->fibers)
-            if (f.state == State::kBarrier) use(*f.check);
-    });
-    for (Fiber& f : block->fibers) {
-        if (f.state != State::kBarrier) continue;
-        if (!first) first = &f;
-        if (f.pc == first->pc && f.mask == first->mask) continue;
-        const Side a = {first->check->id, first->check->time, static_cast<uint32_t>(first->pc), 0};
-        const Side b = {f.check->id, f.check->time, static_cast<uint32_t>(f.pc), 0};
-        Finding* finding = note("divergent barrier", a, b);
-        if (!finding) continue;
-        finding->remedy = "one barrier that all threads of the block reach";
-        if (f.mask != first->mask) finding->detail = "two calls, and threads of one block wait in both";
-    }
-}
-
-void Checker::syncwarp(Warp* warp, uint32_t mask) {
-    meet([&](auto&& use) {
-        for (uint32_t rest = mask; rest; rest &= rest - 1) use(*warp->lanes[__builtin_ctz(rest)].check);
-    });
 }
 
 }  // namespace epemu

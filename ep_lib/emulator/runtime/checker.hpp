@@ -12,6 +12,7 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,6 +27,7 @@ enum AccessFlags : uint8_t {
     kAtomic = 2,      // volatile too
     kStaged = 4,      // an atomic that a NIC applies in two steps
     kScopeShift = 3,  // two bits: epemu_scope of an atomic
+    kAgain = 32,      // in a slot: a write to what was written before
 };
 
 struct BlockCheck;
@@ -38,8 +40,9 @@ struct ThreadCheck {
     int rank;
     uint64_t block;  // Block::id, or a number that no block has
     BlockCheck* owner;
-    Clock fenced[3];   // by scope: what its last fence of at least this scope covered
-    Clock pending[3];  // by scope that it takes: seen by relaxed loads, joined by the next fence
+    Clock fenced[3];         // by scope: what its last fence of at least this scope covered
+    Clock pending[3];        // by scope that it takes: seen by relaxed loads, joined by the next fence
+    uint32_t waited_pc = 0;  // the last wait (acquire or quiet) that told it something new
 };
 
 // The latest synchronisation of a block that did not order anything: the likely reason for a race that follows.
@@ -49,9 +52,16 @@ struct Hint {
     uint32_t store_pc = 0, load_pc = 0;
 };
 
+// A signal that a thread of the block has acquired.
+struct Heard {
+    int writer_rank;
+    uint32_t store_pc, load_pc;
+};
+
 struct BlockCheck {
     uint32_t first_id;
     Hint hint;
+    std::deque<Heard> heard;  // the latest ones, each pair of lines once, the newest last
     std::vector<ThreadCheck> threads;
 };
 
@@ -87,7 +97,7 @@ class Checker {
     void net_completed(NetOp& op);
     void net_fence(int source, int target, int queue_pair);
     Clock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
-    void net_quiet(Fiber* fiber, const Clock& covered);
+    void net_quiet(Fiber* fiber, const Clock& covered, uintptr_t pc);
 
     std::string findings() const;  // JSON
 
@@ -98,10 +108,16 @@ class Checker {
         uint32_t pc;  // its lower half
         uint16_t bytes;
         uint8_t flags;
-        uint8_t unused;
+        uint8_t of_cell;  // half of Cell::written in the first two slots
     };
     struct Cell {
         Slot slots[4];
+        // Bytes that have been written at all, by kernels and NICs: slots forget.
+        uint16_t written() const { return static_cast<uint16_t>(slots[0].of_cell | slots[1].of_cell << 8); }
+        void add_written(uint16_t bytes) {
+            slots[0].of_cell |= static_cast<uint8_t>(bytes);
+            slots[1].of_cell |= static_cast<uint8_t>(bytes >> 8);
+        }
     };
     // Which block had a range of ids, from when on: ids are used again by later blocks of the rank.
     struct Past {
@@ -126,6 +142,7 @@ class Checker {
     };
     struct RankCheck {
         Clock stream, host;
+        std::deque<Heard> heard;                      // by any of its blocks
         std::deque<std::pair<int64_t, Clock>> ended;  // launches that the host has not waited for
     };
     struct Published {
@@ -154,12 +171,31 @@ class Checker {
         uint32_t id, time, pc;
         uint8_t flags;
     };
+    // What one occurrence of a conflict tells. Of several at one pair of places, the surest is reported.
+    struct Verdict {
+        const char* kind = "race";
+        const char* remedy = "";
+        std::string detail;
+        int certainty = 0;  // see checker_verdicts.cpp
+        const char* what =
+            "";  // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
+        const char* how = "";
+        uint32_t from = 0, to = 0;
+    };
     struct Finding {
-        const char* kind;
-        const char* remedy;
-        std::string where, detail;
+        Verdict verdict;
+        std::string where;
         Side first, second;
         uint64_t count;
+        std::set<int> ranks;  // that the second access was of
+    };
+    struct Conflict {
+        const ThreadCheck& t;
+        uint8_t flags;
+        uint32_t pc;
+        const Slot& slot;
+        const Cell& cell;
+        bool again;  // the second access writes what was written before
     };
 
     size_t new_ids(int rank, uint32_t count, bool nic);
@@ -170,13 +206,23 @@ class Checker {
     void touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes, uint8_t flags, uint32_t pc, uintptr_t address,
                     bool own_memory);
     bool conflict(const ThreadCheck& t, uint8_t flags, const Slot& slot) const;
-    void race(const ThreadCheck& t, uint8_t flags, uint32_t pc, const Slot& slot, uintptr_t address);
+    void race(const ThreadCheck& t, uint8_t flags, uint32_t pc, const Slot& slot, const Cell& cell, bool again,
+              uintptr_t address);
     void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address);
-    Finding* note(const char* kind, const Side& first, const Side& second);
-    const char* remedy_of_threads(const ThreadCheck& t, uint8_t flags, const Slot& slot, std::string* detail) const;
+    Finding& note(const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
-    const char* remedy_of_nic(const ThreadCheck& t, uint8_t flags, const Slot& slot, const char** kind) const;
+    const ThreadCheck* newer_mate(const ThreadCheck& t, const ThreadCheck* other) const;
+    uint32_t signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but) const;
+    bool judge_waiting_mate(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const;
+    bool judge_early_post(const Record& post, uint32_t writer, uint64_t block, uint32_t write_pc, uint32_t post_pc,
+                          Verdict* v) const;
+    Verdict judge(const Conflict& c) const;
+    bool judge_synchronisation(const Conflict& c, Verdict* v) const;
+    Verdict judge_threads(const Conflict& c) const;
+    Verdict judge_nic(const Conflict& c) const;
+    Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
+    Verdict judge_nic_writes(const Conflict& c, const Record& second) const;
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Clock publish(ThreadCheck& t);
     static int scope_between(const ThreadCheck& t, int rank, uint64_t block);
@@ -184,11 +230,13 @@ class Checker {
     void contribute(Location& l, const ThreadCheck& t, Clock clock, int scope);
     void release_into(Location& l, ThreadCheck& t, int order, int scope);
     void acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc);
+    void heard(ThreadCheck& t, const Location& l, uint32_t pc);
     template <class Each>
     void meet(const Each& each);
     Clock& link(std::unordered_map<uint64_t, Clock>& clocks, int source, int target, int queue_pair);
     std::string side(const Side& s) const;
     std::string place(uint32_t pc) const;
+    std::string spot(uint32_t pc) const;
 
     Machine& m_;
     Cell* heap_cells_;

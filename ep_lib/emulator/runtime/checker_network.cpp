@@ -104,6 +104,9 @@ void Checker::net_fence(int source, int target, int queue_pair) {
     link(fences_, source, target, queue_pair).join(net_posted_so_far(source, target, queue_pair));
 }
 
-void Checker::net_quiet(Fiber* fiber, const Clock& covered) { fiber->check->known.join(covered); }
+void Checker::net_quiet(Fiber* fiber, const Clock& covered, uintptr_t pc) {
+    fiber->check->known.join(covered);
+    fiber->check->waited_pc = static_cast<uint32_t>(pc);
+}
 
 }  // namespace epemu

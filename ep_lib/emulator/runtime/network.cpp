@@ -335,10 +335,11 @@ void epemu_net_fence(int rank, int queue_pair) {
 }
 
 void epemu_net_quiet(int rank, int queue_pair) {
+    const uintptr_t pc = EPEMU_PC;
     const Clock covered = checker ? checker->net_posted_so_far(epemu_rank(), rank, queue_pair) : Clock();
     wait("quiet, for operations that are not complete",
-         {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, EPEMU_PC);
-    if (checker) checker->net_quiet(current, covered);
+         {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, pc);
+    if (checker) checker->net_quiet(current, covered, pc);
     maybe_preempt();
 }
 
