@@ -46,14 +46,16 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "out of bounds"
         remedy = "bounds: check the index and the size; for another rank's memory, ep::peer_ptr"
         what = "keep the index below the array's length"
-    if fault.thread is None:
-        return Finding(kind, text, seed, remedy, seeds=(seed,))
+    if kind == "fault" or fault.thread is None:
+        lines = (fault.location,) if fault.location else ()
+        ranks = () if fault.thread is None else (fault.thread.rank,)
+        return Finding(kind, text, seed, remedy, seeds=(seed,), lines=lines, ranks=ranks)
     sentence = text.partition("\n")[0].partition(f"{fault.thread}: ")[2] or text
-    does = found[1] if (found := re.match(r"(reads|writes|posts)\b", sentence)) else "fails"
+    does = sentence.partition(" ")[0]
     access = Access(does, fault.thread, fault.kernel, fault.location, fault.source)
     return Finding(
         kind,
-        f"the kernel {sentence}" if does != "fails" else sentence,
+        f"the kernel {sentence}",
         seed,
         remedy,
         first=access,

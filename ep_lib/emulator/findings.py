@@ -225,21 +225,24 @@ def _location(spot: Mapping[str, Any] | None, libraries: Mapping[str, str]) -> s
 def told_together(findings: list[Finding]) -> list[Finding]:
     """The same findings, but what is one mistake to a person told once: and what leads on to others first.
 
-    Where a barrier is missing, the reader may also come before anybody has written: no finding of its own. Where a slot
-    is written again without a credit, its source often is too. What goes wrong in shared memory misleads what follows.
+    Where a barrier is missing, the reader may also come before anybody has written: no finding of its own. A signal
+    that overtakes its data makes credits worthless, a slot without a credit has its source reused as well, and what
+    goes wrong in shared memory misleads all that follows.
     """
     races = [f for f in findings if f.kind == "race" and f.where.startswith("shared memory")]
+    overtaken = {line for f in findings if f.kind == "signal overtakes data" for line in _posts(f)}
+    reused = {line for f in findings if f.kind == "slot reused" for line in _posts(f)} - overtaken
     kept = []
     for finding in findings:
-        early = [f for f in races if finding.kind == "uninitialised" and _reads_at(f, finding)]
-        if not early:
-            kept.append(finding)
-    reused = [f for f in kept if f.kind == "slot reused"]
-    for i, finding in enumerate(kept):
-        if finding.kind == "source reused" and any(_posts(f) & _posts(finding) for f in reused):
+        if finding.kind == "uninitialised" and any(_reads_at(f, finding) for f in races):
+            continue
+        if finding.kind == "slot reused" and _posts(finding) & overtaken:
+            continue
+        if finding.kind == "source reused" and _posts(finding) & reused:
             detail = "the put that reuses its slot without a credit also reuses its source: the credit mends both"
-            kept[i] = dataclasses.replace(finding, detail=detail)
-    return sorted(kept, key=lambda f: (f not in races, f.kind == "source reused" and bool(reused)))
+            finding = dataclasses.replace(finding, detail=detail)
+        kept.append(finding)
+    return sorted(kept, key=lambda f: (f not in races, f.kind == "source reused" and bool(reused | overtaken)))
 
 
 def _reads_at(race: Finding, early: Finding) -> bool:

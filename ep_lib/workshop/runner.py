@@ -71,7 +71,7 @@ class Runner:
         checked = _check(main, scenario)
         complaints = [_as_json(finding) for finding in checked.findings[:_MAX_FINDINGS]]
         if checked.end is not None:
-            failure = {"kind": checked.end.kind, "message": checked.end.message[:MAX_MESSAGE], "location": ""}
+            failure = {"kind": checked.end.kind, "message": _told(checked.end)[:MAX_MESSAGE], "location": ""}
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [checked.arrays[rank] for rank in range(scenario.ranks)]
         return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
@@ -115,12 +115,17 @@ def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _C
             timeout=scenario.timeout_s,
             compare_values=False,
         )
-        checked.findings += [each for each in report.findings if each.first is not None]
-        ends = [each for each in report.findings if each.first is None]
+        # Two accesses make a finding; what ended the run has one (a fault of a kernel) or none.
+        checked.findings += [each for each in report.findings if each.second is not None]
+        ends = [each for each in report.findings if each.second is None]
         if ends:
             checked.end = ends[0]
             break
     return checked
+
+
+def _told(end: Finding) -> str:
+    return end.message if end.first is None else f"{end.message}\n  at {end.first.location}: {end.first.source}"
 
 
 def _body(results: list[list[Array]]) -> bytes:

@@ -66,7 +66,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_waits_for_the_one_before": ({3, 4, 5}, "it shows the message's number plus 1"),
         "wrong_two_credits": ({3, 4, 5}, "credits is 2 on a rank where it should be 1"),
         "wrong_no_credit": ({3, 4, 5}, "credits is 0 on a rank where it should be 1"),
-        "wrong_credit_first": ({4}, "credit before reuse"),
+        "wrong_credit_first": ({4}, "credit before reuse|between the read and its credit"),
         "wrong_half_filled": ({4, 5}, "The lanes meet twice"),
         "wrong_fills_before_it_waits": ({4, 5}, "The lanes meet twice"),
         "wrong_forgets_the_rest": ({5}, "then one with what is left"),

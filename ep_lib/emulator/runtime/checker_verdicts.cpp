@@ -146,7 +146,8 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         waited = &mate;
         if (mate.id / kWarpSize == t.id / kWarpSize) break;
     }
-    if (waited) {
+    // (In memory that was written before he may be a round ahead, and rightly so.)
+    if (waited && !(c.slot.flags & kAgain)) {
         const bool warp = waited->id / kWarpSize == t.id / kWarpSize;
         v->kind = "race";
         v->remedy = warp ? warp_barrier(t.owner->threads.size()) : kSyncthreads;
@@ -385,6 +386,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.to = signal_of(t.rank, reader, first.source, c.slot.pc);
         v.how = "between";
     } else if (after_post) {
+        v.kind = kOvertakes;
         v.remedy = kEachSignal;
         v.how = "wait";
         v.certainty = 23;
@@ -396,6 +398,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
     } else if (judge_waiting_mate(reader, t.time, c.pc, &v)) {
         return v;
     } else if (heard && first.signal) {
+        v.kind = kOvertakes;
         v.remedy = kEachSignal;
         v.how = "wait";
     } else if (heard) {
@@ -469,6 +472,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
     } else if (judge_waiting_mate(reader, slot.time, slot.pc, &v)) {
         return v;
     } else if (heard && second.signal) {
+        v.kind = kOvertakes;
         v.remedy = kEachSignal;
         v.how = "wait";
     } else if (heard) {
