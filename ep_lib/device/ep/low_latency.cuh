@@ -1,0 +1,167 @@
+// Low-latency mode: what its dispatch and combine share.
+//
+// A decode batch is so small that the bytes are not the time: launches, counts and meetings are. So each operation is
+// ONE kernel (or two, one that sends and one that receives, with work of the caller's between), without a barrier of
+// the grid or between ranks. Nothing is counted first: a row's slot on the receiver is (source rank, token), known to
+// the sender alone, and each row has its own flag, so that a receiver works on what has come while the rest is on its
+// way.
+//
+// Numbers of operations. Flags carry the number of the operation, 1, 2, 3, ..., alike on all ranks. It is counted on the
+// device, for a CUDA graph repeats its arguments: every block adds its share when it ends, the shares of a launch make
+// kOperationUnit, so the count divided by it is the number of launches that have ended, whatever the size of the grid.
+//
+// Two turns. An operation's parity says which half of the slots it uses. Before a rank writes into a half again, the
+// receiver must have read it: it says so by credits, the number of operations received, at the start of its next kernel
+// here. In a loop of dispatches and combines a credit is there long before it is asked for.
+//
+// A masked rank is neither sent to nor waited for; its tokens are none, and its experts add nothing. Masks are this
+// rank's own. With mask_on_timeout a wait that runs into its limit masks the rank instead of failing. That is for ranks
+// that are dead: rows of one that comes back at that very moment may be lost in part.
+#pragma once
+#include <ep/memory.cuh>
+#include <ep/notify.cuh>
+#include <ep/packet.cuh>
+#include <ep/peer.cuh>
+#include <ep/wait.cuh>
+
+namespace ep {
+
+enum LowLatencyKind { kLowLatencyDispatch, kLowLatencyCombine, kNumLowLatencyKinds };
+
+// What a kernel does of an operation.
+enum LowLatencyHalf { kSends = 1, kReceives = 2 };
+
+constexpr int kTurns = 2;
+constexpr uint64_t kOperationUnit = 1 << 20;
+constexpr int kMaxLowLatencyTopK = kWarpSize;  // a lane a choice
+
+struct LowLatencyArgs {
+    uint64_t* finished;  // [kNumLowLatencyKinds, 2]   launches that sent, that received; times kOperationUnit
+    uint32_t* mask;      // [ranks]   1: that rank is left out
+    uint64_t* credits;   // symmetric [kNumLowLatencyKinds, ranks]   operations that each rank has received
+    int num_tokens;      // of this rank
+    int max_tokens;      // of any rank
+    int top_k;
+    int experts_per_rank;
+    int row_vectors;  // 16-byte vectors of a bfloat16 row
+    int mask_on_timeout;
+};
+
+namespace detail {
+
+EP_DEVICE uint64_t* finished(const LowLatencyArgs& args, LowLatencyKind kind, LowLatencyHalf half) {
+    return args.finished + 2 * kind + (half == kReceives ? 1 : 0);
+}
+
+}  // namespace detail
+
+// The number of the operation that this launch is part of. Every thread reads it before its block's first barrier.
+EP_DEVICE uint64_t operation_number(const LowLatencyArgs& args, LowLatencyKind kind, LowLatencyHalf half) {
+    return ld_relaxed_gpu_u64(detail::finished(args, kind, half)) / kOperationUnit + 1;
+}
+
+// One thread of each block, when all threads of the block have the number.
+EP_DEVICE void finish_operation(const LowLatencyArgs& args, LowLatencyKind kind, int halves) {
+    const uint64_t share = blockIdx.x == 0 ? kOperationUnit - (gridDim.x - 1) : 1;
+    if (halves & kSends) red_add_relaxed_gpu_u64(detail::finished(args, kind, kSends), share);
+    if (halves & kReceives) red_add_relaxed_gpu_u64(detail::finished(args, kind, kReceives), share);
+}
+
+EP_DEVICE bool is_masked(const LowLatencyArgs& args, int peer) { return ld_relaxed_gpu_u32(args.mask + peer) != 0; }
+
+// The threads of a block note which ranks are left out.
+EP_DEVICE void note_masks(const LowLatencyArgs& args, uint8_t* masked) {
+    for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) masked[r] = is_masked(args, r);
+    __syncthreads();
+}
+
+enum WaitOutcome { kArrived, kMasked, kGaveUp };
+
+constexpr int kPollsPerMask = 64;
+
+// One thread waits until `ready(&seen)`; gives up after the limit, or when the rank is masked meanwhile.
+template <typename Ready>
+EP_DEVICE WaitOutcome wait_or_mask(const LowLatencyArgs& args, Ready ready, uint64_t expected, const WaitInfo& info) {
+    uint64_t seen = 0;
+    bool masked = false;
+    int polls = 0;
+    const bool done = poll_until(
+        [&] {
+            if (ready(&seen)) return true;
+            masked = ++polls % kPollsPerMask == 0 && is_masked(args, info.peer);
+            return masked;
+        },
+        [&] {
+            if (args.mask_on_timeout) {
+                st_relaxed_gpu_u32(args.mask + info.peer, 1);
+                masked = true;
+            } else {
+                record_fault(kFaultTimeout, info, seen, expected);
+            }
+        });
+    return masked ? kMasked : done ? kArrived : kGaveUp;
+}
+
+// One thread waits for a packet of <ep/packet.cuh>.
+EP_DEVICE WaitOutcome wait_packet_or_mask(const LowLatencyArgs& args, const TaggedWord* packet, uint64_t tag,
+                                          uint64_t* data, const WaitInfo& info) {
+    const auto ready = [&](uint64_t* seen) {
+        ld_relaxed_sys_u64x2(&packet->data, data, seen);
+        return *seen == tag;
+    };
+    return wait_or_mask(args, ready, tag, info);
+}
+
+// One thread waits for a flag; what came before its release may be read then, by this thread and, after a barrier, by
+// others.
+EP_DEVICE WaitOutcome wait_flag_or_mask(const LowLatencyArgs& args, const uint64_t* flag, uint64_t expected,
+                                        const WaitInfo& info) {
+    const auto ready = [&](uint64_t* seen) {
+        *seen = ld_acquire_sys_u64(flag);
+        return *seen >= expected;
+    };
+    return wait_or_mask(args, ready, expected, info);
+}
+
+// At the start of every kernel, before anything is waited for: the block that has least to do otherwise tells all ranks
+// what this one has received by now.
+EP_DEVICE void give_credits(const LowLatencyArgs& args) {
+    if (blockIdx.x != gridDim.x - 1) return;
+    for (int i = thread_in_block(); i < kNumLowLatencyKinds * num_ranks(); i += threads_in_block()) {
+        const int kind = i / num_ranks(), peer = i % num_ranks();
+        if (is_masked(args, peer)) continue;
+        const uint64_t received =
+            ld_relaxed_gpu_u64(detail::finished(args, static_cast<LowLatencyKind>(kind), kReceives)) / kOperationUnit;
+        st_release_sys_u64(peer_ptr(args.credits + kind * num_ranks() + rank(), peer), received);
+    }
+}
+
+// The threads of a block wait until every rank has read the operation whose half of the slots is to be written again;
+// `masked` is noted, too. False after a fault: return from the kernel then.
+EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind, uint64_t operation, uint8_t* masked) {
+    int failed = 0;
+    for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
+        bool skip = is_masked(args, r);
+        if (!skip && operation > kTurns) {
+            const WaitOutcome outcome = wait_flag_or_mask(args, args.credits + kind * num_ranks() + r,
+                                                          operation - kTurns, {kPhaseCredit, r, -1});
+            failed |= outcome == kGaveUp;
+            skip = outcome == kMasked;
+        }
+        masked[r] = skip;
+    }
+    return __syncthreads_or(failed) == 0;
+}
+
+// Bit r: rank r holds one of the experts that the lanes have (-1: none), as two halves of 32 ranks. All lanes call.
+struct RankSet {
+    unsigned low, high;
+    EP_DEVICE bool has(int r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
+};
+EP_DEVICE RankSet ranks_of(int expert, int experts_per_rank) {
+    const int r = expert >= 0 && expert < num_ranks() * experts_per_rank ? expert / experts_per_rank : kMaxRanks;
+    return {__reduce_or_sync(kFullWarp, r < 32 ? 1u << r : 0u),
+            __reduce_or_sync(kFullWarp, r >= 32 && r < kMaxRanks ? 1u << (r - 32) : 0u)};
+}
+
+}  // namespace ep

@@ -1,0 +1,244 @@
+// Low-latency combine: each rank adds up, for each token, what its own experts made of it, and sends ONE row back.
+//
+// The weights are the token owner's, so they go first, in packets, to the ranks of the experts. There a block takes a
+// row: its threads load what the experts wrote, wait for the weights meanwhile, add up in float32 in the order of k,
+// round once to bfloat16, store to slot (this rank, token) at the owner, and signal the row. The owner, in the same
+// blocks, waits for a token's rows and adds them in float32 in ascending order of ranks, rounded once. So bits do not
+// depend on timing; the oracle is ep_lib.reference.low_latency_combine.
+//
+// DeepEP's low-latency combine sends a row for each expert, and the owner weighs and adds: one rounding less, and with
+// 8 experts on 4 ranks 2.2 times the bytes.
+#pragma once
+#include <ep/combine.cuh>
+#include <ep/low_latency.cuh>
+
+namespace ep {
+
+struct LowLatencyCombineArgs {
+    LowLatencyArgs common;
+    int4* slots;          // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
+    uint64_t* row_flags;  // symmetric [kTurns, ranks, max_tokens]
+    TaggedWord* weights;  // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
+    const int* places;        // from the dispatch: <ep/low_latency_dispatch.cuh>
+    const int* token_counts;  // likewise
+};
+
+constexpr int kWeightsAWord = 2;
+EP_HOST_DEVICE int weight_words(int top_k) { return (top_k + kWeightsAWord - 1) / kWeightsAWord; }
+
+namespace detail {
+
+constexpr int kRowsInFlight = 4;  // of different experts, or of different ranks, that a thread loads at once
+
+EP_DEVICE TaggedWord* weights_of(const LowLatencyCombineArgs& args, int turn, int source, int token) {
+    const int64_t index = static_cast<int64_t>(turn * num_ranks() + source) * args.common.max_tokens + token;
+    return args.weights + index * weight_words(args.common.top_k);
+}
+
+// A block sends the weights of its tokens, a word a thread, to the ranks whose experts they are for.
+template <typename Index>
+EP_DEVICE void send_weights(const LowLatencyCombineArgs& args, const Index* topk_idx, const float* topk_weights,
+                            uint64_t operation, int turn, const uint8_t* masked) {
+    const LowLatencyArgs& common = args.common;
+    const int words = weight_words(common.top_k), ranks = num_ranks(), first = blockIdx.x, step = gridDim.x;
+    const int tokens = first < common.num_tokens ? (common.num_tokens - 1 - first) / step + 1 : 0;
+    for (int i = thread_in_block(); i < tokens * ranks * words; i += threads_in_block()) {
+        const int word = i % words, r = i / words % ranks, token = first + i / (words * ranks) * step;
+        if (masked[r]) continue;
+        uint64_t packed = 0;
+        bool goes = false;
+        for (int h = 0; h < kWeightsAWord; ++h) {
+            const int k = word * kWeightsAWord + h;
+            if (k >= common.top_k) break;
+            const int64_t index = static_cast<int64_t>(token) * common.top_k + k;
+            const int64_t local = static_cast<int64_t>(topk_idx[index]) - r * common.experts_per_rank;
+            goes |= local >= 0 && local < common.experts_per_rank;
+            packed |= static_cast<uint64_t>(static_cast<uint32_t>(__float_as_int(topk_weights[index]))) << (32 * h);
+        }
+        if (goes) send_packet(weights_of(args, turn, rank(), token) + word, packed, operation, r);
+    }
+}
+
+// Where the rows of one token are, and their weights, packed from lane 0 on.
+struct Choices {
+    int count;
+    int place;     // of lane j: of the j-th choice here
+    int k;         // of lane j: which of the top-k it is
+    float weight;  // of lane j
+};
+
+EP_DEVICE Choices find_choices(const LowLatencyCombineArgs& args, int source, int token) {
+    const LowLatencyArgs& common = args.common;
+    const int64_t first = (static_cast<int64_t>(source) * common.max_tokens + token) * common.top_k;
+    const int lane = lane_id(), place = lane < common.top_k ? args.places[first + lane] : -1;
+    const unsigned here = __ballot_sync(kFullWarp, place >= 0);
+    const int count = __popc(here);
+    int k = 0;  // the lane-th set bit
+    unsigned rest = here;
+    for (int j = 0; j < lane && rest; ++j) rest &= rest - 1;
+    if (rest) k = __ffs(rest) - 1;
+    return {count, __shfl_sync(kFullWarp, place, k), k, 0.0f};
+}
+
+// A warp waits for the weights of a token's choices.
+EP_DEVICE WaitOutcome wait_weights(const LowLatencyCombineArgs& args, int turn, int source, int token,
+                                   uint64_t operation, Choices* choices) {
+    int outcome = kArrived;
+    if (lane_id() < choices->count) {
+        uint64_t packed = 0;
+        outcome = wait_packet_or_mask(args.common,
+                                      weights_of(args, turn, source, token) + choices->k / kWeightsAWord, operation,
+                                      &packed, {kPhaseCombine, source, token});
+        choices->weight = __int_as_float(static_cast<int>(packed >> (32 * (choices->k % kWeightsAWord))));
+    }
+    return static_cast<WaitOutcome>(__reduce_max_sync(kFullWarp, outcome));
+}
+
+// The block adds up one token's rows and stores the sum at the owner. The same outcome in the threads of a warp.
+EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* rows, int source, int token, int64_t slot,
+                               uint64_t operation, int turn, Choices* choices) {
+    const int row_vectors = args.common.row_vectors;
+    int4* const target = peer_ptr(args.slots + slot * row_vectors, source);
+    bool weighted = false;
+    for (int base = 0; base < row_vectors; base += threads_in_block()) {
+        const int i = base + thread_in_block();
+        Sums<__nv_bfloat16> sums;
+        for (int first = 0; first < choices->count; first += kRowsInFlight) {
+            int4 v[kRowsInFlight];
+#pragma unroll
+            for (int j = 0; j < kRowsInFlight; ++j) {
+                const int place = __shfl_sync(kFullWarp, choices->place, first + j);
+                if (first + j < choices->count && i < row_vectors) {
+                    v[j] = ld_nc_v4(rows + static_cast<int64_t>(place) * row_vectors + i);
+                }
+            }
+            if (!weighted) {  // the rows are on their way from memory
+                const WaitOutcome outcome = wait_weights(args, turn, source, token, operation, choices);
+                if (outcome != kArrived) return outcome;
+                weighted = true;
+            }
+#pragma unroll
+            for (int j = 0; j < kRowsInFlight; ++j) {
+                const float weight = __shfl_sync(kFullWarp, choices->weight, first + j);
+                if (first + j < choices->count) sums.add(v[j], weight);
+            }
+        }
+        if (i < row_vectors) st_na_v4(target + i, sums.rounded());
+    }
+    return kArrived;
+}
+
+// Blocks take the rows of all sources in turn, so that all links are busy all the time. False after a fault.
+EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, uint64_t operation, int turn,
+                         const uint8_t* masked) {
+    const LowLatencyArgs& common = args.common;
+    const int ranks = num_ranks();
+    int most = 0, signalling = 0;
+    for (int r = 0; r < ranks; ++r) most = max(most, args.token_counts[r]);
+    for (int i = blockIdx.x; i < most * ranks; i += gridDim.x) {
+        const int source = (rank() + i) % ranks, token = i / ranks;
+        if (masked[source] || token >= args.token_counts[source]) continue;
+        Choices choices = find_choices(args, source, token);
+        if (choices.count == 0) continue;
+        const int64_t slot = static_cast<int64_t>(turn * ranks + rank()) * common.max_tokens + token;
+        const WaitOutcome outcome = send_sum(args, rows, source, token, slot, operation, turn, &choices);
+        if (__syncthreads_or(outcome != kArrived)) {  // data, then signal
+            if (__syncthreads_or(outcome == kGaveUp)) return false;
+            continue;
+        }
+        if (warp_id() == signalling && lane_id() == 0) {
+            st_release_sys_u64(peer_ptr(args.row_flags + slot, source), operation);
+        }
+        signalling = (signalling + 1) % warps_in_block();
+    }
+    return true;
+}
+
+// A warp waits for the sums of one token; returns the ranks whose sums are there. `gave_up` after a fault.
+EP_DEVICE RankSet wait_sums(const LowLatencyCombineArgs& args, int token, const RankSet& from, uint64_t operation,
+                            int turn, const uint8_t* masked, bool* gave_up) {
+    RankSet here = {0, 0};
+    int failed = 0;
+    for (int base = 0; base < num_ranks(); base += kWarpSize) {
+        const int r = base + lane_id();
+        WaitOutcome outcome = kMasked;
+        if (r < num_ranks() && from.has(r) && !masked[r]) {
+            const int64_t slot = static_cast<int64_t>(turn * num_ranks() + r) * args.common.max_tokens + token;
+            outcome = wait_flag_or_mask(args.common, args.row_flags + slot, operation, {kPhaseCombine, r, token});
+        }
+        failed |= outcome == kGaveUp;
+        const unsigned arrived = __ballot_sync(kFullWarp, outcome == kArrived);
+        (base == 0 ? here.low : here.high) = arrived;
+    }
+    *gave_up = __any_sync(kFullWarp, failed) != 0;
+    __syncwarp();  // what one lane acquired, all may read
+    return here;
+}
+
+// The block adds up the ranks' sums of one of its own tokens.
+EP_DEVICE void add_sums(const LowLatencyCombineArgs& args, int4* out, int token, const RankSet& here, int turn) {
+    const int row_vectors = args.common.row_vectors, ranks = num_ranks();
+    const int64_t step = static_cast<int64_t>(args.common.max_tokens) * row_vectors;
+    const int4* const first_row =
+        args.slots + (static_cast<int64_t>(turn * ranks) * args.common.max_tokens + token) * row_vectors;
+    for (int i = thread_in_block(); i < row_vectors; i += threads_in_block()) {
+        Sums<__nv_bfloat16> sums;
+        for (int first = 0; first < ranks; first += kRowsInFlight) {
+            int4 v[kRowsInFlight];
+#pragma unroll
+            for (int j = 0; j < kRowsInFlight; ++j) {
+                if (first + j < ranks && here.has(first + j)) v[j] = ld_na_v4(first_row + (first + j) * step + i);
+            }
+#pragma unroll
+            for (int j = 0; j < kRowsInFlight; ++j) {
+                if (first + j < ranks && here.has(first + j)) sums.add(v[j], 1.0f);
+            }
+        }
+        st_na_v4(out + static_cast<int64_t>(token) * row_vectors + i, sums.rounded());
+    }
+}
+
+template <typename Index>
+EP_DEVICE bool receive_sums(const LowLatencyCombineArgs& args, int4* out, const Index* topk_idx, uint64_t operation,
+                            int turn, const uint8_t* masked) {
+    const LowLatencyArgs& common = args.common;
+    for (int token = blockIdx.x; token < common.num_tokens; token += gridDim.x) {
+        const Index* const experts = topk_idx + static_cast<int64_t>(token) * common.top_k;
+        const int expert = lane_id() < common.top_k ? static_cast<int>(experts[lane_id()]) : -1;
+        bool gave_up;
+        const RankSet here =
+            wait_sums(args, token, ranks_of(expert, common.experts_per_rank), operation, turn, masked, &gave_up);
+        if (gave_up) return false;
+        add_sums(args, out, token, here, turn);
+    }
+    return true;
+}
+
+}  // namespace detail
+
+// Any grid whose blocks all run at once, any whole number of warps. kHalves: kSends, kReceives or both.
+//   out           [num_tokens, row_vectors]   zeros for a token without experts
+//   rows          [experts_per_rank, ranks * max_tokens, row_vectors]   bfloat16: what the experts made of the arrivals
+//   topk_idx      [num_tokens, top_k]         as in the dispatch
+//   topk_weights  [num_tokens, top_k]
+template <int kHalves, typename Index>
+EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out, const int4* rows,
+                                   const Index* topk_idx, const float* topk_weights) {
+    const uint64_t operation = operation_number(args.common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
+    const int turn = static_cast<int>(operation % kTurns);
+    give_credits(args.common);
+    __shared__ uint8_t masked[kMaxRanks];
+    if (kHalves & kSends) {
+        if (!wait_for_credits(args.common, kLowLatencyCombine, operation, masked)) return;
+        detail::send_weights(args, topk_idx, topk_weights, operation, turn, masked);
+        if (!detail::send_sums(args, rows, operation, turn, masked)) return;
+    } else {
+        note_masks(args.common, masked);
+    }
+    bool ok = true;
+    if (kHalves & kReceives) ok = detail::receive_sums(args, out, topk_idx, operation, turn, masked);
+    if (__syncthreads_or(!ok)) return;
+    if (thread_in_block() == 0) finish_operation(args.common, kLowLatencyCombine, kHalves);
+}
+
+}  // namespace ep

@@ -1,0 +1,353 @@
+// Low-latency dispatch: a token crosses once to each rank that holds its experts, and is spread to them there.
+//
+// Sender, a block a token: first the token's expert ids go to all ranks in packets (<ep/packet.cuh>: no order needed),
+// then the row, cast to FP8 on its way, to slot (this rank, token) of each rank that needs it, then one flag a row.
+//
+// Receiver, the same blocks: from the ids of all tokens, which arrive first, every block works out the places of a few
+// rows, while these are still on their way: the rows of an expert are sorted by source rank, then by token, so places
+// are the same on every run. An atomic counter would be simpler, but the order, and with it the bits of any later sum,
+// would change from run to run. Then warps wait for one row's flag each and copy the row to its experts.
+//
+// DeepEP's low-latency kernels send a token once for each expert; with 8 experts on 4 ranks that is 2.2 times the bytes.
+#pragma once
+#include <ep/fp8.cuh>
+#include <ep/low_latency.cuh>
+
+namespace ep {
+
+struct LowLatencyDispatchArgs {
+    LowLatencyArgs common;
+    int4* slots;          // symmetric [kTurns, ranks, max_tokens, row_vectors]   rows by source and token
+    uint64_t* row_flags;  // symmetric [kTurns, ranks, max_tokens]
+    TaggedWord* routes;   // symmetric [kTurns, ranks, 1 + max_tokens * route_words(top_k)]   count, then ids
+};
+
+// What arrives. All of it is this rank's own memory.
+struct LowLatencyArrivals {
+    int4* rows;         // [experts_per_rank, ranks * max_tokens, row_vectors of a bfloat16 or FP8 row]
+    float* scales;      // [experts_per_rank, ranks * max_tokens, hidden / 128] or null
+    int* counts;        // [experts_per_rank]
+    int* places;        // [ranks, max_tokens, top_k]   expert * ranks * max_tokens + row; -1: not here
+    int* token_counts;  // [ranks]   tokens of each source; `places` of others mean nothing
+};
+
+constexpr int kIdsAWord = 4;
+constexpr int kIdRepeated = 0x4000;  // the token has named this expert before
+constexpr int kNoId = 0xffff;
+constexpr int kMaxLowLatencyExperts = kIdRepeated;  // on one rank
+constexpr int kRowsAtOnce = 32;                     // of a receiving block
+
+EP_HOST_DEVICE int route_words(int top_k) { return (top_k + kIdsAWord - 1) / kIdsAWord; }
+
+// Dynamic shared memory: a count for each expert of this rank.
+EP_HOST_DEVICE size_t low_latency_dispatch_shared(int experts_per_rank) { return experts_per_rank * sizeof(int); }
+
+namespace detail {
+
+EP_DEVICE int id_of(uint64_t word, int k) { return static_cast<int>(word >> (16 * (k % kIdsAWord)) & 0xffff); }
+
+// The ids of a token's choices 4 * word, ... as `peer` numbers its experts.
+template <typename Index>
+EP_DEVICE uint64_t route_word(const Index* experts, int top_k, int word, int first_expert, int experts_per_rank) {
+    uint64_t packed = 0;
+    for (int i = 0; i < kIdsAWord; ++i) {
+        const int k = word * kIdsAWord + i;
+        uint64_t id = kNoId;
+        if (k < top_k) {
+            const int64_t local = static_cast<int64_t>(experts[k]) - first_expert;
+            if (local >= 0 && local < experts_per_rank) {
+                id = static_cast<uint64_t>(local);
+                for (int j = 0; j < k; ++j) {
+                    if (experts[j] == experts[k]) id = static_cast<uint64_t>(local) | kIdRepeated;
+                }
+            }
+        }
+        packed |= id << (16 * i);
+    }
+    return packed;
+}
+
+// A block sends the ids of its tokens, one word a thread.
+template <typename Index>
+EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk_idx, uint64_t operation, int turn,
+                           const uint8_t* masked) {
+    const LowLatencyArgs& common = args.common;
+    const int words = route_words(common.top_k), ranks = num_ranks();
+    TaggedWord* const mine = args.routes + (turn * ranks + rank()) * (1 + static_cast<int64_t>(common.max_tokens) * words);
+    if (blockIdx.x == 0) {
+        for (int r = thread_in_block(); r < ranks; r += threads_in_block()) {
+            if (!masked[r]) send_packet(mine, common.num_tokens, operation, r);
+        }
+    }
+    const int first = blockIdx.x, step = gridDim.x;
+    const int tokens = first < common.num_tokens ? (common.num_tokens - 1 - first) / step + 1 : 0;
+    for (int i = thread_in_block(); i < tokens * ranks * words; i += threads_in_block()) {
+        const int word = i % words, r = i / words % ranks, token = first + i / (words * ranks) * step;
+        if (masked[r]) continue;
+        const uint64_t ids = route_word(topk_idx + static_cast<int64_t>(token) * common.top_k, common.top_k, word,
+                                        r * common.experts_per_rank, common.experts_per_rank);
+        send_packet(mine + 1 + static_cast<int64_t>(token) * words + word, ids, operation, r);
+    }
+}
+
+// A block sends a row to all ranks of `to`.
+template <bool kFp8>
+EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int64_t slot, int token, const RankSet& to,
+                        const uint8_t* masked) {
+    const int row_vectors = args.common.row_vectors, vectors = kFp8 ? row_vectors / 2 : row_vectors;
+    int4* const target = args.slots + slot * row_vectors;
+    float* const scales = reinterpret_cast<float*>(target + vectors);
+    for (int base = 0; base < vectors; base += threads_in_block()) {
+        const int i = base + thread_in_block();
+        const bool inside = i < vectors;
+        int4 v = make_int4(0, 0, 0, 0);
+        float scale = 0.0f;
+        if (kFp8) {
+            int4 second = v;
+            if (inside) {
+                v = ld_nc_v4(row + 2 * i);
+                second = ld_nc_v4(row + 2 * i + 1);
+            }
+            v = quantize_fp8(v, second, &scale);
+        } else if (inside) {
+            v = ld_nc_v4(row + i);
+        }
+        constexpr int kLanesAGroup = kFp8Group / kFp8Elements;
+        for (int n = 0; n < num_ranks(); ++n) {
+            const int r = (rank() + token + n) % num_ranks();  // not everybody to the same rank first
+            if (!to.has(r) || masked[r] || !inside) continue;
+            st_na_v4(peer_ptr(target + i, r), v);
+            if (kFp8 && i % kLanesAGroup == 0) *peer_ptr(scales + i / kLanesAGroup, r) = scale;
+        }
+    }
+}
+
+template <bool kFp8, typename Index>
+EP_DEVICE void send_rows(const LowLatencyDispatchArgs& args, const int4* x, const Index* topk_idx, uint64_t operation,
+                         int turn, const uint8_t* masked) {
+    const LowLatencyArgs& common = args.common;
+    int signalling = 0;  // which warp; the release holds it up, so they take turns
+    for (int token = blockIdx.x; token < common.num_tokens; token += gridDim.x) {
+        const int64_t slot = static_cast<int64_t>(turn * num_ranks() + rank()) * common.max_tokens + token;
+        const Index* const experts = topk_idx + static_cast<int64_t>(token) * common.top_k;
+        const int expert = lane_id() < common.top_k ? static_cast<int>(experts[lane_id()]) : -1;
+        const RankSet to = ranks_of(expert, common.experts_per_rank);
+        send_row<kFp8>(args, x + static_cast<int64_t>(token) * common.row_vectors, slot, token, to, masked);
+        __syncthreads();  // data, then signal
+        if (warp_id() == signalling) {
+            for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
+                if (to.has(r) && !masked[r]) st_release_sys_u64(peer_ptr(args.row_flags + slot, r), operation);
+            }
+        }
+        signalling = (signalling + 1) % warps_in_block();
+    }
+}
+
+// A row that this block receives.
+struct Arriving {
+    int source;
+    int token;
+    int num_targets;
+    int targets[kMaxLowLatencyTopK];  // where it goes, each place once
+};
+
+// What a receiving block keeps in shared memory.
+struct Receiving {
+    int tokens[kMaxRanks];  // of each source
+    uint64_t words[kRowsAtOnce * (kMaxLowLatencyTopK / kIdsAWord)];
+    Arriving rows[kRowsAtOnce];
+};
+
+// Row i of all tokens, sorted by source, then token.
+EP_DEVICE int2 find_token(const int* tokens, int i) {
+    int source = 0;
+    while (i >= tokens[source]) i -= tokens[source++];
+    return make_int2(source, i);
+}
+
+// One thread waits for a word of ids; all are -1 if the source is masked. False after a fault.
+EP_DEVICE bool wait_route(const LowLatencyDispatchArgs& args, int turn, int2 token, int word, uint64_t operation,
+                          uint64_t* ids) {
+    const int words = route_words(args.common.top_k);
+    const TaggedWord* const routes =
+        args.routes + (turn * num_ranks() + token.x) * (1 + static_cast<int64_t>(args.common.max_tokens) * words);
+    const WaitOutcome outcome =
+        wait_packet_or_mask(args.common, routes + 1 + static_cast<int64_t>(token.y) * words + word, operation, ids,
+                            {kPhaseLayout, token.x, token.y});
+    if (outcome == kMasked) *ids = ~0ull;
+    return outcome != kGaveUp;
+}
+
+// One warp gives the places of one row: lane k has the k-th choice. `counts` are rows so far, by expert.
+EP_DEVICE void place_row(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals, Arriving* row,
+                         const uint64_t* words, int* counts) {
+    const LowLatencyArgs& common = args.common;
+    const int k = lane_id(), capacity = num_ranks() * common.max_tokens;
+    const int id = k < common.top_k ? id_of(words[k / kIdsAWord], k) : kNoId;
+    const bool here = id != kNoId, first = here && !(id & kIdRepeated);
+    const int expert = id & (kIdRepeated - 1);
+    int place = -1;
+    if (first) {
+        place = expert * capacity + counts[expert];
+        ++counts[expert];  // the lanes' experts differ
+    }
+    const unsigned same = __match_any_sync(kFullWarp, here ? expert : -1 - k);
+    const int shared = __shfl_sync(kFullWarp, place, __ffs(same) - 1);
+    const unsigned firsts = __ballot_sync(kFullWarp, first);
+    if (first) row->targets[__popc(firsts & ((1u << k) - 1))] = place;
+    if (k == 0) row->num_targets = __popc(firsts);
+    if (k < common.top_k) {
+        const int64_t index = static_cast<int64_t>(row->source) * common.max_tokens + row->token;
+        arrivals.places[index * common.top_k + k] = here ? shared : -1;
+    }
+    __syncwarp();  // the counts are for the next row
+}
+
+// A warp copies vectors `begin` to `end` of a row to its places.
+EP_DEVICE void spread_row(const int4* from, const Arriving& row, int4* rows, int vectors, int begin, int end,
+                          bool arrived) {
+    constexpr int kInFlight = 4;
+    for (int base = begin + lane_id(); base < end; base += kInFlight * kWarpSize) {
+        int4 v[kInFlight] = {};
+#pragma unroll
+        for (int u = 0; u < kInFlight; ++u) {
+            if (arrived && base + u * kWarpSize < end) v[u] = ld_na_v4(from + base + u * kWarpSize);
+        }
+        for (int t = 0; t < row.num_targets; ++t) {
+            int4* const target = rows + static_cast<int64_t>(row.targets[t]) * vectors;
+#pragma unroll
+            for (int u = 0; u < kInFlight; ++u) {
+                if (base + u * kWarpSize < end) st_na_v4(target + base + u * kWarpSize, v[u]);
+            }
+        }
+    }
+}
+
+// The warps of a block copy its rows: each row in as many pieces as keep all warps busy. False after a fault.
+template <bool kFp8>
+EP_DEVICE bool spread_rows(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals,
+                           const Receiving& receiving, int num_rows, uint64_t operation, int turn) {
+    const LowLatencyArgs& common = args.common;
+    const int vectors = kFp8 ? common.row_vectors / 2 : common.row_vectors, warps = warps_in_block();
+    const int pieces = max(1, warps / num_rows), num_scales = vectors * 16 / kFp8Group;
+    for (int unit = warp_id(); unit < num_rows * pieces; unit += warps) {
+        const Arriving& row = receiving.rows[unit % num_rows];
+        if (row.num_targets == 0) continue;
+        const int piece = unit / num_rows;
+        const int64_t slot = static_cast<int64_t>(turn * num_ranks() + row.source) * common.max_tokens + row.token;
+        int outcome = kArrived;
+        if (lane_id() == 0) {
+            outcome = wait_flag_or_mask(common, args.row_flags + slot, operation, {kPhaseDispatch, row.source, row.token});
+        }
+        outcome = __shfl_sync(kFullWarp, outcome, 0);
+        __syncwarp();  // what lane 0 acquired, all may read
+        if (outcome == kGaveUp) return false;
+        const int4* const from = args.slots + slot * common.row_vectors;
+        const bool arrived = outcome == kArrived;  // else zeros: the places are given already
+        if (kFp8 && piece == pieces - 1) {
+            const float* const scales = reinterpret_cast<const float*>(from + vectors);
+            for (int i = lane_id(); i < num_scales; i += kWarpSize) {
+                const float scale = arrived ? scales[i] : 0.0f;
+                for (int t = 0; t < row.num_targets; ++t) {
+                    arrivals.scales[static_cast<int64_t>(row.targets[t]) * num_scales + i] = scale;
+                }
+            }
+        }
+        spread_row(from, row, arrivals.rows, vectors, vectors * piece / pieces, vectors * (piece + 1) / pieces, arrived);
+    }
+    return true;
+}
+
+template <bool kFp8>
+EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals, uint64_t operation,
+                            int turn, const uint8_t* masked) {
+    extern __shared__ int low_latency_counts[];  // [experts_per_rank]   rows before the next one, by expert
+    __shared__ Receiving receiving;
+    const LowLatencyArgs& common = args.common;
+    const int ranks = num_ranks(), words = route_words(common.top_k), thread = thread_in_block();
+    int failed = 0;
+    for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) low_latency_counts[e] = 0;
+    for (int s = thread; s < ranks; s += threads_in_block()) {
+        const TaggedWord* const routes =
+            args.routes + (turn * ranks + s) * (1 + static_cast<int64_t>(common.max_tokens) * words);
+        uint64_t tokens = 0;
+        WaitOutcome outcome = kMasked;
+        if (!masked[s]) {
+            outcome = wait_packet_or_mask(common, routes, operation, &tokens, {kPhaseLayout, s, -1});
+        }
+        failed |= outcome == kGaveUp;
+        receiving.tokens[s] = outcome == kArrived ? static_cast<int>(tokens) : 0;
+    }
+    if (__syncthreads_or(failed)) return false;
+
+    int64_t total = 0;
+    for (int s = 0; s < ranks; ++s) total += receiving.tokens[s];
+    const int begin = static_cast<int>(total * blockIdx.x / gridDim.x);
+    const int end = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
+    for (int i = thread; i < begin * words; i += threads_in_block()) {  // rows of the blocks before
+        uint64_t ids;
+        failed |= !wait_route(args, turn, find_token(receiving.tokens, i / words), i % words, operation, &ids);
+        if (failed) break;
+        for (int k = 0; k < kIdsAWord; ++k) {
+            const int id = id_of(ids, k);
+            if (!(id & kIdRepeated)) atomicAdd(&low_latency_counts[id], 1);  // kNoId has that bit, too
+        }
+    }
+    for (int first = begin; first < end; first += kRowsAtOnce) {
+        const int num_rows = min(kRowsAtOnce, end - first);
+        for (int i = thread; i < num_rows * words && !failed; i += threads_in_block()) {
+            const int2 token = find_token(receiving.tokens, first + i / words);
+            failed |= !wait_route(args, turn, token, i % words, operation, &receiving.words[i]);
+            if (i % words == 0) {
+                receiving.rows[i / words].source = token.x;
+                receiving.rows[i / words].token = token.y;
+            }
+        }
+        if (__syncthreads_or(failed)) return false;
+        if (warp_id() == 0) {
+            for (int i = 0; i < num_rows; ++i) {
+                place_row(args, arrivals, &receiving.rows[i], &receiving.words[i * words], low_latency_counts);
+            }
+        }
+        __syncthreads();
+        failed |= !spread_rows<kFp8>(args, arrivals, receiving, num_rows, operation, turn);
+        if (__syncthreads_or(failed)) return false;  // and the rows' records are written again
+    }
+    if (__syncthreads_or(failed)) return false;
+    if (blockIdx.x == gridDim.x - 1) {  // no rows come after this block's
+        for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) {
+            arrivals.counts[e] = low_latency_counts[e];
+        }
+        for (int s = thread; s < ranks; s += threads_in_block()) arrivals.token_counts[s] = receiving.tokens[s];
+    }
+    return true;
+}
+
+}  // namespace detail
+
+// Any grid whose blocks all run at once, any whole number of warps; dynamic shared memory as above. kHalves: kSends,
+// kReceives or both.
+//   x         [num_tokens, row_vectors]   bfloat16; kFp8: hidden is a multiple of 128
+//   topk_idx  [num_tokens, top_k]         global expert ids; everything else means "not routed"
+template <bool kFp8, int kHalves, typename Index>
+EP_DEVICE void low_latency_dispatch(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals,
+                                    const int4* x, const Index* topk_idx) {
+    const uint64_t operation =
+        operation_number(args.common, kLowLatencyDispatch, kHalves & kSends ? kSends : kReceives);
+    const int turn = static_cast<int>(operation % kTurns);
+    give_credits(args.common);
+    __shared__ uint8_t masked[kMaxRanks];
+    if (kHalves & kSends) {
+        if (!wait_for_credits(args.common, kLowLatencyDispatch, operation, masked)) return;
+        detail::send_routes(args, topk_idx, operation, turn, masked);
+        detail::send_rows<kFp8>(args, x, topk_idx, operation, turn, masked);
+    } else {
+        note_masks(args.common, masked);
+    }
+    if (kHalves & kReceives) {
+        if (!detail::receive_rows<kFp8>(args, arrivals, operation, turn, masked)) return;
+    }
+    if (thread_in_block() == 0) finish_operation(args.common, kLowLatencyDispatch, kHalves);
+}
+
+}  // namespace ep
