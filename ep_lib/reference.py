@@ -32,6 +32,7 @@ from ep_lib.errors import ArgumentError
 Array = NDArray[Any]
 IntArray = NDArray[np.int32]
 
+BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 FP8_MAX = 448.0  # the largest E4M3 number
 FP8_GROUP = 128  # elements that share a scale
@@ -56,6 +57,16 @@ class Received:
     tokens_per_expert: IntArray  # [E]: choices of each of this rank's experts
     src_rank: IntArray  # [N]: where the row comes from
     src_token: IntArray  # [N]: and which token it is there
+
+
+@dataclass(frozen=True)
+class LowLatencyReceived:
+    """What one rank holds after a dispatch in low-latency mode: E experts, room for C = ranks * max_tokens rows each."""
+
+    x: Array  # [E, C, hidden]; rows from the count on mean nothing
+    scales: NDArray[np.float32] | None  # [E, C, hidden / 128] of FP8 rows
+    counts: IntArray  # [E]
+    places: IntArray  # [ranks, max_tokens, top_k]: expert * C + row of each choice of each token; -1: not here
 
 
 def layout(topk_idx: Array, *, num_experts: int, world_size: int) -> Layout:
@@ -141,6 +152,69 @@ def combine(
             rows = ys[rank][first_row + sent.slot[went, rank]].astype(np.float32)
             total[went] += rows if weights is None else weights[went, rank, None] * rows
         results.append(total.astype(ys[source].dtype))
+    return results
+
+
+def low_latency_dispatch(
+    xs: Sequence[Array], topk_idxs: Sequence[Array], *, num_experts: int, max_tokens: int, use_fp8: bool
+) -> list[LowLatencyReceived]:
+    """Every rank's rows in low-latency mode, packed from the front of each expert: sorted by source rank, then token.
+
+    ``xs[r]`` is ``[T_r, hidden]`` bfloat16, T_r up to ``max_tokens``. An expert that a token names twice gets one row.
+    """
+    world_size = len(xs)
+    experts_per_rank = num_experts // world_size
+    hidden = xs[0].shape[1]
+    sent = [quantize_fp8(x) if use_fp8 else (x, np.zeros((len(x), 0), np.float32)) for x in xs]
+    received = []
+    for rank in range(world_size):
+        capacity = world_size * max_tokens
+        rows = np.zeros((experts_per_rank, capacity, hidden), sent[0][0].dtype)
+        scales = np.zeros((experts_per_rank, capacity, sent[0][1].shape[1]), np.float32)
+        counts = np.zeros(experts_per_rank, np.int32)
+        places = np.full((world_size, max_tokens, topk_idxs[rank].shape[1]), -1, np.int32)
+        for source, (idx, (x, s)) in enumerate(zip(topk_idxs, sent, strict=True)):
+            for token, experts in enumerate(idx):
+                for k, expert in enumerate(experts - rank * experts_per_rank):
+                    if not 0 <= expert < experts_per_rank:
+                        continue
+                    first = int(np.flatnonzero(experts == experts[k])[0])  # where this expert is named first
+                    if first < k:
+                        places[source, token, k] = places[source, token, first]
+                        continue
+                    row = counts[expert]
+                    rows[expert, row], scales[expert, row] = x[token], s[token]
+                    places[source, token, k] = expert * capacity + row
+                    counts[expert] += 1
+        received.append(LowLatencyReceived(rows, scales if use_fp8 else None, counts, places))
+    return received
+
+
+def low_latency_combine(
+    ys: Sequence[Array], received: Sequence[LowLatencyReceived], topk_weights: Sequence[Array]
+) -> list[Array]:
+    """Every rank's combined tokens ``[T_r, hidden]`` bfloat16 in low-latency mode, from what the experts made of
+    ``received``: ``ys[r]`` is ``[experts_per_rank, capacity, hidden]`` bfloat16, ``topk_weights[r]`` ``[T_r, top_k]``.
+
+    The rank of the experts adds up weight times row over a token's choices there, in the order of k, starting from
+    zero, in float32, and rounds the sum to bfloat16: that is what it sends back. The token's rank adds these up in
+    ascending order of ranks, from zero, in float32, and rounds once more. A choice made twice counts with both weights.
+    """
+    results = []
+    for source, weights in enumerate(topk_weights):
+        hidden = ys[source].shape[2]
+        total = np.zeros((len(weights), hidden), np.float32)
+        for y, arrived in zip(ys, received, strict=True):
+            rows = y.reshape(-1, hidden)
+            for token in range(len(weights)):
+                places = arrived.places[source, token]
+                if (places < 0).all():
+                    continue
+                partial = np.zeros(hidden, np.float32)
+                for k in np.flatnonzero(places >= 0):
+                    partial += weights[token, k] * rows[places[k]].astype(np.float32)
+                total[token] += partial.astype(BF16).astype(np.float32)
+        results.append(total.astype(BF16))
     return results
 
 

@@ -1,0 +1,197 @@
+"""Low-latency mode: its memory, and the launches of its kernels. Knows nothing of callers' mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ep_lib.errors import OutOfSymmetricMemory
+from ep_lib.memory.arrays import BFLOAT16, describe, like
+from ep_lib.moe.kernels import kernel, pack
+from ep_lib.moe.kernels import low_latency as structs
+from ep_lib.moe.low_latency_config import LowLatencyConfig, LowLatencyMap, make_low_latency_map
+from ep_lib.reference import FP8, FP8_GROUP
+from ep_lib.runtime.rank import Rank
+
+_WARP, _MAX_THREADS = 32, 1024
+# An emulated thread costs memory and time of its own; two warps and a few blocks show all that more would.
+_EMULATED_BLOCKS, _EMULATED_THREADS = 3, 64
+
+
+class Arrivals(NamedTuple):
+    """What a dispatch brings: this rank's own memory, of the caller's kind. E experts, C = capacity rows each."""
+
+    rows: Any  # [E, C, hidden] bfloat16 or FP8
+    scales: Any | None  # float32 [E, C, hidden / 128] of FP8 rows
+    counts: Any  # int32 [E]
+    places: Any  # int32 [ranks, max_tokens, top_k]: see <ep/low_latency_dispatch.cuh>
+    token_counts: Any  # int32 [ranks]
+
+
+@dataclass
+class Tuning:
+    """Threads of a block on GPUs; None: as many as let each thread move the same number of vectors of a row."""
+
+    dispatch_threads: int | None = None
+    combine_threads: int | None = None
+    blocks: int | None = None
+
+
+@dataclass
+class LowLatency:
+    """Collective to make. Raises OutOfSymmetricMemory."""
+
+    rank: Rank
+    config: LowLatencyConfig
+    tuning: Tuning = field(default_factory=Tuning)
+
+    def __post_init__(self) -> None:
+        rank, config = self.rank, self.config
+        self._map: LowLatencyMap = make_low_latency_map(config)
+        self._memory = _allocate(rank, config, self._map.nbytes)
+        self._memory[: self._map.zeroed_bytes] = 0
+        self._finished = rank.to_device(np.zeros((structs.NUM_KINDS, 2), np.uint64))
+        self.mask = rank.to_device(np.zeros(config.world_size, np.uint32))
+        self.settle()
+        rank.barrier()  # no flag may arrive before the zeros
+        self._address = describe(self._memory).address
+        self._blocks = config.num_sms or _all_blocks(rank)
+
+    def close(self) -> None:
+        """Free the symmetric memory."""
+        if not self.rank.is_closed:
+            self.rank.free(self._memory)
+
+    def settle(self) -> None:
+        """CuPy's own kernels may run on another stream than ours: let them finish."""
+        if self.rank.backend == "cuda":
+            self.rank.xp.cuda.get_current_stream().synchronize()
+
+    def arrivals(self, kind: str, fp8: bool) -> Arrivals:
+        """Memory for what a dispatch brings. Nothing waits for the GPU."""
+        c = self.config
+        shape = (c.experts_per_rank, c.capacity)
+        return Arrivals(
+            rows=self.empty(kind, (*shape, c.hidden), FP8 if fp8 else BFLOAT16),
+            scales=self.empty(kind, (*shape, c.hidden // FP8_GROUP), np.float32) if fp8 else None,
+            counts=self.empty(kind, (c.experts_per_rank,), np.int32),
+            places=self.empty(kind, (c.world_size, c.max_tokens, c.top_k), np.int32),
+            token_counts=self.empty(kind, (c.world_size,), np.int32),
+        )
+
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array of the caller's kind; torch's own where torch has the GPU, so that CUDA graphs may capture it."""
+        dtype = np.dtype(dtype)
+        if kind == "torch" and self.rank.backend == "cuda":
+            import torch
+
+            return torch.empty(shape, dtype=getattr(torch, dtype.name), device="cuda")
+        if kind == "cupy" and dtype in (BFLOAT16, FP8):
+            dtype = np.dtype(f"u{dtype.itemsize}")
+        return like(kind, self.rank.empty(shape, dtype))
+
+    def dispatch(self, halves: int, fp8: bool, x: Any, topk_idx: Any, arrivals: Arrivals | None) -> None:
+        """Launch what ``halves`` say (SENDS, RECEIVES) of a dispatch on the stream that is chosen."""
+        args = pack(
+            structs.LOW_LATENCY_DISPATCH_ARGS,
+            common=self._common(0 if x is None else len(x)),
+            slots=self._at("dispatch_slots"),
+            row_flags=self._at("dispatch_flags"),
+            routes=self._at("routes"),
+        )
+        fields = zip(("rows", "scales", "counts", "places", "token_counts"), arrivals or (None,) * 5, strict=True)
+        to = pack(structs.LOW_LATENCY_ARRIVALS, **{name: _address(array) for name, array in fields})
+        index = _index_type(topk_idx)
+        vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
+        kernel("low_latency_dispatch", f"<{str(fp8).lower()}, {halves}, {index}>").launch(
+            self.rank,
+            self.tuning.blocks or self._blocks,
+            self._threads(vectors, self.tuning.dispatch_threads),
+            args,
+            to,
+            x,
+            topk_idx,
+            shared_bytes=4 * self.config.experts_per_rank,
+            uses=tuple(a for a in (*(arrivals or ()), self._finished, self.mask) if a is not None),
+        )
+
+    def combine(
+        self, halves: int, out: Any, rows: Any, topk_idx: Any, topk_weights: Any, places: Any, token_counts: Any
+    ) -> None:
+        """Launch what ``halves`` say of a combine on the stream that is chosen."""
+        args = pack(
+            structs.LOW_LATENCY_COMBINE_ARGS,
+            common=self._common(len(topk_idx)),
+            slots=self._at("combine_slots"),
+            row_flags=self._at("combine_flags"),
+            weights=self._at("weights"),
+            places=_address(places),
+            token_counts=_address(token_counts),
+        )
+        kernel("low_latency_combine", f"<{halves}, {_index_type(topk_idx)}>").launch(
+            self.rank,
+            self.tuning.blocks or self._blocks,
+            self._threads(self.config.row_vectors, self.tuning.combine_threads),
+            args,
+            out,
+            rows,
+            topk_idx,
+            topk_weights,
+            uses=(places, token_counts, self._finished, self.mask),
+        )
+
+    def _threads(self, vectors: int, chosen: int | None) -> int:
+        if self.rank.backend == "emulator":
+            return _EMULATED_THREADS
+        rounds = -(-vectors // _MAX_THREADS)
+        return chosen or -(-vectors // (rounds * _WARP)) * _WARP
+
+    def _common(self, num_tokens: int) -> Any:
+        config = self.config
+        return pack(
+            structs.LOW_LATENCY_ARGS,
+            finished=_address(self._finished),
+            mask=_address(self.mask),
+            credits=self._at("credits"),
+            num_tokens=num_tokens,
+            max_tokens=config.max_tokens,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+            row_vectors=config.row_vectors,
+            mask_on_timeout=int(config.mask_on_timeout),
+        )
+
+    def _at(self, name: str) -> int:
+        """Address of a part of this rank's symmetric memory."""
+        offset: int = getattr(self._map, name).offset
+        return self._address + offset
+
+
+def _all_blocks(rank: Rank) -> int:
+    if rank.backend == "emulator":
+        return _EMULATED_BLOCKS
+    return int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
+
+
+def _index_type(topk_idx: Any) -> str:
+    return "int" if topk_idx is None or describe(topk_idx).dtype == np.int32 else "long long"
+
+
+def _address(array: Any) -> int:
+    return 0 if array is None else describe(array).address
+
+
+def _allocate(rank: Rank, config: LowLatencyConfig, nbytes: int) -> Any:
+    try:
+        return rank.symmetric(nbytes, np.uint8, fill=None)
+    except OutOfSymmetricMemory as error:
+        raise OutOfSymmetricMemory(
+            f"low-latency mode for {config.world_size} ranks x num_max_dispatch_tokens_per_rank={config.max_tokens} x "
+            f"hidden={config.hidden} needs {error.requested} bytes of symmetric memory on every rank, and the largest "
+            f"free part has {error.available}: {error.short_by} bytes are missing. Lower "
+            f"num_max_dispatch_tokens_per_rank, or start with heap_bytes={rank.heap_bytes + error.short_by} or more",
+            requested=error.requested,
+            available=error.available,
+        ) from error

@@ -1,0 +1,116 @@
+"""What low-latency mode is made for, and where its parts lie in symmetric memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ep_lib.errors import ArgumentError
+from ep_lib.memory.arrays import BFLOAT16
+from ep_lib.moe.config import BufferConfig, Part, lay_out
+from ep_lib.moe.kernels.low_latency import MAX_EXPERTS, MAX_TOP_K, NUM_KINDS, TURNS, route_words, weight_words
+
+MAX_TOKENS = 1024  # a rank: decode batches; beyond that the normal mode is faster
+_MAX_BLOCKS = 1024
+
+
+@dataclass(frozen=True)
+class LowLatencyConfig:
+    """The arguments of low-latency mode, checked. Equal on all ranks but for the last two."""
+
+    world_size: int
+    num_experts: int
+    top_k: int
+    hidden: int
+    max_tokens: int
+    mask_on_timeout: bool
+    num_sms: int | None  # None: all
+
+    @property
+    def experts_per_rank(self) -> int:
+        """Experts that live on each rank."""
+        return self.num_experts // self.world_size
+
+    @property
+    def capacity(self) -> int:
+        """Rows that one expert can get: every token of every rank."""
+        return self.world_size * self.max_tokens
+
+    @property
+    def row_vectors(self) -> int:
+        """16-byte vectors of one bfloat16 token."""
+        return self.hidden * 2 // 16
+
+
+@dataclass(frozen=True)
+class LowLatencyMap:
+    """The parts of low-latency mode's symmetric memory; everything before ``dispatch_slots`` must be zero at first."""
+
+    credits: Part  # u64 [kinds, ranks]: see <ep/low_latency.cuh>
+    dispatch_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_dispatch.cuh>
+    routes: Part  # packets [turns, ranks, 1 + max_tokens * words]
+    combine_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_combine.cuh>
+    weights: Part  # packets [turns, ranks, max_tokens * words]
+    dispatch_slots: Part  # [turns, ranks, max_tokens, hidden] bfloat16
+    combine_slots: Part  # the same
+    nbytes: int
+
+    @property
+    def zeroed_bytes(self) -> int:
+        """How much at the start must be zero before the first operation."""
+        return self.dispatch_slots.offset
+
+
+def make_low_latency_config(
+    config: BufferConfig, max_tokens: Any, *, mask_on_timeout: bool, num_sms: int | None
+) -> LowLatencyConfig:
+    """Check the arguments. Raises ArgumentError."""
+    name = "num_max_dispatch_tokens_per_rank"
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 1 <= max_tokens <= MAX_TOKENS:
+        raise ArgumentError(
+            f"{name} is {max_tokens!r}; low-latency mode takes 1 to {MAX_TOKENS} tokens a rank (0: no low-latency "
+            "mode); larger batches are for dispatch and combine"
+        )
+    if config.dtype != BFLOAT16:
+        raise ArgumentError(
+            f"low-latency mode ({name}={max_tokens}) carries bfloat16, and this Buffer's dtype is {config.dtype.name}"
+        )
+    if config.top_k > MAX_TOP_K:
+        raise ArgumentError(f"top_k is {config.top_k}; low-latency mode ({name}={max_tokens}) takes up to {MAX_TOP_K}")
+    if config.experts_per_rank > MAX_EXPERTS:
+        raise ArgumentError(
+            f"num_experts is {config.num_experts}: {config.experts_per_rank} on each rank; low-latency mode takes up "
+            f"to {MAX_EXPERTS}"
+        )
+    if not config.allow_nvlink_for_normal_mode:
+        raise ArgumentError(
+            f"low-latency mode ({name}={max_tokens}) works by loads and stores between GPUs, and this Buffer was asked "
+            "to use the NIC only: leave allow_nvlink_for_normal_mode=False out"
+        )
+    if num_sms is not None and not 1 <= num_sms <= _MAX_BLOCKS:
+        raise ArgumentError(f"num_low_latency_sms is {num_sms}; it must be 1 to {_MAX_BLOCKS}, or None: all")
+    return LowLatencyConfig(
+        world_size=config.world_size,
+        num_experts=config.num_experts,
+        top_k=config.top_k,
+        hidden=config.hidden,
+        max_tokens=max_tokens,
+        mask_on_timeout=bool(mask_on_timeout),
+        num_sms=num_sms,
+    )
+
+
+def make_low_latency_map(config: LowLatencyConfig) -> LowLatencyMap:
+    """Lay the parts out one after the other."""
+    ranks, tokens = config.world_size, config.max_tokens
+    shapes: list[tuple[str, tuple[int, ...], str]] = [
+        ("credits", (NUM_KINDS, ranks), "u8"),
+        ("dispatch_flags", (TURNS, ranks, tokens), "u8"),
+        ("routes", (TURNS, ranks, 1 + tokens * route_words(config.top_k), 2), "u8"),
+        ("combine_flags", (TURNS, ranks, tokens), "u8"),
+        ("weights", (TURNS, ranks, tokens * weight_words(config.top_k), 2), "u8"),
+        ("dispatch_slots", (TURNS, ranks, tokens, config.hidden // 4), "u8"),
+        ("combine_slots", (TURNS, ranks, tokens, config.hidden // 4), "u8"),
+    ]
+    parts, nbytes = lay_out(shapes)
+    return LowLatencyMap(**parts, nbytes=nbytes)
