@@ -1,0 +1,338 @@
+"""Low-latency dispatch and combine: microseconds in CUDA graphs and as plain launches, for decode batches.
+
+    python benchmarks/gpu_low_latency.py [--ranks 4] [--sweep] [--json FILE]
+
+Everything is checked against the oracle's arithmetic before it is timed. "graph": a CUDA graph of --chain equal
+operations, one behind the other, on all ranks; the time of a replay divided by their number, so launches inside a graph
+and waiting for peers are in it. "launch": one launch between two events, begun by all ranks at once. A figure is the
+median over the repeats of the slowest rank. --sweep also tries numbers of blocks and threads at 128 tokens.
+With --backend emulator the same script runs without a GPU, on toy sizes, and times nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_measure import Stopwatch, git_commit, machine
+
+import ep_lib
+from ep_lib import reference
+from ep_lib.moe.config import make_config
+from ep_lib.moe.kernels.low_latency import RECEIVES, SENDS
+from ep_lib.moe.low_latency import LowLatency, Tuning
+from ep_lib.moe.low_latency_config import make_low_latency_config
+
+BOTH = SENDS | RECEIVES
+TOKENS = (1, 8, 32, 64, 128, 256, 1024)
+SMS = (24, 48, 132)
+SWEEP_THREADS = {"dispatch fp8": (448, 896, 512, 1024), "dispatch bf16": (896, 448), "combine": (896, 448, 1024)}
+SWEEP_BLOCKS = (132, 128, 96, 64, 32, 16, 8)
+
+
+class Bench:
+    """One rank's part. ``rows`` are the figures, ``wrong`` what a check found; the measurements go on."""
+
+    def __init__(self, rank: ep_lib.Rank, args: argparse.Namespace) -> None:
+        import torch
+
+        self.torch, self.rank, self.args = torch, rank, args
+        self.gpu = rank.backend == "cuda"
+        self.device = "cuda" if self.gpu else "cpu"
+        if self.gpu:
+            torch.cuda.set_device(rank.rank)
+            self.watch = Stopwatch(rank)
+        self.found: dict[str, list[float]] = {}
+        self.wrong: list[str] = []
+        self.start = time.monotonic()
+        self._inputs()
+
+    def _inputs(self) -> None:
+        """All ranks' tokens, on every rank."""
+        torch, args, ranks = self.torch, self.args, self.rank.world_size
+        self.xs, self.idx, self.weights = [], [], []
+        for source in range(ranks):
+            generator = torch.Generator(device=self.device).manual_seed(1000 + source)
+            shape = (max(args.tokens), args.hidden)
+            self.xs.append(torch.randn(shape, generator=generator, device=self.device).bfloat16())
+            scores = torch.rand(shape[0], args.experts, generator=generator, device=self.device)
+            self.idx.append(torch.topk(scores, args.top_k, dim=-1).indices)
+            self.weights.append(torch.rand(shape[0], args.top_k, generator=generator, device=self.device))
+        self.quantized = [self._quantize(x) for x in self.xs]
+
+    def _quantize(self, x: Any) -> tuple[Any, Any]:
+        """As reference.quantize_fp8, for finite rows."""
+        torch = self.torch
+        groups = x.float().view(len(x), -1, reference.FP8_GROUP)
+        scales = groups.abs().amax(-1) / reference.FP8_MAX
+        scales = torch.where(scales < torch.finfo(torch.float32).tiny, torch.ones_like(scales), scales)
+        return (groups / scales[..., None]).view_as(x).to(torch.float8_e4m3fn), scales
+
+    def factor(self, expert: Any) -> Any:
+        """What the expert multiplies with: different enough."""
+        return (expert % 7 + 1).float()
+
+    def prepare(self, tokens: int, fp8: bool, low_latency: LowLatency) -> None:
+        """Inputs of one setting, and a first dispatch whose arrivals the combines use."""
+        self.low_latency, self.tokens, self.fp8 = low_latency, tokens, fp8
+        me = self.rank.rank
+        self.x, self.topk, self.w = (a[me][:tokens].contiguous() for a in (self.xs, self.idx, self.weights))
+        self.arrivals = low_latency.arrivals("torch", fp8)
+        self.out = self.torch.empty_like(self.x)
+        self.dispatch()
+        self.rank.synchronize()
+        self.y = self._experts()
+
+    def _experts(self) -> Any:
+        """What the experts make of the true rows, at the places where they arrived."""
+        torch, a = self.torch, self.arrivals
+        y = torch.full((*a.rows.shape[:2], self.args.hidden), float("nan"), dtype=torch.bfloat16, device=self.device)
+        flat, first = y.view(-1, self.args.hidden), self.rank.rank * y.shape[0]
+        for source in range(self.rank.world_size):
+            for k in range(self.args.top_k):
+                place = a.places[source, : self.tokens, k].long()
+                here = place >= 0
+                scale = self.factor(place[here] // y.shape[1] + first)
+                flat[place[here]] = (self.xs[source][: self.tokens][here].float() * scale[:, None]).bfloat16()
+        return y
+
+    def stream(self) -> Any:
+        return self.rank.streams.on(self.rank.streams.current("torch"))
+
+    def dispatch(self, halves: int = BOTH) -> None:
+        with self.stream():
+            sends = halves & SENDS
+            self.low_latency.dispatch(halves, self.fp8, self.x if sends else None, self.topk, self.arrivals)
+
+    def combine(self, halves: int = BOTH) -> None:
+        a = self.arrivals
+        with self.stream():
+            self.low_latency.combine(halves, self.out, self.y, self.topk, self.w, a.places, a.token_counts)
+
+    # Right?
+
+    def check(self, what: str) -> None:
+        torch, t, ranks = self.torch, self.tokens, self.rank.world_size
+        for array in (self.arrivals.rows, self.arrivals.scales):
+            if array is not None:
+                array.view(torch.uint8).fill_(0x55)
+        self.arrivals.places.fill_(-7)
+        self.dispatch()
+        self.rank.synchronize()
+        a = self.arrivals
+        ids = [i[:t].cpu().numpy() for i in self.idx]
+        small = [reference.np.zeros((t, 128), reference.BF16)] * ranks
+        want = reference.low_latency_dispatch(
+            small, ids, num_experts=self.args.experts, max_tokens=a.places.shape[1], use_fp8=False
+        )[self.rank.rank]
+        places = torch.from_numpy(want.places[:, :t]).to(self.device)
+        if not torch.equal(a.places[:, :t], places) or a.counts.cpu().numpy().tolist() != want.counts.tolist():
+            self.wrong.append(f"{what}: places or counts differ")
+            return
+        rows = a.rows.view(-1, self.args.hidden)
+        for source in range(ranks):
+            at = places[source].long()
+            here = at >= 0
+            token = torch.arange(t, device=self.device)[:, None].expand_as(at)[here]
+            sent = self.quantized[source][0] if self.fp8 else self.xs[source]
+            same = torch.equal(rows.view(torch.uint8)[at[here]], sent.view(torch.uint8)[token])
+            if self.fp8:
+                scales = a.scales.view(-1, a.scales.shape[-1])
+                same &= torch.equal(scales[at[here]], self.quantized[source][1][token])
+            if not same:
+                self.wrong.append(f"{what}: rows from rank {source} differ")
+        self.out.fill_(float("nan"))
+        self.combine()
+        self.rank.synchronize()
+        if not torch.equal(self.out, self._expected()):
+            self.wrong.append(f"{what}: combined tokens differ")
+
+    def _expected(self) -> Any:
+        torch, me = self.torch, self.rank.rank
+        x, total = self.xs[me][: self.tokens].float(), None
+        each = self.args.experts // self.rank.world_size
+        total = torch.zeros_like(x)
+        for r in range(self.rank.world_size):
+            partial = torch.zeros_like(x)
+            for k in range(self.args.top_k):
+                expert = self.idx[me][: self.tokens, k]
+                row = (x * self.factor(expert)[:, None]).bfloat16().float()
+                added = partial + self.w[:, k, None] * row
+                partial = torch.where((expert // each == r)[:, None], added, partial)
+            total = total + partial.bfloat16().float()
+        return total.bfloat16()
+
+    # How long?
+
+    def graph(self, name: str, operation: Callable[[], Any]) -> None:
+        """``operation`` --chain times in a CUDA graph."""
+        if not self.gpu:
+            operation()
+            self.found[name] = [1.0]
+            return
+        torch = self.torch
+        for _ in range(2):
+            operation()
+        self.rank.barrier()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(self.args.chain):
+                operation()
+        self.rank.barrier()
+        times = []
+        for repeat in range(self.args.repeats + 2):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if repeat > 1:
+                times.append(begin.elapsed_time(end) * 1e3 / self.args.chain)
+        self.rank.barrier()
+        self.found[name] = times
+
+    def launch(self, name: str, operation: Callable[[], Any]) -> None:
+        if not self.gpu:
+            operation()
+            self.found[name] = [1.0]
+            return
+        repeats = self.watch.microseconds(lambda: self.watch.time("us", operation), self.args.repeats)
+        self.found[name] = [r["us"] for r in repeats]
+
+    def say(self) -> None:
+        if self.rank.rank == 0 and self.gpu:
+            for name, times in list(self.found.items())[self.said :]:
+                print(f"{time.monotonic() - self.start:6.1f} s {statistics.median(times):9.2f} us  {name}", flush=True)
+        self.said = len(self.found)
+
+    said = 0
+
+    def make(self, max_tokens: int) -> LowLatency:
+        args = self.args
+        shape = {"num_experts": args.experts, "top_k": args.top_k, "hidden": args.hidden, "max_tokens": max_tokens}
+        config = make_config(self.rank.world_size, **shape, dtype="bfloat16", num_sms=24)
+        return LowLatency(self.rank, make_low_latency_config(config, max_tokens, mask_on_timeout=False, num_sms=None))
+
+    def sweep(self, tokens: int) -> None:
+        low_latency = self.make(tokens)
+        for fp8 in (True, False):
+            self.prepare(tokens, fp8, low_latency)
+            kind = "fp8" if fp8 else "bf16"
+            for threads in SWEEP_THREADS[f"dispatch {kind}"]:
+                for blocks in SWEEP_BLOCKS if threads == SWEEP_THREADS[f"dispatch {kind}"][0] else SWEEP_BLOCKS[:1]:
+                    low_latency.tuning = Tuning(dispatch_threads=threads, blocks=blocks)
+                    self.graph(f"sweep dispatch {kind} {tokens} tokens {blocks}x{threads}", self.dispatch)
+            if fp8:
+                for threads in SWEEP_THREADS["combine"]:
+                    for blocks in SWEEP_BLOCKS if threads == SWEEP_THREADS["combine"][0] else SWEEP_BLOCKS[:1]:
+                        low_latency.tuning = Tuning(combine_threads=threads, blocks=blocks)
+                        self.graph(f"sweep combine {tokens} tokens {blocks}x{threads}", self.combine)
+            self.say()
+        low_latency.close()
+
+    def table(self) -> None:
+        for tokens in self.args.tokens:
+            low_latency = self.make(max(tokens, min(128, max(self.args.tokens))))
+            for fp8 in (True, False):
+                self.prepare(tokens, fp8, low_latency)
+                kind = "fp8" if fp8 else "bf16"
+                for sms in SMS if self.gpu and tokens == 128 else (None,):
+                    low_latency.tuning = Tuning(blocks=sms)
+                    self.check(f"{kind} {tokens} tokens {sms} SMs")
+                    at = f"{kind} {tokens} tokens {sms or 'all'} SMs"
+                    self.graph(f"graph dispatch {at}", self.dispatch)
+                    self.launch(f"launch dispatch {at}", self.dispatch)
+                    if not fp8:
+                        self.graph(f"graph combine {at}", self.combine)
+                        self.launch(f"launch combine {at}", self.combine)
+                        continue
+                    self.graph(f"graph both {at}", lambda: (self.dispatch(), self.combine()))
+                    if sms is None or sms == SMS[-1]:
+                        self.graph(
+                            f"graph dispatch in two launches {at}",
+                            lambda: (self.dispatch(SENDS), self.dispatch(RECEIVES)),
+                        )
+                self.say()
+            low_latency.close()
+
+    def wire(self, tokens: int) -> dict[str, float]:
+        """Rows of this rank that leave it, and all, for `tokens`."""
+        me, each = self.rank.rank, self.args.experts // self.rank.world_size
+        goes = self.torch.zeros(tokens, self.rank.world_size, dtype=self.torch.bool, device=self.device)
+        goes.scatter_(1, self.idx[me][:tokens] // each, True)
+        return {"all": int(goes.sum()), "wire": int(goes.sum() - goes[:, me].sum())}
+
+
+def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Any]:
+    bench = Bench(rank, args)
+    if args.sweep:
+        bench.sweep(min(128, max(args.tokens)))
+    bench.table()
+    return {
+        "found": bench.found,
+        "wrong": bench.wrong,
+        "wire": {t: bench.wire(t) for t in args.tokens},
+        "machine": machine(rank) if bench.gpu else {},
+    }
+
+
+def summarise(results: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
+    rows = []
+    for name in results[0]["found"]:
+        slowest = sorted(max(times) for times in zip(*(r["found"][name] for r in results), strict=True))
+        words = name.split()
+        row: dict[str, Any] = {"group": "low latency", "by": "ep_lib", "what": words[1], "note": name}
+        row |= {"us": round(statistics.median(slowest), 2), "routing": "random"}
+        row |= {"us_low": round(slowest[len(slowest) // 10], 2), "us_high": round(slowest[-1 - len(slowest) // 10], 2)}
+        if words[0] != "sweep":
+            tokens, sms = int(words[words.index("tokens") - 1]), words[words.index("SMs") - 1]
+            dtype = "bf16" if "bf16" in words or words[1] == "combine" else "fp8"
+            row_bytes = args.hidden + args.hidden // 32 if dtype == "fp8" else 2 * args.hidden
+            sent = [r["wire"][tokens] for r in results]
+            row |= {"tokens": tokens, "dtype": dtype, "sms": None if sms == "all" else int(sms)}
+            row["logical_bytes"] = round(statistics.mean(s["all"] for s in sent) * row_bytes)
+            row["wire_bytes"] = round(statistics.mean(s["wire"] for s in sent) * row_bytes)
+        rows.append(row)
+    settings = {k: v for k, v in vars(args).items() if k not in ("json", "date", "commit")}
+    wrong = [f"rank {i}: {text}" for i, r in enumerate(results) for text in r["wrong"]]
+    head = {"date": args.date, "commit": args.commit, "machine": results[0]["machine"], "settings": settings}
+    return head | {"wrong": wrong, "rows": rows}
+
+
+def show(report: dict[str, Any]) -> None:
+    for row in report["rows"]:
+        rate = f"{row['wire_bytes'] / row['us'] / 1e3:6.1f} GB/s" if "wire_bytes" in row else ""
+        print(f"{row['us']:9.2f} us ({row['us_low']} to {row['us_high']}) {rate:12}  {row['note']}")
+    for text in report["wrong"]:
+        print("WRONG", text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, default in {
+        "ranks": 4, "hidden": 7168, "experts": 256, "top-k": 8, "repeats": 20, "chain": 100
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="a rank; default %(default)s")
+    parser.add_argument("--sweep", action="store_true", help="also numbers of blocks and threads")
+    parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
+    parser.add_argument("--json", type=Path, help="write the report to this file as well")
+    parser.add_argument("--commit", default=git_commit(), help="of the tree, where git cannot tell")
+    options = parser.parse_args()
+    options.tokens = [int(t) for t in options.tokens.split(",")]
+    options.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    heap = 4 * options.ranks * max(*options.tokens, 128) * (options.hidden * 2 + options.top_k * 40) + (4 << 20)
+    everybody = ep_lib.spawn(
+        main, ranks=options.ranks, backend=options.backend, args=(options,), heap_bytes=heap, timeout=40
+    )
+    outcome = summarise(everybody, options)
+    show(outcome)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(outcome, indent=2) + "\n")
