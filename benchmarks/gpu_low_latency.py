@@ -216,8 +216,17 @@ class Bench:
     def make(self, max_tokens: int) -> LowLatency:
         args = self.args
         shape = {"num_experts": args.experts, "top_k": args.top_k, "hidden": args.hidden, "max_tokens": max_tokens}
-        config = make_config(self.rank.world_size, **shape, dtype="bfloat16", num_sms=24)
-        return LowLatency(self.rank, make_low_latency_config(config, max_tokens, mask_on_timeout=False, num_sms=None))
+        config = make_low_latency_config(
+            make_config(
+                self.rank.world_size,
+                **shape,
+                dtype="bfloat16",
+                num_sms=24,
+                num_max_dispatch_tokens_per_rank=max_tokens,
+            )
+        )
+        assert config is not None
+        return LowLatency(self.rank, config)
 
     def sweep(self, tokens: int) -> None:
         low_latency = self.make(tokens)

@@ -61,7 +61,7 @@ class Received:
 
 @dataclass(frozen=True)
 class LowLatencyReceived:
-    """What one rank holds after a dispatch in low-latency mode: E experts, room for C = ranks * max_tokens rows each."""
+    """What one rank holds after a dispatch in low-latency mode: E experts with room for C = ranks * max_tokens rows."""
 
     x: Array  # [E, C, hidden]; rows from the count on mean nothing
     scales: NDArray[np.float32] | None  # [E, C, hidden / 128] of FP8 rows

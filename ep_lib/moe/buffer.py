@@ -14,6 +14,9 @@ from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import BufferConfig, make_config, make_memory_map
 from ep_lib.moe.exchange import Exchange, name_ranks
 from ep_lib.moe.handle import DispatchHandle, Received, as_kind
+from ep_lib.moe.low_latency import LowLatency
+from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
+from ep_lib.moe.low_latency_methods import LowLatencyMethods
 from ep_lib.moe.mode import Arrivals, Mode, Payload
 from ep_lib.moe.pcie import PcieExchange
 from ep_lib.moe.pcie_config import make_pcie_map, make_pcie_sizes
@@ -25,8 +28,9 @@ _WITH_WEIGHTS, _WITH_FP8 = 1, 2
 _NUM_OPTIONS = 4
 
 
-class Buffer:
-    """Symmetric memory for expert parallelism, and the two operations on it: :meth:`dispatch` and :meth:`combine`.
+class Buffer(LowLatencyMethods):
+    """Symmetric memory for expert parallelism, and the two operations on it: :meth:`dispatch` and :meth:`combine`;
+    for decode batches :meth:`low_latency_dispatch` and :meth:`low_latency_combine`.
 
     Expert ``e`` lives on rank ``e // (num_experts // world_size)``. Making a Buffer, its operations and :meth:`close`
     are collective: all ranks call them in the same order. Input is checked before anything is sent; after a refused
@@ -52,6 +56,9 @@ class Buffer:
         allow_nvlink_for_normal_mode: bool = True,
         bounce_bytes: int | None = None,
         merge_sender_receiver: bool = False,
+        num_max_dispatch_tokens_per_rank: int = 0,
+        num_low_latency_sms: int | None = None,
+        low_latency_mask_on_timeout: bool = False,
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
@@ -61,6 +68,10 @@ class Buffer:
         peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
         the ``num_sms`` blocks, one that sends and one that receives, or one that does both with
         ``merge_sender_receiver``.
+
+        ``num_max_dispatch_tokens_per_rank``: low-latency mode, for up to so many tokens a rank (at most 1024); 0: none.
+        Its kernels run on ``num_low_latency_sms`` blocks (None: on all multiprocessors). A wait in vain for a rank is
+        PeerTimeout, or with ``low_latency_mask_on_timeout`` leaves that rank out from then on.
 
         Raises ArgumentError; RankMismatchError when ranks pass different values; OutOfSymmetricMemory when the heap is
         too small for :meth:`symmetric_bytes`.
@@ -76,11 +87,17 @@ class Buffer:
             allow_nvlink_for_normal_mode=allow_nvlink_for_normal_mode,
             bounce_bytes=bounce_bytes,
             merge_sender_receiver=merge_sender_receiver,
+            num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank,
+            num_low_latency_sms=num_low_latency_sms,
+            low_latency_mask_on_timeout=low_latency_mask_on_timeout,
         )
+        low_latency_config = make_low_latency_config(self._config)
         self._rank = rank
         mode = Exchange if allow_nvlink_for_normal_mode else PcieExchange
         self._exchange: Mode = mode(rank, self._config)
         self._checks = InputChecks(self._config, self._exchange.device)
+        low_latency = None if low_latency_config is None else LowLatency(rank, low_latency_config)
+        self._set_low_latency(low_latency, self._exchange.device)
         self._owner = object()  # in every handle
         self._unusable = ""  # why, if it is
         self.key = registry.add(self)
@@ -99,10 +116,15 @@ class Buffer:
             8 * C * P * S + 8 * C * P               a signal a slot, a count of credits a ring
             4 * world_size * M + 16 * world_size    the meetings' inbox and outbox, twice, and their signals
                 M = 8 + 4 * (C + 1 + num_experts / world_size), rounded up to a multiple of 16
+
+        Low-latency mode adds, for T = num_max_dispatch_tokens_per_rank, ``4 * world_size * T`` rows of bfloat16
+        (dispatch and combine, two turns each), flags and packets.
         """
         config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
+        low_latency = make_low_latency_config(config)
+        more = 0 if low_latency is None else make_low_latency_map(low_latency).nbytes
         if config.allow_nvlink_for_normal_mode:
-            return make_memory_map(config).nbytes
+            return make_memory_map(config).nbytes + more
         return make_pcie_map(config, make_pcie_sizes(config)).nbytes
 
     def dispatch(
@@ -194,6 +216,8 @@ class Buffer:
         if not self._unusable.startswith("it was closed"):
             self._unusable = "it was closed"
             self._exchange.close()
+            if self._low_latency is not None:
+                self._low_latency.close()
 
     def __enter__(self) -> Buffer:
         return self

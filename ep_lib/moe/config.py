@@ -34,6 +34,9 @@ class BufferConfig:
     allow_nvlink_for_normal_mode: bool = True
     bounce_bytes: int | None = None  # None: PCIe mode's default
     merge_sender_receiver: bool = False
+    num_max_dispatch_tokens_per_rank: int = 0  # 0: no low-latency mode; see ep_lib/moe/low_latency_config.py
+    num_low_latency_sms: int | None = None  # None: all
+    low_latency_mask_on_timeout: bool = False
 
     @property
     def experts_per_rank(self) -> int:
@@ -68,8 +71,12 @@ def make_config(
     allow_nvlink_for_normal_mode: bool = True,
     bounce_bytes: int | None = None,
     merge_sender_receiver: bool = False,
+    num_max_dispatch_tokens_per_rank: int = 0,
+    num_low_latency_sms: int | None = None,
+    low_latency_mask_on_timeout: bool = False,
 ) -> BufferConfig:
-    """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie_config.py."""
+    """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie_config.py, and
+    low-latency mode: ep_lib/moe/low_latency_config.py."""
     config = BufferConfig(
         world_size=world_size,
         num_experts=_at_least_one("num_experts", num_experts),
@@ -81,6 +88,9 @@ def make_config(
         allow_nvlink_for_normal_mode=bool(allow_nvlink_for_normal_mode),
         bounce_bytes=None if bounce_bytes is None else _at_least_one("bounce_bytes", bounce_bytes),
         merge_sender_receiver=bool(merge_sender_receiver),
+        num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank,
+        num_low_latency_sms=num_low_latency_sms,
+        low_latency_mask_on_timeout=bool(low_latency_mask_on_timeout),
     )
     if config.allow_nvlink_for_normal_mode and (config.bounce_bytes is not None or config.merge_sender_receiver):
         given = "bounce_bytes" if config.bounce_bytes is not None else "merge_sender_receiver"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.errors import OutOfSymmetricMemory
+from ep_lib.errors import ArgumentError, OutOfSymmetricMemory
 from ep_lib.memory.arrays import BFLOAT16, describe, like
 from ep_lib.moe.kernels import kernel, pack
 from ep_lib.moe.kernels import low_latency as structs
@@ -41,7 +41,7 @@ class Tuning:
 
 @dataclass
 class LowLatency:
-    """Collective to make. Raises OutOfSymmetricMemory."""
+    """Collective to make. Raises ArgumentError and OutOfSymmetricMemory."""
 
     rank: Rank
     config: LowLatencyConfig
@@ -49,6 +49,7 @@ class LowLatency:
 
     def __post_init__(self) -> None:
         rank, config = self.rank, self.config
+        blocks = _num_blocks(rank, config.num_sms)
         self._map: LowLatencyMap = make_low_latency_map(config)
         self._memory = _allocate(rank, config, self._map.nbytes)
         self._memory[: self._map.zeroed_bytes] = 0
@@ -57,7 +58,7 @@ class LowLatency:
         self.settle()
         rank.barrier()  # no flag may arrive before the zeros
         self._address = describe(self._memory).address
-        self._blocks = config.num_sms or _all_blocks(rank)
+        self._blocks = blocks
 
     def close(self) -> None:
         """Free the symmetric memory."""
@@ -169,10 +170,16 @@ class LowLatency:
         return self._address + offset
 
 
-def _all_blocks(rank: Rank) -> int:
+def _num_blocks(rank: Rank, chosen: int | None) -> int:
+    """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
     if rank.backend == "emulator":
-        return _EMULATED_BLOCKS
-    return int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
+        return chosen or _EMULATED_BLOCKS
+    most = int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
+    if chosen is not None and chosen > most:
+        raise ArgumentError(
+            f"num_low_latency_sms is {chosen}, and this GPU has {most} multiprocessors; pass at most those"
+        )
+    return chosen or most
 
 
 def _index_type(topk_idx: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16
@@ -16,7 +15,7 @@ _MAX_BLOCKS = 1024
 
 @dataclass(frozen=True)
 class LowLatencyConfig:
-    """The arguments of low-latency mode, checked. Equal on all ranks but for the last two."""
+    """The arguments of low-latency mode, checked. Must be equal on all ranks."""
 
     world_size: int
     num_experts: int
@@ -61,16 +60,23 @@ class LowLatencyMap:
         return self.dispatch_slots.offset
 
 
-def make_low_latency_config(
-    config: BufferConfig, max_tokens: Any, *, mask_on_timeout: bool, num_sms: int | None
-) -> LowLatencyConfig:
-    """Check the arguments. Raises ArgumentError."""
+def make_low_latency_config(config: BufferConfig) -> LowLatencyConfig | None:
+    """What a Buffer's low-latency mode is made for; None: it has none. Raises ArgumentError."""
     name = "num_max_dispatch_tokens_per_rank"
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 1 <= max_tokens <= MAX_TOKENS:
+    max_tokens = config.num_max_dispatch_tokens_per_rank
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 0 <= max_tokens <= MAX_TOKENS:
         raise ArgumentError(
             f"{name} is {max_tokens!r}; low-latency mode takes 1 to {MAX_TOKENS} tokens a rank (0: no low-latency "
             "mode); larger batches are for dispatch and combine"
         )
+    num_sms = config.num_low_latency_sms
+    if num_sms is not None and (isinstance(num_sms, bool) or num_sms not in range(1, _MAX_BLOCKS + 1)):
+        raise ArgumentError(f"num_low_latency_sms is {num_sms!r}; it must be 1 to {_MAX_BLOCKS}, or None: all")
+    if max_tokens == 0:
+        if num_sms is not None or config.low_latency_mask_on_timeout:
+            given = "num_low_latency_sms" if num_sms is not None else "low_latency_mask_on_timeout"
+            raise ArgumentError(f"{given} is for low-latency mode: pass {name} with it")
+        return None
     if config.dtype != BFLOAT16:
         raise ArgumentError(
             f"low-latency mode ({name}={max_tokens}) carries bfloat16, and this Buffer's dtype is {config.dtype.name}"
@@ -87,15 +93,13 @@ def make_low_latency_config(
             f"low-latency mode ({name}={max_tokens}) works by loads and stores between GPUs, and this Buffer was asked "
             "to use the NIC only: leave allow_nvlink_for_normal_mode=False out"
         )
-    if num_sms is not None and not 1 <= num_sms <= _MAX_BLOCKS:
-        raise ArgumentError(f"num_low_latency_sms is {num_sms}; it must be 1 to {_MAX_BLOCKS}, or None: all")
     return LowLatencyConfig(
         world_size=config.world_size,
         num_experts=config.num_experts,
         top_k=config.top_k,
         hidden=config.hidden,
         max_tokens=max_tokens,
-        mask_on_timeout=bool(mask_on_timeout),
+        mask_on_timeout=config.low_latency_mask_on_timeout,
         num_sms=num_sms,
     )
 

@@ -23,9 +23,7 @@ LOW_LATENCY_ARGS = struct(
     ("mask_on_timeout", "i4"),
 )
 
-LOW_LATENCY_DISPATCH_ARGS = struct(
-    ("common", LOW_LATENCY_ARGS), ("slots", "u8"), ("row_flags", "u8"), ("routes", "u8")
-)
+LOW_LATENCY_DISPATCH_ARGS = struct(("common", LOW_LATENCY_ARGS), ("slots", "u8"), ("row_flags", "u8"), ("routes", "u8"))
 
 LOW_LATENCY_ARRIVALS = struct(
     ("rows", "u8"), ("scales", "u8"), ("counts", "u8"), ("places", "u8"), ("token_counts", "u8")
