@@ -1,11 +1,11 @@
 """Low-latency dispatch and combine: microseconds in CUDA graphs and as plain launches, for decode batches.
 
-    python benchmarks/gpu_low_latency.py [--ranks 4] [--sweep] [--json FILE]
+    python benchmarks/gpu_low_latency.py [--ranks 4] [--sweep 128,1] [--json FILE]
 
 Everything is checked against the oracle's arithmetic before it is timed. "graph": a CUDA graph of --chain equal
 operations, one behind the other, on all ranks; the time of a replay divided by their number, so launches inside a graph
 and waiting for peers are in it. "launch": one launch between two events, begun by all ranks at once. A figure is the
-median over the repeats of the slowest rank. --sweep also tries numbers of blocks and threads at 128 tokens.
+median over the repeats of the slowest rank. --sweep also tries numbers of blocks and threads.
 With --backend emulator the same script runs without a GPU, on toy sizes, and times nothing.
 """
 
@@ -20,20 +20,51 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_measure import Stopwatch, git_commit, machine
+from gpu_clock import Stopwatch
+from gpu_machine import git_commit, machine
 
 import ep_lib
 from ep_lib import reference
 from ep_lib.moe.config import make_config
 from ep_lib.moe.kernels.low_latency import RECEIVES, SENDS
-from ep_lib.moe.low_latency import LowLatency, Tuning
+from ep_lib.moe.low_latency import LowLatency, Shape, Tuning
 from ep_lib.moe.low_latency_config import make_low_latency_config
 
 BOTH = SENDS | RECEIVES
 TOKENS = (1, 8, 32, 64, 128, 256, 1024)
-SMS = (24, 48, 132)
-SWEEP_THREADS = {"dispatch fp8": (448, 896, 512, 1024), "dispatch bf16": (896, 448), "combine": (896, 448, 1024)}
-SWEEP_BLOCKS = (132, 128, 96, 64, 32, 16, 8)
+SMS = (24, 48)
+SWEEP = {  # blocks, threads, blocks that only send
+    "dispatch": [
+        (132, 448, 0),
+        (132, 448, 66),
+        (132, 448, 88),
+        (264, 448, 0),
+        (264, 448, 88),
+        (264, 448, 132),
+        (264, 448, 176),
+        (264, 512, 132),
+        (264, 224, 132),
+        (528, 224, 264),
+        (64, 448, 32),
+        (16, 448, 8),
+    ],
+    "combine": [
+        (132, 448, 0),
+        (132, 448, 66),
+        (132, 448, 99),
+        (264, 448, 0),
+        (264, 448, 132),
+        (264, 448, 176),
+        (264, 448, 198),
+        (264, 448, 232),
+        (264, 512, 198),
+        (264, 224, 198),
+        (528, 224, 264),
+        (528, 224, 396),
+        (64, 448, 48),
+        (16, 448, 12),
+    ],
+}
 
 
 class Bench:
@@ -59,7 +90,7 @@ class Bench:
         self.xs, self.idx, self.weights = [], [], []
         for source in range(ranks):
             generator = torch.Generator(device=self.device).manual_seed(1000 + source)
-            shape = (max(args.tokens), args.hidden)
+            shape = (max(*args.tokens, *args.sweep, 1), args.hidden)
             self.xs.append(torch.randn(shape, generator=generator, device=self.device).bfloat16())
             scores = torch.rand(shape[0], args.experts, generator=generator, device=self.device)
             self.idx.append(torch.topk(scores, args.top_k, dim=-1).indices)
@@ -70,7 +101,8 @@ class Bench:
         """As reference.quantize_fp8, for finite rows."""
         torch = self.torch
         groups = x.float().view(len(x), -1, reference.FP8_GROUP)
-        scales = groups.abs().amax(-1) / reference.FP8_MAX
+        largest = groups.abs().amax(-1)
+        scales = largest / torch.full_like(largest, reference.FP8_MAX)  # by a number, torch would multiply
         scales = torch.where(scales < torch.finfo(torch.float32).tiny, torch.ones_like(scales), scales)
         return (groups / scales[..., None]).view_as(x).to(torch.float8_e4m3fn), scales
 
@@ -233,17 +265,21 @@ class Bench:
         for fp8 in (True, False):
             self.prepare(tokens, fp8, low_latency)
             kind = "fp8" if fp8 else "bf16"
-            for threads in SWEEP_THREADS[f"dispatch {kind}"]:
-                for blocks in SWEEP_BLOCKS if threads == SWEEP_THREADS[f"dispatch {kind}"][0] else SWEEP_BLOCKS[:1]:
-                    low_latency.tuning = Tuning(dispatch_threads=threads, blocks=blocks)
-                    self.graph(f"sweep dispatch {kind} {tokens} tokens {blocks}x{threads}", self.dispatch)
-            if fp8:
-                for threads in SWEEP_THREADS["combine"]:
-                    for blocks in SWEEP_BLOCKS if threads == SWEEP_THREADS["combine"][0] else SWEEP_BLOCKS[:1]:
-                        low_latency.tuning = Tuning(combine_threads=threads, blocks=blocks)
-                        self.graph(f"sweep combine {tokens} tokens {blocks}x{threads}", self.combine)
+            for what in ("dispatch", "combine") if fp8 else ("dispatch",):
+                for shape in SWEEP[what] if self.gpu else [(3, 64, 1)]:
+                    low_latency.tuning = Tuning(**{what: Shape(*shape)})
+                    where = "{}x{}, {} send".format(*shape)
+                    self.graph(f"sweep {what} {kind} {tokens} tokens {where}", getattr(self, what))
             self.say()
-        low_latency.close()
+        low_latency.close(orderly=True)
+
+    def tuning(self, low_latency: LowLatency, fp8: bool, sms: int | None) -> Tuning:
+        """Shapes for fewer multiprocessors."""
+        if sms is None:
+            return Tuning()
+        vectors = low_latency.config.row_vectors
+        shapes = low_latency.shape(vectors // 2 if fp8 else vectors, 0.5), low_latency.shape(vectors, 0.75)
+        return Tuning(*(s._replace(blocks=sms, send_blocks=s.send_blocks * sms // s.blocks) for s in shapes))
 
     def table(self) -> None:
         for tokens in self.args.tokens:
@@ -251,8 +287,8 @@ class Bench:
             for fp8 in (True, False):
                 self.prepare(tokens, fp8, low_latency)
                 kind = "fp8" if fp8 else "bf16"
-                for sms in SMS if self.gpu and tokens == 128 else (None,):
-                    low_latency.tuning = Tuning(blocks=sms)
+                for sms in (*SMS, None) if self.gpu and tokens == 128 else (None,):
+                    low_latency.tuning = self.tuning(low_latency, fp8, sms)
                     self.check(f"{kind} {tokens} tokens {sms} SMs")
                     at = f"{kind} {tokens} tokens {sms or 'all'} SMs"
                     self.graph(f"graph dispatch {at}", self.dispatch)
@@ -262,13 +298,13 @@ class Bench:
                         self.launch(f"launch combine {at}", self.combine)
                         continue
                     self.graph(f"graph both {at}", lambda: (self.dispatch(), self.combine()))
-                    if sms is None or sms == SMS[-1]:
+                    if sms is None:
                         self.graph(
                             f"graph dispatch in two launches {at}",
                             lambda: (self.dispatch(SENDS), self.dispatch(RECEIVES)),
                         )
                 self.say()
-            low_latency.close()
+            low_latency.close(orderly=True)
 
     def wire(self, tokens: int) -> dict[str, float]:
         """Rows of this rank that leave it, and all, for `tokens`."""
@@ -280,8 +316,8 @@ class Bench:
 
 def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Any]:
     bench = Bench(rank, args)
-    if args.sweep:
-        bench.sweep(min(128, max(args.tokens)))
+    for tokens in args.sweep:
+        bench.sweep(tokens)
     bench.table()
     return {
         "found": bench.found,
@@ -329,14 +365,17 @@ if __name__ == "__main__":
     }.items():  # fmt: skip
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="a rank; default %(default)s")
-    parser.add_argument("--sweep", action="store_true", help="also numbers of blocks and threads")
+    parser.add_argument("--sweep", default="", help="also numbers of blocks and threads, for so many tokens: 128,1")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--commit", default=git_commit(), help="of the tree, where git cannot tell")
     options = parser.parse_args()
     options.tokens = [int(t) for t in options.tokens.split(",")]
+    options.sweep = [int(t) for t in options.sweep.split(",") if t]
     options.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    heap = 4 * options.ranks * max(*options.tokens, 128) * (options.hidden * 2 + options.top_k * 40) + (4 << 20)
+    heap = 4 * options.ranks * max(*options.tokens, *options.sweep, 128) * (options.hidden * 2 + options.top_k * 40) + (
+        4 << 20
+    )
     everybody = ep_lib.spawn(
         main, ranks=options.ranks, backend=options.backend, args=(options,), heap_bytes=heap, timeout=40
     )

@@ -50,7 +50,13 @@ def receive(result: Any, fp8: bool) -> tuple[Any, Any, Any]:
     """recv_x, scales and recv_count of a dispatch as NumPy arrays."""
     rows, scales = result.recv_x if fp8 else (result.recv_x, None)
     rows = to_numpy(rows.view(_torch_bytes(rows)) if type(rows).__module__.startswith("torch") else rows)
-    return rows.view(FP8 if fp8 else BF16), None if scales is None else to_numpy(scales), to_numpy(result.recv_count)
+    rows, counts = rows.view(FP8 if fp8 else BF16), to_numpy(result.recv_count)
+    unused = np.arange(rows.shape[1])[None, :] >= counts[:, None]
+    rows[unused] = 0  # mean nothing, and differ from run to run
+    if scales is not None:
+        scales = to_numpy(scales)
+        scales[unused] = 0
+    return rows, scales, counts
 
 
 def _torch_bytes(rows: Any) -> Any:
@@ -60,14 +66,21 @@ def _torch_bytes(rows: Any) -> Any:
 
 
 def run_case(
-    rank: Rank, case: Case, fp8: bool, rounds: int = 1, hooks: bool = False, asynchronous: bool = False, kind: str = ""
+    rank: Rank,
+    case: Case,
+    fp8: bool,
+    rounds: int = 1,
+    hooks: bool = False,
+    asynchronous: bool = False,
+    kind: str = "",
+    sms: int | None = None,
 ) -> list[Any]:
     """Some dispatches and combines: (rows, scales, counts, what the experts made of it, combined tokens) of each."""
     me, results = rank.rank, []
     options = {"return_recv_hook": hooks, "async_finish": asynchronous}
     x, idx, weights = (to_input(rank, a[me], kind or "native") for a in (case.xs, case.topk_idx, case.topk_weights))
     arguments = case.buffer_arguments() | {"max_tokens": 1}
-    with Buffer(rank, **arguments, num_max_dispatch_tokens_per_rank=case.max_tokens) as buffer:
+    with Buffer(rank, **arguments, num_max_dispatch_tokens_per_rank=case.max_tokens, num_low_latency_sms=sms) as buffer:
         for _ in range(rounds):
             sent = buffer.low_latency_dispatch(x, idx, fp8, **options)
             _wait(rank, sent)

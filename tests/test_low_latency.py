@@ -22,10 +22,11 @@ Spmd = Callable[..., list[Any]]
 
 @pytest.mark.parametrize("seed", range(24))
 def test_against_the_oracle(seed: int) -> None:
-    """Each seed has its own shapes, routing and interleaving; three rounds, so that both turns come again."""
-    fp8, hooks = seed % 2 == 1, seed % 4 > 1
+    """Each seed has its own shapes, routing, blocks and interleaving; three rounds, so that both turns come again."""
+    fp8, hooks, sms = seed % 2 == 1, seed % 4 > 1, (None, 1, 2, 5)[seed // 4 % 4]
     case = low_latency_case(seed, fp8=fp8, max_tokens=9)
-    check_case(case, fp8, spawn(run_case, case.world_size, "emulator", seed=seed, args=(case, fp8, 3, hooks)))
+    arguments = (case, fp8, 3, hooks, False, "", sms)
+    check_case(case, fp8, spawn(run_case, case.world_size, "emulator", seed=seed, args=arguments))
 
 
 @pytest.mark.slow

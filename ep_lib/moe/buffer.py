@@ -214,10 +214,11 @@ class Buffer(LowLatencyMethods):
     def close(self) -> None:
         """Give the symmetric memory back. All ranks must; calling it twice does no harm."""
         if not self._unusable.startswith("it was closed"):
+            orderly = not self._unusable
             self._unusable = "it was closed"
-            self._exchange.close()
             if self._low_latency is not None:
-                self._low_latency.close()
+                self._low_latency.close(orderly)
+            self._exchange.close()
 
     def __enter__(self) -> Buffer:
         return self
@@ -225,6 +226,8 @@ class Buffer(LowLatencyMethods):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._unusable = self._unusable or f"its block ended by {type(error).__name__}"
         self.close()
 
     def __repr__(self) -> str:

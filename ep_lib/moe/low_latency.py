@@ -15,7 +15,10 @@ from ep_lib.moe.low_latency_config import LowLatencyConfig, LowLatencyMap, make_
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
-_WARP, _MAX_THREADS = 32, 1024
+_WARP, _MAX_THREADS = 32, 512
+_BLOCKS_A_SM = 2  # __launch_bounds__ of the kernels
+# Of the blocks of a kernel that sends and receives, those that only send.
+_DISPATCH_SENDS, _COMBINE_SENDS = 0.5, 0.75
 # An emulated thread costs memory and time of its own; two warps and a few blocks show all that more would.
 _EMULATED_BLOCKS, _EMULATED_THREADS = 3, 64
 
@@ -30,13 +33,20 @@ class Arrivals(NamedTuple):
     token_counts: Any  # int32 [ranks]
 
 
+class Shape(NamedTuple):
+    """How a kernel is launched."""
+
+    blocks: int
+    threads: int
+    send_blocks: int  # that only send, where a kernel does both; 0: every block does both in turn
+
+
 @dataclass
 class Tuning:
-    """Threads of a block on GPUs; None: as many as let each thread move the same number of vectors of a row."""
+    """Shapes to use instead of the usual ones."""
 
-    dispatch_threads: int | None = None
-    combine_threads: int | None = None
-    blocks: int | None = None
+    dispatch: Shape | None = None
+    combine: Shape | None = None
 
 
 @dataclass
@@ -60,10 +70,15 @@ class LowLatency:
         self._address = describe(self._memory).address
         self._blocks = blocks
 
-    def close(self) -> None:
-        """Free the symmetric memory."""
-        if not self.rank.is_closed:
-            self.rank.free(self._memory)
+    def close(self, orderly: bool) -> None:
+        """Free the symmetric memory; ``orderly``: when every rank has come here, or did not within the limit."""
+        if self.rank.is_closed:
+            return
+        if orderly:
+            args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
+            kernel("low_latency_finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask))
+            self.rank.synchronize()
+        self.rank.free(self._memory)
 
     def settle(self) -> None:
         """CuPy's own kernels may run on another stream than ours: let them finish."""
@@ -95,21 +110,22 @@ class LowLatency:
 
     def dispatch(self, halves: int, fp8: bool, x: Any, topk_idx: Any, arrivals: Arrivals | None) -> None:
         """Launch what ``halves`` say (SENDS, RECEIVES) of a dispatch on the stream that is chosen."""
+        index = _index_type(topk_idx)
+        vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
+        shape = self.tuning.dispatch or self.shape(vectors, _DISPATCH_SENDS)
         args = pack(
             structs.LOW_LATENCY_DISPATCH_ARGS,
-            common=self._common(0 if x is None else len(x)),
+            common=self._common(0 if x is None else len(x), shape.send_blocks),
             slots=self._at("dispatch_slots"),
             row_flags=self._at("dispatch_flags"),
             routes=self._at("routes"),
         )
         fields = zip(("rows", "scales", "counts", "places", "token_counts"), arrivals or (None,) * 5, strict=True)
         to = pack(structs.LOW_LATENCY_ARRIVALS, **{name: _address(array) for name, array in fields})
-        index = _index_type(topk_idx)
-        vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
         kernel("low_latency_dispatch", f"<{str(fp8).lower()}, {halves}, {index}>").launch(
             self.rank,
-            self.tuning.blocks or self._blocks,
-            self._threads(vectors, self.tuning.dispatch_threads),
+            shape.blocks,
+            shape.threads,
             args,
             to,
             x,
@@ -122,9 +138,10 @@ class LowLatency:
         self, halves: int, out: Any, rows: Any, topk_idx: Any, topk_weights: Any, places: Any, token_counts: Any
     ) -> None:
         """Launch what ``halves`` say of a combine on the stream that is chosen."""
+        shape = self.tuning.combine or self.shape(self.config.row_vectors, _COMBINE_SENDS)
         args = pack(
             structs.LOW_LATENCY_COMBINE_ARGS,
-            common=self._common(len(topk_idx)),
+            common=self._common(len(topk_idx), shape.send_blocks),
             slots=self._at("combine_slots"),
             row_flags=self._at("combine_flags"),
             weights=self._at("weights"),
@@ -133,8 +150,8 @@ class LowLatency:
         )
         kernel("low_latency_combine", f"<{halves}, {_index_type(topk_idx)}>").launch(
             self.rank,
-            self.tuning.blocks or self._blocks,
-            self._threads(self.config.row_vectors, self.tuning.combine_threads),
+            shape.blocks,
+            shape.threads,
             args,
             out,
             rows,
@@ -143,13 +160,15 @@ class LowLatency:
             uses=(places, token_counts, self._finished, self.mask),
         )
 
-    def _threads(self, vectors: int, chosen: int | None) -> int:
-        if self.rank.backend == "emulator":
-            return _EMULATED_THREADS
+    def shape(self, vectors: int, sends: float) -> Shape:
+        """For rows of ``vectors``: each thread moves as many as the next; the share ``sends`` of the blocks sends."""
         rounds = -(-vectors // _MAX_THREADS)
-        return chosen or -(-vectors // (rounds * _WARP)) * _WARP
+        threads = -(-vectors // (rounds * _WARP)) * _WARP
+        if self.rank.backend == "emulator":
+            threads = _EMULATED_THREADS
+        return Shape(self._blocks, threads, min(max(1, round(sends * self._blocks)), self._blocks - 1))
 
-    def _common(self, num_tokens: int) -> Any:
+    def _common(self, num_tokens: int, send_blocks: int = 0, mask_on_timeout: bool = False) -> Any:
         config = self.config
         return pack(
             structs.LOW_LATENCY_ARGS,
@@ -161,7 +180,8 @@ class LowLatency:
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             row_vectors=config.row_vectors,
-            mask_on_timeout=int(config.mask_on_timeout),
+            send_blocks=send_blocks,
+            mask_on_timeout=int(mask_on_timeout or config.mask_on_timeout),
         )
 
     def _at(self, name: str) -> int:
@@ -170,16 +190,14 @@ class LowLatency:
         return self._address + offset
 
 
-def _num_blocks(rank: Rank, chosen: int | None) -> int:
+def _num_blocks(rank: Rank, num_sms: int | None) -> int:
     """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
     if rank.backend == "emulator":
-        return chosen or _EMULATED_BLOCKS
+        return num_sms or _EMULATED_BLOCKS
     most = int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
-    if chosen is not None and chosen > most:
-        raise ArgumentError(
-            f"num_low_latency_sms is {chosen}, and this GPU has {most} multiprocessors; pass at most those"
-        )
-    return chosen or most
+    if num_sms is not None and num_sms > most:
+        raise ArgumentError(f"num_low_latency_sms is {num_sms}, and this GPU has {most} multiprocessors: pass no more")
+    return num_sms or _BLOCKS_A_SM * most
 
 
 def _index_type(topk_idx: Any) -> str:

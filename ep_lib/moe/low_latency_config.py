@@ -45,7 +45,7 @@ class LowLatencyConfig:
 class LowLatencyMap:
     """The parts of low-latency mode's symmetric memory; everything before ``dispatch_slots`` must be zero at first."""
 
-    credits: Part  # u64 [kinds, ranks]: see <ep/low_latency.cuh>
+    credits: Part  # u64 [kinds + 1, ranks]: see <ep/low_latency.cuh>
     dispatch_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_dispatch.cuh>
     routes: Part  # packets [turns, ranks, 1 + max_tokens * words]
     combine_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_combine.cuh>
@@ -108,7 +108,7 @@ def make_low_latency_map(config: LowLatencyConfig) -> LowLatencyMap:
     """Lay the parts out one after the other."""
     ranks, tokens = config.world_size, config.max_tokens
     shapes: list[tuple[str, tuple[int, ...], str]] = [
-        ("credits", (NUM_KINDS, ranks), "u8"),
+        ("credits", (NUM_KINDS + 1, ranks), "u8"),
         ("dispatch_flags", (TURNS, ranks, tokens), "u8"),
         ("routes", (TURNS, ranks, 1 + tokens * route_words(config.top_k), 2), "u8"),
         ("combine_flags", (TURNS, ranks, tokens), "u8"),

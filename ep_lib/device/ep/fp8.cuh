@@ -10,8 +10,8 @@
 
 namespace ep {
 
-constexpr int kFp8Group = 128;      // elements that share a scale
-constexpr int kFp8Elements = 16;    // that a lane casts: two vectors of bfloat16 become one of FP8
+constexpr int kFp8Group = 128;    // elements that share a scale
+constexpr int kFp8Elements = 16;  // that a lane casts: two vectors of bfloat16 become one of FP8
 constexpr float kFp8Max = 448.0f;
 constexpr float kFp8LeastScale = 1.17549435e-38f;  // the smallest normal float32
 constexpr float kFp8LargestFloat = 3.402823466e+38f;

@@ -38,14 +38,38 @@ constexpr int kMaxLowLatencyTopK = kWarpSize;  // a lane a choice
 struct LowLatencyArgs {
     uint64_t* finished;  // [kNumLowLatencyKinds, 2]   launches that sent, that received; times kOperationUnit
     uint32_t* mask;      // [ranks]   1: that rank is left out
-    uint64_t* credits;   // symmetric [kNumLowLatencyKinds, ranks]   operations that each rank has received
+    uint64_t* credits;   // symmetric [kNumLowLatencyKinds + 1, ranks]   operations that each rank has received; its end
     int num_tokens;      // of this rank
     int max_tokens;      // of any rank
     int top_k;
     int experts_per_rank;
     int row_vectors;  // 16-byte vectors of a bfloat16 row
+    int send_blocks;  // that only send, where a kernel does both: the others only receive; 0: all do both in turn
     int mask_on_timeout;
 };
+
+// Which part of the work a block has: number `index` of `count` blocks that share it; count 0: none of it.
+struct Share {
+    int index;
+    int count;
+};
+
+// A multiprocessor's loads queue up behind its stores to peers, so blocks that send see late what has arrived. Where a
+// kernel does both, some blocks therefore only send, and the others only receive.
+template <int kHalves>
+EP_DEVICE Share sending_share(int send_blocks) {
+    const int index = blockIdx.x, blocks = gridDim.x;
+    if (kHalves == kReceives) return {0, 0};
+    if (kHalves == kSends || send_blocks == 0 || send_blocks >= blocks) return {index, blocks};
+    return index < send_blocks ? Share{index, send_blocks} : Share{0, 0};
+}
+template <int kHalves>
+EP_DEVICE Share receiving_share(int send_blocks) {
+    const int index = blockIdx.x, blocks = gridDim.x;
+    if (kHalves == kSends) return {0, 0};
+    if (kHalves == kReceives || send_blocks == 0 || send_blocks >= blocks) return {index, blocks};
+    return index < send_blocks ? Share{0, 0} : Share{index - send_blocks, blocks - send_blocks};
+}
 
 namespace detail {
 
@@ -141,10 +165,11 @@ EP_DEVICE void give_credits(const LowLatencyArgs& args) {
 EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind, uint64_t operation, uint8_t* masked) {
     int failed = 0;
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
+        const uint64_t* const credit = args.credits + kind * num_ranks() + r;
         bool skip = is_masked(args, r);
-        if (!skip && operation > kTurns) {
-            const WaitOutcome outcome = wait_flag_or_mask(args, args.credits + kind * num_ranks() + r,
-                                                          operation - kTurns, {kPhaseCredit, r, -1});
+        const bool there = ld_acquire_sys_u64(credit) + kTurns >= operation;  // as it most often is
+        if (!skip && !there) {
+            const WaitOutcome outcome = wait_flag_or_mask(args, credit, operation - kTurns, {kPhaseCredit, r, -1});
             failed |= outcome == kGaveUp;
             skip = outcome == kMasked;
         }
@@ -153,13 +178,32 @@ EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind,
     return __syncthreads_or(failed) == 0;
 }
 
-// Bit r: rank r holds one of the experts that the lanes have (-1: none), as two halves of 32 ranks. All lanes call.
+// The last kernel, one block: waits until every rank has come here, so that nobody writes to this rank's memory any more.
+EP_DEVICE void low_latency_finish(const LowLatencyArgs& args) {
+    uint64_t* const ends = args.credits + kNumLowLatencyKinds * num_ranks();
+    for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
+        if (!is_masked(args, r)) st_release_sys_u64(peer_ptr(ends + rank(), r), 1);
+    }
+    for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
+        if (!is_masked(args, r)) wait_flag_or_mask(args, ends + r, 1, {kPhaseBarrier, r, -1});
+    }
+}
+
+// Lane k: the token's k-th choice, -1 from top_k on and for tokens that do not exist.
+template <typename Index>
+EP_DEVICE int load_choice(const LowLatencyArgs& common, const Index* topk_idx, int token) {
+    if (token >= common.num_tokens || lane_id() >= common.top_k) return -1;
+    const int64_t expert = topk_idx[static_cast<int64_t>(token) * common.top_k + lane_id()];
+    return expert >= 0 && expert < num_ranks() * common.experts_per_rank ? static_cast<int>(expert) : -1;
+}
+
+// Bit r: rank r holds one of the experts that the lanes have (from load_choice), as two halves of 32 ranks. All lanes call.
 struct RankSet {
     unsigned low, high;
     EP_DEVICE bool has(int r) const { return ((r < 32 ? low >> r : high >> (r - 32)) & 1) != 0; }
 };
 EP_DEVICE RankSet ranks_of(int expert, int experts_per_rank) {
-    const int r = expert >= 0 && expert < num_ranks() * experts_per_rank ? expert / experts_per_rank : kMaxRanks;
+    const int r = expert >= 0 ? expert / experts_per_rank : kMaxRanks;
     return {__reduce_or_sync(kFullWarp, r < 32 ? 1u << r : 0u),
             __reduce_or_sync(kFullWarp, r >= 32 && r < kMaxRanks ? 1u << (r - 32) : 0u)};
 }

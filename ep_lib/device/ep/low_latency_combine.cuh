@@ -16,9 +16,9 @@ namespace ep {
 
 struct LowLatencyCombineArgs {
     LowLatencyArgs common;
-    int4* slots;          // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
-    uint64_t* row_flags;  // symmetric [kTurns, ranks, max_tokens]
-    TaggedWord* weights;  // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
+    int4* slots;              // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
+    uint64_t* row_flags;      // symmetric [kTurns, ranks, max_tokens]
+    TaggedWord* weights;      // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
     const int* places;        // from the dispatch: <ep/low_latency_dispatch.cuh>
     const int* token_counts;  // likewise
 };
@@ -35,27 +35,32 @@ EP_DEVICE TaggedWord* weights_of(const LowLatencyCombineArgs& args, int turn, in
     return args.weights + index * weight_words(args.common.top_k);
 }
 
-// A block sends the weights of its tokens, a word a thread, to the ranks whose experts they are for.
+// A block sends the weights of its tokens, a warp a token, to the ranks whose experts they are for.
 template <typename Index>
 EP_DEVICE void send_weights(const LowLatencyCombineArgs& args, const Index* topk_idx, const float* topk_weights,
-                            uint64_t operation, int turn, const uint8_t* masked) {
+                            Share share, uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
-    const int words = weight_words(common.top_k), ranks = num_ranks(), first = blockIdx.x, step = gridDim.x;
-    const int tokens = first < common.num_tokens ? (common.num_tokens - 1 - first) / step + 1 : 0;
-    for (int i = thread_in_block(); i < tokens * ranks * words; i += threads_in_block()) {
-        const int word = i % words, r = i / words % ranks, token = first + i / (words * ranks) * step;
-        if (masked[r]) continue;
-        uint64_t packed = 0;
-        bool goes = false;
-        for (int h = 0; h < kWeightsAWord; ++h) {
-            const int k = word * kWeightsAWord + h;
-            if (k >= common.top_k) break;
-            const int64_t index = static_cast<int64_t>(token) * common.top_k + k;
-            const int64_t local = static_cast<int64_t>(topk_idx[index]) - r * common.experts_per_rank;
-            goes |= local >= 0 && local < common.experts_per_rank;
-            packed |= static_cast<uint64_t>(static_cast<uint32_t>(__float_as_int(topk_weights[index]))) << (32 * h);
+    const int words = weight_words(common.top_k), ranks = num_ranks(), lane = lane_id();
+    const int step = share.count * warps_in_block();
+    for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
+        const int expert = load_choice(common, topk_idx, token);
+        const float weight =
+            lane < common.top_k ? topk_weights[static_cast<int64_t>(token) * common.top_k + lane] : 0.0f;
+        const int home = expert < 0 ? -1 : expert / common.experts_per_rank;
+        for (int base = 0; base < ranks * words; base += kWarpSize) {
+            const int i = base + lane, word = i % words, r = i / words;
+            uint64_t packed = 0;
+            bool goes = false;
+            for (int h = 0; h < kWeightsAWord; ++h) {
+                const int k = (word * kWeightsAWord + h) % kWarpSize;
+                goes |= __shfl_sync(kFullWarp, home, k) == r;
+                const int bits = __float_as_int(__shfl_sync(kFullWarp, weight, k));
+                packed |= static_cast<uint64_t>(static_cast<uint32_t>(bits)) << (32 * h);
+            }
+            if (goes && r < ranks && !masked[r]) {
+                send_packet(weights_of(args, turn, rank(), token) + word, packed, operation, r);
+            }
         }
-        if (goes) send_packet(weights_of(args, turn, rank(), token) + word, packed, operation, r);
     }
 }
 
@@ -67,17 +72,19 @@ struct Choices {
     float weight;  // of lane j
 };
 
-EP_DEVICE Choices find_choices(const LowLatencyCombineArgs& args, int source, int token) {
+// Lane k: the place of the k-th choice. Of a token that does not exist it means nothing.
+EP_DEVICE int load_place(const LowLatencyCombineArgs& args, int source, int token) {
     const LowLatencyArgs& common = args.common;
-    const int64_t first = (static_cast<int64_t>(source) * common.max_tokens + token) * common.top_k;
-    const int lane = lane_id(), place = lane < common.top_k ? args.places[first + lane] : -1;
+    if (lane_id() >= common.top_k || token >= common.max_tokens) return -1;
+    return args.places[(static_cast<int64_t>(source) * common.max_tokens + token) * common.top_k + lane_id()];
+}
+
+EP_DEVICE Choices pack_choices(int place) {
     const unsigned here = __ballot_sync(kFullWarp, place >= 0);
-    const int count = __popc(here);
-    int k = 0;  // the lane-th set bit
     unsigned rest = here;
-    for (int j = 0; j < lane && rest; ++j) rest &= rest - 1;
-    if (rest) k = __ffs(rest) - 1;
-    return {count, __shfl_sync(kFullWarp, place, k), k, 0.0f};
+    for (int j = 0; j < lane_id() && rest; ++j) rest &= rest - 1;
+    const int k = rest ? __ffs(rest) - 1 : 0;  // the lane-th set bit
+    return {__popc(here), __shfl_sync(kFullWarp, place, k), k, 0.0f};
 }
 
 // A warp waits for the weights of a token's choices.
@@ -86,9 +93,8 @@ EP_DEVICE WaitOutcome wait_weights(const LowLatencyCombineArgs& args, int turn, 
     int outcome = kArrived;
     if (lane_id() < choices->count) {
         uint64_t packed = 0;
-        outcome = wait_packet_or_mask(args.common,
-                                      weights_of(args, turn, source, token) + choices->k / kWeightsAWord, operation,
-                                      &packed, {kPhaseCombine, source, token});
+        outcome = wait_packet_or_mask(args.common, weights_of(args, turn, source, token) + choices->k / kWeightsAWord,
+                                      operation, &packed, {kPhaseCombine, source, token});
         choices->weight = __int_as_float(static_cast<int>(packed >> (32 * (choices->k % kWeightsAWord))));
     }
     return static_cast<WaitOutcome>(__reduce_max_sync(kFullWarp, outcome));
@@ -129,17 +135,18 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
 }
 
 // Blocks take the rows of all sources in turn, so that all links are busy all the time. False after a fault.
-EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, uint64_t operation, int turn,
+EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, Share share, uint64_t operation, int turn,
                          const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
     const int ranks = num_ranks();
-    int most = 0, signalling = 0;
+    const auto source_of = [ranks](int i) { return (rank() + i) % ranks; };
+    int place = load_place(args, source_of(share.index), share.index / ranks), most = 0, signalling = 0;
     for (int r = 0; r < ranks; ++r) most = max(most, args.token_counts[r]);
-    for (int i = blockIdx.x; i < most * ranks; i += gridDim.x) {
-        const int source = (rank() + i) % ranks, token = i / ranks;
-        if (masked[source] || token >= args.token_counts[source]) continue;
-        Choices choices = find_choices(args, source, token);
-        if (choices.count == 0) continue;
+    for (int i = share.index; i < most * ranks; i += share.count) {
+        const int source = source_of(i), token = i / ranks;
+        Choices choices = pack_choices(place);
+        place = load_place(args, source_of(i + share.count), (i + share.count) / ranks);
+        if (masked[source] || token >= args.token_counts[source] || choices.count == 0) continue;
         const int64_t slot = static_cast<int64_t>(turn * ranks + rank()) * common.max_tokens + token;
         const WaitOutcome outcome = send_sum(args, rows, source, token, slot, operation, turn, &choices);
         if (__syncthreads_or(outcome != kArrived)) {  // data, then signal
@@ -199,15 +206,13 @@ EP_DEVICE void add_sums(const LowLatencyCombineArgs& args, int4* out, int token,
 }
 
 template <typename Index>
-EP_DEVICE bool receive_sums(const LowLatencyCombineArgs& args, int4* out, const Index* topk_idx, uint64_t operation,
-                            int turn, const uint8_t* masked) {
+EP_DEVICE bool receive_sums(const LowLatencyCombineArgs& args, int4* out, const Index* topk_idx, Share share,
+                            uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
-    for (int token = blockIdx.x; token < common.num_tokens; token += gridDim.x) {
-        const Index* const experts = topk_idx + static_cast<int64_t>(token) * common.top_k;
-        const int expert = lane_id() < common.top_k ? static_cast<int>(experts[lane_id()]) : -1;
+    for (int token = share.index; token < common.num_tokens; token += share.count) {
+        const RankSet from = ranks_of(load_choice(common, topk_idx, token), common.experts_per_rank);
         bool gave_up;
-        const RankSet here =
-            wait_sums(args, token, ranks_of(expert, common.experts_per_rank), operation, turn, masked, &gave_up);
+        const RankSet here = wait_sums(args, token, from, operation, turn, masked, &gave_up);
         if (gave_up) return false;
         add_sums(args, out, token, here, turn);
     }
@@ -224,21 +229,28 @@ EP_DEVICE bool receive_sums(const LowLatencyCombineArgs& args, int4* out, const 
 template <int kHalves, typename Index>
 EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out, const int4* rows,
                                    const Index* topk_idx, const float* topk_weights) {
-    const uint64_t operation = operation_number(args.common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
+    const LowLatencyArgs& common = args.common;
+    const Share sending = sending_share<kHalves>(common.send_blocks);
+    const Share receiving = receiving_share<kHalves>(common.send_blocks);
+    const uint64_t operation = operation_number(common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
     const int turn = static_cast<int>(operation % kTurns);
-    give_credits(args.common);
     __shared__ uint8_t masked[kMaxRanks];
+    give_credits(common);
     if (kHalves & kSends) {
-        if (!wait_for_credits(args.common, kLowLatencyCombine, operation, masked)) return;
-        detail::send_weights(args, topk_idx, topk_weights, operation, turn, masked);
-        if (!detail::send_sums(args, rows, operation, turn, masked)) return;
+        if (!wait_for_credits(common, kLowLatencyCombine, operation, masked)) return;
+        // The weights are from those who have time: where some blocks only receive, from them.
+        const Share idle = receiving.count ? receiving : sending;
+        if (receiving.count || kHalves == kSends) {
+            detail::send_weights(args, topk_idx, topk_weights, idle, operation, turn, masked);
+        }
+        if (sending.count && !detail::send_sums(args, rows, sending, operation, turn, masked)) return;
     } else {
-        note_masks(args.common, masked);
+        note_masks(common, masked);
     }
     bool ok = true;
-    if (kHalves & kReceives) ok = detail::receive_sums(args, out, topk_idx, operation, turn, masked);
+    if (receiving.count) ok = detail::receive_sums(args, out, topk_idx, receiving, operation, turn, masked);
     if (__syncthreads_or(!ok)) return;
-    if (thread_in_block() == 0) finish_operation(args.common, kLowLatencyCombine, kHalves);
+    if (thread_in_block() == 0) finish_operation(common, kLowLatencyCombine, kHalves);
 }
 
 }  // namespace ep

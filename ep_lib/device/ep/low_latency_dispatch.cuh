@@ -46,93 +46,104 @@ namespace detail {
 
 EP_DEVICE int id_of(uint64_t word, int k) { return static_cast<int>(word >> (16 * (k % kIdsAWord)) & 0xffff); }
 
-// The ids of a token's choices 4 * word, ... as `peer` numbers its experts.
-template <typename Index>
-EP_DEVICE uint64_t route_word(const Index* experts, int top_k, int word, int first_expert, int experts_per_rank) {
-    uint64_t packed = 0;
-    for (int i = 0; i < kIdsAWord; ++i) {
-        const int k = word * kIdsAWord + i;
-        uint64_t id = kNoId;
-        if (k < top_k) {
-            const int64_t local = static_cast<int64_t>(experts[k]) - first_expert;
-            if (local >= 0 && local < experts_per_rank) {
-                id = static_cast<uint64_t>(local);
-                for (int j = 0; j < k; ++j) {
-                    if (experts[j] == experts[k]) id = static_cast<uint64_t>(local) | kIdRepeated;
-                }
-            }
-        }
-        packed |= id << (16 * i);
-    }
-    return packed;
+EP_DEVICE int64_t route_stride(const LowLatencyArgs& common) {
+    return 1 + static_cast<int64_t>(common.max_tokens) * route_words(common.top_k);
 }
 
-// A block sends the ids of its tokens, one word a thread.
-template <typename Index>
-EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk_idx, uint64_t operation, int turn,
-                           const uint8_t* masked) {
+// A warp sends one token's ids to all ranks; lane k has the k-th choice.
+EP_DEVICE void send_route(const LowLatencyDispatchArgs& args, int token, int expert, uint64_t operation, int turn,
+                          const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
-    const int words = route_words(common.top_k), ranks = num_ranks();
-    TaggedWord* const mine = args.routes + (turn * ranks + rank()) * (1 + static_cast<int64_t>(common.max_tokens) * words);
-    if (blockIdx.x == 0) {
-        for (int r = thread_in_block(); r < ranks; r += threads_in_block()) {
+    const int words = route_words(common.top_k), ranks = num_ranks(), lane = lane_id();
+    TaggedWord* const mine = args.routes + (turn * ranks + rank()) * route_stride(common) + 1;
+    const unsigned same = __match_any_sync(kFullWarp, expert);
+    const bool repeated = __ffs(same) - 1 < lane;
+    const int home = expert < 0 ? -1 : expert / common.experts_per_rank;
+    const int id = expert % common.experts_per_rank | (repeated ? kIdRepeated : 0);
+    for (int base = 0; base < ranks * words; base += kWarpSize) {
+        const int i = base + lane, word = i % words, r = i / words;
+        uint64_t packed = 0;
+        for (int j = 0; j < kIdsAWord; ++j) {
+            const int k = (word * kIdsAWord + j) % kWarpSize;
+            const int its_home = __shfl_sync(kFullWarp, home, k), its_id = __shfl_sync(kFullWarp, id, k);
+            packed |= static_cast<uint64_t>(its_home == r ? its_id : kNoId) << (16 * j);
+        }
+        if (r < ranks && !masked[r]) {
+            send_packet(mine + static_cast<int64_t>(token) * words + word, packed, operation, r);
+        }
+    }
+}
+
+// A block sends the ids of its tokens, a warp a token; `expert` is the choice of the first one.
+template <typename Index>
+EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk_idx, int expert, Share share,
+                           uint64_t operation, int turn, const uint8_t* masked) {
+    const LowLatencyArgs& common = args.common;
+    if (share.index == 0) {
+        TaggedWord* const mine = args.routes + (turn * num_ranks() + rank()) * route_stride(common);
+        for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
             if (!masked[r]) send_packet(mine, common.num_tokens, operation, r);
         }
     }
-    const int first = blockIdx.x, step = gridDim.x;
-    const int tokens = first < common.num_tokens ? (common.num_tokens - 1 - first) / step + 1 : 0;
-    for (int i = thread_in_block(); i < tokens * ranks * words; i += threads_in_block()) {
-        const int word = i % words, r = i / words % ranks, token = first + i / (words * ranks) * step;
-        if (masked[r]) continue;
-        const uint64_t ids = route_word(topk_idx + static_cast<int64_t>(token) * common.top_k, common.top_k, word,
-                                        r * common.experts_per_rank, common.experts_per_rank);
-        send_packet(mine + 1 + static_cast<int64_t>(token) * words + word, ids, operation, r);
+    const int step = share.count * warps_in_block();
+    for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
+        send_route(args, token, expert, operation, turn, masked);
+        expert = load_choice(common, topk_idx, token + step);
     }
 }
 
-// A block sends a row to all ranks of `to`.
+// What a thread moves of a row at once: of FP8, two vectors become one.
+template <bool kFp8>
+struct Piece {
+    int4 first, second;
+    EP_DEVICE void load(const int4* row, int i, int vectors) {
+        if (i >= vectors) return;
+        first = ld_nc_v4(kFp8 ? row + 2 * i : row + i);
+        if (kFp8) second = ld_nc_v4(row + 2 * i + 1);
+    }
+};
+
+// A block sends a row to all ranks of `to`; `piece` holds each thread's first part of it.
 template <bool kFp8>
 EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int64_t slot, int token, const RankSet& to,
-                        const uint8_t* masked) {
+                        Piece<kFp8> piece, const uint8_t* masked) {
+    constexpr int kLanesAGroup = kFp8Group / kFp8Elements;
     const int row_vectors = args.common.row_vectors, vectors = kFp8 ? row_vectors / 2 : row_vectors;
     int4* const target = args.slots + slot * row_vectors;
     float* const scales = reinterpret_cast<float*>(target + vectors);
     for (int base = 0; base < vectors; base += threads_in_block()) {
         const int i = base + thread_in_block();
-        const bool inside = i < vectors;
-        int4 v = make_int4(0, 0, 0, 0);
+        int4 v = piece.first;
         float scale = 0.0f;
-        if (kFp8) {
-            int4 second = v;
-            if (inside) {
-                v = ld_nc_v4(row + 2 * i);
-                second = ld_nc_v4(row + 2 * i + 1);
-            }
-            v = quantize_fp8(v, second, &scale);
-        } else if (inside) {
-            v = ld_nc_v4(row + i);
-        }
-        constexpr int kLanesAGroup = kFp8Group / kFp8Elements;
+        if (kFp8) v = quantize_fp8(piece.first, piece.second, &scale);
+        piece.load(row, i + threads_in_block(), vectors);
         for (int n = 0; n < num_ranks(); ++n) {
             const int r = (rank() + token + n) % num_ranks();  // not everybody to the same rank first
-            if (!to.has(r) || masked[r] || !inside) continue;
+            if (!to.has(r) || masked[r] || i >= vectors) continue;
             st_na_v4(peer_ptr(target + i, r), v);
             if (kFp8 && i % kLanesAGroup == 0) *peer_ptr(scales + i / kLanesAGroup, r) = scale;
         }
     }
 }
 
+// A block sends its rows; `expert` and `piece` are of the first one, asked for earlier.
 template <bool kFp8, typename Index>
-EP_DEVICE void send_rows(const LowLatencyDispatchArgs& args, const int4* x, const Index* topk_idx, uint64_t operation,
-                         int turn, const uint8_t* masked) {
+EP_DEVICE void send_rows(const LowLatencyDispatchArgs& args, const int4* x, const Index* topk_idx, int expert,
+                         Piece<kFp8> piece, Share share, uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
+    const int vectors = kFp8 ? common.row_vectors / 2 : common.row_vectors;
     int signalling = 0;  // which warp; the release holds it up, so they take turns
-    for (int token = blockIdx.x; token < common.num_tokens; token += gridDim.x) {
+    for (int token = share.index; token < common.num_tokens; token += share.count) {
         const int64_t slot = static_cast<int64_t>(turn * num_ranks() + rank()) * common.max_tokens + token;
-        const Index* const experts = topk_idx + static_cast<int64_t>(token) * common.top_k;
-        const int expert = lane_id() < common.top_k ? static_cast<int>(experts[lane_id()]) : -1;
         const RankSet to = ranks_of(expert, common.experts_per_rank);
-        send_row<kFp8>(args, x + static_cast<int64_t>(token) * common.row_vectors, slot, token, to, masked);
+        const int4* const row = x + static_cast<int64_t>(token) * common.row_vectors;
+        const Piece<kFp8> here = piece;
+        const int next = token + share.count;
+        expert = load_choice(common, topk_idx, next);
+        if (next < common.num_tokens) {
+            piece.load(x + static_cast<int64_t>(next) * common.row_vectors, thread_in_block(), vectors);
+        }
+        send_row<kFp8>(args, row, slot, token, to, here, masked);
         __syncthreads();  // data, then signal
         if (warp_id() == signalling) {
             for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
@@ -169,8 +180,7 @@ EP_DEVICE int2 find_token(const int* tokens, int i) {
 EP_DEVICE bool wait_route(const LowLatencyDispatchArgs& args, int turn, int2 token, int word, uint64_t operation,
                           uint64_t* ids) {
     const int words = route_words(args.common.top_k);
-    const TaggedWord* const routes =
-        args.routes + (turn * num_ranks() + token.x) * (1 + static_cast<int64_t>(args.common.max_tokens) * words);
+    const TaggedWord* const routes = args.routes + (turn * num_ranks() + token.x) * route_stride(args.common);
     const WaitOutcome outcome =
         wait_packet_or_mask(args.common, routes + 1 + static_cast<int64_t>(token.y) * words + word, operation, ids,
                             {kPhaseLayout, token.x, token.y});
@@ -237,7 +247,8 @@ EP_DEVICE bool spread_rows(const LowLatencyDispatchArgs& args, const LowLatencyA
         const int64_t slot = static_cast<int64_t>(turn * num_ranks() + row.source) * common.max_tokens + row.token;
         int outcome = kArrived;
         if (lane_id() == 0) {
-            outcome = wait_flag_or_mask(common, args.row_flags + slot, operation, {kPhaseDispatch, row.source, row.token});
+            outcome =
+                wait_flag_or_mask(common, args.row_flags + slot, operation, {kPhaseDispatch, row.source, row.token});
         }
         outcome = __shfl_sync(kFullWarp, outcome, 0);
         __syncwarp();  // what lane 0 acquired, all may read
@@ -253,14 +264,15 @@ EP_DEVICE bool spread_rows(const LowLatencyDispatchArgs& args, const LowLatencyA
                 }
             }
         }
-        spread_row(from, row, arrivals.rows, vectors, vectors * piece / pieces, vectors * (piece + 1) / pieces, arrived);
+        spread_row(from, row, arrivals.rows, vectors, vectors * piece / pieces, vectors * (piece + 1) / pieces,
+                   arrived);
     }
     return true;
 }
 
 template <bool kFp8>
-EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals, uint64_t operation,
-                            int turn, const uint8_t* masked) {
+EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals, Share share,
+                            uint64_t operation, int turn, const uint8_t* masked) {
     extern __shared__ int low_latency_counts[];  // [experts_per_rank]   rows before the next one, by expert
     __shared__ Receiving receiving;
     const LowLatencyArgs& common = args.common;
@@ -268,8 +280,7 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
     int failed = 0;
     for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) low_latency_counts[e] = 0;
     for (int s = thread; s < ranks; s += threads_in_block()) {
-        const TaggedWord* const routes =
-            args.routes + (turn * ranks + s) * (1 + static_cast<int64_t>(common.max_tokens) * words);
+        const TaggedWord* const routes = args.routes + (turn * ranks + s) * route_stride(common);
         uint64_t tokens = 0;
         WaitOutcome outcome = kMasked;
         if (!masked[s]) {
@@ -282,8 +293,8 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
 
     int64_t total = 0;
     for (int s = 0; s < ranks; ++s) total += receiving.tokens[s];
-    const int begin = static_cast<int>(total * blockIdx.x / gridDim.x);
-    const int end = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
+    const int begin = static_cast<int>(total * share.index / share.count);
+    const int end = static_cast<int>(total * (share.index + 1) / share.count);
     for (int i = thread; i < begin * words; i += threads_in_block()) {  // rows of the blocks before
         uint64_t ids;
         failed |= !wait_route(args, turn, find_token(receiving.tokens, i / words), i % words, operation, &ids);
@@ -314,7 +325,7 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
         if (__syncthreads_or(failed)) return false;  // and the rows' records are written again
     }
     if (__syncthreads_or(failed)) return false;
-    if (blockIdx.x == gridDim.x - 1) {  // no rows come after this block's
+    if (share.index == share.count - 1) {  // no rows come after this block's
         for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) {
             arrivals.counts[e] = low_latency_counts[e];
         }
@@ -332,22 +343,33 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
 template <bool kFp8, int kHalves, typename Index>
 EP_DEVICE void low_latency_dispatch(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals,
                                     const int4* x, const Index* topk_idx) {
-    const uint64_t operation =
-        operation_number(args.common, kLowLatencyDispatch, kHalves & kSends ? kSends : kReceives);
+    const LowLatencyArgs& common = args.common;
+    const Share sending = sending_share<kHalves>(common.send_blocks);
+    const Share receiving = receiving_share<kHalves>(common.send_blocks);
+    // What is needed first is asked for all at once: a trip to memory takes as long as a third of the rows.
+    int expert = -1, first_expert = -1;
+    detail::Piece<kFp8> piece;
+    if (sending.count) {
+        expert = load_choice(common, topk_idx, sending.index + warp_id() * sending.count);
+        first_expert = load_choice(common, topk_idx, sending.index);
+        if (sending.index < common.num_tokens) {
+            piece.load(x + static_cast<int64_t>(sending.index) * common.row_vectors, thread_in_block(),
+                       kFp8 ? common.row_vectors / 2 : common.row_vectors);
+        }
+    }
+    const uint64_t operation = operation_number(common, kLowLatencyDispatch, kHalves & kSends ? kSends : kReceives);
     const int turn = static_cast<int>(operation % kTurns);
-    give_credits(args.common);
     __shared__ uint8_t masked[kMaxRanks];
-    if (kHalves & kSends) {
-        if (!wait_for_credits(args.common, kLowLatencyDispatch, operation, masked)) return;
-        detail::send_routes(args, topk_idx, operation, turn, masked);
-        detail::send_rows<kFp8>(args, x, topk_idx, operation, turn, masked);
+    give_credits(common);
+    if (sending.count) {
+        if (!wait_for_credits(common, kLowLatencyDispatch, operation, masked)) return;
+        detail::send_routes(args, topk_idx, expert, sending, operation, turn, masked);
+        detail::send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, operation, turn, masked);
     } else {
-        note_masks(args.common, masked);
+        note_masks(common, masked);
     }
-    if (kHalves & kReceives) {
-        if (!detail::receive_rows<kFp8>(args, arrivals, operation, turn, masked)) return;
-    }
-    if (thread_in_block() == 0) finish_operation(args.common, kLowLatencyDispatch, kHalves);
+    if (receiving.count && !detail::receive_rows<kFp8>(args, arrivals, receiving, operation, turn, masked)) return;
+    if (thread_in_block() == 0) finish_operation(common, kLowLatencyDispatch, kHalves);
 }
 
 }  // namespace ep

@@ -1,7 +1,7 @@
 #include <ep/low_latency_dispatch.cuh>
 
 template <bool kFp8, int kHalves, typename Index>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(512, 2)
     ep_low_latency_dispatch(ep::LowLatencyDispatchArgs args, ep::LowLatencyArrivals arrivals, const int4* x,
                             const Index* topk_idx) {
     ep::low_latency_dispatch<kFp8, kHalves, Index>(args, arrivals, x, topk_idx);
