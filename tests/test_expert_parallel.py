@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -254,6 +255,12 @@ def shapes_and_types(rank: ep_lib.Rank) -> None:
     other.load_state_dict(torch.load(stored))
     assert torch.equal(other(x), module(x))
     other.close()  # the Buffer is not its own
+    twin = copy.deepcopy(nn.ModuleList([module]))[0]
+    twin.close()
+    nn.init.zeros_(twin.gate.weight)
+    assert twin.buffer is module.buffer and not torch.equal(twin(x), module(x))
+    with pytest.raises(ArgumentError, match=r"save its state_dict\(\)"):
+        torch.save(module, io.BytesIO())
     assert module(x).shape == x.shape
     assert "Buffer(rank" in repr(module)
     module.close()

@@ -7,7 +7,7 @@ rows that arrive is known at run time only: an unbacked size, or ``num_worst_tok
 The operators of a graph run in the order of its data flow, which is the same on all ranks if their programs are.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: torch reads an operator's schema from its annotations.
 
 import weakref
 from typing import Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,21 @@ class ExpertParallel(nn.Module):
         """Close the Buffer, if this module made it. All ranks must."""
         if self._owns_buffer:
             self.buffer.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExpertParallel:
+        """A copy with weights of its own, for averaging them, say; it shares the Buffer and does not own it."""
+        memo[id(self.buffer)] = self.buffer
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        twin._owns_buffer = False
+        return twin
+
+    def __getstate__(self) -> Any:
+        raise ArgumentError(
+            "ExpertParallel cannot be pickled: its Buffer is memory that ranks share; save its state_dict() and make a "
+            "new one"
+        )
 
     def extra_repr(self) -> str:
         return f"buffer={self.buffer!r}"
