@@ -39,22 +39,23 @@ EP_DEVICE bool has_fault() {
     return ld_relaxed_gpu_u32(reinterpret_cast<const uint32_t*>(&detail::fault_record()->code)) != kFaultNone;
 }
 
-// Looks at the clock only every so often: reading it costs as much as the poll itself.
+// Looks at the clock only every so often: reading it costs as much as the poll itself. A wait that is soon over reads none.
 constexpr int kPollsPerClock = 64;
 
 // Calls `done` until it is true: for whoever waits for any of several things. After the limit calls `gave_up`, which
 // records the fault, and returns false; also, without calling it, if this rank has another fault already.
 template <typename Done, typename GaveUp>
 EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
-    if (done()) return true;  // the common case reads no clock
-    const uint64_t start = globaltimer_ns();
     const uint64_t limit = detail::timeout_ns() != 0 ? detail::timeout_ns() : kDefaultTimeoutNs;
+    uint64_t start = 0;
     for (;;) {
         for (int poll = 0; poll < kPollsPerClock; ++poll) {
             if (done()) return true;
         }
         if (has_fault()) return false;  // something else failed already: end soon instead of adding a limit each
-        if (globaltimer_ns() - start > limit) {
+        const uint64_t now = globaltimer_ns();
+        if (start == 0) start = now;
+        if (now - start > limit) {
             gave_up();
             return false;
         }
