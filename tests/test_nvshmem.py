@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ep_lib import Kernel, spawn
-from ep_lib.backends import cuda_devices, cuda_heap, nvshmem_heap, nvshmem_library, transport
+from ep_lib.backends import cuda_devices, cuda_heap, nics, nvshmem_heap, nvshmem_library, transport
 from ep_lib.backends.cuda_devices import DeviceIdentity
 from ep_lib.backends.nvshmem_library import NvshmemLibrary
 from ep_lib.errors import ArgumentError, BackendUnavailable, OutOfSymmetricMemory, RankMismatchError
@@ -270,11 +270,66 @@ def test_after_a_failure_nobody_is_waited_for(heap_of: Any) -> None:
 def test_the_environment_is_prepared_as_far_as_the_user_left_it(heap_of: Any) -> None:
     os.environ["NVSHMEM_SYMMETRIC_SIZE"] = "1G"
     os.environ.pop("NVSHMEM_REMOTE_TRANSPORT", None)
-    heap_of(unreachable=("rank 0 (GPU 0) cannot access rank 1",))
-    assert os.environ["NVSHMEM_SYMMETRIC_SIZE"] == "1G" and os.environ["NVSHMEM_DISABLE_NVLS"] == "1"
-    assert "NVSHMEM_REMOTE_TRANSPORT" not in os.environ, "a NIC is needed, NVSHMEM looks for one"
     heap_of()
-    assert os.environ["NVSHMEM_REMOTE_TRANSPORT"] == "none"
+    assert os.environ["NVSHMEM_SYMMETRIC_SIZE"] == "1G" and os.environ["NVSHMEM_DISABLE_NVLS"] == "1"
+    assert os.environ["NVSHMEM_REMOTE_TRANSPORT"] == "none", "all GPUs reach each other: no NIC is looked for"
+
+
+def fake_nics(folder: Path, **drivers: str) -> Path:
+    """A /sys/class/infiniband with these devices."""
+    for name, driver in drivers.items():
+        (folder / "drivers" / driver).mkdir(parents=True, exist_ok=True)
+        (folder / "class" / name / "device").mkdir(parents=True)
+        (folder / "class" / name / "device" / "driver").symlink_to(folder / "drivers" / driver)
+    return folder / "class"
+
+
+OUT_OF_REACH = ("rank 0 (GPU 0) cannot access rank 1",)
+
+
+@pytest.mark.parametrize(
+    ("drivers", "settings"),
+    [
+        ({"mlx5_0": "mlx5_core", "mlx5_1": "mlx5_core"}, {"NVSHMEM_REMOTE_TRANSPORT": "ibrc"}),
+        (
+            {"rdmap16s27": "efa"},
+            {
+                "NVSHMEM_REMOTE_TRANSPORT": "libfabric",
+                "NVSHMEM_LIBFABRIC_PROVIDER": "efa",
+                "FI_PROVIDER": "efa",
+                "FI_EFA_USE_DEVICE_RDMA": "1",
+            },
+        ),
+    ],
+)
+def test_the_nic_of_a_host_chooses_what_drives_it(
+    heap_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drivers: dict[str, str], settings: dict[str, str]
+) -> None:
+    found = nics.rdma_devices(fake_nics(tmp_path / "sys", **drivers))
+    assert {nic.name: nic.driver for nic in found} == drivers
+    monkeypatch.setattr(nics, "rdma_devices", lambda: found)
+    names = ("NVSHMEM_REMOTE_TRANSPORT", "NVSHMEM_LIBFABRIC_PROVIDER", "FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA")
+    for name in names:
+        os.environ.pop(name, None)
+    heap_of(unreachable=OUT_OF_REACH)
+    assert {name: os.environ[name] for name in names if name in os.environ} == settings
+    os.environ["NVSHMEM_REMOTE_TRANSPORT"] = "ucx"
+    heap_of(unreachable=OUT_OF_REACH)
+    assert os.environ["NVSHMEM_REMOTE_TRANSPORT"] == "ucx", "the user's word counts"
+
+
+def test_without_a_nic_that_would_do_the_pair_is_named(
+    heap_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.environ.pop("NVSHMEM_REMOTE_TRANSPORT", None)
+    assert nics.rdma_devices(tmp_path / "nowhere") == ()
+    monkeypatch.setattr(nics, "rdma_devices", lambda: ())
+    with pytest.raises(BackendUnavailable, match=r"(?s)shows no RDMA device.*rank 0 \(GPU 0\) cannot access rank 1"):
+        heap_of(unreachable=OUT_OF_REACH)
+    monkeypatch.setattr(nics, "rdma_devices", lambda: (nics.Nic("rdmap16s27", "efa"),))
+    os.environ["NVSHMEM_IB_ENABLE_IBGDA"] = "1"
+    with pytest.raises(BackendUnavailable, match=r"Mellanox NICs \(mlx5_core\) only; found rdmap16s27 \(efa\)"):
+        heap_of(unreachable=OUT_OF_REACH)
 
 
 def test_what_fails_says_what_to_do(heap_of: Any) -> None:
@@ -285,6 +340,7 @@ def test_what_fails_says_what_to_do(heap_of: Any) -> None:
         BackendUnavailable, match=r"nvshmemx_hostlib_init_attr of NVSHMEM 3\.4\.5 .* status 1.*NVSHMEM_DEBUG"
     ):
         heap_of()
+    os.environ["NVSHMEM_REMOTE_TRANSPORT"] = "ibrc"
     with pytest.raises(BackendUnavailable, match=r"(?s)rank 0 cannot.*NVSHMEM_REMOTE_TRANSPORT.*libfabric.*efa"):
         heap_of(unreachable=("rank 0 cannot access rank 1",))
     with pytest.raises(ArgumentError, match="the build route is 'fast'"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ep_lib.backends import nics
 from ep_lib.backends.cuda_devices import import_cupy
 from ep_lib.backends.cuda_errors import allocation_error
 from ep_lib.backends.cuda_heap import agree, meet
@@ -46,7 +47,7 @@ class NvshmemHeap:
         self.bytes = heap_bytes
         self.addresses: list[int] = []
         agree(bootstrap, lambda: self._load(route), timeout)
-        _prepare_environment(heap_bytes, unreachable)
+        agree(bootstrap, lambda: _prepare_environment(heap_bytes, unreachable), timeout)
         rank_0_says = agree(bootstrap, lambda: self._library.unique_id() if bootstrap.rank == 0 else b"", timeout)
         agree(bootstrap, lambda: self._start(rank_0_says[0], unreachable), timeout)
         agree(bootstrap, self._allocate, timeout)
@@ -119,3 +120,25 @@ def _prepare_environment(heap_bytes: int, unreachable: list[str]) -> None:
     environment.setdefault("NVSHMEM_DISABLE_NCCL", "1")  # for its collectives, which we do not call
     if not unreachable:
         environment.setdefault("NVSHMEM_REMOTE_TRANSPORT", "none")  # no NIC needed: look for none
+    elif not environment.get("NVSHMEM_REMOTE_TRANSPORT"):
+        _choose_remote_transport(unreachable)
+
+
+def _choose_remote_transport(unreachable: list[str]) -> None:
+    """Sets what this host's NICs need. Raises BackendUnavailable where there is no NIC, or none for IBGDA."""
+    found = nics.rdma_devices()
+    pairs = "\n  ".join(unreachable)
+    if not found:
+        raise BackendUnavailable(
+            "these GPUs need a NIC between them, and this host shows no RDMA device in /sys/class/infiniband:\n  "
+            f"{pairs}\nIn a container, hand the devices in (--device /dev/infiniband); or choose GPUs that reach each "
+            "other"
+        )
+    listing = ", ".join(map(str, found))
+    if nvshmem.uses_ibgda() and not nics.can_be_driven_by_gpus(found):
+        raise BackendUnavailable(
+            f"NVSHMEM_IB_ENABLE_IBGDA is set, and IBGDA drives Mellanox NICs (mlx5_core) only; found {listing}: "
+            "unset it"
+        )
+    for name, value in nics.nvshmem_settings(found).items():
+        os.environ.setdefault(name, value)

@@ -19,6 +19,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Literal
 
+from ep_lib.backends import nics
 from ep_lib.errors import EpError
 from ep_lib.jit import nixl, toolkit
 from ep_lib.transports import efa_environment
@@ -119,6 +120,7 @@ def examine() -> Report:
             _nvshmem(has_gpu, smi),
             _nixl(result["nixl"], smi),
             _mpi(result["mpi"]),
+            _nics(),
             _efa_environment(os.environ),
         )
     )
@@ -289,6 +291,23 @@ def _mpi(tried: Probe) -> Finding:
         detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI of mpi4py"
         return Finding("MPI", "broken", detail, f"use one MPI for both: {one_mpi}", facts=tried.facts)
     return Finding("MPI", "ok", f"mpiexec started two ranks; {tried.facts['library']}", facts=tried.facts)
+
+
+def _nics() -> Finding:
+    """What lies between hosts, and what ep_lib will tell NVSHMEM of it."""
+    found = nics.rdma_devices()
+    facts: Facts = {"devices": {nic.name: nic.driver for nic in found}}
+    if not found:
+        step = "none needed for the emulator or P2P; in a container, hand the devices in: --device /dev/infiniband"
+        return Finding("RDMA NICs", "missing", "this system shows none (/sys/class/infiniband)", step, facts=facts)
+    settings = " ".join(f"{name}={value}" for name, value in nics.nvshmem_settings(found).items())
+    explained = [f"for GPUs that do not reach each other transport='nvshmem' sets, unless you do: {settings}"]
+    if nics.can_be_driven_by_gpus(found):
+        explained.append(
+            "NVSHMEM_IB_ENABLE_IBGDA=1 lets GPU threads drive them (IBGDA): kernels are built by nvcc then; NVSHMEM "
+            "says what else it needs with NVSHMEM_DEBUG=INFO"
+        )
+    return Finding("RDMA NICs", "ok", ", ".join(map(str, found)), facts=facts, explained=tuple(explained))
 
 
 def _efa_environment(environment: Mapping[str, str]) -> Finding:
