@@ -135,6 +135,8 @@ class LowLatencyMethods:
         self._require_usable()
         low_latency, checks = self._low_latency_mode()
         self._require_own_low_latency(handle)
+        if any(handle is waiting for waiting in self._without_rows):
+            raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
         checks.expert_rows(x)
         kind = checks.topk_idx(topk_idx, handle.num_tokens)
         checks.topk_weights(topk_weights, handle.num_tokens)
@@ -220,8 +222,6 @@ class LowLatencyMethods:
             raise HandleError(
                 "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
             )
-        if any(handle is waiting for waiting in self._without_rows):
-            raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
 
     def _require_turn(self, what: str, hooked: bool) -> None:
         """There are two halves of memory, and each operation waits for its hook in one of them."""
