@@ -14,6 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
 
 import bounce_buffer_cases as bounce
+import low_latency_cases as low_latency
 import pcie_cases
 import test_ibgda_shim as shim
 import test_ring
@@ -67,6 +68,10 @@ def _pcie_mode(rank: Rank, variety: int) -> None:
     pcie_cases.run_case(rank, make_case(variety, world_size=2, dtype="bfloat16", max_tokens=4), variety)
 
 
+def _low_latency(rank: Rank, fp8: bool, hooks: bool) -> None:
+    low_latency.run_case(rank, low_latency.low_latency_case(4, fp8=fp8, world_size=2, max_tokens=4), fp8, 3, hooks)
+
+
 def _write(rank: Rank, way: str) -> None:
     write.ring(rank, write.kernel(f"write_signal_{way}"), write.kernel("wait_and_read"), 130)
 
@@ -93,5 +98,9 @@ CASES = [
     ),
     *(RightKernel(f"ring of {slots}", _stream, 2, ALL, (slots,)) for slots in (1, 3)),
     RightKernel("dispatch and combine", _nvlink_mode, 2, NVLINK),
+    *(
+        RightKernel(f"low latency {fp8} {hooks}", _low_latency, 2, NVLINK, (fp8, hooks))
+        for fp8, hooks in ((True, False), (False, True))
+    ),
     *(RightKernel(f"PCIe mode {variety}", _pcie_mode, 2, NICS, (variety,)) for variety in (2, 3)),
 ]

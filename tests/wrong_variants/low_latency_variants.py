@@ -1,0 +1,137 @@
+"""One-line mistakes in the low-latency kernels, and a Buffer that runs with them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from dispatch_combine_cases import BF16
+
+import ep_lib
+from ep_lib import Buffer, Kernel, Rank
+from ep_lib.moe import low_latency
+from ep_lib.moe.kernels import kernel as right_kernel
+
+EP = Path(ep_lib.__file__).parent / "device" / "ep"
+HEADERS = {name: ("low_latency.cuh", f"{name}.cuh") for name in ("low_latency_dispatch", "low_latency_combine")}
+# Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
+ENTRIES = {
+    "low_latency_dispatch": (
+        "@LowLatencyDispatchArgs args, @LowLatencyArrivals arrivals, const int4* x, const long long* idx",
+        "low_latency_dispatch<true, 3>(@args, @arrivals, x, idx)",
+    ),
+    "low_latency_combine": (
+        "@LowLatencyCombineArgs args, int4* out, const int4* rows, const long long* idx, const float* weights",
+        "low_latency_combine<3>(@args, out, rows, idx, weights)",
+    ),
+}
+KINDS = frozenset({"race", "uninitialised", "slot reused"})
+
+
+class Variant(NamedTuple):
+    """``old``, which is there once in the kernel's headers, becomes ``new``; a report has one of KINDS."""
+
+    name: str
+    kernel: str
+    old: str
+    new: str
+    alone: bool = False  # seen where rank 0 alone has tokens: else what ranks send each other also orders them
+
+
+_DISPATCH, _COMBINE = HEADERS
+_SENT = "__syncthreads();  // data, then signal"
+_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), operation)"
+_SUM_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), operation)"
+_SUM_SENT = "if (__syncthreads_or(outcome != kArrived)) {  // data, then signal"
+_CREDIT = "ld_acquire_sys_u64(credit) + kTurns >= operation"
+_TURN = "static_cast<int>(operation % kTurns)"
+_PLACED = "__syncwarp();  // the counts are for the next row"
+
+VARIANTS = [
+    Variant("signals before all threads stored", _DISPATCH, _SENT, "__syncwarp();"),
+    Variant("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
+    Variant("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // what lane 0 acquired", "//"),
+    Variant("waits for the row before", _DISPATCH, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
+    Variant("no credits", _DISPATCH, _CREDIT, "credit != nullptr", True),
+    Variant("a relaxed look at credits", _DISPATCH, _CREDIT, _CREDIT.replace("acquire", "relaxed"), True),
+    Variant("one turn", _DISPATCH, _TURN, "0"),
+    Variant("places before the last row's", _DISPATCH, _PLACED, ""),
+    Variant("sum signalled before all threads stored", _COMBINE, _SUM_SENT, "if (outcome != kArrived) {"),
+    Variant("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
+    Variant("lanes add before one waited", _COMBINE, "__syncwarp();  // what one lane acquired", "//"),
+    Variant("adds before sums are there", _COMBINE, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
+    Variant("no credits for sums", _COMBINE, _CREDIT, "credit != nullptr", True),
+    Variant("one turn of sums", _COMBINE, _TURN, "0"),
+]
+
+
+@functools.cache
+def all_in_one(name: str) -> Kernel:
+    """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once."""
+    right = "".join((EP / header).read_text() for header in HEADERS[name])
+    parameters, call = ENTRIES[name]
+    types = {word.split()[1]: word.split()[0][1:] for word in parameters.split(", ") if word.startswith("@")}
+    program, cases, first = "#include <ep/combine.cuh>\n#include <ep/fp8.cuh>\n#include <ep/packet.cuh>\n", "", ""
+    for number, variant in enumerate(VARIANTS):
+        if variant.kernel != name:
+            continue
+        assert right.count(variant.old) == 1, f"{variant.name}: its line is there {right.count(variant.old)} times"
+        space = f"v{number}"
+        first = first or space
+        text = right.replace(variant.old, variant.new).replace(
+            "namespace ep {", f"namespace {space} {{\nusing namespace ep;"
+        )
+        program += "\n".join(line for line in text.splitlines() if not line.startswith("#")) + "\n"
+        mine = call
+        for argument, struct in types.items():
+            mine = mine.replace(f"@{argument}", f"reinterpret_cast<const {space}::{struct}&>({argument})")
+        cases += f"        case {number}: return {space}::{mine};\n"
+    program += f'extern "C" __global__ void wrong(int which, {parameters.replace("@", f"{first}::")}) {{\n'
+    return Kernel.from_source(
+        f"{program}    switch (which) {{\n{cases}    }}\n}}\n", "wrong", filename=f"{name}_variants.cu"
+    )
+
+
+class Wrong(NamedTuple):
+    """Launches a variant as its right kernel is launched."""
+
+    number: int
+
+    def launch(self, rank: Rank, grid: Any, block: Any, *args: Any, **options: Any) -> None:
+        all_in_one(VARIANTS[self.number].kernel).launch(rank, grid, block, self.number, *args, **options)
+
+
+def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Buffers in low-latency mode run with this mistake from now on."""
+    name = VARIANTS[number].kernel
+    all_in_one(name).compile()
+    monkeypatch.setattr(low_latency, "kernel", lambda n, t="": Wrong(number) if n == name else right_kernel(n, t))
+
+
+def main(rank: Rank, dispatches: int = 1, combines: int = 1, alone: bool = False) -> Any:
+    """Dispatches, then combines, three times over; every token goes to every rank."""
+    ranks, outs = rank.world_size, []
+    tokens = 5 if rank.rank == 0 or not alone else 0
+    x = np.full((tokens, 128), rank.rank + 1, BF16)
+    idx = 2 * np.tile(np.arange(ranks), (tokens, 1)) + np.arange(tokens)[:, None] % 2
+    for token in range(tokens):
+        idx[token] = np.roll(idx[token], token)
+    weights = np.ones(idx.shape, np.float32)
+    shape = {"num_experts": 2 * ranks, "top_k": ranks, "hidden": 128, "max_tokens": 1, "num_low_latency_sms": 2}
+    with Buffer(rank, **shape, num_max_dispatch_tokens_per_rank=5) as buffer:
+        for _ in range(3):
+            for _ in range(dispatches):
+                sent = buffer.low_latency_dispatch(x, idx)
+            rank.synchronize()
+            rows = [sent.recv_x[0][e, :count].copy() for e, count in enumerate(sent.recv_count)]
+            y = np.zeros(sent.recv_x[0].shape, BF16)
+            for e, row in enumerate(rows):
+                y[e, : len(row)] = row
+            for _ in range(combines):
+                outs.append(buffer.low_latency_combine(y, idx, weights, sent.handle).out)
+            rank.synchronize()
+            outs += rows
+    return outs
