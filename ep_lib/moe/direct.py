@@ -35,6 +35,7 @@ class Tuning:
     dispatch_warps: int = 8
     dispatch_way: str = "Lanes"  # "Registers", "Lanes" or "Engine": DispatchWay in <ep/dispatch_bulk.cuh>
     dispatch_vectors: int = 4
+    dispatch_stages: int = 2
     combine_warps: int = 16
     push_warps: int = 4  # of these
     push_stages: int = 3  # rows under way a warp
@@ -48,7 +49,7 @@ class Tuning:
 
 
 # An emulated thread costs memory and time of its own.
-EMULATED = Tuning(2, "Lanes", 4, 3, 1, 2, 2, 2, True, 64, 2, 2, 5)
+EMULATED = Tuning(2, "Lanes", 4, 2, 3, 1, 2, 2, 2, True, 64, 2, 2, 5)
 
 
 class DirectRouting(NamedTuple):
@@ -176,7 +177,8 @@ class DirectExchange:
             row_scales=self._row_scales,
             next_token=self._at("next_token"),
         )
-        kernel("dispatch_bulk", f"<ep::kBy{tuning.dispatch_way}, {tuning.dispatch_vectors}>").launch(
+        template = f"<ep::kBy{tuning.dispatch_way}, {tuning.dispatch_vectors}, {tuning.dispatch_stages}>"
+        kernel("dispatch_bulk", template).launch(
             self._rank,
             self.num_sms,
             tuning.dispatch_warps * _WARP,
@@ -189,6 +191,7 @@ class DirectExchange:
             routing.plan,
             shared_bytes=direct.dispatch_shared(
                 tuning.dispatch_warps,
+                tuning.dispatch_stages,
                 self._row_bytes // 16 if tuning.dispatch_way != "Registers" else 0,
                 config.world_size,
             ),

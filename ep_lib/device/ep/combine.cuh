@@ -53,6 +53,12 @@ struct Sums<float> {
         sums[2] = add_weighted(sums[2], weight, __int_as_float(v.z));
         sums[3] = add_weighted(sums[3], weight, __int_as_float(v.w));
     }
+    EP_DEVICE void add(int4 v) {
+        sums[0] = __fadd_rn(sums[0], __int_as_float(v.x));
+        sums[1] = __fadd_rn(sums[1], __int_as_float(v.y));
+        sums[2] = __fadd_rn(sums[2], __int_as_float(v.z));
+        sums[3] = __fadd_rn(sums[3], __int_as_float(v.w));
+    }
     EP_DEVICE int4 rounded() const {
         return make_int4(__float_as_int(sums[0]), __float_as_int(sums[1]), __float_as_int(sums[2]),
                          __float_as_int(sums[3]));
@@ -68,6 +74,12 @@ struct Sums<__nv_bfloat16> {
         add_word(2, v.z, weight);
         add_word(3, v.w, weight);
     }
+    EP_DEVICE void add(int4 v) {
+        add_word(0, v.x);
+        add_word(1, v.y);
+        add_word(2, v.z);
+        add_word(3, v.w);
+    }
     EP_DEVICE int4 rounded() const {
         return make_int4(rounded_word(0), rounded_word(1), rounded_word(2), rounded_word(3));
     }
@@ -76,6 +88,10 @@ struct Sums<__nv_bfloat16> {
     EP_DEVICE void add_word(int i, int word, float weight) {  // a bfloat16 is the upper half of a float
         low[i] = add_weighted(low[i], weight, __int_as_float(word << 16));
         high[i] = add_weighted(high[i], weight, __int_as_float(word & 0xffff0000));
+    }
+    EP_DEVICE void add_word(int i, int word) {
+        low[i] = __fadd_rn(low[i], __int_as_float(word << 16));
+        high[i] = __fadd_rn(high[i], __int_as_float(word & 0xffff0000));
     }
     EP_DEVICE int rounded_word(int i) const {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(low[i], high[i]);

@@ -51,18 +51,20 @@ EP_HOST_DEVICE size_t pull_combine_shared(int warps, int stages, int piece_vecto
 namespace detail {
 
 // One warp: out[i] = sum over rows of weight * piece of the row.
-template <typename T>
+template <typename T, bool kWeighted>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in, int4* out) {
     constexpr int kVectors = 2;
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
         for (int p = 0; p < in.found; ++p) {
-            const float weight = weights[p];
+            const float weight = kWeighted ? weights[p] : 1.0f;
 #pragma unroll
             for (int u = 0; u < kVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (i < in.count) sums[u].add(pieces[p * piece_vectors + i], weight);
+                if (i >= in.count) continue;
+                const int4 vector = pieces[p * piece_vectors + i];
+                kWeighted ? sums[u].add(vector, weight) : sums[u].add(vector);
             }
         }
 #pragma unroll
@@ -151,9 +153,14 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* t
         const detail::Incoming in = incoming[ring.stage];
         if (in.token >= args.num_tokens) break;
         ring.wait();
-        detail::add_pieces<T>(pieces + ring.stage * stage_vectors, args.piece_vectors,
-                              weights + ring.stage * args.most_ranks, in,
-                              out + static_cast<int64_t>(in.token) * row_vectors + in.begin);
+        const int4* const here = pieces + ring.stage * stage_vectors;
+        const float* const weights_here = weights + ring.stage * args.most_ranks;
+        int4* const target = out + static_cast<int64_t>(in.token) * row_vectors + in.begin;
+        if (topk_weights) {
+            detail::add_pieces<T, true>(here, args.piece_vectors, weights_here, in, target);
+        } else {
+            detail::add_pieces<T, false>(here, args.piece_vectors, weights_here, in, target);
+        }
         __syncwarp();  // all lanes have read the pieces
         fill(ring.stage);
     }

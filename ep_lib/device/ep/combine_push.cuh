@@ -135,6 +135,16 @@ EP_DEVICE void push_rows(const PushCombineArgs& args, int4* rows, uint64_t* barr
     for (int stage = 0; stage < args.stages; ++stage) fill(stage);
 
     int previous = -1;  // the stage that the copy engine still reads
+    // Rows that may not have been written yet, the last one first.
+    constexpr int kSignalLag = 3;
+    Outgoing sent[kSignalLag];
+#pragma unroll
+    for (int i = 0; i < kSignalLag; ++i) sent[i] = {-1, 0, -1, 0};
+    const auto signal = [&](const Outgoing& row) {
+        if (row.group < 0 || lane_id() != 0) return;
+        uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + row.group;
+        st_release_sys_u64(peer_ptr(flag, row.owner), args.signals.operation);
+    };
     for (;; ring.next()) {
         const Outgoing out = outgoing[ring.stage];
         if (out.owner < 0) break;
@@ -150,22 +160,27 @@ EP_DEVICE void push_rows(const PushCombineArgs& args, int4* rows, uint64_t* barr
             bulk_store(target, row, row_bytes);
             bulk_commit();
         }
-        if (out.group >= 0) {
-            bulk_wait_written<0>();
-            if (lane_id() == 0) {
-                uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
-                st_release_sys_u64(peer_ptr(flag, out.owner), args.signals.operation);
-            }
-        }
         if (args.by_lanes) {
+            signal(out);
             fill(ring.stage);
         } else {
             bulk_wait_read<1>();  // all but the row just sent off
             if (previous >= 0) fill(previous);
             previous = ring.stage;
+            if (sent[kSignalLag - 1].group >= 0) {
+                bulk_wait_written<kSignalLag>();
+                signal(sent[kSignalLag - 1]);
+            }
+#pragma unroll
+            for (int i = kSignalLag - 1; i > 0; --i) sent[i] = sent[i - 1];
+            sent[0] = out;
         }
     }
     bulk_wait_written<0>();
+    if (!args.by_lanes) {
+#pragma unroll
+        for (int i = kSignalLag - 1; i >= 0; --i) signal(sent[i]);
+    }
 }
 
 // Where a token's rows are on this rank, in ascending order of the ranks that sent them; waits until they are there.

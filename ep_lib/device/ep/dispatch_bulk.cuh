@@ -29,13 +29,13 @@ enum DispatchWay {
     kByEngine,     // the copy engine loads and stores
 };
 
-constexpr int kDispatchStages = 2;  // rows a warp has in shared memory
-constexpr int kStoreRanks = 4;      // ranks that a vector read from shared memory is stored to at once
+constexpr bool kOwnByLanes = true;
+constexpr int kStoreRanks = 4;  // ranks that a vector read from shared memory is stored to at once
 
 // Bytes of dynamic shared memory: the rows, a barrier a row, one Place a warp and rank.
-EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int row_vectors, int ranks) {
+EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int row_vectors, int ranks) {
     const size_t row = static_cast<size_t>(row_vectors) * sizeof(int4) + sizeof(uint64_t);
-    return warps * (kDispatchStages * row + ranks * sizeof(Place));
+    return warps * (stages * row + ranks * sizeof(Place));
 }
 
 namespace detail {
@@ -137,18 +137,18 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, in
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
 //   slot, first_row                     from `layout` and `notify`
-template <DispatchWay kWay, int kVectors>
+template <DispatchWay kWay, int kVectors, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
                              const float* topk_weights, const int* slot, const int* first_row) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
     const DispatchArgs& common = args.common;
     const int row_vectors = common.row_vectors, warps = warps_in_block(), warp = warp_id();
     const uint32_t row_bytes = row_vectors * sizeof(int4);
-    int4* const rows = bulk_shared + static_cast<size_t>(warp) * kDispatchStages * row_vectors;  // this warp's
+    int4* const rows = bulk_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
     uint64_t* const barriers = reinterpret_cast<uint64_t*>(
-        bulk_shared + (kWay != kByRegisters ? static_cast<size_t>(warps) * kDispatchStages * row_vectors : 0));
-    Place* const places = reinterpret_cast<Place*>(barriers + warps * kDispatchStages) + warp * num_ranks();
-    BulkRing ring(barriers + warp * kDispatchStages, kDispatchStages);
+        bulk_shared + (kWay != kByRegisters ? static_cast<size_t>(warps) * kStages * row_vectors : 0));
+    Place* const places = reinterpret_cast<Place*>(barriers + warps * kStages) + warp * num_ranks();
+    BulkRing ring(barriers + warp * kStages, kStages);
     if (block_has_fault()) return;
 
     const detail::PerRank begins = detail::load_per_rank(first_row);
@@ -182,23 +182,38 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
             row = rows + stage * row_vectors;
         }
         if (kWay == kByEngine) {
-            for (int p = 0; p < found; ++p) bulk_store(places[p].row, row, row_bytes);
+            for (int p = 0; p < found; ++p) {
+                if (kOwnByLanes && places[p].rank == rank()) continue;
+                bulk_store(places[p].row, row, row_bytes);
+            }
             bulk_commit();
-            bulk_wait_read<0>();
+            for (int p = 0; kOwnByLanes && p < found; ++p) {
+                if (places[p].rank == rank()) detail::store_row<true, kVectors>(row, places + p, 1, row_vectors);
+            }
         } else {
             detail::store_row<kWay == kByLanes, kVectors>(row, places, found, row_vectors);
-            __syncwarp();  // all lanes have read the row
         }
+        __syncwarp();  // all lanes have read the row
     };
+    // Where the engine stores it still reads this row, and the stage of the row before is filled again.
+    constexpr int kLag = kWay == kByEngine ? 1 : 0;
+    detail::OnItsWay on_its_way[kStages];
     take();
-    detail::OnItsWay first = fill(0), second = fill(1);
-    for (;;) {  // once a token's number is too large, so are all later ones
-        if (first.token >= common.num_tokens) break;
-        send(0, first);
-        first = fill(0);
-        if (second.token >= common.num_tokens) break;
-        send(1, second);
-        second = fill(1);
+#pragma unroll
+    for (int stage = 0; stage < kStages - kLag; ++stage) on_its_way[stage] = fill(stage);
+    const auto send_some = [&] {
+#pragma unroll
+        for (int stage = 0; stage < kStages; ++stage) {
+            // Once a token's number is too large, so are all later ones.
+            if (on_its_way[stage].token >= common.num_tokens) return false;
+            send(stage, on_its_way[stage]);
+            constexpr int kOthers = kStages - kLag;
+            if (kWay == kByEngine) bulk_wait_read<1>();
+            on_its_way[(stage + kOthers) % kStages] = fill((stage + kOthers) % kStages);
+        }
+        return true;
+    };
+    while (send_some()) {
     }
 
     if (kWay == kByEngine) bulk_wait_written<0>();

@@ -48,12 +48,11 @@ PULL_COMBINE_ARGS = struct(
 SHARED_BYTES = 227 * 1024  # kBulkSharedBytes in <ep/bulk.cuh>
 _STATIC_BYTES = 1024  # of those, what kernels take for themselves
 _VECTOR_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 8, 16, 16
-_DISPATCH_STAGES = 2  # kDispatchStages
 
 
-def dispatch_shared(warps: int, row_vectors: int, ranks: int) -> int:
+def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
     """``bulk_dispatch_shared`` of <ep/dispatch_bulk.cuh>, bytes."""
-    return warps * (_DISPATCH_STAGES * (row_vectors * _VECTOR_BYTES + _BARRIER_BYTES) + ranks * PLACE_BYTES)
+    return warps * (stages * (row_vectors * _VECTOR_BYTES + _BARRIER_BYTES) + ranks * PLACE_BYTES)
 
 
 def combine_shared(warps: int, push_warps: int, stages: int, row_vectors: int, ranks: int) -> int:
