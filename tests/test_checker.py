@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
 
+import simple_exchange
 import variants
 from dispatch_combine_cases import Case, make_case
 from test_dispatch_combine import run_case
@@ -19,7 +20,6 @@ from test_write_signal import RIGHT, broken, kernel, pipeline, ring, several
 
 import ep_lib
 from ep_lib import Rank
-from ep_lib.moe import exchange
 
 KERNELS = list(variants.functions())
 MANY_SEEDS = 200
@@ -267,11 +267,11 @@ def test_a_mistake_in_the_library_is_flagged(number: int, tmp_path: Path, monkey
         pair = [patched(kernel(n)) if n == launch else kernel(n) for n in ("pipelined_send", "pipelined_receive")]
         report = ep_lib.check(pipeline, 2, seeds=MANY_SEEDS, args=(*pair, 160, 2, 6), stop_at_first=True)
     else:
-        original = exchange.kernel
+        original = simple_exchange.kernel
         wrong = functools.cache(lambda *name: patched(original(*name)))
-        monkeypatch.setattr(exchange, "kernel", lambda *name: (wrong if name[0] == launch else original)(*name))
+        monkeypatch.setattr(simple_exchange, "kernel", lambda *name: (wrong if name[0] == launch else original)(*name))
         case = make_case(4, world_size=2, dtype="bfloat16", max_tokens=100)
-        report = ep_lib.check(dispatch_combine, 2, seeds=MANY_SEEDS, args=(case,), stop_at_first=True)
+        report = ep_lib.check(simple_exchange.run_simple, 2, seeds=MANY_SEEDS, args=(case,), stop_at_first=True)
     assert {f.kind for f in report.findings} & {"race", "slot reused", "uninitialised"}, str(report)
 
 

@@ -26,6 +26,7 @@ from ep_lib import Rank, spawn
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
 from ep_lib.moe import kernels as moe_kernels
+from ep_lib.moe.kernels import direct as direct_kernels
 
 Spmd = Callable[..., list[Any]]
 
@@ -239,17 +240,21 @@ def test_many_ranks_and_all_experts() -> None:
     spawn(main, 64, "emulator")
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGNALS", "LAYOUT_ARGS", "NOTIFY_ARGS", "DISPATCH_ARGS", "STAGE_ARGS", "COMBINE_ARGS"]
-)
+SIMPLE = ["SIGNALS", "LAYOUT_ARGS", "NOTIFY_ARGS", "DISPATCH_ARGS", "STAGE_ARGS", "COMBINE_ARGS"]
+DIRECT = ["BOARD", "BOARD_STATE", "ROUTE_ARGS", "BULK_DISPATCH_ARGS", "UNPACK_ARGS", "PUSH_COMBINE_ARGS"]
+
+
+@pytest.mark.parametrize("name", [*SIMPLE, *DIRECT, "PULL_COMBINE_ARGS"])
 def test_python_and_device_structs_agree(name: str) -> None:
-    dtype: Any = getattr(moe_kernels, name)
+    dtype: Any = getattr(moe_kernels if name in SIMPLE else direct_kernels, name)
     struct = "".join(word.capitalize() for word in name.split("_"))
     offsets = "".join(f"out[{i}] = offsetof(ep::{struct}, {field}); " for i, field in enumerate(dtype.names))
     source = f"""
         #include <stddef.h>
-        #include <ep/combine.cuh>
-        #include <ep/dispatch.cuh>
+        #include <ep/combine_pull.cuh>
+        #include <ep/combine_push.cuh>
+        #include <ep/route.cuh>
+        #include <ep/unpack.cuh>
         extern "C" __global__ void offsets(int* out) {{
             {offsets}
             out[{len(dtype.names)}] = sizeof(ep::{struct});

@@ -60,7 +60,8 @@ class Backend(Protocol):
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
     record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_gap`` (bytes to leave free after
-    each array in it) and ``streams``.
+    each array in it), ``streams`` and ``multiprocessors`` (of the GPU; None: the
+    emulator runs any number of blocks at once).
     """
 
     name: str
@@ -70,6 +71,7 @@ class Backend(Protocol):
     heap_bytes: int
     heap_gap: int
     streams: Streams
+    multiprocessors: int | None
 
     def heap_address(self, peer: int) -> int:
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
@@ -77,6 +79,11 @@ class Backend(Protocol):
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """A view, of type ``xp.ndarray``, of this rank's own heap; ``offset`` is in bytes."""
+        ...
+
+    def host_array(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A NumPy array of zeros that kernels may write by its address while the host reads it; lives as long as
+        this."""
         ...
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:

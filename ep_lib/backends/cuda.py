@@ -52,10 +52,12 @@ _POLL_SLEEP = 0.0002
 # cudaDeviceAttr
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
+_MULTIPROCESSORS = 16
 _MAX_SHARED_PER_BLOCK = 97  # what a kernel may ask for, in bytes
 
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
+_HOST_MAPPED = 2
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 
 
@@ -98,6 +100,7 @@ class CudaBackend:
         self._driver = self.xp.cuda.driver
         self._lost: EpError | None = None  # set once the context is lost or a kernel does not end
         self._closed = False
+        self._host_memory: list[int] = []
         self._pending: dict[str, int] = {}  # kernels since the last synchronize()
         self._events: dict[int, int] = {}  # stream -> event
         self._kernels: weakref.WeakKeyDictionary[Kernel, LoadedKernel] = weakref.WeakKeyDictionary()
@@ -120,6 +123,7 @@ class CudaBackend:
             int(self._runtime.deviceGetAttribute(which, self.device))
             for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_PER_BLOCK)
         )
+        self.multiprocessors: int | None = int(self._runtime.deviceGetAttribute(_MULTIPROCESSORS, self.device))
         self.arch = f"sm_{major}{minor}"
 
     def heap_address(self, peer: int) -> int:
@@ -141,6 +145,16 @@ class CudaBackend:
             kind = np.dtype(f"u{kind.itemsize}")
         memory = self.xp.cuda.UnownedMemory(self._heap.addresses[self.rank], self.heap_bytes, self, self.device)
         return self.xp.ndarray(shape, dtype=kind, memptr=self.xp.cuda.MemoryPointer(memory, offset))
+
+    def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """Pinned memory, which has one address for host and GPU; freed by :meth:`close`."""
+        self._check_open()
+        kind = np.dtype(dtype)
+        nbytes = max(1, int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
+        address = int(self._runtime.hostAlloc(nbytes, _HOST_MAPPED))
+        self._host_memory.append(address)
+        ctypes.memset(address, 0, nbytes)
+        return np.frombuffer((ctypes.c_char * nbytes).from_address(address), kind)[: np.prod(shape)].reshape(shape)
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
@@ -234,7 +248,8 @@ class CudaBackend:
                         self._runtime.eventDestroy(event)
                     self._own_streams.close()
                     self._runtime.streamDestroy(self._side_stream)
-                    self._runtime.freeHost(self._staging)
+                    for address in (self._staging, *self._host_memory):
+                        self._runtime.freeHost(address)
             # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
             self._bootstrap.close()
 

@@ -34,6 +34,7 @@ class EmulatorBackend:
         self.heap_bytes = world.machine.heap_bytes
         self.heap_gap = world.machine.heap_gap
         self.streams: Streams = NoStreams()
+        self.multiprocessors: int | None = None
         self._world = world
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)
@@ -50,6 +51,12 @@ class EmulatorBackend:
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         view: np.ndarray[Any, Any] = self._heap[offset : offset + nbytes].view(dtype).reshape(shape)
         return view
+
+    def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """An ordinary array: kernels run in the host's memory."""
+        array = np.zeros(shape, dtype)
+        self.adopt(array)
+        return array
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Kernels that touch the heap beyond ``nbytes``, or under checks outside all arrays, are faulty from now on."""

@@ -63,10 +63,11 @@ def parse_table(table: bytes) -> tuple[Param, ...]:
 def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[object]) -> list[MarshalledArg]:
     """Converts the arguments of a launch, one for each parameter.
 
-    Pointers take contiguous arrays (NumPy, CuPy, torch), addresses as int, or None. Integers take anything with
-    ``__index__`` that fits; floats take numbers. Structs take ctypes structures, NumPy scalars, ``bytes`` of the exact
-    size, or objects with ``ep_kernel_arg() -> bytes`` (and, optionally, ``ep_kernel_arrays()`` that lists the arrays
-    behind their pointers). Raises :class:`KernelLaunchError` for everything else, naming the argument (counted from 1).
+    Pointers take contiguous arrays (NumPy, CuPy, torch), what ``describe`` says of one, addresses as int, or None.
+    Integers take anything with ``__index__`` that fits; floats take numbers. Structs take ctypes structures, NumPy
+    scalars, ``bytes`` of the exact size, or objects with ``ep_kernel_arg() -> bytes`` (and, optionally,
+    ``ep_kernel_arrays()`` that lists the arrays behind their pointers). Raises :class:`KernelLaunchError` for all
+    else, naming the argument (counted from 1).
     """
     if len(params) != len(args):
         wanted = ", ".join(map(str, params))
@@ -92,9 +93,9 @@ _pack_address = _UINT[8].pack
 
 
 def _pointer(param: Param, arg: Any) -> MarshalledArg:
-    if is_array(arg):
+    if isinstance(arg, ArrayInfo) or is_array(arg):
         try:
-            info = describe(arg)
+            info = arg if isinstance(arg, ArrayInfo) else describe(arg)
         except ArgumentError as error:
             raise _Refused(f"is a tensor that a kernel cannot use: {error}") from error
         if info.strides_bytes is not None:

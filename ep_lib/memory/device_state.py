@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ep_lib.errors import EpError, KernelFault, PeerTimeout
+from ep_lib.errors import ArgumentError, EpError, KernelFault, PeerTimeout, RankMismatchError
 
 MAX_RANKS = 64
 HEADER_BYTES = 256  # reserved at offset 0 of every symmetric heap
@@ -22,6 +22,7 @@ DEFAULT_TIMEOUT_NS = 30_000_000_000
 PHASE_NAMES = ("none", "signal", "credit", "barrier", "layout", "dispatch", "combine", "write", "user")
 
 FAULT_NONE, FAULT_TIMEOUT, FAULT_RANGE, FAULT_HANDLE, FAULT_IBGDA_STATE, FAULT_TRANSPORT = range(6)
+FAULT_INPUT, FAULT_OPTIONS, FAULT_ROOM = range(6, 9)
 
 FAULT_DTYPE = np.dtype(
     [
@@ -68,7 +69,10 @@ class FaultRecord:
     ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered), ``FAULT_HANDLE``
     (entry ``slot`` of a handle at address ``seen`` that has ``expected`` entries; 0: not a handle of that kind),
     ``FAULT_IBGDA_STATE`` (the IBGDA/EFA shim was used without its host side) and ``FAULT_TRANSPORT`` (``peer`` is out
-    of reach of loads and stores, and there is no network transport).
+    of reach of loads and stores, and there is no network transport), and of a Buffer's dispatch ``FAULT_INPUT``
+    (element ``slot`` of topk_idx, or of topk_weights if ``expected`` is 1, is wrong), ``FAULT_OPTIONS`` (``peer``
+    passed other options: ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows came, ``expected`` were asked
+    for).
     ``peer`` and ``slot`` are -1 where nobody or nothing in particular is meant.
     """
 
@@ -99,7 +103,8 @@ def decode_fault(data: bytes) -> FaultRecord | None:
 
 
 def to_error(record: FaultRecord) -> EpError:
-    """The exception for a record: :class:`PeerTimeout` for a wait, :class:`KernelFault` for a refused transfer."""
+    """The exception for a record: :class:`PeerTimeout` for a wait, :class:`KernelFault` for a refused transfer,
+    ArgumentError or RankMismatchError for what a dispatch was given."""
     if record.code == FAULT_TIMEOUT:
         return _timeout(record)
     target = f" to rank {record.peer}" if record.peer >= 0 else ""
@@ -136,7 +141,30 @@ def to_error(record: FaultRecord) -> EpError:
             "and stores (P2P), and transport='p2p' has nothing else; take transport='nvshmem', or run it on GPUs "
             "of one node with P2P, or on the emulator with a fabric"
         )
+    if record.code in (FAULT_INPUT, FAULT_OPTIONS, FAULT_ROOM):
+        return _dispatch_error(record)
     return KernelFault(f"rank {record.rank}: a kernel left an unknown fault (code {record.code}): {record}")
+
+
+def _dispatch_error(record: FaultRecord) -> EpError:
+    """What is found on the device where the host does not wait for it: ``dispatch(..., num_worst_tokens=)``."""
+    if record.code == FAULT_OPTIONS:
+        return RankMismatchError(
+            f"rank {record.rank} and rank {record.peer} called dispatch differently: topk_weights and FP8 must be "
+            "passed on all ranks or on none; what this dispatch returned means nothing"
+        )
+    if record.code == FAULT_ROOM:
+        return ArgumentError(
+            f"rank {record.rank}: a dispatch brought {record.seen} rows, and num_worst_tokens was {record.expected}; "
+            "pass at least the number of tokens that all ranks together send"
+        )
+    if record.expected:
+        value = np.uint32(record.seen).view(np.float32)
+        what = f"topk_weights has the value {value} (element {record.slot}); weights must be finite"
+    else:
+        value = np.uint64(record.seen).view(np.int64)
+        what = f"topk_idx has the value {value} (element {record.slot}); that is no expert"
+    return ArgumentError(f"rank {record.rank}: {what}; nothing was sent, and the other ranks wait in vain")
 
 
 def _timeout(record: FaultRecord) -> PeerTimeout:

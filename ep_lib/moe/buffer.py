@@ -7,20 +7,22 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
-from ep_lib.memory.arrays import ArrayInfo, describe, like
 from ep_lib.moe import registry
+from ep_lib.moe.agreement import name_ranks
 from ep_lib.moe.checks import InputChecks
-from ep_lib.moe.config import BufferConfig, make_config, make_memory_map
-from ep_lib.moe.exchange import Exchange, name_ranks
-from ep_lib.moe.handle import DispatchHandle, Received, as_kind
+from ep_lib.moe.config import BufferConfig, make_config
+from ep_lib.moe.direct import DirectExchange
+from ep_lib.moe.direct_memory import make_direct_map
+from ep_lib.moe.handle import DispatchHandle, Received
 from ep_lib.moe.low_latency import LowLatency
 from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
 from ep_lib.moe.low_latency_methods import LowLatencyMethods
-from ep_lib.moe.mode import Arrivals, Mode, Payload
+from ep_lib.moe.mode import Arrivals, Mode, Payload, Wishes
 from ep_lib.moe.pcie import PcieExchange
 from ep_lib.moe.pcie_config import make_pcie_map, make_pcie_sizes
-from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
 # Bits of what the ranks compare: whether topk_weights were given, whether x is FP8.
@@ -38,8 +40,10 @@ class Buffer(LowLatencyMethods):
     others wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
 
     The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/device/ep``,
-    files layout, notify, dispatch and combine. ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: everything
-    that crosses ranks goes through the NIC and bounce buffers (files ring and pcie*), also inside a node.
+    files route, dispatch_bulk, unpack and combine_push. Kernels run in the caller's current stream (torch's where x is
+    a torch tensor, CuPy's otherwise), or beside it with ``async_finish``. ``allow_nvlink_for_normal_mode=False`` is
+    DeepEP's PCIe mode: everything that crosses ranks goes through the NIC and bounce buffers (files ring and pcie*),
+    also inside a node.
     :mod:`ep_lib.reference` computes the same in NumPy.
     """
 
@@ -62,7 +66,7 @@ class Buffer(LowLatencyMethods):
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
-        kernel runs on.
+        kernel runs on, at most the GPU's multiprocessors.
 
         ``allow_nvlink_for_normal_mode=False``: PCIe mode, for up to 32 ranks. ``bounce_bytes``: of one ring (to one
         peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
@@ -92,9 +96,14 @@ class Buffer(LowLatencyMethods):
             low_latency_mask_on_timeout=low_latency_mask_on_timeout,
         )
         low_latency_config = make_low_latency_config(self._config)
+        if allow_nvlink_for_normal_mode and rank.multiprocessors is not None and num_sms > rank.multiprocessors:
+            raise ArgumentError(
+                f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} multiprocessors: blocks that wait for "
+                "each other must all run at once; pass fewer"
+            )
         self._rank = rank
-        mode = Exchange if allow_nvlink_for_normal_mode else PcieExchange
-        self._exchange: Mode = mode(rank, self._config)
+        self._is_direct = self._config.allow_nvlink_for_normal_mode
+        self._exchange: Mode = (DirectExchange if self._is_direct else PcieExchange)(rank, self._config)
         self._checks = InputChecks(self._config, self._exchange.device)
         low_latency = None if low_latency_config is None else LowLatency(rank, low_latency_config)
         self._set_low_latency(low_latency, self._exchange.device)
@@ -106,7 +115,8 @@ class Buffer(LowLatencyMethods):
     def symmetric_bytes(world_size: int, *, dtype: Any = "bfloat16", num_sms: int = 24, **arguments: Any) -> int:
         """Bytes of symmetric heap that ``Buffer(**arguments)`` takes on every rank. Raises ArgumentError like it does.
 
-        With direct writes, it is little more than the receive area: ``world_size * max_tokens`` rows.
+        With direct writes, it is little more than two areas of ``world_size * max_tokens`` rows each: one in which
+        dispatched tokens arrive, one to which a combine brings them back.
 
         In PCIe mode it does not depend on ``max_tokens``; what arrives is written to memory of its own. With
         ``P = world_size - 1`` peers, ``C = num_sms / 2`` channels (``num_sms`` if merged) and rings of ``S`` slots of
@@ -124,65 +134,90 @@ class Buffer(LowLatencyMethods):
         low_latency = make_low_latency_config(config)
         more = 0 if low_latency is None else make_low_latency_map(low_latency).nbytes
         if config.allow_nvlink_for_normal_mode:
-            return make_memory_map(config).nbytes + more
+            return make_direct_map(config)[1] + more
         return make_pcie_map(config, make_pcie_sizes(config)).nbytes
 
     def dispatch(
-        self, x: Any, topk_idx: Any = None, topk_weights: Any = None, *, handle: DispatchHandle | None = None
+        self,
+        x: Any,
+        topk_idx: Any = None,
+        topk_weights: Any = None,
+        *,
+        handle: DispatchHandle | None = None,
+        num_worst_tokens: int = 0,
+        async_finish: bool = False,
+        expert_alignment: int = 1,
+        copy: bool = True,
     ) -> Received:
         """Collective: send every token to the ranks that hold its experts; returns what arrived here.
 
         ``x``: ``[T, hidden]`` in the Buffer's dtype, T from 0 to max_tokens, any number on each rank. NaN and infinity
         pass through. FP8: a pair ``(float8_e4m3fn [T, hidden], scales float32 [T, hidden / 128])``, on all ranks or on
-        none, in PCIe mode; recv.x is such a pair then (:func:`ep_lib.reference.quantize_fp8` makes one).
+        none; recv.x is such a pair then (:func:`ep_lib.reference.quantize_fp8` makes one).
 
         ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. An expert that a
         token names twice counts as two choices (in tokens_per_expert, and with both weights), but as one row.
         ``topk_weights``: ``[T, top_k]`` float32, all finite, or None; given on all ranks or on none. Arrays must be
         contiguous and lie where this rank's kernels run.
 
-        ``handle`` of an earlier dispatch sends other data the same way, which saves the counting: pass ``x`` with as
-        many rows as then, and ``topk_weights`` if new ones shall travel; topk_idx may be left out and must not differ.
+        ``handle`` of an earlier dispatch sends other data the same way, which saves the counting and all waiting of the
+        host: pass ``x`` with as many rows as then, and ``topk_weights`` if new ones shall travel; topk_idx may be left
+        out and must not differ.
+
+        ``num_worst_tokens``: results have this many rows, whatever comes: at least what all ranks together send, at
+        most world_size * max_tokens. The host waits for nothing, so the call can be captured in a CUDA graph; what is
+        wrong with the input is raised by the next :meth:`ep_lib.Rank.synchronize`. ``expert_alignment``:
+        tokens_per_expert are rounded up to multiples of it. ``async_finish``: runs beside the caller's stream;
+        recv.event says when the results are there. ``copy=False``: recv.x (and its scales) is a view of the receive
+        area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
 
         Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
-        or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout
-        if a rank does not come.
+        or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches (with a
+        handle these two may be raised by a later call on GPUs: the host does not wait); PeerTimeout if a rank does not
+        come, on GPUs from the call that waits: this one, a later one or rank.synchronize().
         """
         self._require_usable()
         payload = self._checks.payload(x)
-        if payload.scales is not None and not self._exchange.carries_fp8:
-            raise ArgumentError(
-                "FP8 input over direct writes is still to come: make the Buffer with "
-                f"allow_nvlink_for_normal_mode=False, or pass x as {self._config.dtype.name}"
-            )
         num_tokens = payload.num_tokens
-        experts = None if topk_idx is None else self._checks.topk_idx(topk_idx, num_tokens)
-        weights = None if topk_weights is None else self._checks.topk_weights(topk_weights, num_tokens)
+        self._check_wishes(num_worst_tokens, expert_alignment)
+        now = handle is not None and not self._only_later  # values are looked at on the host
+        if topk_idx is not None:
+            self._checks.topk_idx(topk_idx, num_tokens, values=now or not self._exchange.checks_values)
+        if topk_weights is not None:
+            self._checks.topk_weights(topk_weights, num_tokens, values=now or not self._exchange.checks_values)
         if handle is not None:
             self._require_own(handle)
             if num_tokens != handle.num_tokens:
                 raise HandleError(f"x has {num_tokens} rows; this handle's dispatch sent {handle.num_tokens}")
-            if experts is not None and bool((experts != handle._routing.topk_idx).any()):
+            if topk_idx is not None and bool((self._checks.view(topk_idx) != handle._routing.topk_idx).any()):
                 raise HandleError("topk_idx differs from that of the handle's dispatch; dispatch without a handle")
-        elif experts is None:
+        elif topk_idx is None:
             raise ArgumentError("dispatch needs topk_idx, or the handle of an earlier dispatch")
-        options = (_WITH_WEIGHTS if weights is not None else 0) | (_WITH_FP8 if payload.scales is not None else 0)
-        arrivals: Arrivals | None
+        index = topk_idx if handle is None else handle._recv_topk_idx
+        wishes = Wishes(index, num_worst_tokens, expert_alignment, async_finish, copy)
+        options = (_WITH_WEIGHTS if topk_weights is not None else 0) | (_WITH_FP8 if payload.scales is not None else 0)
         with self._operation():
             if handle is None:
-                handle, arrivals = self._dispatch_new(payload, experts, weights, options, describe(topk_idx))
+                handle, arrivals = self._dispatch_new(payload, topk_idx, topk_weights, options, wishes)
             else:
-                arrivals = self._exchange.dispatch_again(
-                    payload,
-                    weights,
-                    handle._routing,
-                    handle.num_recv_tokens,
-                    _NUM_OPTIONS * handle._operation + options,
+                note = _NUM_OPTIONS * handle._operation + options
+                again = self._exchange.dispatch_again(
+                    payload, topk_weights, handle._routing, handle.num_recv_tokens, note, wishes
                 )
                 self._require_agreement("dispatch with handles of different dispatches", options)
-            return self._received(payload, topk_weights, handle, arrivals)
+                assert again is not None
+                arrivals = again
+            return self._received(handle, arrivals, wishes, (x, topk_idx, topk_weights))
 
-    def combine(self, x: Any, handle: DispatchHandle, topk_weights: Any = None) -> Any:
+    def combine(
+        self,
+        x: Any,
+        handle: DispatchHandle,
+        topk_weights: Any = None,
+        *,
+        bias: Any = None,
+        async_finish: bool = False,
+    ) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
         ``x``: ``[handle.num_recv_tokens, hidden]``, what this rank's experts made of the rows of that dispatch, in the
@@ -190,21 +225,30 @@ class Buffer(LowLatencyMethods):
         rounded once; zeros if it went nowhere. ``topk_weights``, ``[num_tokens, top_k]`` float32, all finite, of this
         rank's own tokens: each row is first multiplied by the token's weight on that rank, which is the float32 sum of
         the weights of its experts there, in the order of k. Without them (the default) rows are added as they are:
-        right when the experts have multiplied by ``recv.topk_weights`` already. Bitwise equal from run to run.
+        right when the experts have multiplied by ``recv.topk_weights`` already. ``bias``: ``[num_tokens, hidden]`` of
+        this rank's own tokens, or a pair of such: the sum begins with them. Bitwise equal from run to run.
+
+        ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:
+        ``(out, event)``.
 
         Raises ArgumentError and HandleError before anything is sent; HandleError also when ranks use handles of
-        different dispatches; PeerTimeout if a rank does not come.
+        different dispatches (on GPUs perhaps from a later call); PeerTimeout if a rank does not come, on GPUs from the
+        call that waits. On GPUs weights are not checked for being finite.
         """
         self._require_usable()
         self._require_own(handle)
         info = self._checks.rows("x", x, None)
         if info.shape[0] != handle.num_recv_tokens:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {handle.num_recv_tokens}")
-        weights = None if topk_weights is None else self._checks.topk_weights(topk_weights, handle.num_tokens)
+        if topk_weights is not None:
+            self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
+        biases = self._check_bias(bias, handle.num_tokens)
         with self._operation():
-            out = self._exchange.combine(x, weights, handle._routing, note=handle._operation)
+            out = self._exchange.combine(
+                x, topk_weights, handle._routing, note=handle._operation, bias=biases, async_finish=async_finish
+            )
             self._require_agreement("combine with handles of different dispatches")
-        return as_kind(info.kind, out, self._config.dtype)
+        return (out, self._exchange.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
     @property
     def config(self) -> BufferConfig:
@@ -241,52 +285,72 @@ class Buffer(LowLatencyMethods):
     # How it is done
 
     def _dispatch_new(
-        self, payload: Payload, experts: Any, weights: Any, options: int, index: ArrayInfo
+        self, payload: Payload, topk_idx: Any, topk_weights: Any, options: int, wishes: Wishes
     ) -> tuple[DispatchHandle, Arrivals]:
         """Count, tell everybody, send; then build the handle from what everybody told."""
-        routing, plan, arrivals = self._exchange.dispatch(payload, experts, weights, options)
-        _require_same_options(plan.options)
+        routing, plan, arrivals = self._exchange.dispatch(payload, topk_idx, topk_weights, options, wishes)
+        if plan.options is not None:
+            _require_same_options(plan.options)
         assert arrivals is not None
         handle = DispatchHandle(
             num_tokens=payload.num_tokens,
-            num_recv_tokens=int(plan.received.sum()),
+            num_recv_tokens=wishes.num_worst_tokens or int(plan.received.sum()),
             recv_tokens_per_rank=plan.received,
             tokens_per_expert=plan.tokens_per_expert,
             _owner=self._owner,
             _operation=self._exchange.operation,
             _routing=routing,
             _recv_topk_idx=arrivals.topk,
-            _recv_source=arrivals.source,
-            _index_dtype=index.dtype,
-            _index_kind=index.kind,
+            _recv_src_rank=arrivals.src_rank,
+            _recv_src_token=arrivals.src_token,
         )
         return handle, arrivals
 
-    def _received(
-        self, payload: Payload, topk_weights: Any, handle: DispatchHandle, arrivals: Arrivals | None
-    ) -> Received:
+    def _received(self, handle: DispatchHandle, arrivals: Arrivals, wishes: Wishes, keep: tuple[Any, ...]) -> Received:
         """The caller's view of what arrived."""
-        assert arrivals is not None
-        index_kind, weights = handle._index_kind, None
-        if topk_weights is not None:
-            weights = like(describe(topk_weights).kind, arrivals.weights)
-        kind = describe(payload.rows).kind
-        if payload.scales is None:
-            x = as_kind(kind, arrivals.rows, self._config.dtype)
-        else:
-            scales = like(describe(payload.scales).kind, arrivals.scales)
-            x = (as_kind(kind, arrivals.rows, FP8), scales)
-        received = Received(
-            x=x,
-            topk_idx=like(index_kind, handle._recv_topk_idx.astype(handle._index_dtype)),
-            topk_weights=weights,
-            tokens_per_expert=handle.tokens_per_expert.copy(),
-            src_rank=like(index_kind, handle._recv_source[:, 0].copy()),
-            src_token=like(index_kind, handle._recv_source[:, 1].copy()),
+        tokens, alignment = handle.tokens_per_expert, wishes.expert_alignment
+        return Received(
+            x=arrivals.rows if arrivals.scales is None else (arrivals.rows, arrivals.scales),
+            topk_idx=handle._recv_topk_idx,
+            topk_weights=arrivals.weights,
+            tokens_per_expert=-(-tokens // alignment) * alignment if isinstance(tokens, np.ndarray) else tokens,
+            src_rank=handle._recv_src_rank,
+            src_token=handle._recv_src_token,
             handle=handle,
+            event=self._exchange.finished(arrivals.rows, (*keep, arrivals)) if wishes.async_finish else None,
         )
-        self._exchange.settle()
-        return received
+
+    @property
+    def _only_later(self) -> bool:
+        """Whether looking at values would make the host wait for a GPU that need not be waited for."""
+        return self._is_direct and self._rank.backend == "cuda"
+
+    def _check_wishes(self, num_worst_tokens: int, expert_alignment: int) -> None:
+        if expert_alignment < 1:
+            raise ArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
+        if not num_worst_tokens:
+            return
+        if not self._is_direct:
+            raise ArgumentError(
+                "num_worst_tokens: in PCIe mode (allow_nvlink_for_normal_mode=False) the host waits for the counts"
+            )
+        if not 1 <= num_worst_tokens <= self._config.max_rows:
+            raise ArgumentError(
+                f"num_worst_tokens is {num_worst_tokens}; this Buffer receives 1 to world_size * max_tokens = "
+                f"{self._config.max_rows} rows"
+            )
+
+    def _check_bias(self, bias: Any, num_tokens: int) -> tuple[Any, ...]:
+        biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
+        if biases and not self._is_direct:
+            raise ArgumentError("bias: PCIe mode (allow_nvlink_for_normal_mode=False) has none; add it to the result")
+        if len(biases) > 2:
+            raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
+        for array in biases:
+            info = self._checks.rows("bias", array, num_tokens)
+            if info.shape[0] != num_tokens:
+                raise ArgumentError(f"bias has {info.shape[0]} rows; the handle's dispatch sent {num_tokens} tokens")
+        return biases
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:
@@ -295,6 +359,9 @@ class Buffer(LowLatencyMethods):
         try:
             yield
         except (HandleError, RankMismatchError):
+            raise
+        except ArgumentError:  # found on the GPU, which told nobody
+            self._exchange.operation -= 1
             raise
         except BaseException as error:
             self._unusable = f"an operation on it failed ({type(error).__name__}), so the ranks may be out of step"
@@ -315,18 +382,15 @@ class Buffer(LowLatencyMethods):
             )
 
     def _require_agreement(self, what: str, options: int | None = None) -> None:
-        """Wait for the kernels. Raises HandleError if ranks passed different notes, RankMismatchError for options.
-
-        Where two notes differ, every rank meets one that is not its own, so all of them ask for the options.
-        """
+        """Raises RankMismatchError for options, HandleError for other notes, as far as is known without waiting."""
         others = self._exchange.who_differs()
-        if others:
-            all_options = self._rank.all_gather(options)
-            if None not in all_options:  # combine has none
-                _require_same_options(all_options)
-            raise HandleError(
-                f"rank {self._rank.rank} and {name_ranks(others)} {what}; all ranks must use those of the same one"
-            )
+        if not others:
+            return
+        if options is not None:  # combine has none
+            theirs = dict(others)
+            _require_same_options([options ^ theirs.get(r, 0) % _NUM_OPTIONS for r in range(self._rank.world_size)])
+        ranks = name_ranks([r for r, _ in others])
+        raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must use those of the same one")
 
 
 def _require_same_options(options: Any) -> None:

@@ -12,6 +12,7 @@ from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.mode import Payload
 from ep_lib.reference import FP8, FP8_GROUP
 
+INT32 = np.dtype(np.int32)
 UINT8 = np.dtype(np.uint8)
 UINT16 = np.dtype(np.uint16)
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
@@ -92,45 +93,35 @@ class InputChecks:
                 "pass a copy of it"
             )
 
-    def topk_idx(self, array: Any, num_tokens: int) -> Any:
-        """``[T, top_k]`` expert ids from -1 to num_experts - 1; returns a NumPy or CuPy view."""
-        name = "topk_idx"
-        info = self._describe(name, array)
+    def topk_idx(self, array: Any, num_tokens: int, *, values: bool) -> None:
+        """``[T, top_k]`` expert ids; with ``values`` also that they go from -1 to num_experts - 1."""
+        info = self._describe("topk_idx", array)
         if info.dtype not in INDEX_TYPES:
-            raise ArgumentError(f"{name} has dtype {info.dtype.name}; expert ids must be int64 or int32")
-        view = self._topk_view(name, array, info, num_tokens)
-        bad = (view < -1) | (view >= self._config.num_experts)
-        if bool(bad.any()):
-            token, k, value = _first(bad, view)
-            raise ArgumentError(
-                f"{name}[{token}, {k}] is {value}; expert ids go from 0 to {self._config.num_experts - 1}, "
-                "and -1 means not routed"
-            )
-        return view
+            raise ArgumentError(f"topk_idx has dtype {info.dtype.name}; expert ids must be int64 or int32")
+        self._require_topk_shape("topk_idx", info, num_tokens)
+        if values:
+            refuse_choices(self.view(array), self._config.num_experts)
 
-    def topk_weights(self, array: Any, num_tokens: int) -> Any:
-        """``[T, top_k]`` float32, every one finite, also where topk_idx is -1; returns a NumPy or CuPy view."""
-        name = "topk_weights"
-        info = self._describe(name, array)
+    def topk_weights(self, array: Any, num_tokens: int, *, values: bool) -> None:
+        """``[T, top_k]`` float32; with ``values`` also that every one is finite, also where topk_idx is -1."""
+        info = self._describe("topk_weights", array)
         if info.dtype != FLOAT32:
-            raise ArgumentError(f"{name} has dtype {info.dtype.name}; weights must be float32")
-        view = self._topk_view(name, array, info, num_tokens)
-        bad = ~np.isfinite(view)
-        if bool(bad.any()):
-            token, k, value = _first(bad, view)
-            raise ArgumentError(
-                f"{name}[{token}, {k}] is {value}; weights must be finite, also where topk_idx is -1: use 0 there"
-            )
-        return view
+            raise ArgumentError(f"topk_weights has dtype {info.dtype.name}; weights must be float32")
+        self._require_topk_shape("topk_weights", info, num_tokens)
+        if values:
+            refuse_weights(self.view(array))
 
-    def _topk_view(self, name: str, array: Any, info: ArrayInfo, num_tokens: int) -> Any:
+    def view(self, array: Any) -> Any:
+        """As an array of NumPy or CuPy, where this rank's kernels run."""
+        return like("numpy" if self._device == "cpu" else "cupy", array)
+
+    def _require_topk_shape(self, name: str, info: ArrayInfo, num_tokens: int) -> None:
         if info.shape != (num_tokens, self._config.top_k):
             raise ArgumentError(
                 f"{name} has shape {info.shape}; it must be ({num_tokens}, {self._config.top_k}): "
                 f"a row for each token of x, and the Buffer's top_k={self._config.top_k}"
             )
         self._require_contiguous(name, info)
-        return like("numpy" if self._device == "cpu" else "cupy", array)
 
     def _describe(self, name: str, array: Any) -> ArrayInfo:
         if not is_array(array):
@@ -151,6 +142,26 @@ class InputChecks:
                 f"{name} is not contiguous: shape {info.shape}, strides {info.strides_bytes} bytes; pass "
                 f"{name}.contiguous() (torch) or numpy.ascontiguousarray({name})"
             )
+
+
+def refuse_choices(ids: Any, num_experts: int) -> None:
+    """Raises ArgumentError that names the first id that is no expert's and not -1. NumPy or CuPy; waits for it."""
+    bad = (ids < -1) | (ids >= num_experts)
+    if bool(bad.any()):
+        token, k, value = _first(bad, ids)
+        raise ArgumentError(
+            f"topk_idx[{token}, {k}] is {value}; expert ids go from 0 to {num_experts - 1}, and -1 means not routed"
+        )
+
+
+def refuse_weights(weights: Any) -> None:
+    """Raises ArgumentError that names the first weight that is not finite. NumPy or CuPy; waits for it."""
+    bad = ~np.isfinite(weights)
+    if bool(bad.any()):
+        token, k, value = _first(bad, weights)
+        raise ArgumentError(
+            f"topk_weights[{token}, {k}] is {value}; weights must be finite, also where topk_idx is -1: use 0 there"
+        )
 
 
 def _first(bad: Any, values: Any) -> tuple[int, int, Any]:

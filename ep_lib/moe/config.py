@@ -11,7 +11,6 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16
-from ep_lib.moe.kernels import NUM_SIGNALS
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
@@ -161,48 +160,6 @@ class Part:
     def nbytes(self) -> int:
         """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class MemoryMap:
-    """The parts of a Buffer's symmetric memory. Those before ``rows`` must be zero at the start.
-
-    ``rows`` is where dispatched tokens arrive and, in a combine, where a rank puts its rows for others to read.
-    """
-
-    flags: Part  # u64 [NUM_SIGNALS, ranks]: see <ep/notify.cuh>
-    notes: Part  # u64 [NUM_SIGNALS, ranks]
-    finished_blocks: Part  # u32 [1]
-    counts: Part  # i32 [ranks, ranks + 1]
-    expert_counts: Part  # i32 [ranks, experts_per_rank]
-    recv_topk: Part  # i32 [max_rows, top_k]
-    recv_weights: Part  # f32 [max_rows, top_k]
-    recv_source: Part  # i32 [max_rows, 2]
-    rows: Part  # u8 [max_rows, row_bytes / 8]: CuPy copies an element a thread, so these are large
-    nbytes: int
-
-    @property
-    def zeroed_bytes(self) -> int:
-        """How much at the start must be zero before the first operation."""
-        return self.recv_topk.offset
-
-
-def make_memory_map(config: BufferConfig) -> MemoryMap:
-    """Lay the parts out one after the other."""
-    ranks, rows = config.world_size, config.max_rows
-    shapes: list[tuple[str, tuple[int, ...], str]] = [
-        ("flags", (NUM_SIGNALS, ranks), "u8"),
-        ("notes", (NUM_SIGNALS, ranks), "u8"),
-        ("finished_blocks", (1,), "u4"),
-        ("counts", (ranks, ranks + 1), "i4"),
-        ("expert_counts", (ranks, config.experts_per_rank), "i4"),
-        ("recv_topk", (rows, config.top_k), "i4"),
-        ("recv_weights", (rows, config.top_k), "f4"),
-        ("recv_source", (rows, 2), "i4"),
-        ("rows", (rows, config.row_bytes // 8), "u8"),
-    ]
-    parts, nbytes = lay_out(shapes)
-    return MemoryMap(**parts, nbytes=nbytes)
 
 
 def lay_out(shapes: list[tuple[str, tuple[int, ...], str]]) -> tuple[dict[str, Part], int]:

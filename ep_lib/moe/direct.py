@@ -1,183 +1,235 @@
-"""Normal mode at full speed: every row straight to where it stays, no copies and no host in between.
+"""Normal mode over NVLink: every row straight to where it stays, no bounce buffers and no host in between.
 
-The kernels are <ep/route.cuh>, <ep/dispatch_bulk.cuh> and <ep/combine_push.cuh>. Nothing here waits: each method
-launches kernels on the current stream and returns. Receive areas come in turns of two. What a dispatch brought stays
-until the next but one dispatch begins; that one needs no meeting before it writes, because the dispatch between the two
-ended only when all ranks had sent their rows for it, so all had done by then with what they had launched before.
+The kernels are <ep/route.cuh>, <ep/dispatch_bulk.cuh>, <ep/unpack.cuh> and <ep/combine_push.cuh>. They run in the
+caller's stream or in one beside it. The host waits in one place only: where it must know how many rows a dispatch
+without a handle brings, and then while the rows are on their way. Operations count themselves on the GPU
+(<ep/operation.cuh>), so a CUDA graph may replay them.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import time
+from typing import Any
 
 import numpy as np
 
-from ep_lib.memory.arrays import BFLOAT16, describe
+from ep_lib.memory.arrays import ArrayInfo, describe, like
 from ep_lib.moe import kernels
-from ep_lib.moe.config import BufferConfig, Part
+from ep_lib.moe.agreement import require_same_everywhere
+from ep_lib.moe.checks import INT32, UINT8, refuse_choices, refuse_weights
+from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.direct_memory import EMULATED, Tuning, allocate, make_direct_map, row_scales, zeroed_bytes
+from ep_lib.moe.event import Event, OperationStreams
 from ep_lib.moe.kernels import direct, kernel, pack
+from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
+from ep_lib.moe.results import Results, as_kind
+from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
-TURNS = 2
-SCALE_BLOCK = 128  # elements of an FP8 row that share a scale
-# Bytes between parts. A copy engine sends up to 256 bytes in one packet, from multiples of 256 only: with rows at odd
-# multiples of 128 dispatch took 1.4 times as long.
-_ALIGNMENT = 2048
 _WARP = 32
+_POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """Shapes of the launches. The defaults are those that were quickest on H200 (benchmarks/NOTES.md)."""
+class DirectRouting:
+    """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
-    dispatch_warps: int = 8
-    dispatch_way: str = "Lanes"  # "Registers", "Lanes" or "Engine": DispatchWay in <ep/dispatch_bulk.cuh>
-    dispatch_vectors: int = 4
-    dispatch_stages: int = 2
-    combine_warps: int = 16
-    push_warps: int = 4  # of these
-    push_stages: int = 3  # rows under way a warp
-    group_rows: int = 4  # rows that are signalled together
-    vectors: int = 4  # in flight a lane and row while adding up: 2 or 4
-    by_lanes: bool = True
-    route_threads: int = 1024
-    pull_warps: int = 8
-    pull_stages: int = 3  # pieces under way a warp
-    piece_vectors: int = 128  # of a row, that come together
+    Its parts: topk_idx ``[T, top_k]``, slot ``[T, ranks]`` (<ep/layout.cuh>), counts ``[ranks + num_experts]``, and the
+    plan ``[3 * ranks + experts_per_rank + 1]`` of <ep/route.cuh>.
+    """
 
+    def __init__(self, config: BufferConfig, ints: Any, num_tokens: int, xp_kind: str) -> None:
+        self.ints, self.num_tokens, self.config, self._xp_kind = ints, num_tokens, config, xp_kind
+        self.info = describe(ints)
+        self.topk = self.info.address
+        self.slot = self.topk + 4 * num_tokens * config.top_k
+        self.rank_counts = self.slot + 4 * num_tokens * config.world_size
+        self.choice_counts = self.rank_counts + 4 * config.world_size
+        self.plan = self.choice_counts + 4 * config.num_experts
+        self.packed: dict[Any, bytes] = {}  # arguments of kernels that stay the same
 
-# An emulated thread costs memory and time of its own.
-EMULATED = Tuning(2, "Lanes", 4, 2, 3, 1, 2, 2, 2, True, 64, 2, 2, 5)
+    @staticmethod
+    def size(config: BufferConfig, num_tokens: int) -> int:
+        """Elements of ``ints``."""
+        per_token, plan = config.top_k + config.world_size, 3 * config.world_size + config.experts_per_rank + 1
+        return num_tokens * per_token + config.world_size + config.num_experts + plan
 
+    @property
+    def topk_idx(self) -> Any:
+        """``[T, top_k]``, an array of the rank's module."""
+        count = self.num_tokens * self.config.top_k
+        return like(self._xp_kind, self.ints[:count]).reshape(self.num_tokens, self.config.top_k)
 
-class DirectRouting(NamedTuple):
-    """Where this rank's tokens go: arrays of the rank's array module."""
-
-    topk_idx: Any  # [num_tokens, top_k]: global expert ids, int32
-    slot: Any  # int32 [num_tokens, ranks]: see <ep/layout.cuh>
-    plan: Any  # int32 [3 * ranks + experts_per_rank]: see `notify` in <ep/notify.cuh>
-
-
-class Area(NamedTuple):
-    """Views of one receive area, all of it; the first rows are those that arrived."""
-
-    rows: Any  # [ranks * max_tokens, row_bytes] uint8
-    scales: Any  # float32 [ranks * max_tokens, row_scales]
-    topk: Any  # int32 [ranks * max_tokens, top_k]
-    weights: Any  # float32 [ranks * max_tokens, top_k]
-    source: Any  # int32 [ranks * max_tokens, 2]
+    def plan_on_device(self) -> Plan:
+        """The plan as views of ``ints``."""
+        ranks, experts = self.config.world_size, self.config.experts_per_rank
+        plan = self.ints[(self.plan - self.topk) // 4 :]
+        return Plan(plan[ranks : 2 * ranks], None, plan[3 * ranks : 3 * ranks + experts])
 
 
 class DirectExchange:
-    """Symmetric memory and launches of the tuned kernels.
+    """The :class:`ep_lib.moe.mode.Mode` of ranks that reach each other by loads and stores: direct writes."""
 
-    ``row_bytes`` is that of a dispatched row and a multiple of 16: hidden * 2 for BF16, hidden for FP8, which also has
-    ``row_scales`` = hidden / 128. Rows of a combine have ``config.row_bytes``. All arguments are the same on all ranks.
-    """
+    checks_values = True
 
-    def __init__(
-        self,
-        rank: Rank,
-        config: BufferConfig,
-        *,
-        row_bytes: int | None = None,
-        row_scales: int = 0,
-        tuning: Tuning | None = None,
-    ) -> None:
-        """Collective."""
+    def __init__(self, rank: Rank, config: BufferConfig, tuning: Tuning | None = None) -> None:
+        """Collective. Raises RankMismatchError and OutOfSymmetricMemory."""
+        require_same_everywhere(rank, config)
         self._rank, self._config = rank, config
-        self._row_bytes = config.row_bytes if row_bytes is None else row_bytes
-        self._row_scales = row_scales
         self.tuning = (EMULATED if rank.backend == "emulator" else Tuning()) if tuning is None else tuning
-        self._parts, nbytes = _memory_map(config, self._row_bytes, row_scales)
-        self._memory = rank.symmetric(nbytes, np.uint8, fill=None)
-        self._memory[: self._parts["recv_topk"].offset] = 0
-        rank.synchronize()
-        rank.barrier()  # no signal may arrive before the zeros
-        self._address = describe(self._memory).address
-        self._differs = rank.to_device(np.zeros(config.world_size, np.int32))
         self.num_sms = config.num_sms
-        self._operation = self._dispatches = self._combines = self._last_combine = 0
-
-    @staticmethod
-    def symmetric_bytes(config: BufferConfig, *, row_bytes: int | None = None, row_scales: int = 0) -> int:
-        """Bytes of symmetric heap on every rank."""
-        return _memory_map(config, config.row_bytes if row_bytes is None else row_bytes, row_scales)[1]
+        self._parts, nbytes = make_direct_map(config)
+        self._memory = allocate(rank, config, nbytes)
+        self._memory[: zeroed_bytes(self._parts)] = 0
+        if rank.backend == "cuda":
+            rank.xp.cuda.get_current_stream().synchronize()
+        rank.barrier()  # no signal may arrive before the zeros
+        info = describe(self._memory)
+        self._address, self.device, self._xp_kind = info.address, info.device, info.kind
+        self._board = pack(direct.BOARD, flags=self._at("flags"), notes=self._at("notes"), state=self._at("state"))
+        # What the host reads while kernels run: the counts of a dispatch, and who passed another note.
+        plan_ints = 3 * config.world_size + config.experts_per_rank
+        self._report = rank.host_array(2 + plan_ints, np.int32)
+        self._done = self._report[:2].view(np.uint64)
+        self._differs = rank.host_array(config.world_size, np.int32)
+        self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
+        self._tickets = 0
+        self._results = Results(rank)
+        self._streams = OperationStreams(rank)
+        self._views: dict[Any, Any] = {}
+        self.operation = 0
 
     def close(self) -> None:
-        """Free the symmetric memory."""
+        """Free the symmetric memory. Peers may still read it: rank.symmetric() waits for them before it reuses it."""
         if not self._rank.is_closed:
             self._rank.free(self._memory)
 
-    def route(self, topk_idx: Any, options: int = 0) -> DirectRouting:
-        """Collective: count, tell everybody, learn where rows go. ``topk_idx`` ``[num_tokens, top_k]`` int32."""
-        config, rank = self._config, self._rank
-        ranks = config.world_size
-        slot = rank.empty((len(topk_idx), ranks), np.int32)
-        counts = rank.empty(ranks + config.num_experts, np.int32)
-        plan = rank.empty(3 * ranks + config.experts_per_rank, np.int32)
-        self._operation += 1
-        notify = pack(
-            kernels.NOTIFY_ARGS,
-            signals=self._signals(),
-            counts=self._at("counts"),
-            expert_counts=self._at("expert_counts"),
-            experts_per_rank=config.experts_per_rank,
-            options=options,
-        )
-        args = pack(
-            direct.ROUTE_ARGS,
-            notify=notify,
-            finished_blocks=self._at("finished_blocks"),
-            num_tokens=len(topk_idx),
-            top_k=config.top_k,
-        )
-        kernel("route", "<int>").launch(
-            rank,
-            min(ranks, self.num_sms),
-            self.tuning.route_threads,
-            args,
-            topk_idx,
-            slot,
-            counts[:ranks],
-            counts[ranks:],
-            plan,
-            shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
-        )
-        return DirectRouting(topk_idx, slot, plan)
+    def next_operation(self) -> None:
+        """Every rank begins the same operation."""
+        self.operation += 1
 
     def dispatch(
-        self, x: Any, weights: Any, routing: DirectRouting, *, scales: Any = None, send_routing: bool = True
-    ) -> Area:
-        """Collective: send ``x`` ``[num_tokens, row_bytes]`` and what belongs to it; where it arrives."""
-        config, tuning = self._config, self.tuning
-        self._operation += 1
-        self._dispatches += 1
-        turn = self._dispatches % TURNS
-        common = pack(
-            kernels.DISPATCH_ARGS,
-            signals=self._signals(),
-            rows=self._at("rows", turn),
-            recv_topk=self._at("recv_topk", turn),
-            recv_weights=self._at("recv_weights", turn),
-            recv_source=self._at("recv_source", turn),
-            finished_blocks=self._at("finished_blocks"),
-            num_tokens=len(x),
-            row_vectors=self._row_bytes // 16,
+        self, payload: Payload, experts: Any, weights: Any, options: int, wishes: Wishes
+    ) -> tuple[DirectRouting, Plan, Arrivals | None]:
+        """Count, tell everybody and send; the kernels run while the host learns what they found."""
+        config, rank = self._config, self._rank
+        x, index, given = describe(payload.rows), describe(experts), None if weights is None else describe(weights)
+        size = DirectRouting.size(config, payload.num_tokens)
+        ints = self._results.empty(x.kind, (size,), INT32)
+        routing = DirectRouting(config, ints, payload.num_tokens, self._xp_kind)
+        with rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
+            self._launch_route(index, given, routing, options, wishes)
+            self._launch_dispatch(x, payload.scales, given, routing, note=options, send_routing=True)
+            if wishes.num_worst_tokens:
+                plan, rows = routing.plan_on_device(), wishes.num_worst_tokens
+            else:
+                plan = self._await_plan(experts, weights)
+                rows = int(plan.received.sum())
+            arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=True)
+        self._settle(wishes.async_finish)
+        return routing, plan, arrivals
+
+    def dispatch_again(
+        self, payload: Payload, weights: Any, routing: DirectRouting, rows: int, note: int, wishes: Wishes
+    ) -> Arrivals:
+        """Send as an earlier dispatch did; then ask :meth:`who_differs`."""
+        x, given = describe(payload.rows), None if weights is None else describe(weights)
+        with self._rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
+            self._launch_dispatch(x, payload.scales, given, routing, note=note, send_routing=False)
+            arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=False)
+        self._settle(wishes.async_finish)
+        return arrivals
+
+    def combine(
+        self, rows: Any, weights: Any, routing: DirectRouting, note: int, *, bias: tuple[Any, ...], async_finish: bool
+    ) -> Any:
+        """Bring rows back and add them up: ``[num_tokens, hidden]``; then :meth:`who_differs`."""
+        y = describe(rows)
+        out = self._results.empty(y.kind, (routing.num_tokens, self._config.hidden), self._config.dtype)
+        in_place = y.address == self._at("returned")
+        key = (note, in_place, *(describe(b).address for b in bias))
+        with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
+            launch = self._launch_pull if in_place else self._launch_push
+            launch(key, out, y, weights, routing, uses=(routing.ints, *bias))
+        self._settle(async_finish)
+        return out
+
+    def combine_input(self, like: Any) -> Any:
+        """Where experts may write what a combine brings back, so that it can be read from there: ``[N, hidden]`` of the
+        Buffer's dtype, N as many as the rows of ``like``, in its kind of array."""
+        config = self._config
+        return self._view("returned", kind_of(like), config.dtype, config.hidden)[: len(like)]
+
+    def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
+        """The end of the last operation, for streams of the kind of ``array``."""
+        stream = self._streams.last
+        return Event(self._rank, 0 if stream is None else stream, kind_of(array), keep)
+
+    def who_differs(self) -> list[tuple[int, int]]:
+        """Without waiting: known at the latest when the kernels are done."""
+        differs = [(r, int(bits)) for r, bits in enumerate(self._differs) if bits]
+        if differs:
+            self._differs[...] = 0
+        return differs
+
+    def _settle(self, async_finish: bool) -> None:
+        """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
+        if self._rank.backend == "emulator" and not async_finish:
+            self._rank.synchronize()
+
+    # The launches
+
+    def _launch_route(
+        self, index: ArrayInfo, weights: ArrayInfo | None, routing: DirectRouting, options: int, wishes: Wishes
+    ) -> None:
+        config = self._config
+        self._tickets += 1
+        args = pack(
+            direct.ROUTE_ARGS,
+            board=self._board,
+            counts=self._at("counts"),
+            expert_counts=self._at("expert_counts"),
+            report=0 if wishes.num_worst_tokens else self._report_address,
+            ticket=self._tickets,
+            num_tokens=routing.num_tokens,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
-            send_routing=int(send_routing),
+            options=options,
+            expert_alignment=wishes.expert_alignment,
         )
-        args = pack(
-            direct.BULK_DISPATCH_ARGS,
-            common=common,
-            recv_scales=self._at("recv_scales", turn),
-            row_scales=self._row_scales,
-            next_token=self._at("next_token"),
+        kernel("route", "<int>" if index.dtype == INT32 else "<long long>").launch(
+            self._rank,
+            min(config.world_size, self.num_sms),
+            self.tuning.route_threads,
+            args,
+            index,
+            weights,
+            routing.topk,
+            routing.slot,
+            routing.rank_counts,
+            routing.choice_counts,
+            routing.plan,
+            shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
+            uses=(routing.ints,),
         )
+
+    def _launch_dispatch(
+        self,
+        x: ArrayInfo,
+        scales: Any,
+        weights: ArrayInfo | None,
+        routing: DirectRouting,
+        *,
+        note: int,
+        send_routing: bool,
+    ) -> None:
+        config, tuning = self._config, self.tuning
+        row_bytes = x.dtype.itemsize * config.hidden
+        key = (note, row_bytes, send_routing)
+        args = routing.packed.get(key)
+        if args is None:
+            args = routing.packed[key] = self._dispatch_args(routing, row_bytes, scales is not None, note, send_routing)
         template = f"<ep::kBy{tuning.dispatch_way}, {tuning.dispatch_vectors}, {tuning.dispatch_stages}>"
+        shared_vectors = row_bytes // VECTOR_BYTES if tuning.dispatch_way != "Registers" else 0
         kernel("dispatch_bulk", template).launch(
             self._rank,
             self.num_sms,
@@ -185,36 +237,184 @@ class DirectExchange:
             args,
             x,
             scales,
-            routing.topk_idx,
+            routing.topk,
             weights,
             routing.slot,
             routing.plan,
+            self._differs_address,
             shared_bytes=direct.dispatch_shared(
-                tuning.dispatch_warps,
-                tuning.dispatch_stages,
-                self._row_bytes // 16 if tuning.dispatch_way != "Registers" else 0,
-                config.world_size,
+                tuning.dispatch_warps, tuning.dispatch_stages, shared_vectors, config.world_size
             ),
-        )
-        return Area(
-            *(self._view(name, turn) for name in ("rows", "recv_scales", "recv_topk", "recv_weights", "recv_source"))
+            uses=(routing.ints,),
         )
 
-    def combine(self, y: Any, weights: Any, routing: DirectRouting, *, out: Any, note: int = 0) -> None:
-        """Collective: bring ``y`` ``[rows received, hidden]``, wherever it lies, back and add up into ``out``."""
+    def _launch_push(
+        self, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
+    ) -> None:
         config, tuning = self._config, self.tuning
-        self._operation += 1
-        self._combines += 1
+        args = routing.packed.get(key) or self._keep(routing, key, self._push_args(routing, key))
+        kernel("combine_push", f"<{self._element}, {tuning.vectors}>").launch(
+            self._rank,
+            self.num_sms,
+            tuning.combine_warps * _WARP,
+            args,
+            out,
+            y,
+            routing.topk,
+            weights,
+            routing.slot,
+            routing.plan,
+            self._differs_address,
+            shared_bytes=direct.combine_shared(
+                tuning.combine_warps, tuning.push_warps, tuning.push_stages, config.row_vectors, config.world_size
+            ),
+            uses=uses,
+        )
+
+    def _launch_pull(
+        self, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
+    ) -> None:
+        config, tuning = self._config, self.tuning
+        args = routing.packed.get(key) or self._keep(routing, key, self._pull_args(routing, key))
+        kernel("combine_pull", f"<{self._element}>").launch(
+            self._rank,
+            self.num_sms,
+            tuning.pull_warps * _WARP,
+            args,
+            out,
+            routing.topk,
+            weights,
+            routing.slot,
+            routing.plan,
+            self._differs_address,
+            shared_bytes=direct.pull_shared(
+                tuning.pull_warps, tuning.pull_stages, tuning.piece_vectors, self._most_ranks, config.world_size
+            ),
+            uses=uses,
+        )
+
+    @staticmethod
+    def _keep(routing: DirectRouting, key: Any, args: bytes) -> bytes:
+        routing.packed[key] = args
+        return args
+
+    def _unpack(
+        self, payload: Payload, rows: int, weights: Any, routing: DirectRouting, wishes: Wishes, *, with_routing: bool
+    ) -> Arrivals:
+        """The caller's arrays, and the launch that fills them; rows that need no copy are views."""
+        config, empty, kind = self._config, self._results.empty, kind_of(payload.rows)
+        fp8 = payload.scales is not None
+        dtype, num_scales = (FP8, row_scales(config)) if fp8 else (config.dtype, 0)
+        index = describe(wishes.index)
+        topk = src_rank = src_token = sent = scales = None
+        if with_routing:
+            topk = empty(index.kind, (rows, config.top_k), index.dtype)
+            src_rank, src_token = (empty(index.kind, (rows,), INT32) for _ in range(2))
+        if weights is not None:
+            sent = empty(kind_of(weights), (rows, config.top_k), FLOAT32)
+        if wishes.copy:
+            x = empty(kind, (rows, config.hidden), dtype)
+            scales = empty(kind_of(payload.scales), (rows, num_scales), FLOAT32) if fp8 else None
+        else:
+            x = self._view("rows", kind, dtype, config.hidden)[:rows]
+            scales = self._view("recv_scales", kind_of(payload.scales), FLOAT32, num_scales)[:rows] if fp8 else None
+        arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token)
+        if (wishes.copy or with_routing or sent is not None) and (rows or wishes.num_worst_tokens):
+            self._launch_unpack(arrivals, rows, dtype.itemsize, routing, index.dtype, wishes.copy)
+        return arrivals
+
+    def _launch_unpack(
+        self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, index: np.dtype[Any], copy: bool
+    ) -> None:
+        config, rank = self._config, self._rank
         args = pack(
-            direct.PUSH_COMBINE_ARGS,
-            signals=self._signals(self._combines % TURNS),
-            returned=self._at("returned", self._combines % TURNS),
-            arrived=self._at("arrived"),
+            direct.UNPACK_ARGS,
+            rows=self._at("rows"),
+            scales=self._at("recv_scales"),
+            topk=self._at("recv_topk"),
+            weights=self._at("recv_weights"),
+            source=self._at("recv_source"),
+            capacity=rows,
+            row_vectors=itemsize * config.hidden // VECTOR_BYTES,
+            row_scales=row_scales(config),
+            top_k=config.top_k,
+        )
+        everywhere = rank.multiprocessors or min(self.num_sms, 2)  # memory of this GPU alone is not what num_sms is for
+        kernel("unpack", "<int>" if index == INT32 else "<long long>").launch(
+            rank,
+            everywhere if copy else min(self.num_sms, everywhere),
+            self.tuning.unpack_threads,
+            args,
+            routing.plan,
+            to.rows if copy else None,
+            to.scales if copy else None,
+            to.topk,
+            to.weights,
+            to.src_rank,
+            to.src_token,
+            uses=(routing.ints,),
+        )
+
+    def _dispatch_args(self, routing: DirectRouting, row_bytes: int, fp8: bool, note: int, send_routing: bool) -> bytes:
+        config = self._config
+        common = pack(
+            kernels.DISPATCH_ARGS,
+            signals=bytes(kernels.SIGNALS.itemsize),
+            rows=self._at("rows"),
+            recv_topk=self._at("recv_topk"),
+            recv_weights=self._at("recv_weights"),
+            recv_source=self._at("recv_source"),
+            finished_blocks=0,
+            num_tokens=routing.num_tokens,
+            row_vectors=row_bytes // VECTOR_BYTES,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+            send_routing=int(send_routing),
+        )
+        return pack(
+            direct.BULK_DISPATCH_ARGS,
+            board=self._board,
+            common=common,
+            recv_scales=self._at("recv_scales"),
             note=note,
-            previous_operation=self._last_combine,
-            finished_blocks=self._at("finished_blocks"),
-            next_group=self._at("next_group"),
-            num_tokens=len(routing.slot),
+            row_scales=row_scales(config) if fp8 else 0,
+        )
+
+    @property
+    def _element(self) -> str:
+        return "float" if self._config.dtype == FLOAT32 else "__nv_bfloat16"
+
+    @property
+    def _most_ranks(self) -> int:
+        return min(self._config.top_k, self._config.world_size)
+
+    def _pull_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
+        config, (note, in_place, *bias) = self._config, key
+        return pack(
+            direct.PULL_COMBINE_ARGS,
+            board=self._board,
+            rows=self._at("returned"),
+            note=2 * note + in_place,
+            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
+            num_tokens=routing.num_tokens,
+            row_vectors=config.row_vectors,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+            piece_vectors=self.tuning.piece_vectors,
+            most_ranks=self._most_ranks,
+            stages=self.tuning.pull_stages,
+        )
+
+    def _push_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
+        config, tuning, (note, in_place, *bias) = self._config, self.tuning, key
+        return pack(
+            direct.PUSH_COMBINE_ARGS,
+            board=self._board,
+            returned=self._at("returned"),
+            arrived=self._at("arrived"),
+            note=2 * note + in_place,
+            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
+            num_tokens=routing.num_tokens,
             max_tokens=config.max_tokens,
             max_groups=-(-config.max_tokens // tuning.group_rows),
             group_rows=tuning.group_rows,
@@ -225,115 +425,39 @@ class DirectExchange:
             stages=tuning.push_stages,
             by_lanes=int(tuning.by_lanes),
         )
-        self._last_combine = self._operation
-        dtype = "__nv_bfloat16" if config.dtype == BFLOAT16 else "float"
-        kernel("combine_push", f"<{dtype}, {tuning.vectors}>").launch(
-            self._rank,
-            self.num_sms,
-            tuning.combine_warps * _WARP,
-            args,
-            out,
-            y,
-            routing.topk_idx,
-            weights,
-            routing.slot,
-            routing.plan,
-            self._differs,
-            shared_bytes=direct.combine_shared(
-                tuning.combine_warps,
-                tuning.push_warps,
-                tuning.push_stages,
-                config.row_vectors,
-                config.world_size,
-            ),
-        )
 
-    def combine_input(self) -> Any:
-        """Where experts write what :meth:`combine_in_place` sends next: ``[ranks * max_tokens, row_bytes]`` uint8."""
-        return self._view("returned", (self._combines + 1) % TURNS)
+    # What the host learns
 
-    def combine_in_place(self, weights: Any, routing: DirectRouting, *, out: Any, note: int = 0) -> None:
-        """Collective: the same as :meth:`combine`, of what lies in :meth:`combine_input`."""
-        config, tuning = self._config, self.tuning
-        self._operation += 1
-        self._combines += 1
-        most_ranks = min(config.top_k, config.world_size)
-        args = pack(
-            direct.PULL_COMBINE_ARGS,
-            signals=self._signals(self._combines % TURNS),
-            rows=self._at("returned", self._combines % TURNS),
-            note=note,
-            finished_blocks=self._at("finished_blocks"),
-            next_token=self._at("next_token"),
-            num_tokens=len(routing.slot),
-            row_vectors=config.row_vectors,
-            top_k=config.top_k,
-            experts_per_rank=config.experts_per_rank,
-            piece_vectors=tuning.piece_vectors,
-            most_ranks=most_ranks,
-            stages=tuning.pull_stages,
-        )
-        self._last_combine = self._operation
-        dtype = "__nv_bfloat16" if config.dtype == BFLOAT16 else "float"
-        kernel("combine_pull", f"<{dtype}>").launch(
-            self._rank,
-            self.num_sms,
-            tuning.pull_warps * _WARP,
-            args,
-            out,
-            routing.topk_idx,
-            weights,
-            routing.slot,
-            routing.plan,
-            self._differs,
-            shared_bytes=direct.pull_shared(
-                tuning.pull_warps, tuning.pull_stages, tuning.piece_vectors, most_ranks, config.world_size
-            ),
-        )
+    def _await_plan(self, experts: Any, weights: Any) -> Plan:
+        """Wait for what `route` reports; raises ArgumentError, before anything was sent, if values are wrong."""
+        ranks, first = self._config.world_size, 4 * self._tickets
+        if self._rank.backend == "emulator":
+            self._rank.synchronize()
+        deadline = time.monotonic() + _POLL_SECONDS
+        while self._done[0] < first:
+            if time.monotonic() > deadline:
+                self._rank.synchronize()  # raises what went wrong; else everything is done
+        status = int(self._done[0]) - first
+        if status == direct.REFUSED:
+            refuse_choices(like(self._xp_kind, experts), self._config.num_experts)
+            if weights is not None:
+                refuse_weights(like(self._xp_kind, weights))
+        if status != direct.ROUTED:
+            self._rank.synchronize()
+        plan = self._report[2:].copy()
+        return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])
 
-    def who_differs(self) -> list[int]:
-        """Wait for all kernels; the ranks whose note in a combine was another one than ours, since the last call."""
-        differs = np.flatnonzero(self._rank.to_host(self._differs))
-        if len(differs):
-            self._differs[...] = 0
-        return [int(r) for r in differs]
+    def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int) -> Any:
+        """A part of the receive area, all of it, as an array of the caller's kind."""
+        key = (name, kind, dtype)
+        if key not in self._views:
+            part, count = self._parts[name], self._config.max_rows * columns
+            area = self._memory[part.offset : part.offset + count * dtype.itemsize]
+            stored = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+            view = area if stored == UINT8 else area.view(stored)
+            self._views[key] = as_kind(kind, view.reshape(-1, columns), dtype)
+        return self._views[key]
 
-    def _signals(self, turn: int = 0) -> Any:
-        """Notes have turns: a rank that nobody sends to may begin the next combine while others read its note."""
-        return pack(kernels.SIGNALS, flags=self._at("flags"), notes=self._at("notes", turn), operation=self._operation)
-
-    def _at(self, name: str, turn: int = 0) -> int:
-        """Address of a part of this rank's symmetric memory, or of the half for one of two turns."""
-        part = self._parts[name]
-        return self._address + part.offset + turn * (part.nbytes // TURNS)
-
-    def _view(self, name: str, turn: int) -> Any:
-        part = self._parts[name]
-        return self._memory[part.offset : part.offset + part.nbytes].view(part.dtype).reshape(part.shape)[turn]
-
-
-def _memory_map(config: BufferConfig, row_bytes: int, row_scales: int) -> tuple[dict[str, Part], int]:
-    """The parts one after the other, those that must be zero first, and their sum in bytes."""
-    ranks, rows = config.world_size, config.max_rows
-    shapes: list[tuple[str, tuple[int, ...], str]] = [
-        ("flags", (kernels.NUM_SIGNALS, ranks), "u8"),
-        ("notes", (TURNS, kernels.NUM_SIGNALS, ranks), "u8"),
-        ("finished_blocks", (1,), "u4"),
-        ("next_token", (1,), "u4"),
-        ("next_group", (1,), "u4"),
-        ("counts", (ranks, ranks + 1), "i4"),
-        ("expert_counts", (ranks, config.experts_per_rank), "i4"),
-        ("arrived", (ranks, config.max_tokens), "u8"),
-        ("recv_topk", (TURNS, rows, config.top_k), "i4"),
-        ("recv_weights", (TURNS, rows, config.top_k), "f4"),
-        ("recv_source", (TURNS, rows, 2), "i4"),
-        ("recv_scales", (TURNS, rows, row_scales), "f4"),
-        ("rows", (TURNS, rows, row_bytes), "u1"),
-        ("returned", (TURNS, rows, config.row_bytes), "u1"),
-    ]
-    parts: dict[str, Part] = {}
-    offset = 0
-    for name, shape, dtype in shapes:
-        parts[name] = Part(offset, shape, np.dtype(dtype))
-        offset += -(-math.prod(shape) * parts[name].dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    return parts, offset
+    def _at(self, name: str) -> int:
+        """Address of a part of this rank's symmetric memory."""
+        return self._address + self._parts[name].offset

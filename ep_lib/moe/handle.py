@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ep_lib.memory.arrays import like
+from ep_lib.moe.event import Event
 from ep_lib.moe.mode import Routing
 
 
@@ -21,16 +18,15 @@ class DispatchHandle:
     """
 
     num_tokens: int  # that this rank sent
-    num_recv_tokens: int  # rows that this rank received
-    recv_tokens_per_rank: NDArray[np.int32]  # [ranks]: rows from each source
-    tokens_per_expert: NDArray[np.int32]  # [experts_per_rank]
+    num_recv_tokens: int  # rows that this rank received, or num_worst_tokens
+    recv_tokens_per_rank: Any  # int32 [ranks]: rows from each source; NumPy, with num_worst_tokens on the device
+    tokens_per_expert: Any  # int32 [experts_per_rank]; where recv_tokens_per_rank is
     _owner: object = field(repr=False)  # the Buffer's token
     _operation: int = field(repr=False)  # number of the dispatch: names the handle on every rank
     _routing: Routing = field(repr=False)
-    _recv_topk_idx: Any = field(repr=False)  # int32 [num_recv_tokens, top_k]: local expert ids
-    _recv_source: Any = field(repr=False)  # int32 [num_recv_tokens, 2]: rank, token
-    _index_dtype: np.dtype[Any] = field(repr=False)  # and kind of array in which topk_idx was given
-    _index_kind: str = field(repr=False)
+    _recv_topk_idx: Any = field(repr=False)  # as Received has them
+    _recv_src_rank: Any = field(repr=False)
+    _recv_src_token: Any = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,25 +34,17 @@ class Received:
     """What one rank holds after a dispatch: a row for each token that chose at least one of this rank's experts.
 
     Rows are sorted by source rank, then by token. N rows; arrays are of the same kind (NumPy, torch, CuPy) as the input
-    that they answer, and the caller's own: later operations never change them.
+    that they answer, and the caller's own: later operations never change them, unless ``copy=False`` was asked for.
+    With ``num_worst_tokens`` N is that number, and the rows behind those that came have topk_idx, src_rank and
+    src_token -1, weights 0 and any x. Dispatches by a handle share topk_idx, src_rank and src_token with the first one.
     """
 
     x: Any  # [N, hidden], dtype of the Buffer; (FP8 [N, hidden], scales float32 [N, hidden / 128]) if x was such a pair
     topk_idx: Any  # [N, top_k], dtype as given: experts as this rank numbers its own, from 0; -1 for experts elsewhere
     topk_weights: Any | None  # float32 [N, top_k], 0 where topk_idx is -1; None if no weights were given
-    tokens_per_expert: NDArray[np.int32]  # [experts_per_rank], in host memory: choices of each of this rank's experts
+    tokens_per_expert: Any  # int32 [experts_per_rank]: choices of each of this rank's experts, rounded up to a multiple
+    # of expert_alignment; NumPy, with num_worst_tokens an array on the device
     src_rank: Any  # int32 [N]
     src_token: Any  # int32 [N]: index of the token on src_rank
     handle: DispatchHandle
-
-
-def as_kind(kind: str, rows: Any, dtype: np.dtype[Any]) -> Any:
-    """Rows as they are stored, as an array of the caller's kind, and of ``dtype`` where that kind has it."""
-    if kind == "numpy":
-        return rows.view(dtype)
-    array = like(kind, rows)
-    if kind == "torch" and rows.dtype != dtype:
-        import torch
-
-        return array.view(getattr(torch, dtype.name))
-    return array
+    event: Event | None = None  # with async_finish: when all of this is there

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
-from ep_lib.memory.arrays import BFLOAT16, describe
+from ep_lib.memory.arrays import BFLOAT16, describe, like
 from ep_lib.moe import kernels
+from ep_lib.moe.agreement import name_ranks, require_same_everywhere
 from ep_lib.moe.config import BufferConfig
-from ep_lib.moe.exchange import launch_layout, name_ranks, require_same_everywhere
+from ep_lib.moe.event import Event
 from ep_lib.moe.kernels import kernel, pack
-from ep_lib.moe.mode import Arrivals, Payload, Plan
+from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
 from ep_lib.moe.pcie_config import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
+from ep_lib.moe.results import as_kind
+from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
@@ -40,7 +43,7 @@ class PcieRouting(NamedTuple):
 class PcieExchange:
     """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
 
-    carries_fp8 = True
+    checks_values = False
 
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
@@ -84,7 +87,7 @@ class PcieExchange:
         self.operation += 1
 
     def dispatch(
-        self, payload: Payload, experts: Any, weights: Any, options: int
+        self, payload: Payload, experts: Any, weights: Any, options: int, wishes: Wishes
     ) -> tuple[PcieRouting, Plan, Arrivals | None]:
         """Count and send. No Arrivals if options differ between ranks: nothing was sent then."""
         config, ranks, columns = self._config, self._config.world_size, self._sizes.channels + 1
@@ -99,7 +102,7 @@ class PcieExchange:
         if self._agreed():
             host = self._rank.to_host(device_plan)
             received = _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1]
-            arrivals = self._send(payload, weights, routing, int(received.sum()), with_routing=True)
+            arrivals = self._send(payload, weights, routing, int(received.sum()), wishes, with_routing=True)
         plan = Plan(
             _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1].copy(),
             [int(note) >> _KIND_BITS & (1 << _OPTION_BITS) - 1 for note in notes],
@@ -109,16 +112,27 @@ class PcieExchange:
         return routing, plan, arrivals
 
     def dispatch_again(
-        self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, note: int
+        self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, note: int, wishes: Wishes
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``rows`` rows; None if notes differ between ranks."""
         self._in_step = False
         self._meet(_DISPATCH_AGAIN, note)
-        arrivals = self._send(payload, weights, routing, rows, with_routing=False) if self._agreed() else None
+        arrivals = None
+        if self._agreed():
+            arrivals = self._send(payload, weights, routing, rows, wishes, with_routing=False)
         self._in_step = True
         return arrivals
 
-    def combine(self, rows: Any, weights: Any, routing: PcieRouting, note: int) -> Any:
+    def combine(
+        self,
+        rows: Any,
+        weights: Any,
+        routing: PcieRouting,
+        note: int,
+        *,
+        bias: tuple[Any, ...] = (),
+        async_finish: bool = False,
+    ) -> Any:
         """Bring rows back and add them up: ``[num_tokens, hidden]``; None if notes differ between ranks."""
         config = self._config
         self._in_step = False
@@ -139,12 +153,21 @@ class PcieExchange:
             shared_bytes = self._threads // _WARP * kernels.MAX_PCIE_RANKS * kernels.PLACE_BYTES
             self._launch("pcie_combine", template, args, *arrays, shared_bytes=shared_bytes)
         self._in_step = True
-        return out
+        if out is None:
+            return None
+        self._rank.synchronize()
+        return as_kind(kind_of(rows), out, config.dtype)
 
-    def who_differs(self) -> list[int]:
-        """Wait for all kernels; the ranks whose note was another one than ours."""
+    def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
+        """The end of the last operation: it has passed, since the host waits for every one here."""
+        kind = kind_of(array)
+        return Event(self._rank, self._rank.streams.current(kind), kind, keep)
+
+    def who_differs(self) -> list[tuple[int, int]]:
+        """Wait for all kernels; the ranks whose note was another one than ours, and in what bits."""
         notes = self._rank.to_host(self._notes)
-        return [int(r) for r in np.flatnonzero(notes != np.uint64(self._note))]
+        differing = ((r, int(note) ^ self._note) for r, note in enumerate(notes))
+        return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
 
     def settle(self) -> None:
         """CuPy's own kernels may run on another stream than ours: let them finish."""
@@ -196,7 +219,9 @@ class PcieExchange:
     def _agreed(self) -> bool:
         return not self.who_differs()
 
-    def _send(self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, *, with_routing: bool) -> Arrivals:
+    def _send(
+        self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, wishes: Wishes, *, with_routing: bool
+    ) -> Arrivals:
         """Launch the dispatch kernel, which ends when all rows for this rank have arrived, and wait for it."""
         config, rank = self._config, self._rank
         row_bytes, scale_bytes = config.row_bytes, 0
@@ -205,12 +230,12 @@ class PcieExchange:
             row_bytes, scale_bytes = config.hidden, 4 * payload.scales.shape[1]
             rows_dtype = np.dtype(np.uint8)
             scales = rank.empty((rows, payload.scales.shape[1]), np.float32)
-        arrivals = Arrivals(
-            rows=rank.empty((rows, config.hidden), rows_dtype),
-            scales=scales,
-            topk=rank.empty((rows, config.top_k), np.int32) if with_routing else None,
-            weights=rank.empty((rows, config.top_k), np.float32) if weights is not None else None,
-            source=rank.empty((rows, 2), np.int32) if with_routing else None,
+        arrived = (
+            rank.empty((rows, config.hidden), rows_dtype),
+            scales,
+            rank.empty((rows, config.top_k), np.int32) if with_routing else None,
+            rank.empty((rows, config.top_k), np.float32) if weights is not None else None,
+            rank.empty((rows, 2), np.int32) if with_routing else None,
         )
         top_k = config.top_k if with_routing or weights is not None else 0  # 0: rows alone travel
         args = pack(
@@ -225,9 +250,28 @@ class PcieExchange:
         )
         sent = (payload.rows, payload.scales, routing.topk_idx, weights)
         tokens = pack(kernels.TOKENS, **dict(zip(kernels.TOKENS.names or (), map(_address, sent), strict=True)))
-        to = pack(kernels.ARRIVALS, **{name: _address(array) for name, array in arrivals._asdict().items()})
-        self._launch("pcie_dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrivals))
+        to = pack(kernels.ARRIVALS, **dict(zip(kernels.ARRIVALS.names or (), map(_address, arrived), strict=True)))
+        self._launch("pcie_dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
         rank.synchronize()
+        return self._as_wished(arrived, payload, weights, wishes)
+
+    def _as_wished(self, arrived: Any, payload: Payload, weights: Any, wishes: Wishes) -> Arrivals:
+        """Arrays of the caller's kinds."""
+        rows, scales, topk, sent, source = arrived
+        index = describe(wishes.index)
+
+        def ids(array: Any) -> Any:
+            return None if array is None else like(index.kind, array)
+
+        arrivals = Arrivals(
+            rows=as_kind(kind_of(payload.rows), rows, self._config.dtype if scales is None else FP8),
+            scales=None if scales is None else like(kind_of(payload.scales), scales),
+            topk=ids(None if topk is None else topk.astype(index.dtype)),
+            weights=None if sent is None else like(kind_of(weights), sent),
+            src_rank=ids(None if source is None else source[:, 0].copy()),
+            src_token=ids(None if source is None else source[:, 1].copy()),
+        )
+        self.settle()
         return arrivals
 
     def _launch(self, name: str, template: str, *args: Any, uses: Any = (), shared_bytes: int = 0) -> None:
@@ -265,6 +309,34 @@ def _different_operations(notes: Any) -> RankMismatchError:
         doing.setdefault(int(note) & (1 << _KIND_BITS) - 1, []).append(r)
     who = " but ".join(f"{_NAMES[kind]} on {name_ranks(ranks)}" for kind, ranks in sorted(doing.items()))
     return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
+
+
+def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) -> tuple[Any, Any, Any, Any]:
+    """Launch <ep/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, slot, rank_counts, expert_counts."""
+    ranks, num_tokens = config.world_size, len(experts)
+    # Kernels know one type of index. The copy is the handle's own: the caller may overwrite his array.
+    topk_idx = rank.empty((num_tokens, config.top_k), np.int32)
+    topk_idx[...] = like(describe(topk_idx).kind, experts)
+    slot = rank.empty((num_tokens, ranks), np.int32)
+    rank_counts = rank.empty(ranks, np.int32)
+    expert_counts = rank.empty(config.num_experts, np.int32)
+    if rank.backend == "cuda":
+        rank.xp.cuda.get_current_stream().synchronize()  # CuPy's copy may run on another stream than our kernels
+    args = pack(
+        kernels.LAYOUT_ARGS, num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
+    )
+    kernel("layout").launch(
+        rank,
+        min(ranks, config.num_sms),
+        threads,
+        args,
+        topk_idx,
+        slot,
+        rank_counts,
+        expert_counts,
+        shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
+    )
+    return topk_idx, slot, rank_counts, expert_counts
 
 
 def _address(array: Any) -> int:

@@ -65,6 +65,11 @@ class Rank:
         """This rank's CUDA streams and events; on the emulator a single stream, 0."""
         return self._backend.streams
 
+    @property
+    def multiprocessors(self) -> int | None:
+        """Of this rank's GPU; None on the emulator, which runs any number of blocks at once."""
+        return self._backend.multiprocessors
+
     # ---- waiting ---------------------------------------------------------------------------------------------
     def synchronize(self) -> None:
         """Wait until this rank's kernels are done.
@@ -158,6 +163,11 @@ class Rank:
         array = self.xp.empty(self._shape(shape), dtype=dtype)
         self._backend.adopt(array)
         return array
+
+    def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
+        self._require_open()
+        return self._backend.host_array(self._shape(shape), dtype)
 
     def to_device(self, array: Any) -> Any:
         """A copy of a NumPy array where this rank's kernels can use it."""

@@ -14,11 +14,10 @@
 namespace ep {
 
 struct PullCombineArgs {
-    Signals signals;
-    int4* rows;     // symmetric [ranks * max_tokens, row_vectors], of this operation's turn: the experts' rows
-    uint64_t note;  // names the handle
-    uint32_t* finished_blocks;  // 0 between kernels
-    uint32_t* next_token;       // 0 between kernels
+    Board board;
+    int4* rows;           // symmetric [ranks * max_tokens, row_vectors]: the experts' rows
+    uint64_t note;        // must be the same on all ranks: names the handle
+    const int4* bias[2];  // [num_tokens, row_vectors] or null: the sum begins with them
     int num_tokens;
     int row_vectors;
     int top_k;
@@ -52,11 +51,19 @@ namespace detail {
 
 // One warp: out[i] = sum over rows of weight * piece of the row.
 template <typename T, bool kWeighted>
-EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in, int4* out) {
+EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
+                          const int4* const (&bias)[2], int64_t first_vector, int4* out) {
     constexpr int kVectors = 2;
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
+        for (const int4* values : bias) {
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (values && i < in.count) sums[u].add(ld_nc_v4(values + first_vector + i));
+            }
+        }
         for (int p = 0; p < in.found; ++p) {
             const float weight = kWeighted ? weights[p] : 1.0f;
 #pragma unroll
@@ -80,11 +87,11 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
 // Any grid, any whole number of warps; dynamic shared memory as above.
 //   out           [num_tokens, row_vectors]
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
-//   slot, first_row                     from `layout` and `notify`
+//   slot, plan                          from `route`
 //   differs       [ranks]               as in compare_notes
 template <typename T>
 EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* topk_idx, const float* topk_weights,
-                            const int* slot, const int* first_row, int* differs) {
+                            const int* slot, const int* plan, int* differs) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
     const int row_vectors = args.row_vectors, warps = warps_in_block(), warp = warp_id(),
               num_stages = warps * args.stages;
@@ -99,20 +106,21 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* t
     Place* const places = reinterpret_cast<Place*>(barriers + num_stages) + warp * num_ranks();
     BulkRing ring(barriers + warp * args.stages, args.stages);
     if (block_has_fault()) return;
-    if (blockIdx.x == 0) signal_all(args.signals, kSignalStaged, args.note);
+    const Signals signals = this_operation(args.board);
+    if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.note);
 
-    const detail::PerRank begins = detail::load_per_rank(first_row);
+    const detail::PerRank begins = detail::load_per_rank(plan);
     uint32_t ahead = 0;  // the token after the next; lane 0 knows
     detail::OnItsWay next = {0, {}};
     const auto take = [&] {  // the token taken last becomes the next one, and another is asked for
         next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
         if (next.token >= args.num_tokens) return;
-        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(args.next_token, 1);
+        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.board.state->next_item, 1);
         next.slots = detail::load_per_rank(slot + static_cast<int64_t>(next.token) * num_ranks());
     };
-    if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(args.next_token, 1);
+    if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.board.state->next_item, 1);
     take();
-    if (!wait_for_all(args.signals, kSignalStaged, args.signals.operation, kPhaseCombine)) return;
+    if (!wait_for_all(signals, kSignalStaged, signals.operation, kPhaseCombine)) return;
     bulk_fence();  // what the peers' threads wrote is read by the copy engine
 
     int token = 0, found = 0, begin = row_vectors;  // of the next piece
@@ -155,19 +163,22 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* t
         ring.wait();
         const int4* const here = pieces + ring.stage * stage_vectors;
         const float* const weights_here = weights + ring.stage * args.most_ranks;
-        int4* const target = out + static_cast<int64_t>(in.token) * row_vectors + in.begin;
+        const int64_t first_vector = static_cast<int64_t>(in.token) * row_vectors + in.begin;
         if (topk_weights) {
-            detail::add_pieces<T, true>(here, args.piece_vectors, weights_here, in, target);
+            detail::add_pieces<T, true>(here, args.piece_vectors, weights_here, in, args.bias, first_vector,
+                                        out + first_vector);
         } else {
-            detail::add_pieces<T, false>(here, args.piece_vectors, weights_here, in, target);
+            detail::add_pieces<T, false>(here, args.piece_vectors, weights_here, in, args.bias, first_vector,
+                                         out + first_vector);
         }
         __syncwarp();  // all lanes have read the pieces
         fill(ring.stage);
     }
 
-    if (!is_last_block(args.finished_blocks)) return;
-    if (thread_in_block() == 0) st_relaxed_gpu_u32(args.next_token, 0);
-    compare_notes(args.signals, kSignalStaged, args.note, differs);
+    if (!is_last_block(&args.board.state->finished_blocks)) return;
+    compare_notes(signals, kSignalStaged, args.note, differs);
+    signal_all(signals, kSignalPulled);  // experts may write into `rows` again once all have read theirs
+    if (wait_for_all(signals, kSignalPulled, signals.operation, kPhaseCombine)) complete_operation(args.board, signals);
 }
 
 }  // namespace ep

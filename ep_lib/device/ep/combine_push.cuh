@@ -8,8 +8,7 @@
 // order of ranks in float32, so the result does not depend on who came first. It is that of <ep/combine.cuh>, bit for
 // bit.
 //
-// `returned` and `arrived` need no clearing and no credits. The host gives operations two areas in turn: when a rank
-// pushes for a combine, every peer has begun the one before, and so has finished with the area of the one before that.
+// `arrived` needs no clearing, as numbers of operations only grow; `returned` no credits: see <ep/operation.cuh>.
 // All blocks must be resident at once, as blocks wait for what blocks of other ranks push: no more than the GPU has
 // multiprocessors.
 #pragma once
@@ -20,13 +19,11 @@
 namespace ep {
 
 struct PushCombineArgs {
-    Signals signals;
-    int4* returned;               // symmetric [ranks, max_tokens, row_vectors], of this operation's turn
-    uint64_t* arrived;            // symmetric [ranks, max_groups]: the last operation whose group has come
-    uint64_t note;                // names the handle
-    uint64_t previous_operation;  // the last combine, 0 for none
-    uint32_t* finished_blocks;    // 0 between kernels
-    uint32_t* next_group;         // 0 between kernels
+    Board board;
+    int4* returned;       // symmetric [ranks, max_tokens, row_vectors]
+    uint64_t* arrived;    // symmetric [ranks, max_groups]: the last operation whose group has come
+    uint64_t note;        // must be the same on all ranks: names the handle
+    const int4* bias[2];  // [num_tokens, row_vectors] or null: the sum begins with them
     int num_tokens;
     int max_tokens;
     int max_groups;  // max_tokens / group_rows, rounded up
@@ -115,13 +112,14 @@ class Groups {
     int owner_ = 0, group_ = 0, row_ = 0, end_ = 0;
 };
 
-EP_DEVICE void push_rows(const PushCombineArgs& args, int4* rows, uint64_t* barriers, Outgoing* outgoing, const int4* y,
-                         const int* received) {
+// One warp: pushes rows of `y` until all are gone.
+EP_DEVICE void push_rows(const PushCombineArgs& args, uint64_t operation, int4* rows, uint64_t* barriers,
+                         Outgoing* outgoing, const int4* y, const int* received) {
     if (num_ranks() == 1) return;
     const int row_vectors = args.row_vectors;
     const uint32_t row_bytes = row_vectors * sizeof(int4);
     BulkRing ring(barriers, args.stages);
-    Groups groups(args.next_group, args.group_rows, received);
+    Groups groups(&args.board.state->next_item, args.group_rows, received);
     const auto fill = [&](int stage) {
         int64_t y_row = 0;
         const Outgoing next = groups.next(&y_row);
@@ -143,7 +141,7 @@ EP_DEVICE void push_rows(const PushCombineArgs& args, int4* rows, uint64_t* barr
     const auto signal = [&](const Outgoing& row) {
         if (row.group < 0 || lane_id() != 0) return;
         uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + row.group;
-        st_release_sys_u64(peer_ptr(flag, row.owner), args.signals.operation);
+        st_release_sys_u64(peer_ptr(flag, row.owner), operation);
     };
     for (;; ring.next()) {
         const Outgoing out = outgoing[ring.stage];
@@ -185,7 +183,7 @@ EP_DEVICE void push_rows(const PushCombineArgs& args, int4* rows, uint64_t* barr
 
 // Where a token's rows are on this rank, in ascending order of the ranks that sent them; waits until they are there.
 // -1 if they did not come in time.
-EP_DEVICE int find_returned(const PushCombineArgs& args, Place* places, int token, const int* slot,
+EP_DEVICE int find_returned(const PushCombineArgs& args, uint64_t operation, Place* places, int token, const int* slot,
                             const int* first_row, const int4* y) {
     __syncwarp();  // nobody reads the previous token's places any more
     int found = 0;
@@ -200,8 +198,8 @@ EP_DEVICE int find_returned(const PushCombineArgs& args, Place* places, int toke
             places[found + __popc(votes & ((1u << lane_id()) - 1))] = {area + index * args.row_vectors, r, s, 1.0f};
             if (r != rank()) {
                 const int group = s / args.group_rows;
-                failed |= !wait_until_ge(args.arrived + static_cast<int64_t>(r) * args.max_groups + group,
-                                         args.signals.operation, {kPhaseCombine, r, group});
+                failed |= !wait_until_ge(args.arrived + static_cast<int64_t>(r) * args.max_groups + group, operation,
+                                         {kPhaseCombine, r, group});
             }
         }
         found += __popc(votes);
@@ -211,11 +209,19 @@ EP_DEVICE int find_returned(const PushCombineArgs& args, Place* places, int toke
     return any_failed ? -1 : found;
 }
 
-// One warp: target[i] = sum over the places of weight * row[i]; kVectors of each row in flight a lane.
+// One warp: target[i] = bias[i] + sum over the places of weight * row[i]; kVectors of each row in flight a lane.
 template <typename T, int kVectors>
-EP_DEVICE void sum_places(const Place* places, int found, int4* target, int row_vectors) {
+EP_DEVICE void sum_places(const Place* places, int found, const int4* const (&bias)[2], int64_t first_vector,
+                          int4* target, int row_vectors) {
     for (int first = lane_id(); first < row_vectors; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
+        for (const int4* values : bias) {
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (values && i < row_vectors) sums[u].add(ld_nc_v4(values + first_vector + i));
+            }
+        }
         for (int p = 0; p < found; p += kCombineRanks) {
             int4 vectors[kCombineRanks][kVectors];
 #pragma unroll
@@ -242,13 +248,25 @@ EP_DEVICE void sum_places(const Place* places, int found, int4* target, int row_
     }
 }
 
-// The tokens of one warp, until all are done or a chunk does not come.
+// One warp: waits until all ranks are here, and tells whether they passed the same note. If they did not, they push
+// other rows than others wait for.
+EP_DEVICE bool same_note_warp(const Signals& signals, SignalKind kind, uint64_t note) {
+    bool same = true;
+    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
+        const int entry = kind * num_ranks() + r;
+        same &= wait_until_ge(signals.flags + entry, signals.operation, {kPhaseCombine, r, kind}) &&
+                signals.notes[entry] == note;
+    }
+    return __all_sync(kFullWarp, same) != 0;
+}
+
+// The tokens of one warp, until all are done or a group does not come.
 template <typename T, int kVectors>
-EP_DEVICE void add_up(const PushCombineArgs& args, Place* places, int4* out, const int4* y, const int* topk_idx,
-                      const float* topk_weights, const int* slot, const int* first_row) {
+EP_DEVICE void add_up(const PushCombineArgs& args, uint64_t operation, Place* places, int4* out, const int4* y,
+                      const int* topk_idx, const float* topk_weights, const int* slot, const int* first_row) {
     const int adders = gridDim.x * (warps_in_block() - args.push_warps);
     for (int token = (warp_id() - args.push_warps) * gridDim.x + blockIdx.x; token < args.num_tokens; token += adders) {
-        const int found = find_returned(args, places, token, slot, first_row, y);
+        const int found = find_returned(args, operation, places, token, slot, first_row, y);
         if (found < 0) return;
         if (topk_weights) {
             for (int p = lane_id(); p < found; p += kWarpSize) {
@@ -257,7 +275,8 @@ EP_DEVICE void add_up(const PushCombineArgs& args, Place* places, int4* out, con
             }
             __syncwarp();
         }
-        sum_places<T, kVectors>(places, found, out + static_cast<int64_t>(token) * args.row_vectors, args.row_vectors);
+        const int64_t first_vector = static_cast<int64_t>(token) * args.row_vectors;
+        sum_places<T, kVectors>(places, found, args.bias, first_vector, out + first_vector, args.row_vectors);
     }
 }
 
@@ -267,8 +286,7 @@ EP_DEVICE void add_up(const PushCombineArgs& args, Place* places, int4* out, con
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], in any of this GPU's memory
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
-//   slot          [num_tokens, ranks]    from `layout`
-//   plan          [2, ranks]             first_row and received, from `notify`
+//   slot, plan                           from `route`
 //   differs       [ranks]                as in compare_notes
 template <typename T, int kVectors>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
@@ -280,21 +298,22 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
     detail::Outgoing* const outgoing = reinterpret_cast<detail::Outgoing*>(barriers + num_stages);
     Place* const places = reinterpret_cast<Place*>(outgoing + num_stages) + static_cast<size_t>(warp) * num_ranks();
     if (block_has_fault()) return;
-    if (blockIdx.x == 0) signal_all(args.signals, kSignalStaged, args.note);
-    if (!wait_for_all(args.signals, kSignalStaged, args.previous_operation, kPhaseCombine)) return;
+    const Signals signals = this_operation(args.board);
+    if (!meet_again(signals, args.board.state->last_combine, kPhaseCombine)) return;
+    if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.note);
 
     if (warp < args.push_warps) {
         const int first = warp * args.stages;
-        detail::push_rows(args, bulk_shared + static_cast<size_t>(first) * args.row_vectors, barriers + first,
-                          outgoing + first, y, plan + num_ranks());
-    } else {
-        detail::add_up<T, kVectors>(args, places, out, y, topk_idx, topk_weights, slot, plan);
+        detail::push_rows(args, signals.operation, bulk_shared + static_cast<size_t>(first) * args.row_vectors,
+                          barriers + first, outgoing + first, y, plan + num_ranks());
+    } else if (detail::same_note_warp(signals, kSignalStaged, args.note)) {
+        detail::add_up<T, kVectors>(args, signals.operation, places, out, y, topk_idx, topk_weights, slot, plan);
     }
-    if (!is_last_block(args.finished_blocks)) return;
-    if (thread_in_block() == 0) st_relaxed_gpu_u32(args.next_group, 0);
-    if (wait_for_all(args.signals, kSignalStaged, args.signals.operation, kPhaseCombine)) {
-        compare_notes(args.signals, kSignalStaged, args.note, differs);
-    }
+    if (!is_last_block(&args.board.state->finished_blocks)) return;
+    if (!wait_for_all(signals, kSignalStaged, signals.operation, kPhaseCombine)) return;
+    compare_notes(signals, kSignalStaged, args.note, differs);
+    if (thread_in_block() == 0) args.board.state->last_combine = signals.operation;
+    complete_operation(args.board, signals);
 }
 
 }  // namespace ep

@@ -30,6 +30,9 @@ enum FaultCode : int32_t {
     kFaultHandle,  // not a handle, or one of the wrong kind: slot = index asked for, seen = address, expected = entries
     kFaultIbgdaState,  // <ep/ibgda_shim.cuh> was used before ep_lib.ibgda.init_efa_device_state
     kFaultTransport,   // a peer that loads and stores do not reach, and no network transport: peer says which
+    kFaultInput,    // bad input of a dispatch: slot = element, expected = 0: seen is an expert's id, 1: a weight's bits
+    kFaultOptions,  // peer passed other options than this rank: seen and expected
+    kFaultRoom,     // a dispatch brought `seen` rows, and the caller's arrays have `expected`
     kNumFaultCodes
 };
 

@@ -12,13 +12,15 @@
 #pragma once
 #include <ep/bulk.cuh>
 #include <ep/dispatch.cuh>
+#include <ep/operation.cuh>
 
 namespace ep {
 
 struct BulkDispatchArgs {
-    DispatchArgs common;
-    float* recv_scales;    // symmetric [ranks * max_tokens, row_scales]
-    uint32_t* next_token;  // 0 between kernels
+    Board board;
+    DispatchArgs common;  // but for its signals and finished_blocks
+    float* recv_scales;   // symmetric [ranks * max_tokens, row_scales]
+    uint64_t note;        // must be the same on all ranks: names the handle
     int row_scales;
 };
 
@@ -136,10 +138,11 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, in
 //   scales        [num_tokens, row_scales], or null where row_scales is 0
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
-//   slot, first_row                     from `layout` and `notify`
+//   slot, plan                          from `route`
+//   differs       [ranks]               as in compare_notes
 template <DispatchWay kWay, int kVectors, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
-                             const float* topk_weights, const int* slot, const int* first_row) {
+                             const float* topk_weights, const int* slot, const int* plan, int* differs) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
     const DispatchArgs& common = args.common;
     const int row_vectors = common.row_vectors, warps = warps_in_block(), warp = warp_id();
@@ -150,11 +153,14 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     Place* const places = reinterpret_cast<Place*>(barriers + warps * kStages) + warp * num_ranks();
     BulkRing ring(barriers + warp * kStages, kStages);
     if (block_has_fault()) return;
+    if (plan[3 * num_ranks() + common.experts_per_rank] != 0) return;  // refused
+    const Signals signals = this_operation(args.board);
+    if (!meet_again(signals, args.board.state->last_dispatch, kPhaseDispatch)) return;
 
-    const detail::PerRank begins = detail::load_per_rank(first_row);
+    const detail::PerRank begins = detail::load_per_rank(plan);
     uint32_t ahead = 0;  // the token after those that are on their way; lane 0 knows
     const auto take = [&] {
-        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(args.next_token, 1);
+        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.board.state->next_item, 1);
     };
     const auto fill = [&](int stage) {
         detail::OnItsWay next;
@@ -219,10 +225,12 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     if (kWay == kByEngine) bulk_wait_written<0>();
 
     // Data, then signal, as in <ep/dispatch.cuh>.
-    if (!is_last_block(common.finished_blocks)) return;
-    if (thread_in_block() == 0) st_relaxed_gpu_u32(args.next_token, 0);
-    signal_all(common.signals, kSignalRows);
-    wait_for_all(common.signals, kSignalRows, common.signals.operation, kPhaseDispatch);
+    if (!is_last_block(&args.board.state->finished_blocks)) return;
+    signal_all(signals, kSignalRows, args.note);
+    if (!wait_for_all(signals, kSignalRows, signals.operation, kPhaseDispatch)) return;
+    compare_notes(signals, kSignalRows, args.note, differs);
+    if (thread_in_block() == 0) args.board.state->last_dispatch = signals.operation;
+    complete_operation(args.board, signals);
 }
 
 }  // namespace ep

@@ -45,10 +45,11 @@ EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t op
 }
 
 // After a wait: writes down who sent another note than `note`. Ranks that pass different handles are found this way.
-//   differs  [ranks]   this rank's; the host set it to 0
+//   differs  [ranks]   this rank's: the bits in which the notes differ; the host set it to 0
 EP_DEVICE void compare_notes(const Signals& signals, SignalKind kind, uint64_t note, int* differs) {
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-        if (signals.notes[kind * num_ranks() + peer] != note) differs[peer] = 1;
+        const int bits = static_cast<int>(signals.notes[kind * num_ranks() + peer] ^ note);
+        if (bits != 0) differs[peer] = bits;
     }
 }
 
@@ -82,7 +83,8 @@ struct NotifyArgs {
 //              received[ranks]       rows that come from each source
 //              options[ranks]        what each source passed
 //              tokens[experts_per_rank]   choices of each of this rank's experts, by all ranks
-EP_DEVICE void notify(const NotifyArgs& args, const int* rank_counts, const int* expert_counts, int* plan) {
+// False, the same in all threads, if a rank did not come.
+EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int* expert_counts, int* plan) {
     const int me = rank(), ranks = num_ranks(), columns = ranks + 1;
     const int thread = thread_in_block(), num_threads = threads_in_block();
 
@@ -96,7 +98,7 @@ EP_DEVICE void notify(const NotifyArgs& args, const int* rank_counts, const int*
     }
     __syncthreads();
     signal_all(args.signals, kSignalCounts);
-    if (!wait_for_all(args.signals, kSignalCounts, args.signals.operation, kPhaseLayout)) return;
+    if (!wait_for_all(args.signals, kSignalCounts, args.signals.operation, kPhaseLayout)) return false;
 
     for (int r = thread; r < ranks; r += num_threads) {
         int first_row = 0;
@@ -110,6 +112,7 @@ EP_DEVICE void notify(const NotifyArgs& args, const int* rank_counts, const int*
         for (int source = 0; source < ranks; ++source) tokens += args.expert_counts[source * args.experts_per_rank + e];
         plan[3 * ranks + e] = tokens;
     }
+    return true;
 }
 
 // One block. The same meeting for a dispatch whose handle knows all counts already: `note` names the handle.

@@ -2,17 +2,34 @@
 //
 // A block a destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32 tokens a
 // thread. The last block to finish tells the other ranks and adds up what they tell.
+//
+// Values are checked on the way. If one is wrong nobody is told anything: the operation did not begin, and the dispatch
+// that was launched behind it does nothing.
 #pragma once
 #include <ep/layout.cuh>
-#include <ep/notify.cuh>
+#include <ep/operation.cuh>
 
 namespace ep {
 
+enum RouteStatus { kRouted, kRefused, kRouteFailed };
+
+// Memory that the host reads while the kernel that comes next runs.
+struct RouteReport {
+    uint64_t done;  // 4 * ticket + RouteStatus, stored last
+    int plan[1];    // as below, all of it
+};
+
 struct RouteArgs {
-    NotifyArgs notify;
-    uint32_t* finished_blocks;
+    Board board;
+    int* counts;          // as in NotifyArgs
+    int* expert_counts;   // as in NotifyArgs
+    RouteReport* report;  // null: nobody waits for it, and what is wrong becomes a fault
+    uint64_t ticket;
     int num_tokens;
     int top_k;
+    int experts_per_rank;
+    int options;
+    int expert_alignment;  // plan's tokens of each expert are rounded up to a multiple of it
 };
 
 constexpr int kRouteRounds = 32;  // bits of a lane's memory
@@ -37,7 +54,7 @@ EP_DEVICE bool count_choices(const RouteArgs& args, const Index* topk_idx, int t
     bool any = false;
     const auto count = [&](Index id) {
         const int64_t local = static_cast<int64_t>(id) - first_expert;
-        if (local < 0 || local >= args.notify.experts_per_rank) return;
+        if (local < 0 || local >= args.experts_per_rank) return;
         any = true;
         atomicAdd(&choices[local], 1);
     };
@@ -64,7 +81,7 @@ EP_DEVICE bool count_choices(const RouteArgs& args, const Index* topk_idx, int t
 template <typename Index>
 EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* topk_idx, int* slot, int* rank_counts,
                         int* expert_counts, int* choices, int* warp_totals) {
-    const int experts = args.notify.experts_per_rank, first_expert = destination * experts;
+    const int experts = args.experts_per_rank, first_expert = destination * experts;
     const int thread = thread_in_block(), num_threads = threads_in_block();
     for (int e = thread; e < experts; e += num_threads) choices[e] = 0;
     __syncthreads();
@@ -103,17 +120,86 @@ EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* top
     __syncthreads();  // choices are cleared again
 }
 
-// Any grid up to a block a rank, any whole number of warps. Dynamic shared memory: an int a warp (kMaxWarps of them), an
-// int for each expert of a rank. Arguments as in `layout` and `notify`; Index is int or long long.
+// The whole grid: checks ids and weights, and makes the handle's own copy of the ids.
 template <typename Index>
-EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, int* slot, int* rank_counts, int* expert_counts,
-                     int* plan) {
+EP_DEVICE void check_choices(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy) {
+    const int choices = args.num_tokens * args.top_k, num_experts = args.experts_per_rank * num_ranks();
+    const int stride = gridDim.x * threads_in_block();
+    for (int i = blockIdx.x * threads_in_block() + thread_in_block(); i < choices; i += stride) {
+        const Index id = topk_idx[i];
+        topk_copy[i] = static_cast<int>(id);
+        if (id < -1 || id >= num_experts) atomicMax(&args.board.state->bad_expert, 0xffffffffu - i);
+        const uint32_t bits = topk_weights ? __float_as_int(topk_weights[i]) : 0;
+        if ((bits & 0x7f800000) == 0x7f800000) atomicMax(&args.board.state->bad_weight, 0xffffffffu - i);
+    }
+}
+
+// The last block, with one thread: whether a value is wrong. Without a report that is a fault.
+template <typename Index>
+EP_DEVICE bool refuse(const RouteArgs& args, const Index* topk_idx, const float* topk_weights) {
+    BoardState* const state = args.board.state;
+    const uint32_t expert = ld_relaxed_gpu_u32(&state->bad_expert), weight = ld_relaxed_gpu_u32(&state->bad_weight);
+    if (expert == 0 && weight == 0) return false;
+    st_relaxed_gpu_u32(&state->bad_expert, 0);
+    st_relaxed_gpu_u32(&state->bad_weight, 0);
+    if (args.report) return true;
+    const int element = static_cast<int>(0xffffffffu - (expert ? expert : weight));
+    const uint64_t seen = expert ? static_cast<uint64_t>(static_cast<int64_t>(topk_idx[element]))
+                                 : static_cast<uint32_t>(__float_as_int(topk_weights[element]));
+    record_fault(kFaultInput, {kPhaseLayout, -1, element}, seen, expert ? 0 : 1);
+    return true;
+}
+
+// The last block: rounds up the experts' tokens, and looks at the options if the host will not.
+EP_DEVICE void finish_plan(const RouteArgs& args, int* plan) {
+    const int ranks = num_ranks(), thread = thread_in_block(), alignment = args.expert_alignment;
+    for (int e = thread; e < args.experts_per_rank; e += threads_in_block()) {
+        int* const tokens = plan + 3 * ranks + e;
+        *tokens = (*tokens + alignment - 1) / alignment * alignment;
+    }
+    for (int r = thread; r < ranks && !args.report; r += threads_in_block()) {
+        const int options = plan[2 * ranks + r];
+        if (options != args.options) record_fault(kFaultOptions, {kPhaseLayout, r, -1}, options, args.options);
+    }
+}
+
+// Any grid up to a block a rank, any whole number of warps. Dynamic shared memory: an int a warp (kMaxWarps of them), an
+// int for each expert of a rank. Index is int or long long. Arguments as in `layout` and `notify`, and
+//   topk_weights  [num_tokens, top_k] or null
+//   topk_copy     [num_tokens, top_k]   out
+//   plan          out, as in `notify`, and behind it one int more: 1 if nothing was sent because a value is wrong
+template <typename Index>
+EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy, int* slot,
+                     int* rank_counts, int* choice_counts, int* plan) {
     extern __shared__ int layout_shared[];
+    __shared__ int refused;
+    if (block_has_fault()) return;
+    check_choices(args, topk_idx, topk_weights, topk_copy);
     for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
-        route_to(destination, args, topk_idx, slot, rank_counts, expert_counts, layout_shared + kMaxWarps,
+        route_to(destination, args, topk_idx, slot, rank_counts, choice_counts, layout_shared + kMaxWarps,
                  layout_shared);
     }
-    if (is_last_block(args.finished_blocks)) notify(args.notify, rank_counts, expert_counts, plan);
+    if (!is_last_block(&args.board.state->finished_blocks)) return;
+
+    const int thread = thread_in_block(), plan_ints = 3 * num_ranks() + args.experts_per_rank;
+    if (thread == 0) plan[plan_ints] = refused = refuse(args, topk_idx, topk_weights);
+    __syncthreads();
+    RouteStatus status = kRefused;
+    if (!refused) {
+        const Signals signals = this_operation(args.board);
+        const NotifyArgs tell = {signals, args.counts, args.expert_counts, args.experts_per_rank, args.options};
+        status = notify(tell, rank_counts, choice_counts, plan) ? kRouted : kRouteFailed;
+        if (status == kRouted) complete_operation(args.board, signals);
+        __syncthreads();
+        finish_plan(args, plan);
+        __syncthreads();
+    }
+    if (!args.report) return;
+    if (status == kRouted) {
+        for (int i = thread; i < plan_ints; i += threads_in_block()) args.report->plan[i] = plan[i];
+    }
+    __syncthreads();
+    if (thread == 0) st_release_sys_u64(&args.report->done, 4 * args.ticket + status);
 }
 
 }  // namespace ep

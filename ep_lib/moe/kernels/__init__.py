@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -114,11 +115,30 @@ PLACE_BYTES = 24  # sizeof(ep::Place)
 MAX_PCIE_RANKS = 32  # kMaxPcieRanks in <ep/pcie.cuh>
 
 
-def pack(dtype: np.dtype[Any], **fields: Any) -> Any:
-    """A struct argument; every field must be named."""
-    if set(fields) != set(dtype.names or ()):
-        raise TypeError(f"need exactly the fields {dtype.names}, got {tuple(fields)}")
-    return np.array(tuple(fields[name] for name in dtype.names or ()), dtype=dtype)[()]
+def pack(dtype: np.dtype[Any], **fields: Any) -> bytes:
+    """A struct argument; every field must be named. A struct inside it is given as what this function made of it."""
+    names, layout = _layout_of(dtype)
+    if len(fields) != len(names):
+        raise TypeError(f"need exactly the fields {names}, got {tuple(fields)}")
+    try:
+        return layout.pack(*[fields[name] for name in names])
+    except KeyError as missing:
+        raise TypeError(f"need exactly the fields {names}, got {tuple(fields)}") from missing
+
+
+_CODES = {"i4": "i", "u4": "I", "i8": "q", "u8": "Q", "f4": "f"}
+
+
+@functools.cache
+def _layout_of(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], Struct]:
+    """The names of the fields, and how :mod:`struct` writes them; much quicker than NumPy's structured scalars."""
+    code, end = "<", 0
+    for name in dtype.names or ():
+        assert dtype.fields is not None
+        kind, offset = dtype.fields[name][:2]
+        code += f"{offset - end}x" + (_CODES.get(kind.str[1:]) or f"{kind.itemsize}s")
+        end = offset + kind.itemsize
+    return dtype.names or (), Struct(f"{code}{dtype.itemsize - end}x")
 
 
 @functools.cache

@@ -3,6 +3,6 @@
 template <typename T>
 __global__ void __launch_bounds__(512)
     ep_combine_pull(ep::PullCombineArgs args, int4* out, const int* topk_idx, const float* topk_weights,
-                    const int* slot, const int* first_row, int* differs) {
-    ep::combine_pull<T>(args, out, topk_idx, topk_weights, slot, first_row, differs);
+                    const int* slot, const int* plan, int* differs) {
+    ep::combine_pull<T>(args, out, topk_idx, topk_weights, slot, plan, differs);
 }

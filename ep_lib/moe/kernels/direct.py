@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from ep_lib.moe.kernels import DISPATCH_ARGS, NOTIFY_ARGS, PLACE_BYTES, SIGNALS, struct
+from ep_lib.moe.kernels import DISPATCH_ARGS, PLACE_BYTES, struct
 
-ROUTE_ARGS = struct(("notify", NOTIFY_ARGS), ("finished_blocks", "u8"), ("num_tokens", "i4"), ("top_k", "i4"))
+BOARD = struct(("flags", "u8"), ("notes", "u8"), ("state", "u8"))
+
+BOARD_STATE = struct(
+    ("completed", "u8"),
+    ("last_dispatch", "u8"),
+    ("last_combine", "u8"),
+    ("finished_blocks", "u4"),
+    ("next_item", "u4"),
+    ("bad_expert", "u4"),
+    ("bad_weight", "u4"),
+)
+
+ROUTE_ARGS = struct(
+    ("board", BOARD),
+    ("counts", "u8"),
+    ("expert_counts", "u8"),
+    ("report", "u8"),
+    ("ticket", "u8"),
+    ("num_tokens", "i4"),
+    ("top_k", "i4"),
+    ("experts_per_rank", "i4"),
+    ("options", "i4"),
+    ("expert_alignment", "i4"),
+)
 
 BULK_DISPATCH_ARGS = struct(
-    ("common", DISPATCH_ARGS), ("recv_scales", "u8"), ("next_token", "u8"), ("row_scales", "i4")
+    ("board", BOARD), ("common", DISPATCH_ARGS), ("recv_scales", "u8"), ("note", "u8"), ("row_scales", "i4")
+)
+
+UNPACK_ARGS = struct(
+    ("rows", "u8"),
+    ("scales", "u8"),
+    ("topk", "u8"),
+    ("weights", "u8"),
+    ("source", "u8"),
+    ("capacity", "i4"),
+    ("row_vectors", "i4"),
+    ("row_scales", "i4"),
+    ("top_k", "i4"),
 )
 
 PUSH_COMBINE_ARGS = struct(
-    ("signals", SIGNALS),
+    ("board", BOARD),
     ("returned", "u8"),
     ("arrived", "u8"),
     ("note", "u8"),
-    ("previous_operation", "u8"),
-    ("finished_blocks", "u8"),
-    ("next_group", "u8"),
+    ("bias", ("u8", (2,))),
     ("num_tokens", "i4"),
     ("max_tokens", "i4"),
     ("max_groups", "i4"),
@@ -31,11 +64,10 @@ PUSH_COMBINE_ARGS = struct(
 )
 
 PULL_COMBINE_ARGS = struct(
-    ("signals", SIGNALS),
+    ("board", BOARD),
     ("rows", "u8"),
     ("note", "u8"),
-    ("finished_blocks", "u8"),
-    ("next_token", "u8"),
+    ("bias", ("u8", (2,))),
     ("num_tokens", "i4"),
     ("row_vectors", "i4"),
     ("top_k", "i4"),
@@ -45,6 +77,7 @@ PULL_COMBINE_ARGS = struct(
     ("stages", "i4"),
 )
 
+ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <ep/route.cuh>
 SHARED_BYTES = 227 * 1024  # kBulkSharedBytes in <ep/bulk.cuh>
 _STATIC_BYTES = 1024  # of those, what kernels take for themselves
 _VECTOR_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 8, 16, 16

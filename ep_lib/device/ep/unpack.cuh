@@ -1,0 +1,94 @@
+// What a dispatch brought, from the receive area to arrays of the caller's own.
+//
+// How many rows came is read from `plan` on the device, so the host need not know. Rows of the arrays behind them get
+// ids and sources of -1 and weights of 0; their `x` and scales are left as they are.
+#pragma once
+#include <ep/notify.cuh>
+
+namespace ep {
+
+struct UnpackArgs {
+    const int4* rows;  // the receive area, as in DispatchArgs
+    const float* scales;
+    const int* topk;
+    const float* weights;
+    const int2* source;
+    int capacity;  // rows of the caller's arrays
+    int row_vectors;
+    int row_scales;
+    int top_k;
+};
+
+constexpr int kUnpackVectors = 4;  // in flight a thread
+
+// All threads of the grid copy `count` elements.
+template <typename T, typename U>
+EP_DEVICE void copy_all(U* target, const T* source, int64_t count) {
+    const int64_t threads = static_cast<int64_t>(gridDim.x) * threads_in_block();
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * threads_in_block() + thread_in_block(); i < count;
+         i += threads) {
+        target[i] = static_cast<U>(source[i]);
+    }
+}
+
+template <typename T>
+EP_DEVICE void fill_all(T* target, T value, int64_t begin, int64_t end) {
+    const int64_t threads = static_cast<int64_t>(gridDim.x) * threads_in_block();
+    for (int64_t i = begin + static_cast<int64_t>(blockIdx.x) * threads_in_block() + thread_in_block(); i < end;
+         i += threads) {
+        target[i] = value;
+    }
+}
+
+EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
+    const int64_t threads = static_cast<int64_t>(gridDim.x) * threads_in_block();
+    const int64_t mine = static_cast<int64_t>(blockIdx.x) * threads_in_block() + thread_in_block();
+    for (int64_t first = mine; first < vectors; first += kUnpackVectors * threads) {
+        int4 loaded[kUnpackVectors];
+#pragma unroll
+        for (int u = 0; u < kUnpackVectors; ++u) {
+            if (first + u * threads < vectors) loaded[u] = ld_nc_v4(source + first + u * threads);
+        }
+#pragma unroll
+        for (int u = 0; u < kUnpackVectors; ++u) {
+            if (first + u * threads < vectors) st_na_v4(target + first + u * threads, loaded[u]);
+        }
+    }
+}
+
+// Any grid. Each target may be null: nothing is copied then. All have `capacity` rows.
+//   plan  as in `notify`
+template <typename Index>
+EP_DEVICE void unpack(const UnpackArgs& args, const int* plan, int4* x, float* scales, Index* topk, float* weights,
+                      int* src_rank, int* src_token) {
+    if (block_has_fault()) return;
+    int64_t count = 0;
+    for (int r = 0; r < num_ranks(); ++r) count += plan[num_ranks() + r];
+    const int64_t capacity = args.capacity, top_k = args.top_k;
+    if (count > capacity) {
+        if (blockIdx.x == 0 && thread_in_block() == 0) {
+            record_fault(kFaultRoom, {kPhaseDispatch, -1, -1}, count, capacity);
+        }
+        count = capacity;
+    }
+    if (x) copy_rows(x, args.rows, count * args.row_vectors);
+    if (scales) copy_all(scales, args.scales, count * args.row_scales);
+    if (topk) {
+        copy_all(topk, args.topk, count * top_k);
+        fill_all(topk, static_cast<Index>(-1), count * top_k, capacity * top_k);
+    }
+    if (weights) {
+        copy_all(weights, args.weights, count * top_k);
+        fill_all(weights, 0.0f, count * top_k, capacity * top_k);
+    }
+    if (src_rank) {
+        const int stride = gridDim.x * threads_in_block();
+        for (int i = blockIdx.x * threads_in_block() + thread_in_block(); i < capacity; i += stride) {
+            const int2 source = i < count ? args.source[i] : make_int2(-1, -1);
+            src_rank[i] = source.x;
+            src_token[i] = source.y;
+        }
+    }
+}
+
+}  // namespace ep

@@ -1,0 +1,99 @@
+"""The symmetric memory of direct writes, and the shapes of their launches."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ep_lib.errors import OutOfSymmetricMemory
+from ep_lib.moe import kernels
+from ep_lib.moe.config import BufferConfig, Part, lay_out
+from ep_lib.moe.kernels import direct
+from ep_lib.reference import FP8_GROUP
+from ep_lib.runtime.rank import Rank
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Shapes of the launches. The defaults are those that were quickest on H200 (benchmarks/NOTES.md)."""
+
+    dispatch_warps: int = 8
+    dispatch_way: str = "Lanes"  # "Registers", "Lanes" or "Engine": DispatchWay in <ep/dispatch_bulk.cuh>
+    dispatch_vectors: int = 4
+    dispatch_stages: int = 2  # rows under way a warp
+    combine_warps: int = 16
+    push_warps: int = 4  # of these
+    push_stages: int = 3  # rows under way a warp
+    group_rows: int = 4  # rows that are signalled together
+    vectors: int = 4  # in flight a lane and row while adding up: 2 or 4
+    by_lanes: bool = True
+    route_threads: int = 1024
+    pull_warps: int = 8
+    pull_stages: int = 3  # pieces under way a warp
+    piece_vectors: int = 128  # of a row, that come together
+    unpack_threads: int = 512
+
+
+# An emulated thread costs memory and time of its own.
+EMULATED = Tuning(2, "Lanes", 4, 2, 3, 1, 2, 2, 2, True, 64, 2, 2, 5, 64)
+
+# Parts that must be zero before the first operation; the others follow.
+_ZEROED = ("state", "flags", "notes", "counts", "expert_counts", "arrived")
+
+
+def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
+    """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
+    ranks, rows, turns = config.world_size, config.max_rows, 2
+    shapes: list[tuple[str, tuple[int, ...], str]] = [
+        ("state", (direct.BOARD_STATE.itemsize // 8,), "u8"),
+        ("flags", (kernels.NUM_SIGNALS, ranks), "u8"),
+        ("notes", (turns, kernels.NUM_SIGNALS, ranks), "u8"),
+        ("counts", (ranks, ranks + 1), "i4"),
+        ("expert_counts", (ranks, config.experts_per_rank), "i4"),
+        ("arrived", (ranks, config.max_tokens), "u8"),
+        ("recv_topk", (rows, config.top_k), "i4"),
+        ("recv_weights", (rows, config.top_k), "f4"),
+        ("recv_source", (rows, 2), "i4"),
+        ("recv_scales", (rows, row_scales(config)), "f4"),
+        ("rows", (rows, config.row_bytes // 8), "u8"),
+        ("returned", (rows, config.row_bytes // 8), "u8"),
+    ]
+    return lay_out(shapes)
+
+
+def zeroed_bytes(parts: dict[str, Part]) -> int:
+    """How much at the start must be zero."""
+    return min(part.offset for name, part in parts.items() if name not in _ZEROED)
+
+
+def row_scales(config: BufferConfig) -> int:
+    """Scales of an FP8 row; none where hidden is not a multiple of a scale's group."""
+    return 0 if config.hidden % FP8_GROUP else config.hidden // FP8_GROUP
+
+
+def allocate(rank: Rank, config: BufferConfig, nbytes: int) -> Any:
+    """Collective. Raises OutOfSymmetricMemory that says what would fit."""
+    try:
+        return rank.symmetric(nbytes, "uint8", fill=None)
+    except OutOfSymmetricMemory as error:
+        fits = _tokens_that_fit(config, error.available)
+        lower = f"max_tokens={fits} would fit" if fits else "not even max_tokens=1 would fit"
+        raise OutOfSymmetricMemory(
+            f"a Buffer for {config.world_size} ranks x max_tokens={config.max_tokens} x hidden={config.hidden} "
+            f"{config.dtype.name} needs {error.requested} bytes of symmetric memory on every rank, and the largest "
+            f"free part has {error.available}: {error.short_by} bytes are missing. Lower max_tokens ({lower}), or "
+            f"start with heap_bytes={rank.heap_bytes + error.short_by} or more",
+            requested=error.requested,
+            available=error.available,
+        ) from error
+
+
+def _tokens_that_fit(config: BufferConfig, available: int) -> int:
+    """The largest max_tokens with which the Buffer takes at most ``available`` bytes; 0 if there is none."""
+    low, high = 0, config.max_tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        smaller = BufferConfig(**{**asdict(config), "max_tokens": middle})
+        fits = make_direct_map(smaller)[1] <= available
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
