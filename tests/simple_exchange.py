@@ -128,30 +128,34 @@ class SimpleExchange:
         kernel(name, template).launch(self.rank, self.config.num_sms, self.threads, *args, shared_bytes=shared)
 
 
-def run_simple(rank: Rank, case: Case, num_sms: int = 3) -> None:
-    """Everything once, compared with the oracle bit for bit."""
+def run_simple(rank: Rank, case: Case, num_sms: int = 3, compare: bool = True) -> None:
+    """Everything once, compared with the oracle bit for bit (or not: the checker shall find a mistake by itself)."""
     me, expected = rank.rank, case.expected_dispatch()
     want, ys = expected[me], [expert_output_of(r, e.x) for r, e in enumerate(expected)]
 
     def bits(array: Any) -> Any:
         return rank.to_device(array.view(np.uint16) if array.dtype.itemsize == 2 else array)
 
+    def equal(got: Any, right: Any) -> None:
+        wanted = right.astype(got.dtype) if right.dtype.kind == "i" else right
+        assert not compare or got.tobytes() == wanted.tobytes()
+
     exchange = SimpleExchange(rank, make_config(rank.world_size, **case.buffer_arguments(), num_sms=num_sms))
     x, idx, weights = bits(case.xs[me]), bits(case.topk_idx[me].astype(np.int32)), bits(case.topk_weights[me])
     slot, plan = exchange.count(idx)
     exchange.send(x, idx, weights, slot, plan, send_routing=True)
     for name, right in (("rows", want.x), ("recv_topk", want.topk_idx), ("recv_weights", want.topk_weights)):
-        got = exchange.received(name, len(want.x))
-        assert got.tobytes() == np.asarray(right).astype(got.dtype if name == "recv_topk" else right.dtype).tobytes()
-    assert np.array_equal(exchange.received("recv_source", len(want.x))[:, 1], want.src_token)
-    assert np.array_equal(rank.to_host(plan)[3 * rank.world_size :], want.tokens_per_expert)
+        equal(exchange.received(name, len(want.x)), right)
+    equal(exchange.received("recv_source", len(want.x))[:, 1], want.src_token)
+    equal(rank.to_host(plan)[3 * rank.world_size :], want.tokens_per_expert)
     y = bits(ys[me])
     for w in (None, weights):
         out = rank.to_host(exchange.combine(y, idx, w, slot, plan)).view(case.xs[me].dtype)
-        assert_same(out, case.expected_combine(ys, weighted=w is not None)[me], "combine")
+        if compare:
+            assert_same(out, case.expected_combine(ys, weighted=w is not None)[me], "combine")
     exchange.enter(7)
     exchange.send(x, idx, None, slot, plan, send_routing=False)
-    assert exchange.received("rows", len(want.x)).tobytes() == want.x.tobytes()
+    equal(exchange.received("rows", len(want.x)), want.x)
     assert not rank.to_host(exchange.differs).any()
     rank.barrier()
 

@@ -271,7 +271,9 @@ def test_a_mistake_in_the_library_is_flagged(number: int, tmp_path: Path, monkey
         wrong = functools.cache(lambda *name: patched(original(*name)))
         monkeypatch.setattr(simple_exchange, "kernel", lambda *name: (wrong if name[0] == launch else original)(*name))
         case = make_case(4, world_size=2, dtype="bfloat16", max_tokens=100)
-        report = ep_lib.check(simple_exchange.run_simple, 2, seeds=MANY_SEEDS, args=(case,), stop_at_first=True)
+        report = ep_lib.check(
+            simple_exchange.run_simple, 2, seeds=MANY_SEEDS, args=(case, 3, False), stop_at_first=True
+        )
     assert {f.kind for f in report.findings} & {"race", "slot reused", "uninitialised"}, str(report)
 
 

@@ -29,12 +29,16 @@ def test_every_header_compiles_alone(header: str, target: str) -> None:
 
 
 def test_only_platform_decides_what_we_run_on() -> None:
-    allowed = {"platform.cuh": ["#if defined(EP_EMULATOR)", "#else"], "nixl_device.cuh": ["#ifndef WARP_SIZE"]}
+    allowed = {
+        "ep/platform.cuh": ["#if defined(EP_EMULATOR)", "#else"],
+        "ep/nixl_device.cuh": ["#ifndef WARP_SIZE"],
+        "gpu/bulk.cuh": ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900", "#else"],  # has the GPU a copy engine?
+    }
     for path in sorted(DEVICE.rglob("*.cuh")):
         if path.parent.name == "detail":  # the compiler's side of launching, not for kernels
             continue
         found = [match.group().strip() for match in DIRECTIVE.finditer(path.read_text())]
-        assert found == allowed.get(path.name, []), path
+        assert found == allowed.get(f"{path.parent.name}/{path.name}", []), path
 
 
 def test_headers_include_with_angle_brackets_only() -> None:
@@ -55,10 +59,12 @@ def enumerators(name: str) -> list[str]:
 def test_names_of_phases_and_faults_are_the_headers() -> None:
     assert [f"kPhase{name.capitalize()}" for name in device_state.PHASE_NAMES] == enumerators("Phase")
     assert enumerators("FaultCode") == [
-        *("kFaultNone", "kFaultTimeout", "kFaultRange", "kFaultHandle", "kFaultIbgdaState", "kFaultTransport")
+        *("kFaultNone", "kFaultTimeout", "kFaultRange", "kFaultHandle", "kFaultIbgdaState", "kFaultTransport"),
+        *("kFaultInput", "kFaultOptions", "kFaultRoom"),
     ]
     assert (device_state.FAULT_NONE, device_state.FAULT_TIMEOUT, device_state.FAULT_RANGE) == (0, 1, 2)
     assert (device_state.FAULT_HANDLE, device_state.FAULT_IBGDA_STATE, device_state.FAULT_TRANSPORT) == (3, 4, 5)
+    assert (device_state.FAULT_INPUT, device_state.FAULT_OPTIONS, device_state.FAULT_ROOM) == (6, 7, 8)
 
 
 def layout_on_device(rank: Rank) -> list[int]:

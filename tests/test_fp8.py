@@ -1,4 +1,4 @@
-"""FP8 rows: the oracle's quantisation, and their way through a Buffer in PCIe mode."""
+"""FP8 rows: the oracle's quantisation, and their way through a Buffer, by direct writes and in PCIe mode."""
 
 from __future__ import annotations
 
@@ -84,6 +84,15 @@ def test_fp8_dispatch_and_combine(fabric: Fabric | str) -> None:
         check_fp8(case, spawn(run_fp8, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
 
 
+@pytest.mark.parametrize("kind", ["native", "torch"])
+def test_fp8_by_direct_writes(spmd: Callable[..., list[Any]], kind: str) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    for seed in range(3):
+        case = fp8_case(seed, 2, ("bfloat16", "float32")[seed % 2])
+        check_fp8(case, spmd(run_fp8, 2, case, None, kind))
+
+
 def test_torch_fp8() -> None:
     pytest.importorskip("torch")
     case = fp8_case(2, 2)
@@ -118,19 +127,18 @@ def refused(call: Callable[[], Any]) -> str:
     return "no error"
 
 
-def test_bad_fp8_is_refused_and_the_buffer_works_on() -> None:
+@pytest.mark.parametrize(("mode", "fabric"), [(PCIE, "rc"), ({}, None)], ids=["PCIe", "direct"])
+def test_bad_fp8_is_refused_and_the_buffer_works_on(mode: dict[str, Any], fabric: str | None) -> None:
     def main(rank: Rank) -> dict[str, str]:
-        with Buffer(rank, **SHAPE, **PCIE) as buffer:
+        with Buffer(rank, **SHAPE, **mode) as buffer:
             found = {name: refused(lambda x=x: buffer.dispatch(x, IDX)) for name, (x, _) in BAD.items()}
             found["mixed"] = refused(lambda: buffer.dispatch((Q, SCALES) if rank.rank else Q.astype(BF), IDX))
             recv = buffer.dispatch((Q, SCALES), IDX)
             mixed = (Q, SCALES) if rank.rank else Q.astype(BF)
             found["mixed again"] = refused(lambda: buffer.dispatch(mixed, handle=recv.handle))
             assert (recv.x[0].astype(np.float32) == 448).all() and len(recv.x[0]) == len(recv.x[1])
-        with Buffer(rank, **{**SHAPE, "hidden": 136}, **PCIE) as buffer:
+        with Buffer(rank, **{**SHAPE, "hidden": 136}, **mode) as buffer:
             found["groups"] = refused(lambda: buffer.dispatch((Q[:, :136].copy(), SCALES), IDX))
-        with Buffer(rank, **SHAPE) as buffer:
-            found["direct writes"] = refused(lambda: buffer.dispatch((Q, SCALES), IDX))
         return found
 
     patterns = {
@@ -138,8 +146,7 @@ def test_bad_fp8_is_refused_and_the_buffer_works_on() -> None:
         "mixed": "RankMismatchError: rank 1 passed FP8 rows with scales to dispatch, rank 0 did not",
         "mixed again": "RankMismatchError: rank 1 passed FP8 rows with scales to dispatch, rank 0 did not",
         "groups": "ArgumentError.*for every 128 elements, and hidden is 136.*hidden=256",
-        "direct writes": "ArgumentError: FP8 input over direct writes is still to come",
     }
-    for found in spawn(main, 2, "emulator", fabric="rc"):
+    for found in spawn(main, 2, "emulator", fabric=fabric):
         for name, pattern in patterns.items():
             assert re.search(pattern, found[name], re.DOTALL), f"{name}: {found[name]}"

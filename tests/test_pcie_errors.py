@@ -122,8 +122,8 @@ def test_bad_input_is_refused_as_with_direct_writes() -> None:
     spawn(shared.one_rank_tries_again, 2, "emulator", fabric="rc")
     spawn(shared.use_after_close, 2, "emulator", fabric="rc")
     for rank, found in enumerate(spawn(shared.disagree, 2, "emulator", fabric="srd")):
-        assert [kind for kind, _ in found] == ["RankMismatchError", *["HandleError"] * 3]
-        assert all(f"rank {rank} and rank {1 - rank}" in message for _, message in found[1:])
+        assert [kind for kind, _ in found] == ["RankMismatchError", "HandleError"] * 2
+        assert all(f"rank {rank} and rank {1 - rank}" in message for _, message in found[1::2])
 
 
 def test_a_dispatch_that_meets_a_combine() -> None:

@@ -101,5 +101,5 @@ class Mode(Protocol):
 
 
 def kind_of(array: Any) -> str:
-    """ "numpy", "cupy" or "torch"."""
+    """The library that an array comes from: "numpy", "cupy" or "torch"."""
     return describe(array).kind
