@@ -3,7 +3,8 @@
     python benchmarks/pcie_sensitivity.py [TOKENS]
 
 Each run has one constant of ``ep_lib/emulator/hardware.py`` doubled, halved or replaced by a figure that other sources
-give; 4096 tokens take 3 minutes. What its sources leave uncertain should move the rows little.
+give; 4096 tokens take 4 minutes. What its sources leave uncertain should move the rows little. Then rings of other
+lengths, with the constants as they are: what keeps ranks in step through a combine (ep_lib/moe/pcie_config.py).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import sys
 from typing import Any
 
 from ep_lib.emulator.hardware import HARDWARE, Hardware
+from ep_lib.moe import pcie_config
 from ep_lib.workshop import pcie_model
 
 RANKS, BASE = 8, "h20-cx7"
+RINGS = (4, 8, 16, 32)
 
 
 def changed(part: str, **factors: float) -> Hardware:
@@ -46,16 +49,27 @@ def variants() -> dict[str, Hardware]:
     }
 
 
+def measured(name: str, hardware: str, tokens: int) -> dict[str, Any]:
+    setting = pcie_model.Setting(RANKS, tokens, hardware=hardware)
+    rows = pcie_model.rows_of(pcie_model.simulate_operations(setting), setting)
+    fields = ("logical_gbps", "wire_gbps", "us", "first_rank_us", "last_rank_us")
+    found = {row.what: {field: round(getattr(row, field), 2) for field in fields} for row in rows}
+    print(name, found, file=sys.stderr)
+    return found
+
+
 def main() -> None:
     tokens = int(sys.argv[1]) if len(sys.argv) > 1 else pcie_model.TOKENS
-    found: dict[str, Any] = {}
+    constants = {}
     for name, hardware in variants().items():
         HARDWARE[name] = hardware
-        setting = pcie_model.Setting(RANKS, tokens, hardware=name)
-        rows = pcie_model.rows_of(pcie_model.simulate_operations(setting), setting)
-        found[name] = {row.what: {"logical_gbps": round(row.logical_gbps, 3), "us": round(row.us, 1)} for row in rows}
-        print(name, found[name], file=sys.stderr)
-    print(json.dumps({"benchmark": "pcie_sensitivity", "ranks": RANKS, "tokens": tokens, "variants": found}, indent=1))
+        constants[name] = measured(name, name, tokens)
+    rings = {}
+    for messages in RINGS:
+        pcie_config.MESSAGES_A_RING = pcie_model.MESSAGES_A_RING = messages
+        rings[messages] = measured(f"{messages} messages a ring", BASE, tokens)
+    report = {"benchmark": "pcie_sensitivity", "ranks": RANKS, "tokens": tokens}
+    print(json.dumps(report | {"constants": constants, "messages_a_ring": rings}, indent=1))
 
 
 if __name__ == "__main__":

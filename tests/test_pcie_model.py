@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,12 @@ import pytest
 
 from ep_lib import cli
 from ep_lib.commands import bench_pcie, bench_pcie_text
+from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
 from ep_lib.workshop import pcie_model as model
 from ep_lib.workshop.pcie_model import COMBINE, DISPATCH, Setting
+
+RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "h20-cx7-model-2026-11-21.json"
 
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
@@ -133,6 +138,19 @@ def test_ranks_out_of_step_are_named() -> None:
 def test_without_model_it_says_what_to_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "pcie"]) == 1
     assert "bench pcie --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", [DISPATCH, COMBINE])
+def test_the_committed_result_is_near_the_published_table(what: str) -> None:
+    """The default run, which takes minutes: 4096 tokens, EP8 and EP16 within 15 %, and the curve on to EP32."""
+    report = json.loads(RESULT.read_text())
+    rows = [row for row in report["rows"] if row["what"] == what]
+    assert {row["ranks"] for row in rows} == {8, 16, 32} and all(s["tokens"] == 4096 for s in report["settings"])
+    for row in rows:
+        if not row["merge_sender_receiver"] and row["ranks"] < 32:
+            assert row["published_gbps"] == model.PUBLISHED[what, row["ranks"]] and 0.85 <= row["ratio"] <= 1.15, row
+    hardware = dataclasses.asdict(HARDWARE["h20-cx7"])
+    assert report["hardware"] == hardware, "hardware.py has changed: run `ep-lib bench pcie --model --json` again"
 
 
 def test_the_model_is_near_the_published_table() -> None:
