@@ -47,10 +47,10 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 
 // The same by one block in packets, which bring their signal with them: `words` 64-bit words, one a thread. For peers
-// that loads and stores reach.
+// that loads and stores reach. `inbox` is where this rank receives, `their_inbox` this rank's copy of where the peer does.
 extern "C" __global__ void __launch_bounds__(1024)
-    ping_pong_packets(ep::TaggedWord* inbox, const uint64_t* outbox, uint64_t* received, int words, uint64_t base,
-                      int rounds, int peer, int first, int64_t* totals) {
+    ping_pong_packets(ep::TaggedWord* inbox, ep::TaggedWord* their_inbox, const uint64_t* outbox, uint64_t* received,
+                      int words, uint64_t base, int rounds, int peer, int first, int64_t* totals) {
     const int mine = ep::thread_in_block();
     const uint64_t data = mine < words ? outbox[mine] : 0;
     uint64_t got = 0;
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     for (uint64_t round = base + 1; round <= base + rounds; ++round) {
         for (int turn = 0; turn < 2; ++turn) {
             if ((turn == 0) == (first != 0)) {
-                if (mine < words) ep::send_packet(inbox + mine, data, round, peer);
+                if (mine < words) ep::send_packet(their_inbox + mine, data, round, peer);
             } else {
                 bool ok = true;
                 if (mine < words) ok = ep::wait_packet(inbox + mine, round, &got, {ep::kPhaseSignal, peer, -1});
@@ -70,6 +70,25 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     if (mine < words) received[mine] = got;
     if (mine == 0) count_time(begin, begin_ns, totals);
+}
+
+// How far each line of this GPU's memory is from the multiprocessor that asks: cycles of a load that its L2 answers. L2
+// lies in parts; a line's place in it is the hardware's choice, and a poll of a far line takes longer. Each load waits for
+// the one before; words are smaller than 2^63.
+extern "C" __global__ void line_latencies(const char* lines, int count, size_t stride, int64_t* cycles) {
+    constexpr int kTries = 6, kChain = 8;
+    if (threadIdx.x != 0) return;
+    for (int line = 0; line < count; ++line) {
+        const uint64_t* const word = reinterpret_cast<const uint64_t*>(lines + line * stride);
+        cycles[line] = 1 << 30;
+        for (int attempt = 0; attempt < kTries; ++attempt) {
+            uint64_t seen = 0;
+            const int64_t begin = clock64();
+            for (int i = 0; i < kChain; ++i) seen = ep::ld_relaxed_sys_u64(word + (seen >> 63));
+            const int64_t each = (clock64() - begin + static_cast<int64_t>(seen >> 63)) / kChain;
+            if (each < cycles[line]) cycles[line] = each;
+        }
+    }
 }
 
 // The ceiling: bare stores of all threads, no signal.

@@ -23,6 +23,7 @@ from ep_lib.runtime.rank import Rank
 SOURCE = Path(__file__).with_name("bench_p2p.cu")
 SIZES = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20, 256 << 20]
 WRITE, PACKETS, COPY, STORES = "write, then signal", "packets", "copy engine", "bare stores"
+NEAR_PACKETS = "packets, near lines"
 
 BATCHES = 5  # the median counts; one more before them warms up
 SLICE_BYTES = 16 << 10  # a block for each, up to the number asked for
@@ -30,6 +31,8 @@ MAX_THREADS = 1024
 _BATCH_BYTES = 1 << 30  # of one batch and direction: fewer rounds for large messages
 _LEAST_ROUNDS = 3
 _PACKET_BYTES = 8 << 10  # one 64-bit word a thread
+_LINE_BYTES = 128  # of L2; 8 packets fill one
+_LINES, _LINE_STRIDE = 64, (4 << 10) + _LINE_BYTES  # those among which the nearest is looked for
 
 # cudaDeviceAttr and cudaMemcpyKind
 _MULTIPROCESSORS = 16
@@ -85,6 +88,7 @@ def measure(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
     rows = [row for size in plan.sizes for row in test.write_and_signal(size)]
     if test.peer_address and plan.packets:
         rows += [row for size in plan.sizes if size <= _PACKET_BYTES for row in test.packets(size)]
+        rows += [row for size in plan.sizes if 2 * size <= _LINE_BYTES for row in test.near_packets(size)]
     if test.peer_address and plan.ceilings:
         rows += [*(test.copy_engine(size) for size in plan.sizes), test.bare_stores(max(plan.sizes))]
     return rows
@@ -99,12 +103,15 @@ class _Pair:
         largest = max(1, *plan.sizes)
         self._inbox, self._outbox = (rank.symmetric(largest, np.uint8) for _ in range(2))
         self._packets = rank.symmetric(2 * _PACKET_BYTES, np.uint8)
+        self._lines = rank.symmetric(_LINES * _LINE_STRIDE, np.uint8)
         self._signal = rank.symmetric(1, np.uint64)
         self._received = rank.to_device(np.zeros(_PACKET_BYTES, np.uint8))
         self._totals = rank.to_device(np.zeros(2 * plan.blocks, np.int64))
         self._signals = self._packet_rounds = self._fill = 0
-        kernels = ("ping_pong_blocks", "ping_pong_packets", "bare_stores")
-        self._ping, self._ping_packets, self._stores = (Kernel.from_file(SOURCE, name) for name in kernels)
+        kernels = ("ping_pong_blocks", "ping_pong_packets", "bare_stores", "line_latencies")
+        self._ping, self._ping_packets, self._stores, self._line_latencies = (
+            Kernel.from_file(SOURCE, name) for name in kernels
+        )
         try:
             self.peer_address = rank.peer_address(self._inbox, self._peer)
         except ArgumentError:  # only a NIC reaches it
@@ -123,6 +130,18 @@ class _Pair:
         return [_row(WRITE, size, times, blocks, threads)]
 
     def packets(self, size: int) -> list[dict[str, Any]]:
+        return self._packets_between(PACKETS, size, self._packets, self._packets)
+
+    def near_packets(self, size: int) -> list[dict[str, Any]]:
+        """Packets into the line that is nearest to the multiprocessor that polls it, of 64 at each end."""
+        cycles = self._rank.to_device(np.zeros(_LINES, np.int64))
+        for _ in range(2):  # the first launch warms up
+            self._line_latencies.launch(self._rank, 1, 32, self._lines, _LINES, _LINE_STRIDE, cycles)
+        nearest = self._rank.all_gather(int(self._rank.to_host(cycles).argmin()))
+        mine, theirs = (self._lines[_LINE_STRIDE * nearest[rank] :] for rank in (self._rank.rank, self._peer))
+        return self._packets_between(NEAR_PACKETS, size, mine, theirs)
+
+    def _packets_between(self, how: str, size: int, mine: Any, theirs: Any) -> list[dict[str, Any]]:
         words = size // 8
         if words == 0 or size % 8:
             return []
@@ -130,11 +149,11 @@ class _Pair:
         rounds, mark = self._plan.rounds_of(size), self._mark(size)
         times = []
         for _ in range(1 + BATCHES):
-            message = (self._packets, self._outbox, self._received, words, self._packet_rounds)
+            message = (mine, theirs, self._outbox, self._received, words, self._packet_rounds)
             times.append(self._time(self._ping_packets, 1, threads, message, rounds))
             self._packet_rounds += rounds
         self._require(self._received, size, mark)
-        return [_row(PACKETS, size, times, 1, threads)]
+        return [_row(how, size, times, 1, threads)]
 
     def copy_engine(self, size: int) -> dict[str, Any]:
         """Copies that the host queues, one behind the other; nobody is told that they have arrived."""

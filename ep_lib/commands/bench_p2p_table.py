@@ -44,7 +44,10 @@ def of_gpus(rows: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> st
                 f"The ceiling: bare stores of {row['blocks']} blocks, one way: {row['gbytes_per_s']:.1f} GB/s",
             ]
     if any(how == PACKETS for _, how in ways):
-        lines.append("Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>).")
+        lines.append(
+            "Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>); near lines: into the"
+        )
+        lines.append("L2 line, of 64 at each end, that answers the polling multiprocessor soonest.")
     lines += [f"Not measured: {name}: {reason}" for name, reason in missing.items()]
     return "\n".join(lines)
 

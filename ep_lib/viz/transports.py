@@ -13,7 +13,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.viz.style import INK, QUIET, RANK_COLORS, new_picture, tidy
 
 _FIELDS = ("transport", "how", "bytes", "us_one_way", "gbytes_per_s")
-_COPY, _STORES, _PACKETS = "copy engine", "bare stores", "packets"
+_COPY, _STORES, _PACKETS = "copy engine", "bare stores", ("packets", "packets, near lines")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -50,7 +50,7 @@ def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None 
             "label": name,
         }
         latency.plot(sizes, [row["us_one_way"] for row in points], **look)
-        if points[0]["how"] != _PACKETS:
+        if points[0]["how"] not in _PACKETS:
             bandwidth.plot(sizes, [row["gbytes_per_s"] for row in points], **look)
     if ceiling:
         bandwidth.axhline(ceiling, color=QUIET, linewidth=1.0, linestyle=(0, (6, 3)))
