@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import test_ibgda_shim as shim
 
-from ep_lib import Kernel, Rank, spawn
+from ep_lib import Fabric, Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout
 from ep_lib.jit import nixl, nvshmem
 
@@ -162,6 +162,34 @@ def test_every_operation_and_the_ladder_of_the_shim(transport: str) -> None:
     for rank, right in enumerate(results):
         assert right.pop("transport") == transport.partition(":")[0]
         assert [name for name, is_right in right.items() if not is_right] == [], f"rank {rank}"
+
+
+def to_everybody(rank: Rank) -> bool:
+    """Each rank puts its number into its slot at every rank, by one thread or by a block, and counts there."""
+    slots, mine = rank.symmetric((rank.world_size, 256), np.uint8), rank.symmetric(256, np.uint8)
+    signal = rank.symmetric(1, np.uint64)
+    mine[:] = 10 + rank.rank
+    rank.barrier()
+    for peer in range(rank.world_size):
+        if peer % 2:
+            kernel("put_by_block").launch(rank, 1, 64, slots[rank.rank], mine, 256, signal, peer)
+        else:
+            kernel("put_signal").launch(rank, 1, 32, slots[rank.rank], mine, 256, signal, 1, 1, peer)
+    rank.barrier()
+    expected = np.repeat(np.arange(10, 10 + rank.world_size, dtype=np.uint8), 256).reshape(-1, 256)
+    return np.array_equal(rank.to_host(slots), expected) and int(rank.to_host(signal)[0]) == rank.world_size
+
+
+@pytest.mark.gpu(count=4)
+@pytest.mark.parametrize("transport", ["p2p", "nvshmem", "nixl"])
+def test_four_ranks_reach_each_other_and_themselves(transport: str) -> None:
+    needs(transport)
+    assert spawn(to_everybody, 4, "cuda", heap_bytes=64 << 20, transport=transport) == [True] * 4
+
+
+def test_the_same_on_the_emulator() -> None:
+    for fabric in (None, Fabric("srd", ranks_per_node=2)):
+        assert spawn(to_everybody, 4, "emulator", fabric=fabric) == [True] * 4
 
 
 def waits_in_vain(rank: Rank) -> str:
