@@ -88,6 +88,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
         ("03_shim", "tutorial_kernels/03_ibgda_shim.cu", "channel_send"),
         ("05_pipeline", "{folder}/05_pipeline/05_bounce_buffer.cu", "exchange_merged"),
         ("05_ring", "tutorial_kernels/05_bounce_buffer.cu", "exchange_by_rings"),
+        ("08_fp8", "ep_lib/workshop/hidden/ex08_fp8.cu", "examine"),
     ],
 )
 def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str) -> None:

@@ -247,9 +247,10 @@ def _blame(failed: TaskGrade, everybody: list[TaskGrade]) -> TaskGrade:
 
 def _circumstances(scenario: Scenario, *, found_by_checker: bool) -> str:
     on = f" on {scenario.fabric.kind}" if scenario.fabric is not None else ""
+    ranks = "one rank" if scenario.ranks == 1 else f"{scenario.ranks} ranks"
     if found_by_checker:
-        return f"\n(found by the checker, {scenario.ranks} ranks{on})"
-    return f" ({scenario.ranks} ranks{on}, seed {scenario.seed})"
+        return f"\n(found by the checker, {ranks}{on})"
+    return f" ({ranks}{on}, seed {scenario.seed})"
 
 
 def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:

@@ -1,0 +1,49 @@
+// The other half of every test of exercise 08_fp8: hands numbers to the learner's functions and records what they make.
+#include <ep/fp8.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex08_fp8.py.
+struct Job {
+    int64_t rows;    // task 5; before: how many numbers, pairs or lanes
+    int64_t hidden;  // elements of a row
+};
+
+EP_DEVICE int thread() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
+
+}  // namespace
+
+//   x        task 1: float [lanes, 16]   2: float [n]   3: float [n, 3], two numbers and a scale
+//            4: bfloat16 [lanes, 16]     5: bfloat16 [rows, hidden]
+//   numbers  4: [lanes, 16] bytes        5: [rows, hidden] bytes, with 16 bytes of guard before and behind
+//   scales   float: one a lane, number or pair (task 3: bits); 5: [rows, hidden / 128], with a guard of 4 floats
+extern "C" __global__ void examine(int task, const char* x, char* numbers, float* scales, char* seen,
+                                   const int64_t* job_numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(job_numbers);
+    const int me = thread();
+    const float* const floats = reinterpret_cast<const float*>(x);
+    const int4* const vectors = reinterpret_cast<const int4*>(x);
+    if (task == 1) {
+        scales[me] = ep::fp8_group_largest(floats + ep::kFp8Elements * me);
+    } else if (task == 2) {
+        if (me < job.rows) scales[me] = ep::fp8_scale(floats[me]);
+    } else if (task == 3) {
+        if (me < job.rows) {
+            const unsigned bits = ep::fp8_pair(floats[3 * me], floats[3 * me + 1], floats[3 * me + 2]);
+            scales[me] = __int_as_float(static_cast<int>(bits));
+        }
+    } else if (task == 4) {
+        float scale;
+        reinterpret_cast<int4*>(numbers)[me] = ep::quantize_fp8(vectors[2 * me], vectors[2 * me + 1], &scale);
+        scales[me] = scale;
+    } else {
+        const int warps = static_cast<int>(gridDim.x * blockDim.x) / ep::kWarpSize;
+        for (int64_t row = me / ep::kWarpSize; row < job.rows; row += warps) {
+            ep::quantize_row_warp(vectors + row * job.hidden / 8,
+                                  reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
+                                  scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
+        }
+    }
+}

@@ -1,0 +1,290 @@
+"""Hidden tests of exercise 08_fp8: every bit against :func:`ep_lib.reference.quantize_fp8`, rows under the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib import reference
+from ep_lib.workshop.hidden import Behaviour, Case
+from ep_lib.workshop.hidden.common import Cases, Rng, one, random_bytes, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+_LANES, _ELEMENTS, _GROUP = 32, 16, 128
+_BYTE_GUARD, _SCALE_GUARD = 16, 4  # of task 5; mirrors the .cu file
+_BF16 = np.dtype(ml_dtypes.bfloat16)
+_LEAST_SCALE = np.finfo(np.float32).tiny
+
+Floats = NDArray[np.float32]
+Judge = Callable[[Outputs], str | None]
+
+
+# ---- numbers to cast ------------------------------------------------------------------------------------------------
+def _plain(rng: Rng, groups: int) -> Floats:
+    return rng.standard_normal((groups, _GROUP)).astype(np.float32)
+
+
+def _outliers(rng: Rng, groups: int) -> Floats:
+    """One number of each group is far larger than the others, and it is negative as often as not."""
+    x = _plain(rng, groups)
+    x[np.arange(groups), rng.integers(0, _GROUP, groups)] = rng.choice([-1, 1], groups) * rng.uniform(1e3, 1e6, groups)
+    return x
+
+
+def _zeros(rng: Rng, groups: int) -> Floats:
+    """Zeros of both signs, whole groups of them and some in others."""
+    x = _plain(rng, groups)
+    x[rng.random(x.shape) < 0.3] = 0.0
+    x[:: 2 if groups > 1 else 1] = 0.0
+    return np.where(rng.random(x.shape) < 0.5, x, -x)
+
+
+def _tiny(rng: Rng, groups: int) -> Floats:
+    """Around the least scale, and down to the least of all numbers."""
+    return _plain(rng, groups) * (10.0 ** rng.uniform(-40, -34, (groups, 1))).astype(np.float32)
+
+
+def _huge(rng: Rng, groups: int) -> Floats:
+    return np.clip(rng.standard_normal((groups, _GROUP)) * 1e38, -3.3e38, 3.3e38).astype(np.float32)
+
+
+def _broken(rng: Rng, groups: int) -> Floats:
+    """Infinities and NaN among the others; the first group has nothing else."""
+    x = _outliers(rng, groups)
+    odd = rng.choice(np.array([np.inf, -np.inf, np.nan, -np.nan], np.float32), x.shape)
+    x = np.where(rng.random(x.shape) < 0.05, odd, x)
+    x[0] = odd[0]
+    return x
+
+
+def _halfway(rng: Rng, groups: int) -> Floats:
+    """Exactly in the middle between two E4M3 numbers, times a scale of 7 and powers of 2: all of them bfloat16 numbers.
+
+    Over 7 these are exact, and times 1 / 7 a quarter of them is not: whoever rounds twice is found out.
+    """
+    codes = np.arange(0x08, 0x7E, dtype=np.uint8)  # of normal numbers
+    low, high = (code.view(reference.FP8).astype(np.float32) for code in (codes, codes + 1))
+    group = np.concatenate([(low + high) / 2, np.full(_GROUP - codes.size, reference.FP8_MAX)]) * 7
+    x = rng.permuted(np.tile(group, (groups, 1)), axis=1) * 2.0 ** rng.integers(-20, 20, (groups, 1))
+    signed: Floats = (x * rng.choice([-1, 1], x.shape)).astype(np.float32)
+    return signed
+
+
+_KINDS = {
+    "ordinary numbers": _plain,
+    "outliers": _outliers,
+    "zeros of both signs": _zeros,
+    "tiny numbers": _tiny,
+    "huge numbers": _huge,
+    "infinities and NaN": _broken,
+    "numbers half-way between two of E4M3": _halfway,
+}
+
+
+# ---- one function alone ---------------------------------------------------------------------------------------------
+def _finite_largest(x: Floats) -> Floats:
+    """By group (the last axis)."""
+    largest: Floats = np.max(np.abs(x), axis=-1, initial=0, where=np.isfinite(x)).astype(np.float32)
+    return largest
+
+
+def _scale_of(largest: Floats) -> Floats:
+    scale = largest / np.float32(reference.FP8_MAX)
+    return np.where(scale < _LEAST_SCALE, np.float32(1), scale)
+
+
+def _largest_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
+    x = _KINDS[kind](rng, 4 * warps)
+    want = np.repeat(_finite_largest(x), _GROUP // _ELEMENTS)
+    return Case(_scenario(1, seed, x, lanes=want.size, scales=want.size), _floats_judge(want, f"of {kind}"))
+
+
+def _scale_case(rng: Rng, seed: int) -> Case:
+    edge = np.array([0, 448, _LEAST_SCALE, _LEAST_SCALE * 448, 5.2e-36, 5.3e-36, 1e-45, 3.4e38], np.float32)
+    x = np.concatenate([edge, 10 ** rng.uniform(-38, 38, 56)]).astype(np.float32)
+    return Case(_scenario(2, seed, x, rows=x.size, lanes=64, scales=x.size), _floats_judge(_scale_of(x), "of a group"))
+
+
+def _pair_case(rng: Rng, seed: int, kind: str) -> Case:
+    groups = _KINDS[kind](rng, 2)
+    pairs, scales = groups.reshape(-1, 2), np.repeat(_scale_of(_finite_largest(groups)), _GROUP // 2)
+    x = np.column_stack([pairs, scales]).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        divided = np.where(np.isfinite(pairs), pairs, np.float32(np.nan)) / scales[:, None]
+    want = np.ascontiguousarray(divided.astype(reference.FP8)).view("<u2").ravel()
+
+    def judge(out: Outputs) -> str | None:
+        got = out["scales"][0][: len(want)].view(np.uint32)
+        wrong = np.flatnonzero(got != want)
+        if not wrong.size:
+            return None
+        at = int(wrong[0])
+        if np.any(got >> 16):
+            return f"the two bytes of {kind} have something above them: {int(got[at]):#x}"
+        numbers = ", ".join(f"{value:g}" for value in pairs[at])
+        return f"{wrong.size} of {len(want)} pairs of {kind} are wrong; the first is ({numbers}) over {scales[at]:g}"
+
+    return Case(_scenario(3, seed, x, rows=len(x), lanes=len(x), scales=len(x)), judge)
+
+
+def _lanes_case(rng: Rng, seed: int, kind: str, warps: int) -> Case:
+    x = _KINDS[kind](rng, 4 * warps).astype(_BF16).reshape(1, -1)
+    numbers, scales = reference.quantize_fp8(x)
+    want = np.repeat(scales.ravel(), _GROUP // _ELEMENTS)
+    judge_scales = _floats_judge(want, f"of {kind}")
+
+    def judge(out: Outputs) -> str | None:
+        return judge_scales(out) or _numbers_wrong(out["numbers"][0], x, numbers.view(np.uint8), kind)
+
+    return Case(_scenario(4, seed, x, lanes=want.size, numbers=x.size, scales=want.size), judge)
+
+
+def _floats_judge(want: Floats, of: str) -> Judge:
+    def judge(out: Outputs) -> str | None:
+        got = out["scales"][0][: want.size]
+        wrong = np.flatnonzero(got.view(np.uint32) != want.view(np.uint32))
+        if not wrong.size:
+            return None
+        at = int(wrong[0])
+        return f"{wrong.size} of {want.size} results {of} are wrong, the first in lane {at % _LANES}: {got[at]:g}"
+
+    return judge
+
+
+def _numbers_wrong(got: Array, x: Array, want: Array, kind: str) -> str | None:
+    wrong = np.flatnonzero(got.ravel() != want.ravel())
+    if not wrong.size:
+        return None
+    at = int(wrong[0])
+    what = f"element {at} of its row (it is {float(x.ravel()[at]):g})" if len(x) == 1 else f"element {at % x.shape[1]}"
+    return f"{wrong.size} of {got.size} elements of {kind} are wrong, the first is {what}"
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+def _rows_case(rng: Rng, seed: int, kind: str, hidden: int, rows: int, blocks: int, warps: int) -> Case:
+    x = _KINDS[kind](rng, rows * hidden // _GROUP).astype(_BF16).reshape(rows, hidden)
+    want, want_scales = reference.quantize_fp8(x)
+    numbers, guards = random_bytes(rng, x.size + 2 * _BYTE_GUARD), np.full(_SCALE_GUARD, 77, np.float32)
+    scales = np.concatenate([guards, np.zeros(want_scales.size, np.float32), guards])
+    shape = f"{rows} rows of {hidden}, {warps} warps in each of {blocks} blocks"
+
+    def judge(out: Outputs) -> str | None:
+        got, got_scales = out["numbers"][0], out["scales"][0]
+        before, behind = slice(_BYTE_GUARD), slice(-_BYTE_GUARD, None)
+        if any(np.any(got[part] != numbers[part]) for part in (before, behind)):
+            return f"bytes before or behind the rows changed ({shape})"
+        if np.any(got_scales[:_SCALE_GUARD] != 77) or np.any(got_scales[-_SCALE_GUARD:] != 77):
+            return f"memory before or behind the scales changed ({shape})"
+        mine = got_scales[_SCALE_GUARD:-_SCALE_GUARD].view(np.uint32)
+        wrong = int(np.sum(mine != want_scales.ravel().view(np.uint32)))
+        if wrong:
+            return f"{wrong} of {mine.size} scales of {kind} are wrong ({shape})"
+        problem = _numbers_wrong(got[_BYTE_GUARD:-_BYTE_GUARD], x, want.view(np.uint8), kind)
+        return f"{problem} ({shape})" if problem else None
+
+    scenario = _scenario(
+        5,
+        seed,
+        x,
+        rows=rows,
+        hidden=hidden,
+        blocks=blocks,
+        lanes=blocks * warps * _LANES,
+        numbers=numbers,
+        scales=scales,
+    )
+    return Case(scenario, judge)
+
+
+def _scenario(
+    task: int,
+    seed: int,
+    x: Array,
+    *,
+    lanes: int,
+    rows: int = 0,
+    hidden: int = 0,
+    blocks: int = 1,
+    numbers: Array | int = 1,
+    scales: Array | int,
+) -> Scenario:
+    launch = Launch("examine", blocks, lanes // blocks, (task, *refs("x", "numbers", "scales", "seen", "job")))
+    return Scenario(
+        source=_SOURCE,
+        ranks=1,
+        seed=seed,
+        launches=((launch,),),
+        outputs=("numbers", "scales"),
+        local={
+            "x": [np.ascontiguousarray(x).view(np.uint8).ravel()],
+            "numbers": [np.zeros(numbers, np.uint8) if isinstance(numbers, int) else numbers],
+            "scales": [np.zeros(scales, np.float32) if isinstance(scales, int) else scales],
+            "seen": [np.zeros(1, np.uint8)],
+            "job": [np.array([rows, hidden], np.int64)],
+        },
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _every_kind(case: Callable[[Rng, int, str, int], Case]) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, kind in enumerate(_KINDS):
+            yield case(rng, seed, kind, 1 + seed % 3)
+
+    return cases
+
+
+_SHAPES = (
+    (128, 3, 1, 1),
+    (384, 5, 1, 2),
+    (512, 2, 2, 1),
+    (640, 7, 2, 3),
+    (896, 3, 1, 4),
+    (1152, 4, 1, 1),
+    (256, 2, 1, 1),
+)
+
+
+def _rows(rng: Rng) -> Iterator[Case]:
+    for seed, (kind, shape) in enumerate(zip(_KINDS, _SHAPES, strict=True)):
+        yield _rows_case(rng, seed, kind, *shape)
+
+
+def _short_and_long(rng: Rng) -> Iterator[Case]:
+    for seed, (kind, hidden) in enumerate(
+        (("outliers", 128), ("infinities and NaN", 640), ("zeros of both signs", 512))
+    ):
+        yield _rows_case(rng, 10 + seed, kind, hidden, 3, 1, 2)
+
+
+_LARGEST = "Of magnitudes, of finite numbers only, and among the eight lanes of the group only."
+_SCALE = "The largest magnitude over 448, by __fdiv_rn; 1 where that is below kFp8LeastScale."
+_PAIR = "Divide (no reciprocal), NaN for what is not finite, the first number in the lower byte."
+_ORDER = "Element i is byte i: first.x holds elements 0 and 1, the result's v.x elements 0 to 3."
+_ROW = "All 32 lanes call quantize_fp8 in every round; each stores what exists, and one lane of eight stores the scale."
+
+BEHAVIOURS = (
+    Behaviour(1, "every kind of numbers, several warps", _every_kind(_largest_case), _LARGEST),
+    Behaviour(2, "from nothing to the largest float32", one(lambda rng: _scale_case(rng, 1)), _SCALE),
+    Behaviour(3, "every kind of numbers", _every_kind(lambda rng, seed, kind, _: _pair_case(rng, seed, kind)), _PAIR),
+    Behaviour(4, "every kind of numbers, several warps", _every_kind(_lanes_case), _ORDER),
+    Behaviour(5, "rows of every length, several warps and blocks", _rows, _ROW),
+    Behaviour(5, "lanes do not write over each other", under_checker(_short_and_long, 3), _ROW),
+)
+
+PUBLIC = (
+    Behaviour(1, "four groups with outliers", one(lambda rng: _largest_case(rng, 1, "outliers", 1)), _LARGEST),
+    Behaviour(1, "infinities do not count", one(lambda rng: _largest_case(rng, 1, "infinities and NaN", 1)), _LARGEST),
+    Behaviour(2, "from nothing to the largest float32", one(lambda rng: _scale_case(rng, 1)), _SCALE),
+    Behaviour(3, "ordinary numbers", one(lambda rng: _pair_case(rng, 1, "ordinary numbers")), _PAIR),
+    Behaviour(3, "infinities and NaN", one(lambda rng: _pair_case(rng, 1, "infinities and NaN")), _PAIR),
+    Behaviour(4, "one warp", one(lambda rng: _lanes_case(rng, 1, "ordinary numbers", 1)), _ORDER),
+    Behaviour(5, "three rows of 640", one(lambda rng: _rows_case(rng, 1, "ordinary numbers", 640, 3, 1, 1)), _ROW),
+)
