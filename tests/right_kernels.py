@@ -36,13 +36,17 @@ ALL = {**NVLINK, **NICS}
 
 @dataclass(frozen=True)
 class RightKernel:
-    """A program without mistakes. ``main(rank, *args)`` runs on ``ranks`` ranks on each of ``fabrics``."""
+    """A program without mistakes. ``main(rank, *args)`` runs on ``ranks`` ranks on each of ``fabrics``.
+
+    A large one takes one schedule where small ones take ``share``: 1 in `make test`, 20 in `make nightly` with 50.
+    """
 
     name: str
     main: Callable[..., Any]
     ranks: int
     fabrics: dict[str, Fabric]
     args: tuple[Any, ...] = ()
+    share: int = 1
 
 
 def _shim(rank: Rank, send: str, receive: str) -> None:
@@ -64,8 +68,9 @@ def _nvlink_mode(rank: Rank) -> None:
     run_case(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
 
 
-def _pcie_mode(rank: Rank, variety: int) -> None:
-    pcie_cases.run_case(rank, make_case(variety, world_size=2, dtype="bfloat16", max_tokens=4), variety)
+def _pcie_mode(rank: Rank, variety: int, tokens: int = 4) -> None:
+    ranks = rank.world_size
+    pcie_cases.run_case(rank, make_case(variety, world_size=ranks, dtype="bfloat16", max_tokens=tokens), variety)
 
 
 def _low_latency(rank: Rank, fp8: bool, hooks: bool) -> None:
@@ -103,4 +108,10 @@ CASES = [
         for fp8, hooks in ((True, False), (False, True))
     ),
     *(RightKernel(f"PCIe mode {variety}", _pcie_mode, 2, NICS, (variety,)) for variety in (2, 3)),
+    *(
+        RightKernel(
+            f"PCIe mode of {ranks} ranks {variety}", _pcie_mode, ranks, {fabric: Fabric(fabric)}, (variety, 3), 50
+        )
+        for ranks, variety, fabric in ((16, 2, "rc"), (16, 1, "srd"), (32, 2, "rc"), (32, 3, "srd"))
+    ),
 ]

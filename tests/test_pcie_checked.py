@@ -41,13 +41,6 @@ def test_nothing_is_said(ranks: int, fabric: Fabric | str, variety: int) -> None
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize(("ranks", "variety"), [(16, 2), (16, 1), (32, 2), (32, 3)])
-def test_nothing_is_said_of_many_ranks(ranks: int, variety: int) -> None:
-    case = make_case(ranks, world_size=ranks, max_tokens=3, dtype="bfloat16")
-    report = ep_lib.check(results, ranks, ("rc", "srd")[variety % 2], seeds=1, args=(case, variety))
-    assert report.ok, str(report)
-
-
 @pytest.mark.slow
 def test_nothing_is_said_over_50_schedules() -> None:
     case = make_case(7, world_size=4, max_tokens=8, dtype="bfloat16")

@@ -13,6 +13,7 @@ from ep_lib import check
     [pytest.param(case, fabric, id=f"{case.name}-{fabric}") for case in CASES for fabric in case.fabrics],
 )
 def test_nothing_is_said(case: RightKernel, fabric: str, seeds: int) -> None:
+    seeds = max(1, seeds // case.share)
     report = check(case.main, case.ranks, case.fabrics[fabric], seeds=seeds, args=case.args, timeout=300)
     assert report.ok, str(report)
     assert len(report.seeds) == seeds

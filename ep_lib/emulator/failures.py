@@ -19,6 +19,7 @@ def from_error(error: BaseException, seed: int) -> Finding:
         kind = "deadlock" if isinstance(error, DeadlockError) else "timeout"
         lines = tuple(sorted({w.location for w in error.waiters if w.location}))
         ranks = tuple(sorted({w.thread.rank for w in error.waiters}))
+        text = text.removeprefix("deadlock: ")
         return Finding(kind, text, seed, _missing(error.waiters), seeds=(seed,), lines=lines, ranks=ranks)
     if isinstance(error, PeerTimeout):
         lines = (error.phase,)

@@ -242,7 +242,13 @@ def told_together(findings: list[Finding]) -> list[Finding]:
             detail = "the put that reuses its slot without a credit also reuses its source: the credit mends both"
             finding = dataclasses.replace(finding, detail=detail)
         kept.append(finding)
-    return sorted(kept, key=lambda f: (f not in races, f.kind == "source reused" and bool(reused | overtaken)))
+
+    def misled(f: Finding) -> int:
+        if f.kind == "divergent barrier" or f in races:
+            return 0 if f.kind == "divergent barrier" else 1
+        return 3 if f.kind == "source reused" and reused | overtaken else 2
+
+    return sorted(kept, key=misled)
 
 
 def _reads_at(race: Finding, early: Finding) -> bool:

@@ -214,6 +214,7 @@ class Checker {
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
     const ThreadCheck* newer_mate(const ThreadCheck& t, const ThreadCheck* other) const;
     uint32_t signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but) const;
+    const Fiber* polling_mate(const ThreadCheck& t) const;
     bool judge_waiting_mate(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const;
     bool judge_early_post(const Record& post, uint32_t writer, uint64_t block, uint32_t write_pc, uint32_t post_pc,
                           Verdict* v) const;

@@ -81,17 +81,23 @@ uint32_t Checker::signal_of(int reader_rank, const ThreadCheck* reader, int writ
     return 0;
 }
 
-// Somebody who reads too early while another thread of his block waits, as it should be.
-bool Checker::judge_waiting_mate(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const {
+// Another thread of the block that is in a polling loop, one of the same warp if there is one.
+const Fiber* Checker::polling_mate(const ThreadCheck& t) const {
     const Fiber* found = nullptr;
-    if (!reader || reader->time != read_at) return false;  // it has met others since it read
     for (const auto& block : m_.resident) {
-        if (block->id != reader->block) continue;
+        if (block->id != t.block) continue;
         for (const Fiber& f : block->fibers) {
-            if (f.state != State::kPolling || f.check == reader) continue;
-            if (!found || f.check->id / kWarpSize == reader->id / kWarpSize) found = &f;
+            if (f.state != State::kPolling || f.check == &t) continue;
+            if (!found || f.check->id / kWarpSize == t.id / kWarpSize) found = &f;
         }
     }
+    return found;
+}
+
+// Somebody who reads too early while another thread of his block waits, as it should be.
+bool Checker::judge_waiting_mate(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const {
+    if (!reader || reader->time != read_at) return false;  // it has met others since it read
+    const Fiber* found = polling_mate(*reader);
     if (!found) return false;
     const bool warp = found->check->id / kWarpSize == reader->id / kWarpSize;
     v->remedy = warp ? warp_barrier(reader->owner->threads.size()) : kSyncthreads;
@@ -148,14 +154,21 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     }
     // (In memory that was written before he may be a round ahead, and rightly so.)
     if (waited && !(c.slot.flags & kAgain)) {
-        const bool warp = waited->id / kWarpSize == t.id / kWarpSize;
+        bool warp = waited->id / kWarpSize == t.id / kWarpSize;
+        uint32_t wait_pc = waited->waited_pc;
+        const Fiber* polls = warp ? nullptr : polling_mate(t);
+        if (polls &&
+            polls->check->id / kWarpSize == t.id / kWarpSize) {  // each warp waits for itself, and this one still
+            warp = true;
+            wait_pc = static_cast<uint32_t>(polls->pc);
+        }
         v->kind = "race";
         v->remedy = warp ? warp_barrier(t.owner->threads.size()) : kSyncthreads;
         v->detail = "another thread of the block has acquired it, but has not handed that on through a barrier";
         v->certainty = warp ? 31 : 32;
         v->what = warp ? "__syncwarp()" : "__syncthreads()";
-        v->how = waited->waited_pc ? "between" : "before";
-        v->from = waited->waited_pc;
+        v->how = wait_pc ? "between" : "before";
+        v->from = wait_pc;
         v->to = c.pc;
         return true;
     }
@@ -301,15 +314,29 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     v.to = c.pc;
     v.how = "between";
     if (first && (slot.flags & kWrites)) return judge_nic_wrote(c, *first);
-    if (first && !c.again && judge_early_post(*first, c.t.id, c.t.block, c.pc, slot.pc, &v)) return v;
+    const bool heard_of_post = first && c.t.known.get(first->poster_id) >= first->poster_time;
+    if (first && !c.again && !heard_of_post && judge_early_post(*first, c.t.id, c.t.block, c.pc, slot.pc, &v)) return v;
     if (first) {
         if (judge_synchronisation(c, &v)) return v;
         v.kind = "source reused";
-        v.remedy = first->signal && first->data
-                       ? "quiet before reuse of the source (or wait for a credit from its receiver)"
-                       : "quiet before reuse of the source";
         v.what = "a quiet";
         v.certainty = 22;
+        if (second && second->poster.rank != first->poster.rank) {  // sent on before it came, or again while it leaves
+            v.kind = c.again ? kReused : "race";
+            v.remedy = c.again ? kCredit : "wait (acquire) for the data before it is sent on";
+            v.how = c.again ? "credit_late" : "wait";
+            v.from = c.pc;
+            v.to = slot.pc;
+        } else if (c.t.owner && c.t.rank != first->poster.rank) {  // somebody gets it, and its owner is too early
+            v.remedy = heard_of_post ? "quiet between the get and the signal that it is done" : kCredit;
+            v.to = heard_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
+            v.from = heard_of_post ? slot.pc : c.pc;
+            v.how = heard_of_post ? "between" : "credit_late";
+        } else {
+            v.remedy = first->signal && first->data
+                           ? "quiet before reuse of the source (or wait for a credit from its receiver)"
+                           : "quiet before reuse of the source";
+        }
         return v;
     }
     if (c.flags & kWrites) return judge_nic_writes(c, *second);

@@ -1,0 +1,109 @@
+"""More mistakes than one line of a right kernel: kind, remedy and place of each, within a few schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import ep_lib
+from ep_lib import Kernel, Rank
+
+FILE = Path(__file__).parent / "wrong_variants" / "more.cu"
+SEEDS = 8
+
+
+class Mistake(NamedTuple):
+    """``place`` may have two lines of the kernel in it, named by their comments."""
+
+    kernel: str
+    fabric: str
+    kind: str
+    remedy: str
+    place: str = ""
+    comments: tuple[str, ...] = ()
+    ranks: int = 2
+    blocks: int = 1
+
+
+BETWEEN = "put {} between line {} and line {} of"
+MISTAKES = [
+    Mistake("credit_before_the_others_read", "p2p", "race", "missing __syncthreads between the read and its credit"),
+    Mistake(
+        "lanes_fill_while_lane_0_posts", "srd", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// fill", "// post")
+    ),
+    Mistake(
+        "lanes_fill_while_lane_0_posts", "rc", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// fill", "// post")
+    ),
+    Mistake(
+        "lanes_read_while_lane_0_waits", "srd", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// wait", "// read")
+    ),
+    Mistake(
+        "lanes_read_while_lane_0_waits", "rc", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// wait", "// read")
+    ),
+    Mistake(
+        "blocks_count_without_fence",
+        "p2p",
+        "race",
+        "release/acquire",
+        "store the signal with release in line {}",
+        ("// signal",),
+        blocks=2,
+    ),
+    Mistake(
+        "barrier_in_loops_of_different_length",
+        "p2p",
+        "divergent barrier",
+        "one barrier",
+        "instead of line {} and line {}",
+        ("// inner", "// outer"),
+    ),
+    Mistake(
+        "get_is_not_complete_when_the_owner_hears",
+        "srd",
+        "source reused",
+        "quiet between the get",
+        BETWEEN,
+        ("a quiet", "// get", "// done"),
+    ),
+    Mistake("all_wait_before_they_signal", "p2p", "deadlock", "must come", ranks=3),
+    Mistake("floats_in_any_order", "p2p", "values differ", "floating-point atomics"),
+    Mistake("all_senders_into_one_slot", "srd", "race", "a place of its own for each sender", ranks=3),
+    Mistake("sent_on_before_it_came", "rc", "race", "before it is sent on", "before line {}", ("// post",), ranks=3),
+    Mistake("last_word_as_signal", "srd", "race", "a signal of its own"),
+    Mistake("last_word_as_signal", "rc", "race", "a signal of its own"),
+    Mistake("vector_from_an_odd_place", "p2p", "misaligned", "multiple of 16", "in line {} of", ("// read",)),
+    Mistake("put_beyond_the_array", "rc", "out of bounds", "bounds", "in line {} of", ("// post",)),
+]
+
+
+def main(rank: Rank, name: str, blocks: int) -> Any:
+    data, flag = rank.symmetric(1024, np.int32), rank.symmetric(16, np.uint64)
+    out, sums = rank.to_device(np.zeros(256, np.int32)), rank.to_device(np.zeros(64, np.float32))
+    Kernel.from_file(FILE, name).launch(rank, blocks, 64, data, flag, out, sums, 64)
+    return rank.to_host(out).copy(), rank.to_host(sums).copy()
+
+
+def number_of(kernel: str, comment: str) -> str:
+    """The line of this kernel that ends with this comment; other words stay as they are."""
+    if not comment.startswith("// "):
+        return comment
+    text = FILE.read_text()
+    return str(text[: text.index(comment, text.index(f"KERNEL({kernel})"))].count("\n") + 1)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{m.kernel}-{m.fabric}" for m in MISTAKES])
+def test_it_is_called_by_its_name(mistake: Mistake) -> None:
+    args = (mistake.kernel, mistake.blocks)
+    report = ep_lib.check(main, mistake.ranks, mistake.fabric, SEEDS, args, timeout=30)
+    finding = report.findings[0]
+    assert finding.kind == mistake.kind and mistake.remedy in finding.remedy, str(report)
+    assert mistake.place.format(*(number_of(mistake.kernel, c) for c in mistake.comments)) in finding.place, str(report)
+
+
+@pytest.mark.parametrize("fabric", ["rc", "srd"])
+def test_a_right_kernel_that_looks_like_one_without_credits(fabric: str) -> None:
+    report = ep_lib.check(main, 2, fabric, 50, ("each_other_is_the_credit", 1))
+    assert report.ok, str(report)
