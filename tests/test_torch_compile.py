@@ -68,6 +68,71 @@ def test_one_graph_equals_eager_with_inductor(spmd: Spmd) -> None:
     spmd(compare, 1, "inductor", (4,))
 
 
+def static_shapes(rank: ep_lib.Rank) -> None:
+    """With num_worst_tokens: the same, and memory past the received rows, whatever it holds, changes nothing."""
+    many = 4 * rank.world_size
+    with Buffer(rank, **SHAPE) as buffer:
+        poison = torch.full((many, 8), float("nan"), device=device_of(rank))
+        every = torch.arange(4, device=device_of(rank)).view(2, 2).repeat(2, 1)
+        buffer.dispatch(poison[:4], every)  # fills the receive area
+        del poison
+        fast = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=False)
+        args = inputs_of(rank, 4 - rank.rank)
+        found = []
+        for run, worst in ((layer, 0), (layer, many), (fast, many)):
+            y = run(buffer, *args, num_worst_tokens=worst)
+            found.append((y, *torch.autograd.grad(y.sin().sum(), (args[0], args[2], args[3]))))
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0])
+        came = dispatch(buffer, *args[:3], num_worst_tokens=many)
+        empty = (came.topk_idx < 0).all(dim=1)
+        assert came.x.shape == (many, 8) and came.tokens_per_expert.device == came.x.device
+        assert bool(empty.any()) and not came.x[empty].any() and not came.topk_weights[empty].any()
+        again = dispatch(buffer, args[0], handle=came.handle)
+        torch.testing.assert_close(again.x, came.x)
+
+
+def test_num_worst_tokens_makes_shapes_static(spmd: Spmd) -> None:
+    spmd(static_shapes, 2)
+
+
+def in_a_cuda_graph(rank: ep_lib.Rank) -> None:
+    """Forward and backward captured once, and replayed with other tokens that go elsewhere."""
+    many = 4 * rank.world_size
+    with Buffer(rank, **SHAPE) as buffer:
+        x, idx, weights, matrix = inputs_of(rank, 4)
+
+        def step() -> Any:
+            y = layer(buffer, x, idx, weights, matrix, many)
+            return (y, *torch.autograd.grad(y.sin().sum(), (x, weights, matrix)))
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        rank.barrier()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+        for turn in range(3):
+            with torch.no_grad():
+                x.mul_(-0.5 * turn)
+                idx.copy_(idx.roll(1, 0))
+            rank.barrier()
+            graph.replay()
+            rank.synchronize()
+            torch.cuda.synchronize()
+            found = [t.clone() for t in captured]
+            torch.testing.assert_close(found, list(step()))
+
+
+@pytest.mark.gpu(count=2)
+def test_a_training_step_in_a_cuda_graph() -> None:
+    ep_lib.spawn(in_a_cuda_graph, 2, "cuda")
+
+
 def graph_of(rank: ep_lib.Rank) -> list[str]:
     """What the compiler is given: every function called, forward and backward."""
     seen: list[str] = []

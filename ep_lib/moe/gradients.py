@@ -38,14 +38,16 @@ def send(
     x = (dense(x[0]), x[1].contiguous()) if isinstance(x, tuple) else dense(x)
     topk_idx = None if topk_idx is None else topk_idx.contiguous()
     topk_weights = None if topk_weights is None else topk_weights.detach().contiguous()
-    options: dict[str, Any] = {} if handle is None else {"handle": handle}
-    if num_worst_tokens:
+    options: dict[str, Any] = {}
+    if handle is not None:
+        options["handle"] = handle  # which knows how many rows there are to be
+    elif num_worst_tokens:
         options["num_worst_tokens"] = num_worst_tokens
     received: Received = buffer.dispatch(x, topk_idx, topk_weights, **options)
     if num_worst_tokens:
         empty = (received.topk_idx < 0).all(dim=1, keepdim=True)
         for rows in received.x if isinstance(received.x, tuple) else (received.x,):
-            rows.masked_fill_(empty, 0)
+            (rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows).masked_fill_(empty, 0)
         if received.topk_weights is not None:
             received.topk_weights.masked_fill_(empty, 0)
     return received
