@@ -272,3 +272,28 @@ def test_python_and_device_structs_agree(name: str) -> None:
     (got,) = spawn(main, 1, "emulator")
     want = [dtype.fields[field][1] for field in dtype.names]
     assert got == [*want, dtype.itemsize, moe_kernels.PLACE_BYTES, moe_kernels.NUM_SIGNALS, moe_kernels.MAX_WARPS]
+
+
+def narrow_rows(rank: Rank, case: Case, ways: dict[str, Any]) -> list[Any]:
+    """Combines of rows that are narrower than the Buffer's, between whole ones."""
+    me, dtype = rank.rank, case.dtype
+    with Buffer(rank, **(case.buffer_arguments() | ways)) as buffer:
+        recv = buffer.dispatch(to_input(rank, case.xs[me]), to_input(rank, case.topk_idx[me]))
+        y = expert_output(rank, to_numpy(recv.x, dtype))
+        found = []
+        for width in (case.hidden, 8, 16, case.hidden, 8):
+            part = np.ascontiguousarray(y[:, :width])
+            found.append((y, to_numpy(buffer.combine(to_input(rank, part), recv.handle), dtype)))
+        return found
+
+
+@pytest.mark.parametrize("pcie", [False, True])
+def test_narrow_rows_come_back_like_the_columns_of_whole_ones(spmd: Spmd, pcie: bool) -> None:
+    case = make_case(7, world_size=2, dtype="bfloat16", max_tokens=9)
+    ways = {"allow_nvlink_for_normal_mode": False, "num_sms": 4} if pcie else {}
+    results = spmd(narrow_rows, 2, case, ways)
+    for turn in range(5):
+        expected = case.expected_combine([r[turn][0] for r in results], weighted=False)
+        for rank, result in enumerate(results):
+            out = result[turn][1]
+            assert_same(out, np.ascontiguousarray(expected[rank][:, : out.shape[1]]), f"rank {rank}, turn {turn}")

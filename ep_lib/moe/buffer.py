@@ -28,6 +28,8 @@ from ep_lib.runtime.rank import Rank
 # Bits of what the ranks compare: whether topk_weights were given, whether x is FP8.
 _WITH_WEIGHTS, _WITH_FP8 = 1, 2
 _NUM_OPTIONS = 4
+# In what they compare before a combine, where the width of narrow rows begins.
+_WIDTH_BITS = 16
 
 
 class Buffer(LowLatencyMethods):
@@ -221,7 +223,8 @@ class Buffer(LowLatencyMethods):
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
         ``x``: ``[handle.num_recv_tokens, hidden]``, what this rank's experts made of the rows of that dispatch, in the
-        same order. A token's result is the sum of its rows over its ranks, in ascending order of ranks, in float32,
+        same order; or fewer columns (whole vectors of 16 bytes, as many on all ranks), and the result is as narrow. A
+        token's result is the sum of its rows over its ranks, in ascending order of ranks, in float32,
         rounded once; zeros if it went nowhere. ``topk_weights``, ``[num_tokens, top_k]`` float32, all finite, of this
         rank's own tokens: each row is first multiplied by the token's weight on that rank, which is the float32 sum of
         the weights of its experts there, in the order of k. Without them (the default) rows are added as they are:
@@ -237,17 +240,19 @@ class Buffer(LowLatencyMethods):
         """
         self._require_usable()
         self._require_own(handle)
-        info = self._checks.rows("x", x, None)
+        info = self._checks.rows("x", x, None, narrow=True)
+        width = info.shape[1]
         if info.shape[0] != handle.num_recv_tokens:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {handle.num_recv_tokens}")
         if topk_weights is not None:
             self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
-        biases = self._check_bias(bias, handle.num_tokens)
+        biases = self._check_bias(bias, handle.num_tokens, width)
+        note = handle._operation + (0 if width == self._config.hidden else width << _WIDTH_BITS)
         with self._operation():
             out = self._exchange.combine(
-                x, topk_weights, handle._routing, note=handle._operation, bias=biases, async_finish=async_finish
+                x, topk_weights, handle._routing, note=note, bias=biases, async_finish=async_finish
             )
-            self._require_agreement("combine with handles of different dispatches")
+            self._require_agreement("combine with handles of different dispatches, or rows of different widths")
         return (out, self._exchange.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
     @property
@@ -340,16 +345,18 @@ class Buffer(LowLatencyMethods):
                 f"{self._config.max_rows} rows"
             )
 
-    def _check_bias(self, bias: Any, num_tokens: int) -> tuple[Any, ...]:
+    def _check_bias(self, bias: Any, num_tokens: int, width: int) -> tuple[Any, ...]:
         biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
         if biases and not self._is_direct:
             raise ArgumentError("bias: PCIe mode (allow_nvlink_for_normal_mode=False) has none; add it to the result")
         if len(biases) > 2:
             raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
         for array in biases:
-            info = self._checks.rows("bias", array, num_tokens)
+            info = self._checks.rows("bias", array, num_tokens, narrow=True)
             if info.shape[0] != num_tokens:
                 raise ArgumentError(f"bias has {info.shape[0]} rows; the handle's dispatch sent {num_tokens} tokens")
+            if info.shape[1] != width:
+                raise ArgumentError(f"bias has {info.shape[1]} columns, x {width}; they are added up: pass as many")
         return biases
 
     @contextlib.contextmanager

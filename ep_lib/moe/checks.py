@@ -33,12 +33,16 @@ class InputChecks:
         self._require_room("x", info.shape[0])
         return Payload(x, None)
 
-    def rows(self, name: str, array: Any, num_rows: int | None) -> ArrayInfo:
-        """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned."""
+    def rows(self, name: str, array: Any, num_rows: int | None, *, narrow: bool = False) -> ArrayInfo:
+        """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned; if ``narrow``, of
+        hidden or fewer columns that fill whole vectors."""
         info = self._describe(name, array)
-        wanted = ("T" if num_rows is None else str(num_rows), str(self._config.hidden))
-        if len(info.shape) != 2 or info.shape[1] != self._config.hidden:
-            raise ArgumentError(f"{name} has shape {info.shape}; it must be ({wanted[0]}, {wanted[1]}): [rows, hidden]")
+        hidden, vector = self._config.hidden, VECTOR_BYTES // self._config.dtype.itemsize
+        columns = info.shape[1] if len(info.shape) == 2 else 0
+        if columns != hidden and not (narrow and 0 < columns < hidden and columns % vector == 0):
+            rows = "T" if num_rows is None else str(num_rows)
+            fewer = f", or fewer columns, a multiple of {vector}" if narrow else ""
+            raise ArgumentError(f"{name} has shape {info.shape}; it must be ({rows}, {hidden}): [rows, hidden]{fewer}")
         as_bits = self._config.dtype == BFLOAT16 and info.kind == "cupy" and info.dtype == UINT16
         if info.dtype != self._config.dtype and not as_bits:
             hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""

@@ -142,11 +142,13 @@ class DirectExchange:
     def combine(
         self, rows: Any, weights: Any, routing: DirectRouting, note: int, *, bias: tuple[Any, ...], async_finish: bool
     ) -> Any:
-        """Bring rows back and add them up: ``[num_tokens, hidden]``; then :meth:`who_differs`."""
+        """Bring rows back and add them up: ``[num_tokens, columns of rows]``; then :meth:`who_differs`."""
         y = describe(rows)
-        out = self._results.empty(y.kind, (routing.num_tokens, self._config.hidden), self._config.dtype)
+        width = y.shape[1]
+        out = self._results.empty(y.kind, (routing.num_tokens, width), self._config.dtype)
         in_place = y.address == self._at("returned")
-        key = (note, in_place, *(describe(b).address for b in bias))
+        row_vectors = width * self._config.dtype.itemsize // VECTOR_BYTES
+        key = (note, in_place, row_vectors, *(describe(b).address for b in bias))
         with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
             launch = self._launch_pull if in_place else self._launch_push
             launch(key, out, y, weights, routing, uses=(routing.ints, *bias))
@@ -389,7 +391,7 @@ class DirectExchange:
         return min(self._config.top_k, self._config.world_size)
 
     def _pull_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        config, (note, in_place, *bias) = self._config, key
+        config, (note, in_place, row_vectors, *bias) = self._config, key
         return pack(
             direct.PULL_COMBINE_ARGS,
             board=self._board,
@@ -397,7 +399,7 @@ class DirectExchange:
             note=2 * note + in_place,
             bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
             num_tokens=routing.num_tokens,
-            row_vectors=config.row_vectors,
+            row_vectors=row_vectors,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             piece_vectors=self.tuning.piece_vectors,
@@ -406,7 +408,7 @@ class DirectExchange:
         )
 
     def _push_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        config, tuning, (note, in_place, *bias) = self._config, self.tuning, key
+        config, tuning, (note, in_place, row_vectors, *bias) = self._config, self.tuning, key
         return pack(
             direct.PUSH_COMBINE_ARGS,
             board=self._board,
@@ -418,7 +420,7 @@ class DirectExchange:
             max_tokens=config.max_tokens,
             max_groups=-(-config.max_tokens // tuning.group_rows),
             group_rows=tuning.group_rows,
-            row_vectors=config.row_vectors,
+            row_vectors=row_vectors,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             push_warps=tuning.push_warps,

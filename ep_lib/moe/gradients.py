@@ -102,17 +102,16 @@ def return_weights(buffer: Any, handle: Any, values: Tensor) -> Tensor:
     """
     rows, top_k = values.shape
     hidden, dtype = buffer.config.hidden, getattr(torch, buffer.config.dtype.name)
-    parts = _split(values) if dtype == torch.bfloat16 else [values]
-    columns = torch.cat(parts, dim=1)
-    width = columns.shape[1]
+    columns = torch.cat(_split(values), dim=1) if dtype == torch.bfloat16 else values
+    vector = _ALIGNMENT_BYTES // dtype.itemsize
     turns = []
-    for first in range(0, width, hidden):
-        piece = columns[:, first : first + hidden]
-        padded = piece.new_zeros(rows, hidden, dtype=dtype)
-        padded[:, : piece.shape[1]] = piece
-        turns.append(bring_back(buffer, padded, handle)[:, : piece.shape[1]].float())
+    for piece in torch.split(columns, hidden, dim=1):
+        width = piece.shape[1]
+        padded = piece.new_zeros(rows, -(-width // vector) * vector, dtype=dtype)
+        padded[:, :width] = piece
+        turns.append(bring_back(buffer, padded, handle)[:, :width].float())
     came = torch.cat(turns, dim=1)
-    return came.view(came.shape[0], len(parts), top_k).sum(dim=1)
+    return came.view(came.shape[0], columns.shape[1] // top_k, top_k).sum(dim=1)
 
 
 def _split(values: Tensor) -> list[Tensor]:

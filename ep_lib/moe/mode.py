@@ -87,7 +87,7 @@ class Mode(Protocol):
     def combine(
         self, rows: Any, weights: Any, routing: Any, note: int, *, bias: tuple[Any, ...], async_finish: bool
     ) -> Any:
-        """Bring rows back and add them up: ``[num_tokens, hidden]``; then ask :meth:`who_differs`."""
+        """Bring rows back and add them up, ``[num_tokens, columns of rows]``; then ask :meth:`who_differs`."""
 
     def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""

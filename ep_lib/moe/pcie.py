@@ -10,7 +10,7 @@ from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
 from ep_lib.memory.arrays import BFLOAT16, describe, like
 from ep_lib.moe import kernels
 from ep_lib.moe.agreement import name_ranks, require_same_everywhere
-from ep_lib.moe.config import BufferConfig
+from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
 from ep_lib.moe.kernels import kernel, pack
 from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
@@ -133,18 +133,19 @@ class PcieExchange:
         bias: tuple[Any, ...] = (),
         async_finish: bool = False,
     ) -> Any:
-        """Bring rows back and add them up: ``[num_tokens, hidden]``; None if notes differ between ranks."""
+        """Bring rows back and add them up: ``[num_tokens, columns of rows]``; None if notes differ between ranks."""
         config = self._config
         self._in_step = False
         self._meet(_COMBINE, note)
         out = None
         if self._agreed():
-            out = self._rank.empty((len(routing.slot), config.hidden), self.storage_dtype)
+            width = rows.shape[1]
+            out = self._rank.empty((len(routing.slot), width), self.storage_dtype)
             args = pack(
                 kernels.PCIE_COMBINE_ARGS,
                 rings=self._rings(),
                 num_tokens=len(routing.slot),
-                row_vectors=config.row_vectors,
+                row_vectors=width * config.dtype.itemsize // VECTOR_BYTES,
                 top_k=config.top_k,
                 experts_per_rank=config.experts_per_rank,
             )
