@@ -130,18 +130,22 @@ def combine(
     topk_weights: Sequence[Array] | None = None,
     *,
     num_experts: int,
+    biases: Sequence[Sequence[Array]] | None = None,
 ) -> list[Array]:
     """Every rank's combined tokens ``[T_r, hidden]``, in the dtype of ``ys[r]`` ``[rows received by rank r, hidden]``.
 
     A token's result is the sum of its rows over the ranks it went to, in ascending order of ranks, starting from zero,
     in float32, rounded once at the end. With weights each row is first multiplied by the token's weight on that rank
-    (:func:`weights_per_rank`). A token that went nowhere gets zeros.
+    (:func:`weights_per_rank`). A token that went nowhere gets zeros. ``biases[r]``: arrays ``[T_r, hidden]`` that the
+    sum begins with.
     """
     world_size = len(ys)
     layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
     results = []
     for source, sent in enumerate(layouts):
         total = np.zeros((len(sent.slot), ys[source].shape[1]), dtype=np.float32)
+        for bias in () if biases is None else biases[source]:
+            total += bias.astype(np.float32)
         weights = None
         if topk_weights is not None:
             weights = weights_per_rank(topk_idxs[source], topk_weights[source], num_experts // world_size, world_size)
@@ -153,6 +157,35 @@ def combine(
             total[went] += rows if weights is None else weights[went, rank, None] * rows
         results.append(total.astype(ys[source].dtype))
     return results
+
+
+def expert_rows(topk_idx: Array, *, experts: int, alignment: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Received rows grouped by expert: which row stands in each place (-1: a row of zeros), and where experts begin.
+
+    ``topk_idx`` ``[N, top_k]``: experts as the receiving rank numbers its own ``experts``, -1 for those elsewhere. A
+    row stands there once for each choice, in the order of rows and of k; each expert's part is filled up to a multiple
+    of ``alignment``. Returns int32 ``[M]`` and ``[experts + 1]``.
+    """
+    parts = []
+    for expert in range(experts):
+        rows = np.nonzero(topk_idx == expert)[0]
+        parts.append(np.concatenate([rows, np.full(-len(rows) % alignment, -1)]))
+    offsets = np.cumsum([0, *map(len, parts)])
+    return np.concatenate([*parts, []]).astype(np.int32), offsets.astype(np.int32)
+
+
+def reduce_expert_rows(y: Array, topk_idx: Array, *, experts: int, alignment: int = 1) -> Array:
+    """The way back: ``[N, hidden]``, the sum of what ``y`` ``[M, hidden]`` has for each choice of a row, in the order
+    of k, in float32, rounded once."""
+    row, offsets = expert_rows(topk_idx, experts=experts, alignment=alignment)
+    total = np.zeros((len(topk_idx), y.shape[1]), np.float32)
+    for n, choices in enumerate(topk_idx):
+        turns: dict[int, int] = {}
+        for expert in choices[choices >= 0].tolist():
+            places = offsets[expert] + np.nonzero(row[offsets[expert] : offsets[expert + 1]] == n)[0]
+            total[n] += y[places[turns.get(expert, 0)]].astype(np.float32)
+            turns[expert] = turns.get(expert, 0) + 1
+    return total.astype(y.dtype)
 
 
 def low_latency_dispatch(

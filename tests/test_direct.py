@@ -52,7 +52,7 @@ def run_case(rank: Rank, case: Case, tuning: Tuning, num_sms: int = 3) -> None:
         if number == 1:
             again = exchange.dispatch_again(Payload(x, None), None, routing, len(want.x), 7, wishes)
             assert_same(to_numpy(again.rows, case.dtype), want.x, "x again")
-        rows = arrivals.rows if number % 3 == 0 else exchange.combine_input(arrivals.rows)
+        rows = arrivals.rows if number % 3 == 0 else exchange.combine_input(arrivals.rows, len(arrivals.rows))
         if rows is not arrivals.rows:
             rank.synchronize()
             rows[...] = arrivals.rows

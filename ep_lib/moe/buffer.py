@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
 from ep_lib.moe import registry
@@ -16,6 +15,7 @@ from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.direct import DirectExchange
 from ep_lib.moe.direct_memory import make_direct_map
+from ep_lib.moe.expert_rows import ExpertRows
 from ep_lib.moe.handle import DispatchHandle, Received
 from ep_lib.moe.low_latency import LowLatency
 from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
@@ -149,6 +149,7 @@ class Buffer(LowLatencyMethods):
         num_worst_tokens: int = 0,
         async_finish: bool = False,
         expert_alignment: int = 1,
+        sorted_by_expert: bool = False,
         copy: bool = True,
     ) -> Received:
         """Collective: send every token to the ranks that hold its experts; returns what arrived here.
@@ -172,6 +173,9 @@ class Buffer(LowLatencyMethods):
         tokens_per_expert are rounded up to multiples of it. ``async_finish``: runs beside the caller's stream;
         recv.event says when the results are there. ``copy=False``: recv.x (and its scales) is a view of the receive
         area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
+        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.expert_rows.ExpertRows`) has the rows grouped by expert
+        as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. With a handle, that
+        of such a dispatch.
 
         Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
         or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches (with a
@@ -181,7 +185,7 @@ class Buffer(LowLatencyMethods):
         self._require_usable()
         payload = self._checks.payload(x)
         num_tokens = payload.num_tokens
-        self._check_wishes(num_worst_tokens, expert_alignment)
+        self._check_wishes(num_worst_tokens, expert_alignment, sorted_by_expert)
         now = handle is not None and not self._only_later  # values are looked at on the host
         if topk_idx is not None:
             self._checks.topk_idx(topk_idx, num_tokens, values=now or not self._exchange.checks_values)
@@ -191,20 +195,23 @@ class Buffer(LowLatencyMethods):
             self._require_own(handle)
             if num_tokens != handle.num_tokens:
                 raise HandleError(f"x has {num_tokens} rows; this handle's dispatch sent {handle.num_tokens}")
+            if sorted_by_expert and handle._by_expert is None:
+                raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
             if topk_idx is not None and bool((self._checks.view(topk_idx) != handle._routing.topk_idx).any()):
                 raise HandleError("topk_idx differs from that of the handle's dispatch; dispatch without a handle")
         elif topk_idx is None:
             raise ArgumentError("dispatch needs topk_idx, or the handle of an earlier dispatch")
         index = topk_idx if handle is None else handle._recv_topk_idx
-        wishes = Wishes(index, num_worst_tokens, expert_alignment, async_finish, copy)
+        wishes = Wishes(index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert)
         options = (_WITH_WEIGHTS if topk_weights is not None else 0) | (_WITH_FP8 if payload.scales is not None else 0)
         with self._operation():
             if handle is None:
                 handle, arrivals = self._dispatch_new(payload, topk_idx, topk_weights, options, wishes)
             else:
                 note = _NUM_OPTIONS * handle._operation + options
+                by_expert = handle._by_expert if sorted_by_expert else None
                 again = self._exchange.dispatch_again(
-                    payload, topk_weights, handle._routing, handle.num_recv_tokens, note, wishes
+                    payload, topk_weights, handle._routing, handle.num_recv_tokens, note, wishes, by_expert
                 )
                 self._require_agreement("dispatch with handles of different dispatches", options)
                 assert again is not None
@@ -219,6 +226,7 @@ class Buffer(LowLatencyMethods):
         *,
         bias: Any = None,
         async_finish: bool = False,
+        sorted_by_expert: bool = False,
     ) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
@@ -231,6 +239,11 @@ class Buffer(LowLatencyMethods):
         right when the experts have multiplied by ``recv.topk_weights`` already. ``bias``: ``[num_tokens, hidden]`` of
         this rank's own tokens, or a pair of such: the sum begins with them. Bitwise equal from run to run.
 
+        ``sorted_by_expert``: x ``[M, hidden]`` is what experts made of recv.by_expert.x, in the
+        same order; a received row's choices are added up first, in the order of k, in float32, rounded once. Multiply
+        by recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here.
+        :meth:`combine_input` is memory from which rows need no copying on their way.
+
         ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:
         ``(out, event)``.
 
@@ -240,20 +253,42 @@ class Buffer(LowLatencyMethods):
         """
         self._require_usable()
         self._require_own(handle)
-        info = self._checks.rows("x", x, None, narrow=True)
+        info = self._checks.rows("x", x, None, narrow=not sorted_by_expert)
         width = info.shape[1]
-        if info.shape[0] != handle.num_recv_tokens:
-            raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {handle.num_recv_tokens}")
+        by_expert = self._expert_rows(handle, topk_weights) if sorted_by_expert else None
+        expected = handle.num_recv_tokens if by_expert is None else len(by_expert.row)
+        if info.shape[0] != expected:
+            raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {expected}")
         if topk_weights is not None:
             self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
         biases = self._check_bias(bias, handle.num_tokens, width)
         note = handle._operation + (0 if width == self._config.hidden else width << _WIDTH_BITS)
         with self._operation():
             out = self._exchange.combine(
-                x, topk_weights, handle._routing, note=note, bias=biases, async_finish=async_finish
+                x,
+                topk_weights,
+                handle._routing,
+                note=note,
+                bias=biases,
+                async_finish=async_finish,
+                by_expert=by_expert,
             )
             self._require_agreement("combine with handles of different dispatches, or rows of different widths")
         return (out, self._exchange.finished(x, (x, topk_weights, bias, out))) if async_finish else out
+
+    def combine_input(self, handle: DispatchHandle, like: Any) -> Any:
+        """Where experts may write what :meth:`combine` brings back: ``[handle.num_recv_tokens, hidden]`` in the
+        Buffer's dtype, as an array of the kind of ``like``, in symmetric memory.
+
+        Passing it to combine (all ranks must, or none) has rows read from there by their tokens' ranks, which few
+        multiprocessors can do at full speed; from other memory rows are sent, which takes 16 or more. It may be written
+        after the Buffer's last operation, in stream order, until that combine; after it nothing is said of it.
+        """
+        self._require_usable()
+        self._require_own(handle)
+        if not isinstance(self._exchange, DirectExchange):
+            raise ArgumentError("combine_input: PCIe mode (allow_nvlink_for_normal_mode=False) has no such memory")
+        return self._exchange.combine_input(like, handle.num_recv_tokens)
 
     @property
     def config(self) -> BufferConfig:
@@ -308,6 +343,8 @@ class Buffer(LowLatencyMethods):
             _recv_topk_idx=arrivals.topk,
             _recv_src_rank=arrivals.src_rank,
             _recv_src_token=arrivals.src_token,
+            _counts_on_device=plan.options is None,
+            _by_expert=None if arrivals.by_expert is None else replace(arrivals.by_expert, x=None),
         )
         return handle, arrivals
 
@@ -318,10 +355,11 @@ class Buffer(LowLatencyMethods):
             x=arrivals.rows if arrivals.scales is None else (arrivals.rows, arrivals.scales),
             topk_idx=handle._recv_topk_idx,
             topk_weights=arrivals.weights,
-            tokens_per_expert=-(-tokens // alignment) * alignment if isinstance(tokens, np.ndarray) else tokens,
+            tokens_per_expert=tokens if handle._counts_on_device else -(-tokens // alignment) * alignment,
             src_rank=handle._recv_src_rank,
             src_token=handle._recv_src_token,
             handle=handle,
+            by_expert=arrivals.by_expert,
             event=self._exchange.finished(arrivals.rows, (*keep, arrivals)) if wishes.async_finish else None,
         )
 
@@ -330,7 +368,22 @@ class Buffer(LowLatencyMethods):
         """Whether looking at values would make the host wait for a GPU that need not be waited for."""
         return self._is_direct and self._rank.backend == "cuda"
 
-    def _check_wishes(self, num_worst_tokens: int, expert_alignment: int) -> None:
+    @staticmethod
+    def _expert_rows(handle: DispatchHandle, topk_weights: Any) -> ExpertRows:
+        if handle._by_expert is None:
+            raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
+        if topk_weights is not None:
+            raise ArgumentError(
+                "topk_weights cannot be given with sorted_by_expert: a row's weights are at its experts, multiply by "
+                "recv.by_expert.weights there"
+            )
+        return handle._by_expert
+
+    def _check_wishes(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> None:
+        if sorted_by_expert and not self._is_direct:
+            raise ArgumentError(
+                "sorted_by_expert: PCIe mode (allow_nvlink_for_normal_mode=False) has none; sort by recv.topk_idx"
+            )
         if expert_alignment < 1:
             raise ArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
         if not num_worst_tokens:

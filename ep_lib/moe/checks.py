@@ -12,7 +12,6 @@ from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.mode import Payload
 from ep_lib.reference import FP8, FP8_GROUP
 
-INT32 = np.dtype(np.int32)
 UINT8 = np.dtype(np.uint8)
 UINT16 = np.dtype(np.uint16)
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))

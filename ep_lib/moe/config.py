@@ -14,6 +14,7 @@ from ep_lib.memory.arrays import BFLOAT16
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
+INT32 = np.dtype(np.int32)
 MAX_BLOCKS = 1024
 MAX_EXPERTS_PER_RANK = 8192  # the layout kernel counts them in shared memory
 ALIGNMENT = 128  # bytes between parts: a cache line of a GPU

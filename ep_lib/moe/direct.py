@@ -9,6 +9,7 @@ without a handle brings, and then while the rows are on their way. Operations co
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ import numpy as np
 from ep_lib.memory.arrays import ArrayInfo, describe, like
 from ep_lib.moe import kernels
 from ep_lib.moe.agreement import require_same_everywhere
-from ep_lib.moe.checks import INT32, UINT8, refuse_choices, refuse_weights
-from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.checks import UINT8, refuse_choices, refuse_weights
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct_memory import EMULATED, Tuning, allocate, make_direct_map, row_scales, zeroed_bytes
 from ep_lib.moe.event import Event, OperationStreams
+from ep_lib.moe.expert_rows import ExpertRows, ExpertSorter
 from ep_lib.moe.kernels import direct, kernel, pack
 from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
 from ep_lib.moe.results import Results, as_kind
@@ -95,6 +97,7 @@ class DirectExchange:
         self._tickets = 0
         self._results = Results(rank)
         self._streams = OperationStreams(rank)
+        self._sorter = ExpertSorter(rank, config, self.tuning.unpack_threads)
         self._views: dict[Any, Any] = {}
         self.operation = 0
 
@@ -125,41 +128,66 @@ class DirectExchange:
                 plan = self._await_plan(experts, weights)
                 rows = int(plan.received.sum())
             arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=True)
+            if wishes.sorted_by_expert:
+                most = self._sorter.most(rows, wishes.expert_alignment)
+                all_rows = most if wishes.num_worst_tokens else int(plan.tokens_per_expert.sum())
+                arrivals = self._sort(payload, arrivals, arrivals.topk, all_rows, routing)
         self._settle(wishes.async_finish)
         return routing, plan, arrivals
 
     def dispatch_again(
-        self, payload: Payload, weights: Any, routing: DirectRouting, rows: int, note: int, wishes: Wishes
+        self,
+        payload: Payload,
+        weights: Any,
+        routing: DirectRouting,
+        rows: int,
+        note: int,
+        wishes: Wishes,
+        by_expert: ExpertRows | None = None,
     ) -> Arrivals:
-        """Send as an earlier dispatch did; then ask :meth:`who_differs`."""
+        """Send as an earlier dispatch did; then ask :meth:`who_differs`. ``by_expert``: that of the earlier one, if
+        rows shall be grouped."""
         x, given = describe(payload.rows), None if weights is None else describe(weights)
         with self._rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
             self._launch_dispatch(x, payload.scales, given, routing, note=note, send_routing=False)
             arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=False)
+            if by_expert is not None:
+                arrivals = self._sort(payload, arrivals, wishes.index, len(by_expert.row), routing)
         self._settle(wishes.async_finish)
         return arrivals
 
     def combine(
-        self, rows: Any, weights: Any, routing: DirectRouting, note: int, *, bias: tuple[Any, ...], async_finish: bool
+        self,
+        rows: Any,
+        weights: Any,
+        routing: DirectRouting,
+        note: int,
+        *,
+        bias: tuple[Any, ...],
+        async_finish: bool,
+        by_expert: ExpertRows | None = None,
     ) -> Any:
         """Bring rows back and add them up: ``[num_tokens, columns of rows]``; then :meth:`who_differs`."""
         y = describe(rows)
-        width = y.shape[1]
-        out = self._results.empty(y.kind, (routing.num_tokens, width), self._config.dtype)
-        in_place = y.address == self._at("returned")
-        row_vectors = width * self._config.dtype.itemsize // VECTOR_BYTES
+        out = self._results.empty(y.kind, (routing.num_tokens, y.shape[1]), self._config.dtype)
+        place = self._at("returned")
+        in_place = y.address == place or by_expert is not None
+        row_vectors = y.shape[1] * self._config.dtype.itemsize // VECTOR_BYTES
         key = (note, in_place, row_vectors, *(describe(b).address for b in bias))
+        uses = (routing.ints, *bias)
         with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
+            if by_expert is not None:
+                self._sorter.reduce(by_expert, y, place, uses)
             launch = self._launch_pull if in_place else self._launch_push
-            launch(key, out, y, weights, routing, uses=(routing.ints, *bias))
+            launch(key, out, y, weights, routing, uses=uses)
         self._settle(async_finish)
         return out
 
-    def combine_input(self, like: Any) -> Any:
-        """Where experts may write what a combine brings back, so that it can be read from there: ``[N, hidden]`` of the
-        Buffer's dtype, N as many as the rows of ``like``, in its kind of array."""
+    def combine_input(self, like: Any, rows: int) -> Any:
+        """Where experts may write what a combine brings back, so that it can be read from there: ``[rows, hidden]`` of
+        the Buffer's dtype, in the kind of array of ``like``."""
         config = self._config
-        return self._view("returned", kind_of(like), config.dtype, config.hidden)[: len(like)]
+        return self._view("returned", kind_of(like), config.dtype, config.hidden)[:rows]
 
     def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""
@@ -324,6 +352,17 @@ class DirectExchange:
         if (wishes.copy or with_routing or sent is not None) and (rows or wishes.num_worst_tokens):
             self._launch_unpack(arrivals, rows, dtype.itemsize, routing, index.dtype, wishes.copy)
         return arrivals
+
+    def _sort(self, payload: Payload, arrivals: Arrivals, topk: Any, all_rows: int, routing: DirectRouting) -> Arrivals:
+        """The received rows grouped by expert as well."""
+        config, empty, fp8 = self._config, self._results.empty, payload.scales is not None
+        rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.ints,))
+        x = empty(kind_of(payload.rows), (all_rows, config.hidden), FP8 if fp8 else config.dtype)
+        num_scales = row_scales(config) if fp8 else 0
+        scales = empty(kind_of(payload.scales), (all_rows, num_scales), FLOAT32) if fp8 else None
+        source = self._at("recv_scales") if fp8 else 0
+        self._sorter.expand(rows, self._at("rows"), source, x, scales, num_scales)
+        return arrivals._replace(by_expert=replace(rows, x=(x, scales) if fp8 else x))
 
     def _launch_unpack(
         self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, index: np.dtype[Any], copy: bool

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.moe.event import Event
+from ep_lib.moe.expert_rows import ExpertRows
 from ep_lib.moe.mode import Routing
 
 
@@ -27,6 +28,8 @@ class DispatchHandle:
     _recv_topk_idx: Any = field(repr=False)  # as Received has them
     _recv_src_rank: Any = field(repr=False)
     _recv_src_token: Any = field(repr=False)
+    _counts_on_device: bool = field(repr=False, default=False)
+    _by_expert: ExpertRows | None = field(repr=False, default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,4 +50,5 @@ class Received:
     src_rank: Any  # int32 [N]
     src_token: Any  # int32 [N]: index of the token on src_rank
     handle: DispatchHandle
+    by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
     event: Event | None = None  # with async_finish: when all of this is there

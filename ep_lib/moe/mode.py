@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.event import Event
+from ep_lib.moe.expert_rows import ExpertRows
 
 
 class Payload(NamedTuple):
@@ -32,6 +33,7 @@ class Wishes(NamedTuple):
     expert_alignment: int = 1
     async_finish: bool = False  # beside the caller's stream
     copy: bool = True  # into arrays of the caller's own
+    sorted_by_expert: bool = False  # a copy grouped by expert, too
 
 
 class Plan(NamedTuple):
@@ -51,6 +53,7 @@ class Arrivals(NamedTuple):
     weights: Any | None  # float32 [N, top_k]; None if none were sent
     src_rank: Any | None  # int32 [N]; None where the handle has it
     src_token: Any | None  # int32 [N]
+    by_expert: ExpertRows | None = None
 
 
 class Routing(Protocol):
@@ -80,14 +83,31 @@ class Mode(Protocol):
         """Count and send. The first result is a Routing; no Arrivals if options differ between ranks."""
 
     def dispatch_again(
-        self, payload: Payload, weights: Any, routing: Any, rows: int, note: int, wishes: Wishes
+        self,
+        payload: Payload,
+        weights: Any,
+        routing: Any,
+        rows: int,
+        note: int,
+        wishes: Wishes,
+        by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
-        """Send as an earlier dispatch did, which brought ``rows`` rows; then ask :meth:`who_differs`."""
+        """Send as an earlier dispatch did, which brought ``rows`` rows; then ask :meth:`who_differs`. ``by_expert``:
+        what the earlier one made, if rows shall be grouped by expert."""
 
     def combine(
-        self, rows: Any, weights: Any, routing: Any, note: int, *, bias: tuple[Any, ...], async_finish: bool
+        self,
+        rows: Any,
+        weights: Any,
+        routing: Any,
+        note: int,
+        *,
+        bias: tuple[Any, ...],
+        async_finish: bool,
+        by_expert: ExpertRows | None = None,
     ) -> Any:
-        """Bring rows back and add them up, ``[num_tokens, columns of rows]``; then ask :meth:`who_differs`."""
+        """Bring rows back and add them up: ``[num_tokens, columns of rows]``; then ask :meth:`who_differs`. With
+        ``by_expert`` rows are grouped by expert."""
 
     def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""

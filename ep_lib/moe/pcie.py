@@ -112,7 +112,14 @@ class PcieExchange:
         return routing, plan, arrivals
 
     def dispatch_again(
-        self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, note: int, wishes: Wishes
+        self,
+        payload: Payload,
+        weights: Any,
+        routing: PcieRouting,
+        rows: int,
+        note: int,
+        wishes: Wishes,
+        by_expert: Any = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``rows`` rows; None if notes differ between ranks."""
         self._in_step = False
@@ -132,6 +139,7 @@ class PcieExchange:
         *,
         bias: tuple[Any, ...] = (),
         async_finish: bool = False,
+        by_expert: Any = None,
     ) -> Any:
         """Bring rows back and add them up: ``[num_tokens, columns of rows]``; None if notes differ between ranks."""
         config = self._config

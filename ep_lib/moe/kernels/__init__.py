@@ -142,6 +142,7 @@ def _layout_of(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], Struct]:
 
 
 @functools.cache
-def kernel(name: str, template: str = "") -> Kernel:
-    """The kernel ``ep_<name>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``)."""
-    return Kernel.from_file(_HERE / f"{name}.cu", f"ep_{name}{template}")
+def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
+    """The kernel ``ep_<entry>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``); ``entry`` is
+    ``name`` where the file has one kernel."""
+    return Kernel.from_file(_HERE / f"{name}.cu", f"ep_{entry or name}{template}")

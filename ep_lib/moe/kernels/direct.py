@@ -45,6 +45,17 @@ UNPACK_ARGS = struct(
     ("top_k", "i4"),
 )
 
+EXPERT_ROWS_ARGS = struct(
+    ("plan", "u8"),
+    ("slot", "u8"),
+    ("row", "u8"),
+    ("offsets", "u8"),
+    ("weights", "u8"),
+    ("capacity", "i4"),
+    ("top_k", "i4"),
+    ("experts_per_rank", "i4"),
+)
+
 PUSH_COMBINE_ARGS = struct(
     ("board", BOARD),
     ("returned", "u8"),

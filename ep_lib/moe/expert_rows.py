@@ -1,0 +1,118 @@
+"""Received rows grouped by expert, ready for a grouped GEMM; the kernels are in <ep/expert_rows.cuh>."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.moe import kernels
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.kernels import direct, kernel, pack
+from ep_lib.moe.results import Results
+from ep_lib.runtime.rank import Rank
+
+_WARP = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertRows:
+    """Each received row once for each of this rank's experts that it chose. M rows: those of expert e are
+    ``offsets[e]`` to ``offsets[e + 1]``, in the order in which they were received, then rows of zeros up to a multiple
+    of expert_alignment. With ``num_worst_tokens`` M is the most that there could be, and what stands behind
+    ``offsets[-1]`` means nothing.
+    """
+
+    x: Any  # [M, hidden]; (FP8, scales) if such rows were sent. None in a handle
+    offsets: Any  # int32 [experts_per_rank + 1], on the device
+    weights: Any | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
+    row: Any  # int32 [M]: which received row it is, -1 for rows of zeros
+    slot: Any  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
+    _capacity: int = field(repr=False)  # N
+    _plan: int = field(repr=False)  # address
+
+
+class ExpertSorter:
+    """Launches the kernels; the caller chooses the stream."""
+
+    def __init__(self, rank: Rank, config: BufferConfig, threads: int) -> None:
+        self._rank, self._config, self._threads, self._results = rank, config, threads, Results(rank)
+        self._blocks = rank.multiprocessors or 2  # memory of this GPU alone is not what num_sms is for
+
+    def most(self, rows: int, alignment: int) -> int:
+        """Rows that ``rows`` received ones can make."""
+        return rows * self._config.top_k + self._config.experts_per_rank * (alignment - 1)
+
+    def sort(self, topk: Any, weights: Any, plan: int, all_rows: int, uses: Any) -> ExpertRows:
+        """Say where each choice's row stands. ``plan``: address of <ep/route.cuh>'s; ``all_rows``: M."""
+        config, index, capacity = self._config, describe(topk), len(topk)
+        empty, kind = self._results.empty, index.kind
+        rows = ExpertRows(
+            None,
+            empty(kind, (config.experts_per_rank + 1,), INT32),
+            None if weights is None else empty(describe(weights).kind, (all_rows,), FLOAT32),
+            empty(kind, (all_rows,), INT32),
+            empty(kind, (capacity, config.top_k), INT32),
+            capacity,
+            plan,
+        )
+        kernel("expert_rows", "<int>" if index.dtype == INT32 else "<long long>", entry="place_choices").launch(
+            self._rank,
+            min(config.experts_per_rank, self._blocks),
+            self._threads,
+            self._args(rows),
+            index,
+            weights,
+            shared_bytes=4 * kernels.MAX_WARPS,
+            uses=(*uses, *self._arrays(rows)),
+        )
+        return rows
+
+    def expand(self, rows: ExpertRows, source: int, scales: int, x: Any, to_scales: Any, row_scales: int) -> None:
+        """Copy received rows, which lie at the address ``source``, to ``x`` ``[M, hidden]``."""
+        info = describe(x)
+        kernel("expert_rows", entry="expand_rows").launch(
+            self._rank,
+            self._blocks,
+            self._threads,
+            self._args(rows),
+            source,
+            info,
+            info.shape[1] * info.dtype.itemsize // VECTOR_BYTES,
+            scales,
+            to_scales,
+            row_scales,
+            uses=self._arrays(rows),
+        )
+
+    def reduce(self, rows: ExpertRows, y: ArrayInfo, out: int, uses: Any) -> None:
+        """Add up what a received row's experts made of it, at the address ``out``: ``[N, hidden]``."""
+        element = "<float>" if self._config.dtype == FLOAT32 else "<__nv_bfloat16>"
+        kernel("expert_rows", element, entry="reduce_choices").launch(
+            self._rank,
+            self._blocks,
+            self._threads,
+            self._args(rows),
+            y,
+            out,
+            self._config.row_vectors,
+            uses=(*uses, *self._arrays(rows)),
+        )
+
+    @staticmethod
+    def _arrays(rows: ExpertRows) -> tuple[Any, ...]:
+        arrays = (rows.slot, rows.row, rows.offsets, rows.weights)
+        return tuple(array for array in arrays if array is not None)
+
+    def _args(self, rows: ExpertRows) -> bytes:
+        return pack(
+            direct.EXPERT_ROWS_ARGS,
+            plan=rows._plan,
+            slot=describe(rows.slot).address,
+            row=describe(rows.row).address,
+            offsets=describe(rows.offsets).address,
+            weights=0 if rows.weights is None else describe(rows.weights).address,
+            capacity=rows._capacity,
+            top_k=self._config.top_k,
+            experts_per_rank=self._config.experts_per_rank,
+        )

@@ -1,0 +1,254 @@
+"""What Buffer offers over NVLink beyond plain dispatch and combine: against the oracle, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from dispatch_combine_cases import (
+    Case,
+    assert_received,
+    assert_same,
+    expert_output,
+    make_case,
+    to_input,
+    to_numpy,
+    unpack,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ep_lib
+from ep_lib import Buffer, Rank, reference
+from ep_lib.errors import ArgumentError, HandleError, PeerTimeout, RankMismatchError
+from ep_lib.moe import Received
+
+Spmd = Callable[..., list[Any]]
+
+
+def ready(rank: Rank, recv: Received) -> Received:
+    if recv.event is not None:
+        recv.event.synchronize()
+    rank.synchronize()
+    return recv
+
+
+def features(rank: Rank, case: Case, choice: int, kind: str = "native") -> None:
+    """One dispatch and what goes with it, in a way that ``choice`` says, compared here."""
+    rng, me = np.random.default_rng(choice), rank.rank
+    worst = rank.world_size * case.max_tokens if choice % 2 else 0
+    aside, copied, alignment = choice // 2 % 2 == 1, choice // 4 % 2 == 1, int(rng.choice([1, 3, 16]))
+    x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
+    want, experts = case.expected_dispatch()[me], case.num_experts // rank.world_size
+    with Buffer(rank, **case.buffer_arguments()) as buffer:
+        recv = buffer.dispatch(
+            x,
+            idx,
+            weights,
+            num_worst_tokens=worst,
+            async_finish=aside,
+            expert_alignment=alignment,
+            sorted_by_expert=True,
+            copy=copied,
+        )
+        got, rows = unpack(ready(rank, recv), case.dtype), len(want.x)
+        tokens = to_numpy(got.pop("tokens_per_expert"))
+        assert np.array_equal(tokens, -(-want.tokens_per_expert // alignment) * alignment)
+        assert len(got["x"]) == (worst or rows)
+        for name, empty in (("topk_idx", -1), ("topk_weights", 0), ("src_rank", -1), ("src_token", -1)):
+            assert (got[name][rows:] == empty).all(), name
+        assert_received({name: array[:rows] for name, array in got.items()}, want, "dispatch")
+
+        grouped = recv.by_expert
+        assert grouped is not None
+        row, offsets = reference.expert_rows(want.topk_idx, experts=experts, alignment=alignment)
+        assert np.array_equal(to_numpy(grouped.offsets), offsets) and np.array_equal(
+            to_numpy(grouped.row)[: len(row)], row
+        )
+        expected_x = np.where(row[:, None] < 0, np.zeros(1, want.x.dtype), want.x[row] if rows else want.x[:0])
+        assert_same(to_numpy(grouped.x, case.dtype)[: len(row)], expected_x, "rows by expert")
+        here = to_numpy(grouped.weights)[: len(row)]
+        for e in range(experts):
+            chosen = want.topk_weights[want.topk_idx == e]
+            assert np.array_equal(here[offsets[e] :][: len(chosen)], chosen), "weights by expert"
+            assert not here[offsets[e] + len(chosen) : offsets[e + 1]].any()
+
+        ys = [grouped_output(r, w.x, w.topk_idx, experts, alignment) for r, w in enumerate(case.expected_dispatch())]
+        y = np.zeros((len(grouped.row), case.hidden), want.x.dtype)
+        y[: len(row)] = ys[me]
+        backs = [
+            reference.reduce_expert_rows(y, w.topk_idx, experts=experts, alignment=alignment)
+            for y, w in zip(ys, case.expected_dispatch(), strict=True)
+        ]
+        biases = [[(x * np.float32(0.5 + i)).astype(x.dtype) for i in range(choice % 3)] for x in case.xs]
+        bias = tuple(to_input(rank, b, kind) for b in biases[me]) or None
+        out = buffer.combine(to_input(rank, y, kind), recv.handle, bias=bias, async_finish=aside, sorted_by_expert=True)
+        if aside:
+            out, event = out
+            event.synchronize()
+        sums = reference.combine(backs, case.topk_idx, None, num_experts=case.num_experts, biases=biases)
+        assert_same(to_numpy(out, case.dtype), sums[me], "combine of rows by expert")
+
+        again = ready(rank, buffer.dispatch(x, None, weights, handle=recv.handle, sorted_by_expert=True, copy=copied))
+        assert again.by_expert is not None
+        assert_same(to_numpy(again.by_expert.x, case.dtype)[: len(row)], expected_x, "rows by expert, again")
+        assert_same(to_numpy(again.x, case.dtype)[:rows], want.x, "x again")
+
+
+def grouped_output(rank: int, x: Any, topk_idx: Any, experts: int, alignment: int) -> Any:
+    row, _ = reference.expert_rows(topk_idx, experts=experts, alignment=alignment)
+    values = np.where(row[:, None] < 0, 7, x[row] if len(x) else x[:0]).astype(np.float32)
+    return (values * (rank + 1) + np.arange(len(row))[:, None] % 5).astype(x.dtype)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4]), st.integers(0, 23), st.integers(0, 999))
+@settings(max_examples=15, deadline=None)
+def test_any_shape_and_choice(case_seed: int, world_size: int, choice: int, seed: int) -> None:
+    case = make_case(case_seed, world_size=world_size, max_tokens=24)
+    ep_lib.spawn(features, world_size, "emulator", seed=seed, args=(case, choice))
+
+
+@pytest.mark.parametrize(("kind", "choice"), [("native", 5), ("torch", 6), ("torch", 3)])
+def test_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    spmd(features, 2, make_case(31, world_size=2, max_tokens=40), choice, kind)
+
+
+def test_clean_under_the_checker() -> None:
+    report = ep_lib.check(features, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8), 1))
+    assert report.ok, str(report)
+
+
+def narrow_and_in_place(rank: Rank, case: Case) -> None:
+    """Fewer columns on the way back, and rows that experts wrote where they need no copy."""
+    me, dtype = rank.rank, case.dtype
+    x, idx = (to_input(rank, a[me]) for a in (case.xs, case.topk_idx))
+    with Buffer(rank, **case.buffer_arguments()) as buffer:
+        recv = buffer.dispatch(x, idx)
+        ys = [r.x for r in case.expected_dispatch()]
+        for columns in (8, case.hidden):
+            out = buffer.combine(to_input(rank, ys[me][:, :columns].copy()), recv.handle)
+            want = reference.combine([y[:, :columns] for y in ys], case.topk_idx, num_experts=case.num_experts)[me]
+            assert_same(to_numpy(out, dtype), want, f"{columns} columns")
+        for factor in (1, 2):
+            place = buffer.combine_input(recv.handle, recv.x)
+            rank.synchronize()
+            place[...] = to_input(rank, (ys[me] * np.array(factor, ys[me].dtype)))
+            want = reference.combine(
+                [y * np.array(factor, y.dtype) for y in ys], case.topk_idx, num_experts=case.num_experts
+            )
+            assert_same(to_numpy(buffer.combine(place, recv.handle), dtype), want[me], "in place")
+        with pytest.raises(ArgumentError, match=r"x has shape \(\d+, 7\)"):
+            buffer.combine(to_input(rank, ys[me][:, :7].copy()), recv.handle)
+
+
+def test_narrow_rows_and_rows_in_place(spmd: Spmd) -> None:
+    spmd(narrow_and_in_place, 2, make_case(33, world_size=2, dtype="bfloat16", max_tokens=30))
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------
+SHAPE = {"num_experts": 4, "top_k": 2, "hidden": 16, "max_tokens": 3}
+X, IDX = np.ones((3, 16), np.float32), np.array([[0, 2], [1, -1], [3, 2]])
+
+
+def refused(rank: Rank) -> None:
+    with Buffer(rank, **SHAPE, dtype="float32") as buffer:
+        x, idx = to_input(rank, X), to_input(rank, IDX)
+        recv = buffer.dispatch(x, idx)
+        y = recv.x
+        for error, says, call in (
+            (ArgumentError, "num_worst_tokens is 7; .* = 6 rows", lambda: buffer.dispatch(x, idx, num_worst_tokens=7)),
+            (ArgumentError, "num_worst_tokens is -1", lambda: buffer.dispatch(x, idx, num_worst_tokens=-1)),
+            (ArgumentError, "expert_alignment is 0", lambda: buffer.dispatch(x, idx, expert_alignment=0)),
+            (ArgumentError, "bias is a tuple of 3", lambda: buffer.combine(y, recv.handle, bias=(x, x, x))),
+            (ArgumentError, r"bias has 2 rows", lambda: buffer.combine(y, recv.handle, bias=x[:2])),
+            (HandleError, "of a dispatch that had it", lambda: buffer.combine(y, recv.handle, sorted_by_expert=True)),
+        ):
+            with pytest.raises(error, match=says):
+                call()
+    if rank.multiprocessors is not None:
+        with pytest.raises(ArgumentError, match="num_sms is 1000, and this GPU has"):
+            Buffer(rank, **SHAPE, num_sms=1000)
+
+
+def test_mistakes_are_refused_before_anything_is_sent(spmd: Spmd) -> None:
+    spmd(refused, 2)
+
+
+def test_pcie_mode_says_what_it_lacks() -> None:
+    def main(rank: Rank) -> None:
+        with Buffer(rank, **SHAPE, dtype="float32", num_sms=2, allow_nvlink_for_normal_mode=False) as buffer:
+            recv = buffer.dispatch(X, IDX)
+            for call in (
+                lambda: buffer.dispatch(X, IDX, num_worst_tokens=6),
+                lambda: buffer.dispatch(X, IDX, sorted_by_expert=True),
+                lambda: buffer.combine(recv.x, recv.handle, bias=X),
+                lambda: buffer.combine_input(recv.handle, X),
+            ):
+                with pytest.raises(ArgumentError, match="PCIe mode"):
+                    call()
+            out, event = buffer.combine(recv.x, recv.handle, async_finish=True)
+            event.synchronize()
+            assert (out == X * np.array([[2], [1], [1]])).all()
+
+    ep_lib.spawn(main, 2, "emulator", fabric="rc")
+
+
+def later(rank: Rank, what: str) -> None:
+    """What is wrong where the host does not wait is raised by the next synchronize()."""
+    buffer = Buffer(rank, **SHAPE, dtype="float32")
+    x, idx = to_input(rank, X), to_input(rank, IDX)
+    if what == "room":
+        rows = 1
+    else:
+        rows = 6
+        if rank.rank and what == "expert":
+            idx = to_input(rank, np.where(IDX == 1, 9, IDX))
+    weights = to_input(rank, np.ones((3, 2), np.float32)) if what == "options" and rank.rank else None
+    buffer.dispatch(x, idx, weights, num_worst_tokens=rows, async_finish=True)
+    rank.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "says"),
+    [
+        ("room", ArgumentError, "a dispatch brought [234] rows, and num_worst_tokens was 1"),
+        ("options", RankMismatchError, "called dispatch differently: topk_weights and FP8"),
+        ("expert", ArgumentError, r"rank 1: topk_idx has the value 9 \(element 2\)"),
+    ],
+)
+def test_what_is_found_on_the_device(what: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        ep_lib.spawn(later, 2, "emulator", args=(what,))
+
+
+def comes_late(rank: Rank) -> str:
+    """Rank 1 does not take part; the others name it, and a new Buffer works once it does."""
+    buffer = Buffer(rank, **SHAPE, dtype="float32")
+    x, idx = to_input(rank, X), to_input(rank, IDX)
+    found = "nothing"
+    if rank.rank != 1:
+        with pytest.raises(PeerTimeout) as caught:
+            buffer.dispatch(x, idx)
+            rank.synchronize()
+        error = caught.value
+        assert (error.peer, error.phase) == (1, "layout") and error.seen < error.expected and error.slot >= 0
+        found = "rank 1 was away"
+    rank.barrier()
+    with Buffer(rank, **SHAPE, dtype="float32") as fresh:
+        recv = fresh.dispatch(x, idx)
+        assert (to_numpy(fresh.combine(recv.x, recv.handle)) == X * np.array([[2], [1], [1]])).all()
+    return found
+
+
+@pytest.mark.gpu(count=2)
+def test_a_rank_that_stays_away_is_named_and_a_new_buffer_works() -> None:
+    found = ep_lib.spawn(comes_late, 2, "cuda", timeout=20)
+    assert found == ["rank 1 was away", "nothing"]
+
+
+def expert(rank: Rank, recv: Received) -> Any:
+    return expert_output(rank, to_numpy(recv.x))
