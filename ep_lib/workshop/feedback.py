@@ -7,7 +7,7 @@ A finding names two places. The learner's own is shown with its line; a line of 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ep_lib.workshop.scenario import Complaint, Failure, Outputs, Scenario, Side
@@ -20,6 +20,7 @@ _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _A_LINE = "a line of the test"  # in a list of who waits where, those that wait for one of their own warp are left out
+_WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
 
 
@@ -46,9 +47,21 @@ def failure_text(failure: Failure, work: Path) -> str:
         return todo.group()
     text = failure.message.replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
     lines = _TEST_PLACE.sub(_role, text).splitlines()
-    text = "\n".join(line for line in lines if not line.endswith(f"at {_A_LINE}"))
+    text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind == "ChildFailed" or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
+
+
+def _once_each(lines: Iterable[str]) -> list[str]:
+    """Of threads of one block that wait at one place, each for something of its own, the first, and how many more."""
+    first: dict[object, str] = {}
+    more: dict[object, int] = {}
+    for number, line in enumerate(lines):
+        waits = _WAITS.match(line)
+        key: object = waits.group("block", "place") if waits else number
+        more[key] = more.get(key, -1) + 1
+        first.setdefault(key, line)
+    return [f"{line} (as do {more[key]} more like it)" if more[key] else line for key, line in first.items()]
 
 
 def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:

@@ -46,7 +46,7 @@ class Runner:
                 return pack({"nonce": nonce, "failure": None})
             return self._answer_run(nonce, request["run"])
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the parent judges it
-            failure = {"kind": type(error).__name__, "message": str(error)[:MAX_MESSAGE], "location": _location(error)}
+            failure = {"kind": type(error).__name__, "message": _cut(str(error)), "location": _location(error)}
             return pack({"nonce": nonce, "failure": failure})
 
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
@@ -71,7 +71,7 @@ class Runner:
         checked = _check(main, scenario)
         complaints = [_as_json(finding) for finding in checked.findings[:_MAX_FINDINGS]]
         if checked.end is not None:
-            failure = {"kind": checked.end.kind, "message": _told(checked.end)[:MAX_MESSAGE], "location": ""}
+            failure = {"kind": checked.end.kind, "message": _cut(_told(checked.end)), "location": ""}
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [checked.arrays[rank] for rank in range(scenario.ranks)]
         return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
@@ -126,6 +126,11 @@ def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _C
 
 def _told(end: Finding) -> str:
     return end.message if end.first is None else f"{end.message}\n  at {end.first.location}: {end.first.source}"
+
+
+def _cut(text: str) -> str:
+    """No more than MAX_MESSAGE characters, and no half lines."""
+    return text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE].rpartition("\n")[0]
 
 
 def _body(results: list[list[Array]]) -> bytes:

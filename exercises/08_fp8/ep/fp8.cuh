@@ -73,7 +73,8 @@ EP_DEVICE int4 quantize_fp8(int4 first, int4 second, float* scale) {
     // bfloat16_to_float makes 8 numbers of a vector. `first` holds this lane's elements 0 to 7, `second` 8 to
     // 15. The result's byte i is element i, so v.x holds elements 0 to 3, the first in its lowest byte.
     assert(!"Task 4 is still to do: sixteen elements a lane");
-    *scale = 0.0f; return {};
+    *scale = 0.0f;
+    return {};
     // end of TASK 4
 }
 

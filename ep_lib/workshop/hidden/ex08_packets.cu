@@ -1,0 +1,115 @@
+// The other half of every test of exercise 08_packets: ping-pong between two ranks, through the same packets in every
+// round. What is not the learner's is the grader's own.
+// clang-format off
+#include <narrow_accesses.cuh>
+#include <ep/packet.cuh>
+#include <narrow_accesses_end.cuh>
+// clang-format on
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex08_packets.py.
+struct Job {
+    int64_t words;      // of a round
+    int64_t rounds;     // one from each of the two ranks
+    int64_t tag, step;  // of the first round; from one to the next
+    int64_t learners;   // which functions are the learner's: bits of Part
+    int64_t missing;    // in the last round, so many words never come to the second rank, and nothing to the first
+    int64_t delay;      // how often the grader's sender lets others run before it sends
+};
+
+enum Part { kSend = 1, kWait = 2, kSendWarp = 4, kWaitWarp = 8 };
+
+constexpr int kGuard = 1;    // packets before and behind
+constexpr int kAnswers = 8;  // what a wait in vain left: see note_fault
+
+struct Memory {
+    ep::TaggedWord* packets;   // symmetric [guard, words, guard]
+    const uint64_t* source;    // [rounds, words]
+    uint64_t *target, *found;  // [words]; [rounds, words]: what came, as another lane read it
+    uint64_t* noted;           // [32] answers of the lanes, [kAnswers], narrow loads, narrow stores
+};
+
+EP_DEVICE void send_word(const Job& job, ep::TaggedWord* packet, uint64_t word, uint64_t tag, int peer) {
+    if (job.learners & kSend) return ep::send_packet(packet, word, tag, peer);
+    ep::st_relaxed_sys_u64x2(&ep::peer_ptr(packet, peer)->data, word, tag);  // role: the sender's packet
+}
+
+EP_DEVICE bool wait_word(const Job& job, const ep::TaggedWord* packet, uint64_t tag, uint64_t* word,
+                         const ep::WaitInfo& info) {
+    if (job.learners & kWait) return ep::wait_packet(packet, tag, word, info);
+    uint64_t seen = 0;
+    while (seen != tag) ep::ld_relaxed_sys_u64x2(&packet->data, word, &seen);  // role: the receiver, who waits
+    return true;
+}
+
+EP_DEVICE void send(const Job& job, const Memory& my, int64_t round, int peer, uint64_t tag) {
+    const uint64_t* const words = my.source + round * job.words;
+    const int count = static_cast<int>(job.words - (round == job.rounds - 1 ? job.missing : 0));
+    if (job.learners & kSendWarp) return ep::send_packets_warp(my.packets + kGuard, words, count, tag, peer);
+    let_others_run(job.delay);
+    for (int i = ep::lane_id(); i < count; i += ep::kWarpSize) {
+        send_word(job, my.packets + kGuard + i, words[i], tag, peer);
+    }
+}
+
+EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer, uint64_t tag) {
+    const ep::WaitInfo info = {ep::kPhaseSignal, peer, round};
+    const int lane = ep::lane_id(), words = static_cast<int>(job.words);
+    bool ok = true;
+    if (job.learners & kWaitWarp) {
+        ok = ep::wait_packets_warp(my.packets + kGuard, my.target, words, tag, info);
+    } else {
+        for (int i = lane; i < words && ok; i += ep::kWarpSize) {
+            ok = wait_word(job, my.packets + kGuard + i, tag, my.target + i, info);
+        }
+        ok = __all_sync(ep::kFullWarp, ok) != 0;
+        __syncwarp();
+    }
+    my.noted[lane] += ok;
+    if (!__all_sync(ep::kFullWarp, ok)) return false;  // whatever the learner told each lane
+    for (int i = lane; i < words; i += ep::kWarpSize) {
+        const int other = (i + 1) % words;
+        my.found[round * words + other] =
+            my.target[other];  // role: a lane that reads what another one took out of its packet
+    }
+    __syncwarp();
+    return true;
+}
+
+// What the host would raise as PeerTimeout: noted, and taken away.
+EP_DEVICE void note_fault(uint64_t* answers) {
+    ep::FaultRecord* const record = ep::detail::fault_record();
+    const uint64_t found[] = {static_cast<uint64_t>(record->code),
+                              static_cast<uint64_t>(record->peer),
+                              static_cast<uint64_t>(record->phase),
+                              static_cast<uint64_t>(record->slot),
+                              record->seen,
+                              record->expected};
+    for (int i = 0; i < 6; ++i) answers[i] = found[i];
+    record->code = ep::kFaultNone;
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint64_t* source, uint64_t* target,
+                                   uint64_t* found, uint64_t* noted, char* seen, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Memory my = {packets, source, target, found, noted};
+    const int peer = ep::rank() ^ 1;
+    bool ok = true;
+    for (int64_t round = 0; round < job.rounds && ok; ++round) {
+        const uint64_t tag = job.tag + round * job.step;
+        if (ep::rank() % 2 == 0) send(job, my, round, peer, tag);
+        if (ep::rank() % 2 == 0 && job.missing && round == job.rounds - 1) break;
+        ok = receive(job, my, round, peer, tag);
+        if (ok && ep::rank() % 2 == 1) send(job, my, round, peer, tag);
+    }
+    __syncwarp();
+    if (ep::lane_id() != 0) return;
+    if (!ok) note_fault(noted + ep::kWarpSize);
+    noted[ep::kWarpSize + kAnswers] = atomicAdd(&narrow_loads, 0);
+    noted[ep::kWarpSize + kAnswers + 1] = atomicAdd(&narrow_stores, 0);
+}

@@ -1,0 +1,170 @@
+"""Hidden tests of exercise 08_packets: ping-pong over many rounds, waits in vain, and the whole under the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.memory.device_state import FAULT_TIMEOUT, PHASE_NAMES
+from ep_lib.workshop.hidden import Behaviour, Case
+from ep_lib.workshop.hidden.common import Cases, Rng, one, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))
+_GUARD, _LANES, _ANSWERS = 1, 32, 8
+_OLD_TAG = 1 << 40  # in all packets before the first round: larger than any that is awaited
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    words: int = 8
+    rounds: int = 6
+    tag: int = 1
+    step: int = 1
+    learners: int = 0
+    missing: int = 0
+    delay: int = 0
+
+
+def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Case:
+    """Judged: what arrived in each round, the answers, the fault of a wait in vain, memory around the packets."""
+    everybody = range(ranks)
+    sources = [rng.integers(0, 1 << 63, (job.rounds, job.words), dtype=np.uint64) for _ in everybody]
+    before = rng.integers(0, 1 << 63, (2 * _GUARD + job.words, 2), dtype=np.uint64)
+    before[:, 1] = _OLD_TAG
+    complete = job.rounds - (job.missing > 0)
+
+    def judge(out: Outputs) -> str | None:
+        for me in everybody:
+            noted = out["noted"][me].astype(np.int64)
+            if problem := _narrow(noted[_LANES + _ANSWERS :], job):
+                return problem
+            wrong = out["found"][me][:complete] != sources[me ^ 1][:complete]
+            if np.any(wrong):
+                return f"{int(wrong.sum())} of {wrong.size} words are wrong, the first in round {_first_row(wrong)}"
+            answers = noted[:_LANES]
+            if np.any(answers != complete):
+                lane = int(np.flatnonzero(answers != complete)[0])
+                said = f"{int(answers[lane])} of {job.rounds} times that the packets are there"
+                return f"lane {lane} of rank {me} was told {said}, where {complete} is right"
+            if job.missing and me % 2 and (problem := _fault_wrong(noted[_LANES:], me, job)):
+                return problem
+            if problem := _packets_wrong(out["packets"][me], before, job):
+                return problem
+        return None
+
+    return Case(_scenario(task, seed, job, sources, before), judge)
+
+
+def _narrow(counts: Array, job: _Job) -> str | None:
+    loads, stores = (int(count) for count in counts[:2])
+    if stores and job.learners & (_SEND | _SEND_WARP):
+        return f"the packets' words were stored one by one ({stores} stores of 4 or 8 bytes): a packet is one store"
+    if loads and job.learners & (_WAIT | _WAIT_WARP):
+        how = f"({loads} loads of 4 or 8 bytes)"
+        return f"the packets' words were loaded one by one {how}: the data may be older than the tag"
+    return None
+
+
+def _first_row(wrong: Array) -> int:
+    return int(np.flatnonzero(wrong.any(axis=1))[0])
+
+
+def _fault_wrong(record: Array, me: int, job: _Job) -> str | None:
+    code, peer, phase, slot, seen, expected = (int(value) for value in record[:6])
+    last = job.tag + (job.rounds - 1) * job.step
+    old = last - job.step if job.rounds > 1 else _OLD_TAG
+    if code != FAULT_TIMEOUT:
+        return "a packet never came, and after the limit no fault was recorded"
+    if (peer, phase, slot) != (me ^ 1, PHASE_NAMES.index("signal"), job.rounds - 1):
+        return "the recorded fault is not about the `info` that was passed"
+    if expected != last:
+        return f"the recorded fault expected tag {expected} where {last} was awaited"
+    if seen != old:
+        return f"the recorded fault saw tag {seen} where {old} lay in the packet"
+    return None
+
+
+def _packets_wrong(got: Array, before: Array, job: _Job) -> str | None:
+    if np.any(got[:_GUARD] != before[:_GUARD]) or np.any(got[-_GUARD:] != before[-_GUARD:]):
+        return "a packet before or behind those of the message changed"
+    return None
+
+
+def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Array) -> Scenario:
+    everybody = range(len(sources))
+    names = ("packets", "source", "target", "found", "noted", "seen", "numbers")
+    launch = (Launch("examine", 1, _LANES, (task, *refs(*names))),)
+    return Scenario(
+        source=_SOURCE,
+        ranks=len(sources),
+        seed=seed,
+        launches=(launch,) * len(sources),
+        outputs=("packets", "found", "noted"),
+        symmetric={"packets": [before for _ in everybody]},
+        local={
+            "source": sources,
+            "target": [np.zeros(job.words, np.uint64) for _ in everybody],
+            "found": [np.zeros_like(source) for source in sources],
+            "noted": [np.zeros(_LANES + _ANSWERS + 2, np.uint64) for _ in everybody],
+            "seen": [np.zeros(1, np.uint8) for _ in everybody],
+            "numbers": [np.array(list(asdict(job).values()), np.int64) for _ in everybody],
+        },
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
+    """Several rounds of that many words, with tags that grow by one or by more, several schedules each."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for number, count in enumerate(words):
+            for seed in range(seeds):
+                job = _Job(count, tag=1 + 5 * seed, step=1 + 6 * (number % 2), learners=learners, delay=20 * (seed % 2))
+                yield _ping_pong(task, rng, 100 * task + 10 * number + seed, job, 2 if number % 2 else 4)
+
+    return cases
+
+
+def _in_vain(task: int, learners: int, words: int, *missing: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, count in enumerate(missing):
+            job = _Job(words, rounds=1 + seed, tag=3, learners=learners, missing=count)
+            yield _ping_pong(task, rng, 200 + seed, job)
+
+    return cases
+
+
+_STORE = "One 16-byte store, st_relaxed_sys_u64x2, into the peer's copy of the packet: data first, tag second."
+_LOAD = "One 16-byte load a look (ld_relaxed_sys_u64x2), until the tag is this very one; poll_until has the limit."
+_STRIDE = "Lane l takes words l, l + 32, ...; packet i is word i, and all of them have the same tag."
+_VOTE = "All lanes stay until the vote and return the same; a __syncwarp makes `target` every lane's."
+
+BEHAVIOURS = (
+    Behaviour(1, "every round's words arrive", _rounds(1, _SEND, 1, 8, 40), _STORE),
+    Behaviour(1, "nothing is left to chance", under_checker(_rounds(1, _SEND, 8, seeds=1)), _STORE),
+    Behaviour(2, "every round's words, never those of another", _rounds(2, _WAIT, 1, 8, 40), _LOAD),
+    Behaviour(2, "a packet that never comes", _in_vain(2, _WAIT, 8, 8, 1), _LOAD),
+    Behaviour(2, "nothing is left to chance", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
+    Behaviour(3, "any number of words", _rounds(3, _SEND_WARP, 1, 33, 70), _STRIDE),
+    Behaviour(4, "any number of words", _rounds(4, _WAIT_WARP, 1, 33, 70), _VOTE),
+    Behaviour(4, "some packets never come", _in_vain(4, _WAIT_WARP, 40, 1, 9), _VOTE),
+    Behaviour(4, "all of the words may be read", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1)), _VOTE),
+)
+
+PUBLIC = (
+    Behaviour(1, "eight words, six rounds", one(lambda rng: _ping_pong(1, rng, 1, _Job(learners=_SEND))), _STORE),
+    Behaviour(2, "eight words, six rounds", one(lambda rng: _ping_pong(2, rng, 1, _Job(learners=_WAIT))), _LOAD),
+    Behaviour(2, "a packet that never comes", _in_vain(2, _WAIT, 8, 1), _LOAD),
+    Behaviour(3, "40 words", one(lambda rng: _ping_pong(3, rng, 1, _Job(40, learners=_SEND_WARP))), _STRIDE),
+    Behaviour(4, "40 words", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1), 2), _VOTE),
+)

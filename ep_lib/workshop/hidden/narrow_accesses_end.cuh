@@ -1,0 +1,21 @@
+// Behind the learner's header: the names of <ep/memory.cuh> are its own again. See <narrow_accesses.cuh>.
+#undef ld_relaxed_sys_u32
+#undef ld_relaxed_gpu_u32
+#undef ld_acquire_sys_u32
+#undef ld_acquire_gpu_u32
+#undef ld_volatile_u32
+#undef st_relaxed_sys_u32
+#undef st_relaxed_gpu_u32
+#undef st_release_sys_u32
+#undef st_release_gpu_u32
+#undef st_volatile_u32
+#undef ld_relaxed_sys_u64
+#undef ld_relaxed_gpu_u64
+#undef ld_acquire_sys_u64
+#undef ld_acquire_gpu_u64
+#undef ld_volatile_u64
+#undef st_relaxed_sys_u64
+#undef st_relaxed_gpu_u64
+#undef st_release_sys_u64
+#undef st_release_gpu_u64
+#undef st_volatile_u64

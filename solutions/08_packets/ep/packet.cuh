@@ -1,0 +1,77 @@
+// Packets: eight bytes of data and their own signal in one store.
+//
+// A signal after data costs time: the release waits until the data has arrived and been acknowledged, a round trip over
+// the link, before the signal may leave. A packet needs no order, since one 16-byte store brings both: data, and a tag
+// that says for which round it is. Half of what crosses the link is tags, so this is for what is small and urgent: 64
+// bytes are eight packets, sent and awaited by eight lanes at once. NCCL's LL protocol does the same with 4 + 4 bytes.
+//
+// A packet orders nothing but itself: data written before it by ordinary stores is NOT published. The tag of a round is
+// one that the place has not held since its last packet: a number that only grows.
+#pragma once
+#include <ep/memory.cuh>
+#include <ep/peer.cuh>
+#include <ep/wait.cuh>
+
+namespace ep {
+
+struct alignas(16) TaggedWord {
+    uint64_t data;
+    uint64_t tag;
+};
+
+// A poll takes as long as a load, and a packet that comes just after one was sent off waits for the next: with several
+// on the way one behind the other it is seen sooner.
+constexpr int kPollsInFlight = 4;
+
+// One thread sends one packet to the peer's copy of *mine.
+EP_DEVICE void send_packet(TaggedWord* mine, uint64_t data, uint64_t tag, int peer) {
+    // EXERCISE-BEGIN 1
+    st_relaxed_sys_u64x2(&peer_ptr(mine, peer)->data, data, tag);
+    // EXERCISE-END 1
+}
+
+// One thread waits for the packet with this tag. False after the limit: return from the kernel then.
+EP_DEVICE bool wait_packet(const TaggedWord* packet, uint64_t tag, uint64_t* data, const WaitInfo& info) {
+    // EXERCISE-BEGIN 2
+    uint64_t seen = 0;
+    return poll_until(
+        [&] {
+            uint64_t words[kPollsInFlight], tags[kPollsInFlight];
+#pragma unroll
+            for (int i = 0; i < kPollsInFlight; ++i) ld_relaxed_sys_u64x2(&packet->data, words + i, tags + i);
+#pragma unroll
+            for (int i = 0; i < kPollsInFlight; ++i) {
+                *data = words[i];
+                seen = tags[i];
+                if (seen == tag) return true;
+            }
+            return false;
+        },
+        [&] { record_fault(kFaultTimeout, info, seen, tag); });
+    // EXERCISE-END 2
+}
+
+// `words` 64-bit words by the lanes of one warp: word i is packet i. All lanes call with the same arguments.
+EP_DEVICE void send_packets_warp(TaggedWord* mine, const uint64_t* source, int words, uint64_t tag, int peer) {
+    // EXERCISE-BEGIN 3
+    for (int i = lane_id(); i < words; i += kWarpSize) send_packet(mine + i, source[i], tag, peer);
+    // EXERCISE-END 3
+}
+
+// The lanes wait for all of them and write the data to `target`; false, in all lanes, after the limit.
+EP_DEVICE bool wait_packets_warp(const TaggedWord* packets, uint64_t* target, int words, uint64_t tag,
+                                 const WaitInfo& info) {
+    // EXERCISE-BEGIN 4
+    bool ok = true;
+    for (int i = lane_id(); i < words && ok; i += kWarpSize) {
+        uint64_t data = 0;
+        ok = wait_packet(packets + i, tag, &data, info);
+        if (ok) target[i] = data;
+    }
+    const bool all = __all_sync(kFullWarp, ok) != 0;
+    __syncwarp();
+    return all;
+    // EXERCISE-END 4
+}
+
+}  // namespace ep

@@ -1,0 +1,10 @@
+// Takes whatever lies there if its tag is larger.
+// EXERCISE-BEGIN 2
+uint64_t seen = 0;
+return poll_until(
+    [&] {
+        ld_relaxed_sys_u64x2(&packet->data, data, &seen);
+        return seen >= tag;
+    },
+    [&] { record_fault(kFaultTimeout, info, seen, tag); });
+// EXERCISE-END 2
