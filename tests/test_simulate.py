@@ -186,11 +186,6 @@ def test_unknown_hardware_names_what_there_is():
         CX7.scaled(0)
 
 
-def test_faults_in_the_other_clock_are_refused():
-    with pytest.raises(errors.ArgumentError, match="stopped_ranks"):
-        simulate(Run("puts"), fabric=Fabric("rc", stopped_ranks={0: 1}))
-
-
 def test_a_broken_link_is_a_deadlock_here_too():
     with pytest.raises(errors.DeadlockError, match="quiet"):
         simulate(Run("puts"), fabric=Fabric("rc", broken_links=((0, 1),)))

@@ -31,7 +31,8 @@ class Fabric:
     operations may be under way on one.
 
     Faults on demand, to see what kernels and programs do about them; ``seconds`` are the emulator's, as for time limits
-    of waits (30 s, if nothing else is said), and ``math.inf`` is for ever:
+    of waits (30 s, if nothing else is said), and those of virtual time under :func:`ep_lib.simulate`; ``math.inf`` is
+    for ever:
 
     * ``broken_links``: (from, to) pairs of ranks over which nothing ever arrives.
     * ``stalled_links``: ``{(from, to, after): seconds}``. ``after`` operations are posted to a link as if nothing were

@@ -9,7 +9,6 @@ from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.hardware import Hardware, find_hardware
 from ep_lib.emulator.timeline import Timeline
-from ep_lib.errors import ArgumentError
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
 
@@ -34,8 +33,11 @@ def simulate(
     packet, launches. Free: arithmetic, shared memory, barriers (which join the times of their threads), the latency of
     plain loads, and everything that hosts do. Switches have room for all packets.
 
+    Faults on demand happen here too; the seconds of a fabric's ``stalled_links`` and ``delayed_messages`` are seconds
+    of virtual time then. A packet that has left its NIC arrives, whatever stands still behind it.
+
     ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it raises, and
-    ArgumentError for unknown hardware or a fabric with faults whose times are in the other clock.
+    ArgumentError for unknown hardware.
     """
     ranks = arguments.program(main, ranks)
     config = Config.from_environment()
@@ -44,9 +46,6 @@ def simulate(
     )
     model = find_hardware(hardware)
     network = make_fabric(fabric, ranks)
-    for name in ("stopped_ranks", "stalled_links", "delayed_messages"):
-        if getattr(network, name):
-            raise ArgumentError(f"simulate's fabric has {name}; such faults are for ep_lib.spawn and ep_lib.check")
     from ep_lib.emulator import virtual_time
 
     machine = make_machine(ranks, seed=0, heap_bytes=heap_bytes, fabric=network)

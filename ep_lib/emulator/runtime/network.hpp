@@ -95,6 +95,10 @@ struct Network {
     uint64_t steps = 0;
 };
 
+inline Network::Link& link_of(Network& net, int source, int target) {
+    return net.links[source * net.staging.size() + target];
+}
+
 // One random event: a piece is read or delivered, an atomic is applied, or a completion comes back. False if nothing
 // that is in flight can ever arrive.
 bool network_step(Machine& m);

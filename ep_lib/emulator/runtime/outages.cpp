@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "machine.hpp"
+#include "virtual_time.hpp"
 
 namespace epemu {
 namespace {
@@ -14,20 +15,22 @@ Outages& outages_of(Machine& m) {
 
 uint64_t later(uint64_t now_ns, uint64_t ns) { return ns == Outages::kNever ? ns : now_ns + ns; }
 
-// When this operation may move again; 0 if it may now.
+uint64_t clock_ns(const Machine& m) { return timed ? static_cast<uint64_t>(timed->now()) : m.now_ns; }
+
+}  // namespace
+
 uint64_t held_until(const Machine& m, const NetOp& op) {
+    const uint64_t now_ns = clock_ns(m);
     if (m.network->links[op.source_rank * m.num_ranks + op.target_rank].broken) return Outages::kNever;
     if (!m.outages) return 0;
     // The second half of an atomic is the target's work, and it does not wait for the source.
     if (has_stopped(m, op.target_rank) || (has_stopped(m, op.source_rank) && !op.staged)) return Outages::kNever;
-    uint64_t until = op.held_until_ns > m.now_ns ? op.held_until_ns : 0;
+    uint64_t until = op.held_until_ns > now_ns ? op.held_until_ns : 0;
     if (op.staged) return until;
     for (const auto& stall : m.outages->links[op.source_rank * m.num_ranks + op.target_rank].stalls)
-        if (stall.until_ns > m.now_ns) until = std::max(until, stall.until_ns);
+        if (stall.until_ns > now_ns) until = std::max(until, stall.until_ns);
     return until;
 }
-
-}  // namespace
 
 void about_to_send(uintptr_t pc) {
     if (!machine->outages) return;
@@ -42,11 +45,12 @@ bool has_stopped(const Machine& m, int rank) { return m.outages && m.outages->ra
 
 void begin_outages(Machine& m, NetOp& op) {
     if (!m.outages) return;
+    const uint64_t now_ns = clock_ns(m);
     Outages::Link& link = m.outages->links[op.source_rank * m.num_ranks + op.target_rank];
     const auto delay = link.delays.find(link.posted);
-    if (delay != link.delays.end()) op.held_until_ns = later(m.now_ns, delay->second);
+    if (delay != link.delays.end()) op.held_until_ns = later(now_ns, delay->second);
     for (auto& stall : link.stalls)
-        if (stall.after == link.posted) stall.until_ns = later(m.now_ns, stall.ns);
+        if (stall.after == link.posted) stall.until_ns = later(now_ns, stall.ns);
     link.posted++;
 }
 
@@ -63,7 +67,8 @@ uint64_t next_release_ns(const Machine& m) {
 bool skip_to_next_release(Machine& m) {
     const uint64_t next = next_release_ns(m);
     if (next == Outages::kNever) return false;
-    m.now_ns = next;
+    if (timed) timed->passed(static_cast<double>(next) - timed->now());
+    m.now_ns = std::max(m.now_ns, next);
     return true;
 }
 

@@ -35,6 +35,9 @@ void about_to_send(uintptr_t pc);
 bool has_stopped(const Machine& m, int rank);
 // An operation was posted: is it, or its link, to stand still?
 void begin_outages(Machine& m, NetOp& op);
+// When this operation may move again, in nanoseconds of the clock that runs (virtual time's under simulate); 0 if it may
+// now.
+uint64_t held_until(const Machine& m, const NetOp& op);
 // May nothing of this operation move now?
 bool is_held(const Machine& m, const NetOp& op);
 // Makes it the time at which the next of the operations that stand still may move. False if none ever may.

@@ -20,6 +20,7 @@
 #include <cmath>
 
 #include "machine.hpp"
+#include "outages.hpp"
 #include "virtual_time.hpp"
 
 namespace epemu {
@@ -31,6 +32,7 @@ constexpr double kSignalBytes = 8;
 // other traffic, is our choice: enough to make neighbours overtake each other, and the same in every run.
 constexpr int kPaths = 4, kAhead[kPaths] = {2, 0, 3, 1};
 constexpr uint64_t kAnswers = 1ull << 63;  // queues of a NIC for gets of others
+constexpr uint64_t kAlone = 1ull << 62;    // a queue for one operation that is late, where order is not kept
 
 uint64_t key_of(int peer, int queue_pair) {
     return static_cast<uint64_t>(peer) << 32 | static_cast<uint32_t>(queue_pair);
@@ -56,9 +58,12 @@ void VirtualTime::run_event(const Event& event) {
         case Event::kReady: {
             NetOp* op = event.op;
             const bool get = op->kind == NetKind::kGet, data = op->kind == NetKind::kPut && (op->bytes || !op->signal);
-            enqueue(event.rank, key_of(op->target_rank, op->queue_pair), {op, 0, get, data, op->signal != 0});
+            const bool alone = machine_.network->settings.kind == Fabric::kSrd && op->held_until_ns > now_;
+            const uint64_t key = alone ? kAlone | op->number : key_of(op->target_rank, op->queue_pair);
+            enqueue(event.rank, key, {op, 0, get, data, op->signal != 0});
             break;
         }
+        case Event::kRelease: take_turns_again(event.rank); break;
         case Event::kTransmit: transmit(event.rank); break;
         case Event::kArrive: arrive(event.rank, event.packet); break;
         case Event::kWritten: written(event.rank, event.packet); break;
@@ -121,11 +126,11 @@ void VirtualTime::start(int rank) {
     at(std::max({now_, nic.reads.free_ns, nic.egress.free_ns - ahead}), Event::kTransmit, rank, nullptr);
 }
 
-// Do a fence or a broken link hold it back?
+// Do a fence, a broken link or a fault on demand hold it back?
 bool VirtualTime::may_start(const NetOp& op) const {
     const Network& net = *machine_.network;
     const Network::Link& link = link_of(machine_, op);
-    if (link.broken) return false;
+    if (link.broken || is_held(machine_, op)) return false;
     if (link.fences.empty()) return true;
     for (const NetOp* earlier : link.ops) {
         if (earlier->number >= op.number) break;
@@ -149,6 +154,8 @@ void VirtualTime::transmit(int rank) {
         SendQueue::Job& job = queue.jobs.front();
         if (!(key & kAnswers) && !may_start(*job.op)) {
             nic.held.push_back(key);
+            const uint64_t until = held_until(machine_, *job.op);
+            if (until && until != Outages::kNever) at(static_cast<double>(until), Event::kRelease, rank, nullptr);
             continue;
         }
         send_packet(rank, job);
@@ -323,10 +330,15 @@ void VirtualTime::complete(NetOp* op) {
         make_runnable(w.fiber);
         net.waiters.erase(net.waiters.begin() + static_cast<ptrdiff_t>(i));
     }
-    Nic& nic = nics_[source];
+    take_turns_again(source);
+}
+
+// Something may have gone that held queues back.
+void VirtualTime::take_turns_again(int rank) {
+    Nic& nic = nics_[rank];
     nic.turn.insert(nic.turn.end(), nic.held.begin(), nic.held.end());
     nic.held.clear();
-    start(source);
+    start(rank);
 }
 
 }  // namespace epemu

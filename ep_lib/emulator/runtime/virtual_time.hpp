@@ -109,7 +109,7 @@ class VirtualTime {
 
   private:
     struct Event {
-        enum Kind : uint8_t { kStore, kReady, kTransmit, kArrive, kWritten, kSignalled, kComplete };
+        enum Kind : uint8_t { kStore, kReady, kTransmit, kArrive, kWritten, kSignalled, kComplete, kRelease };
         double at;
         uint64_t order;
         Kind kind;
@@ -155,7 +155,7 @@ class VirtualTime {
         Server engine, reads, egress, ingress, writes;
         std::unordered_map<uint64_t, SendQueue> queues;
         std::deque<uint64_t> turn;   // queues that have something to send, in the order of their turns
-        std::vector<uint64_t> held;  // by a fence
+        std::vector<uint64_t> held;  // by a fence or a fault on demand
         bool transmitting = false;
         uint64_t sprayed = 0;
         bool staging = false;
@@ -180,6 +180,7 @@ class VirtualTime {
     void start(int rank);
     bool may_start(const NetOp& op) const;
     void transmit(int rank);
+    void take_turns_again(int rank);
     void send_packet(int rank, SendQueue::Job& job);
     void arrive(int rank, uint64_t packet);
     void written(int rank, uint64_t packet);
