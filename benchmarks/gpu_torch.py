@@ -22,6 +22,13 @@ from ep_lib.moe import Buffer, combine, dispatch
 EXPERTS, TOP_K, WARM_UP = 256, 8, 3
 
 
+def forward_and_backward(buffer: Buffer, x: Any, idx: Any, weights: Any, gradient: Any) -> Any:
+    """A training step without experts: what dispatch and combine cost when the host runs ahead."""
+    came = dispatch(buffer, x, idx, weights)
+    rows = came.x * came.topk_weights[:, :1].to(came.x.dtype)
+    return torch.autograd.grad(combine(buffer, rows, came.handle), (x, weights), gradient)
+
+
 def measure(rank: ep_lib.Rank, tokens: int, hidden: int, repeats: int) -> dict[str, list[float]]:
     """Microseconds of each repeat, by name: begun together, until the GPU is done."""
     device = torch.device("cuda", torch.cuda.current_device()) if rank.backend == "cuda" else torch.device("cpu")
@@ -50,9 +57,10 @@ def measure(rank: ep_lib.Rank, tokens: int, hidden: int, repeats: int) -> dict[s
             came = timed("dispatch", dispatch, buffer, x, idx, weights)
             out = timed("combine", combine, buffer, came.x, came.handle)
             (rows,) = timed("combine backward", differentiate, out, came.x, gradient)
-            timed("dispatch backward, x", differentiate, came.x, x, rows)
+            timed("dispatch backward, x", differentiate, dispatch(buffer, x, idx, weights.detach()).x, x, rows)
             both, grads = (came.x, came.topk_weights), (rows, torch.ones_like(came.topk_weights))
             timed("dispatch backward, x and weights", differentiate, both, (x, weights), grads)
+            timed("all four, weights too", forward_and_backward, buffer, x, idx, weights, gradient)
     return {name: times[WARM_UP:] for name, times in found.items()}
 
 

@@ -124,7 +124,9 @@ def weights_come_back_exactly(rank: ep_lib.Rank) -> None:
         values = came.topk_weights.clone()
         values[values == 3.0] = float("inf")
         got = gradients.return_weights(buffer, came.handle.handle, values)
-    assert torch.equal(got, wanted.masked_fill(idx < 0, 0))
+    wanted.masked_fill_(idx < 0, 0)
+    finite = wanted.isfinite()
+    assert torch.equal(got[finite], wanted[finite]) and not got[~finite].isfinite().any() and not finite.all()
 
 
 def test_weights_come_back_exactly(spmd: Spmd) -> None:

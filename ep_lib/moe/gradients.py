@@ -98,27 +98,17 @@ def return_weights(buffer: Any, handle: Any, values: Tensor) -> Tensor:
     """Collective: bring ``values``, float32 ``[rows, top_k]``, 0 where a choice is not local, back to their tokens.
 
     Returns float32 ``[num_tokens, top_k]``, exact: each choice has one rank, so that combine adds one number to zeros,
-    and a bfloat16 Buffer carries a float32 as three numbers of 8 bits each.
+    and a bfloat16 Buffer carries a float32 as three numbers of 8 bits each. What is not finite stays not finite.
     """
     rows, top_k = values.shape
     hidden, dtype = buffer.config.hidden, getattr(torch, buffer.config.dtype.name)
-    columns = torch.cat(_split(values), dim=1) if dtype == torch.bfloat16 else values
+    num_parts = 3 if dtype == torch.bfloat16 else 1
     vector = _ALIGNMENT_BYTES // dtype.itemsize
-    turns = []
-    for piece in torch.split(columns, hidden, dim=1):
-        width = piece.shape[1]
-        padded = piece.new_zeros(rows, -(-width // vector) * vector, dtype=dtype)
-        padded[:, :width] = piece
-        turns.append(bring_back(buffer, padded, handle)[:, :width].float())
-    came = torch.cat(turns, dim=1)
-    return came.view(came.shape[0], columns.shape[1] // top_k, top_k).sum(dim=1)
-
-
-def _split(values: Tensor) -> list[Tensor]:
-    """Three float32 tensors of bfloat16 values that add up to ``values``; the first alone holds what is not finite."""
-    parts, rest = [], values
-    for _ in range(3):
-        part = rest.bfloat16().float()
-        parts.append(part)
-        rest = (rest - part).nan_to_num(0.0, 0.0, 0.0)
-    return parts
+    columns = values.new_zeros(rows, -(-num_parts * top_k // vector) * vector, dtype=dtype)
+    for first in range(0, num_parts * top_k, top_k):
+        part = columns[:, first : first + top_k]
+        part.copy_(values)
+        values = values - part
+    came = torch.cat([bring_back(buffer, piece, handle) for piece in torch.split(columns, hidden, dim=1)], dim=1)
+    parts = came[:, : num_parts * top_k].view(-1, num_parts, top_k)
+    return parts.sum(dim=1, dtype=torch.float32)
