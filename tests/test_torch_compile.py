@@ -60,7 +60,7 @@ def compare(rank: ep_lib.Rank, how: str, token_counts: tuple[int, ...]) -> None:
 
 def test_one_graph_equals_eager(spmd: Spmd) -> None:
     """Different numbers of tokens, none among them, and two ranks that compile at the same time."""
-    spmd(compare, 2, "aot_eager", (4, 2, 0, 3))
+    spmd(compare, 2, "aot_eager", (4, 0, 3))
 
 
 @pytest.mark.slow
