@@ -6,9 +6,12 @@ notification completes), and only then views of remote memory.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable, PeerTimeout
@@ -25,6 +28,8 @@ class NixlAgent:
         self.installation = installation
         self.name = f"ep_lib rank {rank}"
         self._rank = rank
+        self._lock = threading.Lock()  # an agent serves one thread at a time
+        self._heard: set[str] = set()
         os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
         try:
             self._bindings = importlib.import_module(f"{installation.package}._bindings")
@@ -41,7 +46,8 @@ class NixlAgent:
                 f"found {installation}, built with a UCX that has no device API; kernels need one that has (UCX 1.21 "
                 f"or later): {pip_line(installation.cuda_major)}"
             )
-        config = api.nixl_agent_config(enable_prog_thread=True, backends=["UCX"])
+        # NIXL's own progress thread would take a CPU core for as long as the agent lives; see kept_going().
+        config = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
         self._agent = self._call("making an agent", lambda: api.nixl_agent(self.name, config))
         if "UCX" not in self._agent.backends:
             raise BackendUnavailable(
@@ -62,33 +68,53 @@ class NixlAgent:
 
         return bytes(self._call(f"registering {nbytes} bytes of GPU {device}", register))
 
+    @contextlib.contextmanager
+    def kept_going(self) -> Iterator[None]:
+        """Has UCX answer the other agents meanwhile, in a thread. Afterwards nothing needs it: kernels store by
+        themselves."""
+        done = threading.Event()
+
+        def listen() -> None:
+            while not done.wait(_POLL_SECONDS):
+                try:
+                    heard = self._call("reading notifications", self._agent.get_new_notifs)
+                except BackendUnavailable:  # then connect() waits in vain and says for whom
+                    return
+                self._heard |= {_text(name) for name, messages in heard.items() if _HELLO in messages}
+
+        listener = threading.Thread(target=listen, name=f"{self.name}: NIXL", daemon=True)
+        listener.start()
+        try:
+            yield
+        finally:
+            done.set()
+            listener.join()
+
     def connect(self, metadata: dict[int, bytes], timeout: float) -> None:
-        """Connect with the agents of these ranks, all of which call this; returns when each has been heard from."""
-        silent = {}
+        """Connect with the agents of these ranks, all of which call this; returns when each has been heard from.
+
+        Inside :meth:`kept_going`, until all ranks are through: one that is may still be needed by another.
+        """
+        names = {}
         for peer, theirs in metadata.items():
             name = self._call(f"reading rank {peer}'s metadata", lambda data=theirs: self._agent.add_remote_agent(data))
-            silent[_text(name)] = peer
-        self._peers = list(silent)
-        for name, peer in silent.items():
+            names[_text(name)] = peer
+        self._peers = list(names)
+        for name, peer in names.items():
             self._call(f"connecting with rank {peer}", lambda name=name: self._agent.make_connection(name))
             self._call(f"notifying rank {peer}", lambda name=name: self._agent.send_notif(name, _HELLO))
         deadline = time.monotonic() + timeout
-        while silent:
-            heard = self._call("reading notifications", self._agent.get_new_notifs)
-            for name, messages in heard.items():
-                if _HELLO in messages:
-                    silent.pop(_text(name), None)
-            if silent and time.monotonic() > deadline:
-                first = min(silent.values())
+        while missing := [peer for name, peer in names.items() if name not in self._heard]:
+            if time.monotonic() > deadline:
                 raise PeerTimeout(
-                    f"rank {self._rank} waited {timeout:g} s for NIXL's connection with rank {first}: UCX found no way "
-                    "between them; UCX_LOG_LEVEL=info makes it say what it tried",
+                    f"rank {self._rank} waited {timeout:g} s for NIXL's connection with rank {missing[0]}: UCX found "
+                    "no way between them; UCX_LOG_LEVEL=info makes it say what it tried",
                     rank=self._rank,
-                    peer=first,
+                    peer=missing[0],
                     phase="bootstrap",
                     slot=-1,
-                    seen=len(self._peers) - len(silent),
-                    expected=len(self._peers),
+                    seen=len(names) - len(missing),
+                    expected=len(names),
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -124,7 +150,8 @@ class NixlAgent:
 
     def _call(self, what: str, call: Any) -> Any:
         try:
-            return call()
+            with self._lock:
+                return call()
         except self._failures as error:
             raise BackendUnavailable(
                 f"rank {self._rank}: {what} failed with {type(error).__name__}: {error}. {self.installation}; "

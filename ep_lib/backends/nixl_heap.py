@@ -51,9 +51,10 @@ class NixlHeap:
         everybody = agree(bootstrap, self._register, timeout)
         others = [rank for rank in range(bootstrap.world_size) if rank != bootstrap.rank]
         metadata = {rank: everybody[rank][0] for rank in others}
-        agree(bootstrap, lambda: self._agent.connect(metadata, timeout), timeout)
         regions = [(rank, everybody[rank][1], self._size, everybody[rank][2]) for rank in others]
-        agree(bootstrap, lambda: self._make_views(regions), timeout)
+        with self._agent.kept_going():
+            agree(bootstrap, lambda: self._agent.connect(metadata, timeout), timeout)
+            agree(bootstrap, lambda: self._make_views(regions), timeout)
 
     def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
         return nixl.compile_cubin(kernel, arch)
