@@ -9,7 +9,7 @@ import pytest
 
 from ep_lib import Fabric, Rank, cli, spawn
 from ep_lib.commands import bench_p2p_gpu, bench_p2p_table
-from ep_lib.commands.bench_p2p_gpu import COPY, NEAR_PACKETS, PACKETS, STORES, WRITE, Plan
+from ep_lib.commands.bench_p2p_gpu import COPY, GOOD_LINES, PACKETS, STORES, WRITE, Plan
 from ep_lib.commands.bench_worlds import World
 from ep_lib.errors import ArgumentError, BackendUnavailable
 
@@ -23,14 +23,14 @@ def large_only(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("fabric", ["p2p", "rc", "srd"])
 def test_the_kernels_run_on_every_fabric(fabric: str) -> None:
-    plan = Plan(SIZES, rounds=3, blocks=2, ceilings=False)
+    plan = Plan(SIZES, rounds=3, blocks=2, ceilings=False, lines=4)
     main = bench_p2p_gpu.measure if fabric == "p2p" else large_only
     for seed in range(3):
         world = Fabric(fabric, ranks_per_node=1) if fabric != "p2p" else None
         rows = spawn(main, 2, "emulator", seed=seed, args=(plan,), fabric=world, heap_bytes=4 << 20)[0]
         sent = [(row["how"], row["bytes"], row["blocks"]) for row in rows]
         assert sent[:5] == [(WRITE, size, 2 if size == 40_000 else 1) for size in SIZES]
-        in_packets = [(PACKETS, size, 1) for size in (8, 64, 1024)] + [(NEAR_PACKETS, size, 1) for size in (8, 64)]
+        in_packets = [(PACKETS, size, 1) for size in (8, 64, 1024)] + [(GOOD_LINES, size, 1) for size in (8, 64)]
         assert sent[5:] == (in_packets if fabric == "p2p" else [])
         assert all(row["us_one_way"] == pytest.approx(row["us"] / 2, abs=1e-3) for row in rows)
 

@@ -21,9 +21,10 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 
 SOURCE = Path(__file__).with_name("bench_p2p.cu")
+STORES_SOURCE = Path(__file__).with_name("bench_p2p_stores.cu")  # the same for every transport: compiled once
 SIZES = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20, 256 << 20]
 WRITE, PACKETS, COPY, STORES = "write, then signal", "packets", "copy engine", "bare stores"
-NEAR_PACKETS = "packets, near lines"
+GOOD_LINES = "packets, good lines"
 
 BATCHES = 5  # the median counts; one more before them warms up
 SLICE_BYTES = 16 << 10  # a block for each, up to the number asked for
@@ -32,7 +33,8 @@ _BATCH_BYTES = 1 << 30  # of one batch and direction: fewer rounds for large mes
 _LEAST_ROUNDS = 3
 _PACKET_BYTES = 8 << 10  # one 64-bit word a thread
 _LINE_BYTES = 128  # of L2; 8 packets fill one
-_LINES, _LINE_STRIDE = 64, (4 << 10) + _LINE_BYTES  # those among which the nearest is looked for
+_LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between those among which good ones are looked for
+_SEARCH_ROUNDS = 200  # for each
 
 # cudaDeviceAttr and cudaMemcpyKind
 _MULTIPROCESSORS = 16
@@ -41,14 +43,18 @@ _DEVICE_TO_DEVICE = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: ``sizes`` in bytes, at most ``rounds`` a batch and ``blocks`` blocks. ``packets`` and
-    ``ceilings`` (copy engine, bare stores) are the same for every transport, so one of them is enough."""
+    """What is measured: ``sizes`` in bytes, at most ``rounds`` a batch and ``blocks`` blocks.
+
+    ``packets`` (also into the best of ``lines`` lines) and ``ceilings`` (copy engine, bare stores) are the same for every
+    transport: once will do.
+    """
 
     sizes: tuple[int, ...]
     rounds: int
     blocks: int
     packets: bool = True
     ceilings: bool = True
+    lines: int = 64
 
     def rounds_of(self, size: int) -> int:
         return max(_LEAST_ROUNDS, min(self.rounds, _BATCH_BYTES // max(1, size)))
@@ -88,7 +94,7 @@ def measure(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
     rows = [row for size in plan.sizes for row in test.write_and_signal(size)]
     if test.peer_address and plan.packets:
         rows += [row for size in plan.sizes if size <= _PACKET_BYTES for row in test.packets(size)]
-        rows += [row for size in plan.sizes if 2 * size <= _LINE_BYTES for row in test.near_packets(size)]
+        rows += [row for size in plan.sizes if 2 * size <= _LINE_BYTES for row in test.good_line_packets(size)]
     if test.peer_address and plan.ceilings:
         rows += [*(test.copy_engine(size) for size in plan.sizes), test.bare_stores(max(plan.sizes))]
     return rows
@@ -100,18 +106,19 @@ class _Pair:
     def __init__(self, rank: Rank, plan: Plan) -> None:
         self._rank, self._plan = rank, plan
         self._peer, self._first = 1 - rank.rank, int(rank.rank == 0)
+        self._both = (rank.rank, self._peer)
         largest = max(1, *plan.sizes)
         self._inbox, self._outbox = (rank.symmetric(largest, np.uint8) for _ in range(2))
         self._packets = rank.symmetric(2 * _PACKET_BYTES, np.uint8)
-        self._lines = rank.symmetric(_LINES * _LINE_STRIDE, np.uint8)
+        self._good_lines: list[int] | None = None
+        self._lines = rank.symmetric(plan.lines * _LINE_STRIDE, np.uint8)
         self._signal = rank.symmetric(1, np.uint64)
         self._received = rank.to_device(np.zeros(_PACKET_BYTES, np.uint8))
         self._totals = rank.to_device(np.zeros(2 * plan.blocks, np.int64))
         self._signals = self._packet_rounds = self._fill = 0
-        kernels = ("ping_pong_blocks", "ping_pong_packets", "bare_stores", "line_latencies")
-        self._ping, self._ping_packets, self._stores, self._line_latencies = (
-            Kernel.from_file(SOURCE, name) for name in kernels
-        )
+        self._ping = Kernel.from_file(SOURCE, "ping_pong_blocks")
+        kernels = ("ping_pong_packets", "bare_stores")
+        self._ping_packets, self._stores = (Kernel.from_file(STORES_SOURCE, name) for name in kernels)
         try:
             self.peer_address = rank.peer_address(self._inbox, self._peer)
         except ArgumentError:  # only a NIC reaches it
@@ -132,28 +139,43 @@ class _Pair:
     def packets(self, size: int) -> list[dict[str, Any]]:
         return self._packets_between(PACKETS, size, self._packets, self._packets)
 
-    def near_packets(self, size: int) -> list[dict[str, Any]]:
-        """Packets into the line that is nearest to the multiprocessor that polls it, of 64 at each end."""
-        cycles = self._rank.to_device(np.zeros(_LINES, np.int64))
-        for _ in range(2):  # the first launch warms up
-            self._line_latencies.launch(self._rank, 1, 32, self._lines, _LINES, _LINE_STRIDE, cycles)
-        nearest = self._rank.all_gather(int(self._rank.to_host(cycles).argmin()))
-        mine, theirs = (self._lines[_LINE_STRIDE * nearest[rank] :] for rank in (self._rank.rank, self._peer))
-        return self._packets_between(NEAR_PACKETS, size, mine, theirs)
+    def good_line_packets(self, size: int) -> list[dict[str, Any]]:
+        """Packets into those lines of L2, of ``plan.lines`` at each end, that make the round trip shortest.
+
+        Where a line lies on the chip is the hardware's choice, and some are farther from the link or from who polls.
+        """
+        if self._good_lines is None:
+            self._good_lines = self._find_good_lines(size)
+        return self._packets_between(GOOD_LINES, size, *(self._line(self._good_lines[rank]) for rank in self._both))
+
+    def _find_good_lines(self, size: int) -> list[int]:
+        """The numbers of rank 0's and rank 1's. One end is varied, then the other; rank 0's clock decides."""
+        lines, rounds = [0, 0], min(self._plan.rounds, _SEARCH_ROUNDS)
+        for end in (0, 1):
+            times = []
+            for candidate in range(self._plan.lines):
+                lines[end] = candidate
+                mine, theirs = (self._line(lines[rank]) for rank in self._both)
+                times.append(self._packet_round(size // 8, mine, theirs, rounds))
+            lines[end] = int(np.argmin(self._rank.all_gather(times)[0]))
+        return lines
+
+    def _line(self, number: int) -> Any:
+        return self._lines[_LINE_STRIDE * number :]
 
     def _packets_between(self, how: str, size: int, mine: Any, theirs: Any) -> list[dict[str, Any]]:
         words = size // 8
         if words == 0 or size % 8:
             return []
-        threads = -(-words // 32) * 32
-        rounds, mark = self._plan.rounds_of(size), self._mark(size)
-        times = []
-        for _ in range(1 + BATCHES):
-            message = (mine, theirs, self._outbox, self._received, words, self._packet_rounds)
-            times.append(self._time(self._ping_packets, 1, threads, message, rounds))
-            self._packet_rounds += rounds
+        mark = self._mark(size)
+        times = [self._packet_round(words, mine, theirs, self._plan.rounds_of(size)) for _ in range(1 + BATCHES)]
         self._require(self._received, size, mark)
-        return [_row(how, size, times, 1, threads)]
+        return [_row(how, size, times, 1, _threads_for(words))]
+
+    def _packet_round(self, words: int, mine: Any, theirs: Any, rounds: int) -> float:
+        message = (mine, theirs, self._outbox, self._received, words, self._packet_rounds)
+        self._packet_rounds += rounds
+        return self._time(self._ping_packets, 1, _threads_for(words), message, rounds)
 
     def copy_engine(self, size: int) -> dict[str, Any]:
         """Copies that the host queues, one behind the other; nobody is told that they have arrived."""
@@ -216,6 +238,10 @@ class _Pair:
     def _require(self, array: Any, size: int, value: int) -> None:
         if not bool((array[:size] == value).all()):
             raise RuntimeError(f"rank {self._rank.rank}: {size} bytes did not arrive as they were sent")
+
+
+def _threads_for(words: int) -> int:
+    return -(-words // 32) * 32
 
 
 def _facts(how: str, size: int, blocks: int, threads: int) -> dict[str, Any]:

@@ -45,9 +45,9 @@ def of_gpus(rows: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> st
             ]
     if any(how == PACKETS for _, how in ways):
         lines.append(
-            "Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>); near lines: into the"
+            "Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>); good lines: into"
         )
-        lines.append("L2 line, of 64 at each end, that answers the polling multiprocessor soonest.")
+        lines.append("those lines of L2, of 64 at each end, that make the round trip shortest.")
     lines += [f"Not measured: {name}: {reason}" for name, reason in missing.items()]
     return "\n".join(lines)
 

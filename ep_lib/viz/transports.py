@@ -13,7 +13,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.viz.style import INK, QUIET, RANK_COLORS, new_picture, tidy
 
 _FIELDS = ("transport", "how", "bytes", "us_one_way", "gbytes_per_s")
-_COPY, _STORES, _PACKETS = "copy engine", "bare stores", ("packets", "packets, near lines")
+_COPY, _STORES, _PACKETS = "copy engine", "bare stores", ("packets", "packets, good lines")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
