@@ -45,8 +45,8 @@ _DEVICE_TO_DEVICE = 3
 class Plan:
     """What is measured: ``sizes`` in bytes, at most ``rounds`` a batch and ``blocks`` blocks.
 
-    ``packets`` (also into the best of ``lines`` lines) and ``ceilings`` (copy engine, bare stores) are the same for every
-    transport: once will do.
+    ``packets`` (also into the best of ``lines`` lines) and ``ceilings`` (copy engine, bare stores) are the same for
+    every transport: once will do.
     """
 
     sizes: tuple[int, ...]
