@@ -19,10 +19,6 @@ struct alignas(16) TaggedWord {
     uint64_t tag;
 };
 
-// A poll takes as long as a load, and a packet that comes just after one was sent off waits for the next: with several
-// on the way one behind the other it is seen sooner.
-constexpr int kPollsInFlight = 4;
-
 // One thread sends one packet to the peer's copy of *mine.
 EP_DEVICE void send_packet(TaggedWord* mine, uint64_t data, uint64_t tag, int peer) {
     st_relaxed_sys_u64x2(&peer_ptr(mine, peer)->data, data, tag);
@@ -33,16 +29,8 @@ EP_DEVICE bool wait_packet(const TaggedWord* packet, uint64_t tag, uint64_t* dat
     uint64_t seen = 0;
     return poll_until(
         [&] {
-            uint64_t words[kPollsInFlight], tags[kPollsInFlight];
-#pragma unroll
-            for (int i = 0; i < kPollsInFlight; ++i) ld_relaxed_sys_u64x2(&packet->data, words + i, tags + i);
-#pragma unroll
-            for (int i = 0; i < kPollsInFlight; ++i) {
-                *data = words[i];
-                seen = tags[i];
-                if (seen == tag) return true;
-            }
-            return false;
+            ld_relaxed_sys_u64x2(&packet->data, data, &seen);
+            return seen == tag;
         },
         [&] { record_fault(kFaultTimeout, info, seen, tag); });
 }
