@@ -60,8 +60,8 @@ class Backend(Protocol):
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
     record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_gap`` (bytes to leave free after
-    each array in it), ``streams`` and ``multiprocessors`` (of the GPU; None: the
-    emulator runs any number of blocks at once).
+    each array in it), ``streams``, ``multiprocessors`` (of the GPU; None: the emulator runs any number of blocks at
+    once) and ``shared_bytes`` (shared memory that a block may have).
     """
 
     name: str
@@ -72,6 +72,7 @@ class Backend(Protocol):
     heap_gap: int
     streams: Streams
     multiprocessors: int | None
+    shared_bytes: int
 
     def heap_address(self, peer: int) -> int:
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
@@ -105,7 +106,8 @@ class Backend(Protocol):
     ) -> None:
         """Start a kernel and return; the kernels of a rank run one after the other. Raises KernelLaunchError.
 
-        ``uses``: arrays that the kernel reaches through addresses inside its arguments; kept alive until it is done.
+        ``uses``: arrays (or what ``describe`` says of them) that the kernel reaches through addresses inside its
+        arguments; kept alive until it is done.
         """
         ...
 

@@ -119,7 +119,7 @@ class CudaBackend:
         self._modules = ModuleCache(
             self._driver, self._device_state(), self._copy_to_device, introduce=self._heap.introduce
         )
-        major, minor, self._max_shared = (
+        major, minor, self.shared_bytes = (
             int(self._runtime.deviceGetAttribute(which, self.device))
             for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_PER_BLOCK)
         )
@@ -175,14 +175,14 @@ class CudaBackend:
         self._runtime.setDevice(self.device)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         loaded = self._load(kernel)
-        loaded.check(block3, shared_bytes, self._max_shared)
+        loaded.check(block3, shared_bytes, self.shared_bytes)
         values = marshal(kernel.name, loaded.params, args)
         reached = [
             (f"argument {position}", info)
             for position, value in enumerate(values, 1)
             for info in (value.array, *value.arrays)
             if info is not None
-        ] + [("uses", describe(array)) for array in uses]
+        ] + [("uses", array if isinstance(array, ArrayInfo) else describe(array)) for array in uses]
         for place, info in reached:
             self._check_device(kernel.name, place, info)
         if self._own_streams.chosen is not None:
@@ -280,9 +280,13 @@ class CudaBackend:
     def _enqueue(
         self, loaded: LoadedKernel, grid: Dim3, block: Dim3, values: list[MarshalledArg], shared_bytes: int, stream: int
     ) -> None:
-        """cuLaunchKernel copies the arguments before it returns, so they live in buffers of this call."""
-        buffers = [ctypes.create_string_buffer(value.data, len(value.data)) for value in values]
-        pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
+        """cuLaunchKernel copies the arguments before it returns, so they live in a buffer of this call."""
+        places, size = loaded.places
+        buffer = ctypes.create_string_buffer(size)
+        base = ctypes.addressof(buffer)
+        for place, value in zip(places, values, strict=True):
+            ctypes.memmove(base + place, value.data, len(value.data))
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*[base + place for place in places])
         try:
             self._driver.launchKernel(
                 loaded.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers) if values else 0, 0
@@ -297,7 +301,7 @@ class CudaBackend:
 
     def _current_streams(self) -> tuple[int, int]:
         """The stream for kernels and CuPy's stream, most often the same; both are remembered for synchronize()."""
-        cupys = stream = int(self.xp.cuda.get_current_stream().ptr)
+        cupys = stream = self._own_streams.current()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             stream = int(torch.cuda.current_stream(self.device).cuda_stream)

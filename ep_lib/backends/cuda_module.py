@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _SHARED_SIZE_BYTES = 1
 _NUM_REGS = 4
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
+_ARGUMENT_ALIGNMENT = 16  # bytes: no argument needs more
 _SHARED_WITHOUT_ASKING = 48 * 1024  # bytes a block; more must be asked for
 
 
@@ -37,6 +39,15 @@ class LoadedKernel:
     registers: int
     driver: Any
     dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[int, ...], int]:
+        """Where each argument lies in a buffer for all of them, and the buffer's size, in bytes."""
+        offsets, end = [], 0
+        for param in self.params:
+            offsets.append(-(-end // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT)
+            end = offsets[-1] + param.size
+        return tuple(offsets), max(end, 1)
 
     def check(self, block: tuple[int, int, int], shared_bytes: int, max_shared: int) -> None:
         """Refuse what the GPU cannot run, and ask for large shared memory. Sizes in bytes; raises KernelLaunchError."""

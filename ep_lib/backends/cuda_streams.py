@@ -20,13 +20,16 @@ class CudaStreams:
         self._runtime = cupy.cuda.runtime
         self._spare: list[int] = []  # events that nobody waits for any more
         self._own: list[int] = []  # streams made here
+        self._held: dict[int, Any] = {}  # CuPy's, which would destroy them while kernels still run there
         self.chosen: int | None = None  # by on()
 
     def current(self, kind: str = "") -> int:
         """torch's current stream for arrays of the kind "torch", CuPy's for all others."""
         if kind == "torch":
-            return int(sys.modules["torch"].cuda.current_stream(self._device).cuda_stream)
-        return int(self._cupy.cuda.get_current_stream().ptr)
+            return int(sys.modules["torch"]._C._cuda_getCurrentRawStream(self._device))  # what torch's own code asks
+        stream = self._cupy.cuda.get_current_stream()
+        self._held[int(stream.ptr)] = stream
+        return int(stream.ptr)
 
     def new(self) -> int:
         """A stream that waits for no other one; lives as long as the rank."""
@@ -83,4 +86,4 @@ class CudaStreams:
                 self._runtime.streamDestroy(stream)
             for event in self._spare:
                 self._runtime.eventDestroy(event)
-        self._own, self._spare = [], []
+        self._own, self._spare, self._held = [], [], {}

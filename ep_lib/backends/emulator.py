@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends.geometry import check_shared_bytes, launch_dimensions
+from ep_lib.backends.geometry import MAX_SHARED_BYTES, check_shared_bytes, launch_dimensions
 from ep_lib.backends.no_streams import NoStreams
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import signature
@@ -35,6 +35,7 @@ class EmulatorBackend:
         self.heap_gap = world.machine.heap_gap
         self.streams: Streams = NoStreams()
         self.multiprocessors: int | None = None
+        self.shared_bytes = MAX_SHARED_BYTES
         self._world = world
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)
@@ -90,7 +91,7 @@ class EmulatorBackend:
             if arg.array is not None:
                 arrays.append(arg.array)
             arrays.extend(arg.arrays)
-        arrays.extend(describe(a) for a in uses)
+        arrays.extend(a if isinstance(a, ArrayInfo) else describe(a) for a in uses)
         for info in arrays:
             if info.device != "cpu":
                 raise ArgumentError(

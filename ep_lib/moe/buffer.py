@@ -239,9 +239,9 @@ class Buffer(LowLatencyMethods):
         right when the experts have multiplied by ``recv.topk_weights`` already. ``bias``: ``[num_tokens, hidden]`` of
         this rank's own tokens, or a pair of such: the sum begins with them. Bitwise equal from run to run.
 
-        ``sorted_by_expert``: x ``[M, hidden]`` is what experts made of recv.by_expert.x, in the
-        same order; a received row's choices are added up first, in the order of k, in float32, rounded once. Multiply
-        by recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here.
+        ``sorted_by_expert``: x ``[M, hidden]`` is what experts made of recv.by_expert.x, in the same order; a received
+        row's choices are added up first, in the order of k, in float32, rounded once. Multiply by
+        recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here.
         :meth:`combine_input` is memory from which rows need no copying on their way.
 
         ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:

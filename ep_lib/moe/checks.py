@@ -30,7 +30,7 @@ class InputChecks:
             return self._fp8_payload(x)
         info = self.rows("x", x, None)
         self._require_room("x", info.shape[0])
-        return Payload(x, None)
+        return Payload(x, None, info)
 
     def rows(self, name: str, array: Any, num_rows: int | None, *, narrow: bool = False) -> ArrayInfo:
         """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned; if ``narrow``, of
@@ -79,7 +79,7 @@ class InputChecks:
         self._require_vectors("x[0]", info)
         self._require_contiguous("the scales of x", scales)
         self._require_room("x[0]", info.shape[0])
-        return Payload(x[0], x[1])
+        return Payload(x[0], x[1], info)
 
     def _require_room(self, name: str, num_tokens: int) -> None:
         if num_tokens > self._config.max_tokens:

@@ -19,7 +19,8 @@ from ep_lib.moe import kernels
 from ep_lib.moe.agreement import require_same_everywhere
 from ep_lib.moe.checks import UINT8, refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct_memory import EMULATED, Tuning, allocate, make_direct_map, row_scales, zeroed_bytes
+from ep_lib.moe.direct_memory import allocate, make_direct_map, row_scales, zeroed_bytes
+from ep_lib.moe.direct_tuning import Tuning, choose_tuning
 from ep_lib.moe.event import Event, OperationStreams
 from ep_lib.moe.expert_rows import ExpertRows, ExpertSorter
 from ep_lib.moe.kernels import direct, kernel, pack
@@ -29,6 +30,7 @@ from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
+_ROUTE_BLOCKS = 16  # a destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 
 
@@ -77,7 +79,9 @@ class DirectExchange:
         """Collective. Raises RankMismatchError and OutOfSymmetricMemory."""
         require_same_everywhere(rank, config)
         self._rank, self._config = rank, config
-        self.tuning = (EMULATED if rank.backend == "emulator" else Tuning()) if tuning is None else tuning
+        self.tuning = tuning  # None: chosen by the size of a row
+        self._tunings: dict[int, Tuning] = {}
+        self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
         self.num_sms = config.num_sms
         self._parts, nbytes = make_direct_map(config)
         self._memory = allocate(rank, config, nbytes)
@@ -97,7 +101,7 @@ class DirectExchange:
         self._tickets = 0
         self._results = Results(rank)
         self._streams = OperationStreams(rank)
-        self._sorter = ExpertSorter(rank, config, self.tuning.unpack_threads)
+        self._sorter = ExpertSorter(rank, config, self._tuning_of(config.row_bytes).local_threads)
         self._views: dict[Any, Any] = {}
         self.operation = 0
 
@@ -115,7 +119,7 @@ class DirectExchange:
     ) -> tuple[DirectRouting, Plan, Arrivals | None]:
         """Count, tell everybody and send; the kernels run while the host learns what they found."""
         config, rank = self._config, self._rank
-        x, index, given = describe(payload.rows), describe(experts), None if weights is None else describe(weights)
+        x, index, given = payload.info, describe(experts), None if weights is None else describe(weights)
         size = DirectRouting.size(config, payload.num_tokens)
         ints = self._results.empty(x.kind, (size,), INT32)
         routing = DirectRouting(config, ints, payload.num_tokens, self._xp_kind)
@@ -147,7 +151,7 @@ class DirectExchange:
     ) -> Arrivals:
         """Send as an earlier dispatch did; then ask :meth:`who_differs`. ``by_expert``: that of the earlier one, if
         rows shall be grouped."""
-        x, given = describe(payload.rows), None if weights is None else describe(weights)
+        x, given = payload.info, None if weights is None else describe(weights)
         with self._rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
             self._launch_dispatch(x, payload.scales, given, routing, note=note, send_routing=False)
             arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=False)
@@ -174,7 +178,7 @@ class DirectExchange:
         in_place = y.address == place or by_expert is not None
         row_vectors = y.shape[1] * self._config.dtype.itemsize // VECTOR_BYTES
         key = (note, in_place, row_vectors, *(describe(b).address for b in bias))
-        uses = (routing.ints, *bias)
+        uses = (routing.info, *bias)
         with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
             if by_expert is not None:
                 self._sorter.reduce(by_expert, y, place, uses)
@@ -228,8 +232,8 @@ class DirectExchange:
         )
         kernel("route", "<int>" if index.dtype == INT32 else "<long long>").launch(
             self._rank,
-            min(config.world_size, self.num_sms),
-            self.tuning.route_threads,
+            min(max(config.world_size, _ROUTE_BLOCKS), self.num_sms),
+            self._tuning_of(config.row_bytes).route_threads,
             args,
             index,
             weights,
@@ -239,7 +243,7 @@ class DirectExchange:
             routing.choice_counts,
             routing.plan,
             shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
-            uses=(routing.ints,),
+            uses=(routing.info,),
         )
 
     def _launch_dispatch(
@@ -252,14 +256,13 @@ class DirectExchange:
         note: int,
         send_routing: bool,
     ) -> None:
-        config, tuning = self._config, self.tuning
-        row_bytes = x.dtype.itemsize * config.hidden
+        config, row_bytes = self._config, x.dtype.itemsize * self._config.hidden
+        tuning = self._tuning_of(row_bytes)
         key = (note, row_bytes, send_routing)
         args = routing.packed.get(key)
         if args is None:
             args = routing.packed[key] = self._dispatch_args(routing, row_bytes, scales is not None, note, send_routing)
-        template = f"<ep::kBy{tuning.dispatch_way}, {tuning.dispatch_vectors}, {tuning.dispatch_stages}>"
-        shared_vectors = row_bytes // VECTOR_BYTES if tuning.dispatch_way != "Registers" else 0
+        template = f"<ep::kBy{tuning.way}, {tuning.dispatch_stages}>"
         kernel("dispatch_bulk", template).launch(
             self._rank,
             self.num_sms,
@@ -273,17 +276,17 @@ class DirectExchange:
             routing.plan,
             self._differs_address,
             shared_bytes=direct.dispatch_shared(
-                tuning.dispatch_warps, tuning.dispatch_stages, shared_vectors, config.world_size
+                tuning.dispatch_warps, tuning.dispatch_stages, row_bytes // VECTOR_BYTES, config.world_size
             ),
-            uses=(routing.ints,),
+            uses=(routing.info,),
         )
 
     def _launch_push(
         self, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
     ) -> None:
-        config, tuning = self._config, self.tuning
+        config, tuning = self._config, self._tuning_of(self._config.row_bytes)
         args = routing.packed.get(key) or self._keep(routing, key, self._push_args(routing, key))
-        kernel("combine_push", f"<{self._element}, {tuning.vectors}>").launch(
+        kernel("combine_push", f"<{self._element}>").launch(
             self._rank,
             self.num_sms,
             tuning.combine_warps * _WARP,
@@ -304,7 +307,7 @@ class DirectExchange:
     def _launch_pull(
         self, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
     ) -> None:
-        config, tuning = self._config, self.tuning
+        config, tuning = self._config, self._tuning_of(self._config.row_bytes)
         args = routing.packed.get(key) or self._keep(routing, key, self._pull_args(routing, key))
         kernel("combine_pull", f"<{self._element}>").launch(
             self._rank,
@@ -332,12 +335,12 @@ class DirectExchange:
         self, payload: Payload, rows: int, weights: Any, routing: DirectRouting, wishes: Wishes, *, with_routing: bool
     ) -> Arrivals:
         """The caller's arrays, and the launch that fills them; rows that need no copy are views."""
-        config, empty, kind = self._config, self._results.empty, kind_of(payload.rows)
+        config, empty, kind = self._config, self._results.empty, payload.info.kind
         fp8 = payload.scales is not None
         dtype, num_scales = (FP8, row_scales(config)) if fp8 else (config.dtype, 0)
-        index = describe(wishes.index)
         topk = src_rank = src_token = sent = scales = None
         if with_routing:
+            index = describe(wishes.index)
             topk = empty(index.kind, (rows, config.top_k), index.dtype)
             src_rank, src_token = (empty(index.kind, (rows,), INT32) for _ in range(2))
         if weights is not None:
@@ -350,13 +353,13 @@ class DirectExchange:
             scales = self._view("recv_scales", kind_of(payload.scales), FLOAT32, num_scales)[:rows] if fp8 else None
         arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token)
         if (wishes.copy or with_routing or sent is not None) and (rows or wishes.num_worst_tokens):
-            self._launch_unpack(arrivals, rows, dtype.itemsize, routing, index.dtype, wishes.copy)
+            self._launch_unpack(arrivals, rows, dtype.itemsize, routing, wishes.copy)
         return arrivals
 
     def _sort(self, payload: Payload, arrivals: Arrivals, topk: Any, all_rows: int, routing: DirectRouting) -> Arrivals:
         """The received rows grouped by expert as well."""
         config, empty, fp8 = self._config, self._results.empty, payload.scales is not None
-        rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.ints,))
+        rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.info,))
         x = empty(kind_of(payload.rows), (all_rows, config.hidden), FP8 if fp8 else config.dtype)
         num_scales = row_scales(config) if fp8 else 0
         scales = empty(kind_of(payload.scales), (all_rows, num_scales), FLOAT32) if fp8 else None
@@ -364,9 +367,7 @@ class DirectExchange:
         self._sorter.expand(rows, self._at("rows"), source, x, scales, num_scales)
         return arrivals._replace(by_expert=replace(rows, x=(x, scales) if fp8 else x))
 
-    def _launch_unpack(
-        self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, index: np.dtype[Any], copy: bool
-    ) -> None:
+    def _launch_unpack(self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, copy: bool) -> None:
         config, rank = self._config, self._rank
         args = pack(
             direct.UNPACK_ARGS,
@@ -381,10 +382,11 @@ class DirectExchange:
             top_k=config.top_k,
         )
         everywhere = rank.multiprocessors or min(self.num_sms, 2)  # memory of this GPU alone is not what num_sms is for
-        kernel("unpack", "<int>" if index == INT32 else "<long long>").launch(
+        is_int = to.topk is None or describe(to.topk).dtype == INT32
+        kernel("unpack", "<int>" if is_int else "<long long>").launch(
             rank,
-            everywhere if copy else min(self.num_sms, everywhere),
-            self.tuning.unpack_threads,
+            everywhere,
+            self._tuning_of(config.row_bytes).local_threads,
             args,
             routing.plan,
             to.rows if copy else None,
@@ -393,7 +395,7 @@ class DirectExchange:
             to.weights,
             to.src_rank,
             to.src_token,
-            uses=(routing.ints,),
+            uses=(routing.info,),
         )
 
     def _dispatch_args(self, routing: DirectRouting, row_bytes: int, fp8: bool, note: int, send_routing: bool) -> bytes:
@@ -421,6 +423,16 @@ class DirectExchange:
             row_scales=row_scales(config) if fp8 else 0,
         )
 
+    def _tuning_of(self, row_bytes: int) -> Tuning:
+        if self.tuning is not None:
+            return self.tuning
+        found = self._tunings.get(row_bytes)
+        if found is None:
+            emulated = self._rank.backend == "emulator"
+            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, emulated=emulated)
+            self._tunings[row_bytes] = found
+        return found
+
     @property
     def _element(self) -> str:
         return "float" if self._config.dtype == FLOAT32 else "__nv_bfloat16"
@@ -431,6 +443,7 @@ class DirectExchange:
 
     def _pull_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
         config, (note, in_place, row_vectors, *bias) = self._config, key
+        tuning = self._tuning_of(config.row_bytes)
         return pack(
             direct.PULL_COMBINE_ARGS,
             board=self._board,
@@ -441,13 +454,14 @@ class DirectExchange:
             row_vectors=row_vectors,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
-            piece_vectors=self.tuning.piece_vectors,
+            piece_vectors=tuning.piece_vectors,
             most_ranks=self._most_ranks,
-            stages=self.tuning.pull_stages,
+            stages=tuning.pull_stages,
         )
 
     def _push_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        config, tuning, (note, in_place, row_vectors, *bias) = self._config, self.tuning, key
+        config, (note, in_place, row_vectors, *bias) = self._config, key
+        tuning = self._tuning_of(config.row_bytes)
         return pack(
             direct.PUSH_COMBINE_ARGS,
             board=self._board,
@@ -464,7 +478,6 @@ class DirectExchange:
             experts_per_rank=config.experts_per_rank,
             push_warps=tuning.push_warps,
             stages=tuning.push_stages,
-            by_lanes=int(tuning.by_lanes),
         )
 
     # What the host learns

@@ -1,8 +1,8 @@
-"""The symmetric memory of direct writes, and the shapes of their launches."""
+"""The symmetric memory of direct writes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ep_lib.errors import OutOfSymmetricMemory
@@ -11,31 +11,6 @@ from ep_lib.moe.config import BufferConfig, Part, lay_out
 from ep_lib.moe.kernels import direct
 from ep_lib.reference import FP8_GROUP
 from ep_lib.runtime.rank import Rank
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """Shapes of the launches. The defaults are those that were quickest on H200 (benchmarks/NOTES.md)."""
-
-    dispatch_warps: int = 8
-    dispatch_way: str = "Lanes"  # "Registers", "Lanes" or "Engine": DispatchWay in <ep/dispatch_bulk.cuh>
-    dispatch_vectors: int = 4
-    dispatch_stages: int = 2  # rows under way a warp
-    combine_warps: int = 16
-    push_warps: int = 4  # of these
-    push_stages: int = 3  # rows under way a warp
-    group_rows: int = 4  # rows that are signalled together
-    vectors: int = 4  # in flight a lane and row while adding up: 2 or 4
-    by_lanes: bool = True
-    route_threads: int = 1024
-    pull_warps: int = 8
-    pull_stages: int = 3  # pieces under way a warp
-    piece_vectors: int = 128  # of a row, that come together
-    unpack_threads: int = 512
-
-
-# An emulated thread costs memory and time of its own.
-EMULATED = Tuning(2, "Lanes", 4, 2, 3, 1, 2, 2, 2, True, 64, 2, 2, 5, 64)
 
 # Parts that must be zero before the first operation; the others follow.
 _ZEROED = ("state", "flags", "notes", "counts", "expert_counts", "arrived")

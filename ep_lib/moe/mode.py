@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from ep_lib.memory.arrays import describe
+from ep_lib.memory.arrays import ArrayInfo, describe
 from ep_lib.moe.event import Event
 from ep_lib.moe.expert_rows import ExpertRows
 
@@ -18,11 +18,12 @@ class Payload(NamedTuple):
 
     rows: Any  # [T, hidden], the Buffer's dtype or FP8
     scales: Any | None  # float32 [T, hidden / 128] of FP8 rows
+    info: ArrayInfo  # of the rows
 
     @property
     def num_tokens(self) -> int:
         """T."""
-        return int(self.rows.shape[0])
+        return self.info.shape[0]
 
 
 class Wishes(NamedTuple):

@@ -70,6 +70,11 @@ class Rank:
         """Of this rank's GPU; None on the emulator, which runs any number of blocks at once."""
         return self._backend.multiprocessors
 
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that a block may have, in bytes."""
+        return self._backend.shared_bytes
+
     # ---- waiting ---------------------------------------------------------------------------------------------
     def synchronize(self) -> None:
         """Wait until this rank's kernels are done.

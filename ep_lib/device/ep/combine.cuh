@@ -99,6 +99,18 @@ struct Sums<__nv_bfloat16> {
     }
 };
 
+// Up to two arrays [num_tokens, row_vectors] that a sum begins with; null where there is none.
+struct Bias {
+    const int4* first;
+    const int4* second;  // only with `first`
+};
+
+template <typename T>
+EP_DEVICE void add_bias(Sums<T>& sums, const Bias& bias, int64_t i) {
+    sums.add(ld_nc_v4(bias.first + i));
+    if (bias.second) sums.add(ld_nc_v4(bias.second + i));
+}
+
 struct CombineArgs {
     Signals signals;
     int4* rows;  // symmetric: what `stage` wrote

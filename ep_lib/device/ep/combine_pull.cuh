@@ -15,9 +15,9 @@ namespace ep {
 
 struct PullCombineArgs {
     Board board;
-    int4* rows;           // symmetric [ranks * max_tokens, row_vectors]: the experts' rows
-    uint64_t note;        // must be the same on all ranks: names the handle
-    const int4* bias[2];  // [num_tokens, row_vectors] or null: the sum begins with them
+    int4* rows;     // symmetric [ranks * max_tokens, row_vectors]: the experts' rows
+    uint64_t note;  // must be the same on all ranks: names the handle
+    Bias bias;
     int num_tokens;
     int row_vectors;
     int top_k;
@@ -52,16 +52,16 @@ namespace detail {
 // One warp: out[i] = sum over rows of weight * piece of the row.
 template <typename T, bool kWeighted>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
-                          const int4* const (&bias)[2], int64_t first_vector, int4* out) {
+                          const Bias& bias, int64_t first_vector, int4* out) {
     constexpr int kVectors = 2;
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
-        for (const int4* values : bias) {
+        if (bias.first) {
 #pragma unroll
             for (int u = 0; u < kVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (values && i < in.count) sums[u].add(ld_nc_v4(values + first_vector + i));
+                if (i < in.count) add_bias(sums[u], bias, first_vector + i);
             }
         }
         for (int p = 0; p < in.found; ++p) {

@@ -1,12 +1,15 @@
 // Combine by pushing: the ranks that hold the experts send rows back while the tokens' owners already add them up.
 //
-// <ep/combine.cuh> first copies all rows to symmetric memory, meets, and then reads them over the links, which carries
-// requests one way and data the other. Here data alone crosses, and from wherever the experts left it: no copy before.
-// Rows of one source lie together on this rank, in the source's own order, so what goes back is cut into groups of
-// consecutive rows. Some warps of each block push: the rows of a group are copied to their owner's `returned` area, then
-// the group is signalled. The other warps add up: each takes a token, waits for the groups with the token's rows, and sums them in ascending
-// order of ranks in float32, so the result does not depend on who came first. It is that of <ep/combine.cuh>, bit for
-// bit.
+// <ep/combine.cuh> first copies all rows to symmetric memory, meets, and then reads them over the links. Here rows go
+// from wherever the experts left them: no copy before. Rows of one source lie together on this rank, in the source's
+// own order, so what goes back is cut into groups of consecutive rows. Some warps of each block push: the copy engine
+// loads rows (<ep/bulk.cuh>), lanes store them to their owner's `returned` area, then the group is signalled. The other
+// warps add up: each takes a token, waits for the groups with the token's rows, and sums them in ascending order of
+// ranks in float32, so the result does not depend on who came first. It is that of <ep/combine.cuh>, bit for bit.
+//
+// Every byte is stored twice, so this wants 16 multiprocessors or more; <ep/combine_pull.cuh> does with 8 what rows in
+// symmetric memory allow. Storing by the engine was no quicker, and larger groups or cheaper signals made it slower
+// (benchmarks/NOTES.md): what is under way must not outrun those who add up.
 //
 // `arrived` needs no clearing, as numbers of operations only grow; `returned` no credits: see <ep/operation.cuh>.
 // All blocks must be resident at once, as blocks wait for what blocks of other ranks push: no more than the GPU has
@@ -20,10 +23,10 @@ namespace ep {
 
 struct PushCombineArgs {
     Board board;
-    int4* returned;       // symmetric [ranks, max_tokens, row_vectors]
-    uint64_t* arrived;    // symmetric [ranks, max_groups]: the last operation whose group has come
-    uint64_t note;        // must be the same on all ranks: names the handle
-    const int4* bias[2];  // [num_tokens, row_vectors] or null: the sum begins with them
+    int4* returned;     // symmetric [ranks, max_tokens, row_vectors]
+    uint64_t* arrived;  // symmetric [ranks, max_groups]: the last operation whose group has come
+    uint64_t note;      // must be the same on all ranks: names the handle
+    Bias bias;
     int num_tokens;
     int max_tokens;
     int max_groups;  // max_tokens / group_rows, rounded up
@@ -33,7 +36,6 @@ struct PushCombineArgs {
     int experts_per_rank;
     int push_warps;  // of each block
     int stages;      // rows that such a warp has under way, at least 2
-    int by_lanes;    // 1: lanes store the rows, 0: the copy engine
 };
 
 namespace detail {
@@ -132,52 +134,20 @@ EP_DEVICE void push_rows(const PushCombineArgs& args, uint64_t operation, int4* 
     };
     for (int stage = 0; stage < args.stages; ++stage) fill(stage);
 
-    int previous = -1;  // the stage that the copy engine still reads
-    // Rows that may not have been written yet, the last one first.
-    constexpr int kSignalLag = 3;
-    Outgoing sent[kSignalLag];
-#pragma unroll
-    for (int i = 0; i < kSignalLag; ++i) sent[i] = {-1, 0, -1, 0};
-    const auto signal = [&](const Outgoing& row) {
-        if (row.group < 0 || lane_id() != 0) return;
-        uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + row.group;
-        st_release_sys_u64(peer_ptr(flag, row.owner), operation);
-    };
     for (;; ring.next()) {
         const Outgoing out = outgoing[ring.stage];
         if (out.owner < 0) break;
         const int64_t place = static_cast<int64_t>(rank()) * args.max_tokens + out.slot;
         int4* const target = peer_ptr(args.returned + place * row_vectors, out.owner);
-        const int4* const row = rows + ring.stage * row_vectors;
+        int4* const targets[kStoreRanks] = {target, target, target, target};
         ring.wait();
-        if (args.by_lanes) {
-            int4* const targets[kStoreRanks] = {target, target, target, target};
-            store_row_to<true, 4>(targets, 1, row, row_vectors);
-            __syncwarp();
-        } else {
-            bulk_store(target, row, row_bytes);
-            bulk_commit();
+        store_row_to(targets, 1, rows + ring.stage * row_vectors, row_vectors);
+        __syncwarp();  // all lanes have read and stored the row
+        if (out.group >= 0 && lane_id() == 0) {
+            uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
+            st_release_sys_u64(peer_ptr(flag, out.owner), operation);
         }
-        if (args.by_lanes) {
-            signal(out);
-            fill(ring.stage);
-        } else {
-            bulk_wait_read<1>();  // all but the row just sent off
-            if (previous >= 0) fill(previous);
-            previous = ring.stage;
-            if (sent[kSignalLag - 1].group >= 0) {
-                bulk_wait_written<kSignalLag>();
-                signal(sent[kSignalLag - 1]);
-            }
-#pragma unroll
-            for (int i = kSignalLag - 1; i > 0; --i) sent[i] = sent[i - 1];
-            sent[0] = out;
-        }
-    }
-    bulk_wait_written<0>();
-    if (!args.by_lanes) {
-#pragma unroll
-        for (int i = kSignalLag - 1; i >= 0; --i) signal(sent[i]);
+        fill(ring.stage);
     }
 }
 
@@ -209,25 +179,25 @@ EP_DEVICE int find_returned(const PushCombineArgs& args, uint64_t operation, Pla
     return any_failed ? -1 : found;
 }
 
-// One warp: target[i] = bias[i] + sum over the places of weight * row[i]; kVectors of each row in flight a lane.
-template <typename T, int kVectors>
-EP_DEVICE void sum_places(const Place* places, int found, const int4* const (&bias)[2], int64_t first_vector,
-                          int4* target, int row_vectors) {
-    for (int first = lane_id(); first < row_vectors; first += kVectors * kWarpSize) {
-        Sums<T> sums[kVectors];
-        for (const int4* values : bias) {
+// One warp: target[i] = bias[i] + sum over the places of weight * row[i]; kCombineVectors of each row in flight a lane.
+template <typename T>
+EP_DEVICE void sum_places(const Place* places, int found, const Bias& bias, int64_t first_vector, int4* target,
+                          int row_vectors) {
+    for (int first = lane_id(); first < row_vectors; first += kCombineVectors * kWarpSize) {
+        Sums<T> sums[kCombineVectors];
+        if (bias.first) {
 #pragma unroll
-            for (int u = 0; u < kVectors; ++u) {
+            for (int u = 0; u < kCombineVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (values && i < row_vectors) sums[u].add(ld_nc_v4(values + first_vector + i));
+                if (i < row_vectors) add_bias(sums[u], bias, first_vector + i);
             }
         }
         for (int p = 0; p < found; p += kCombineRanks) {
-            int4 vectors[kCombineRanks][kVectors];
+            int4 vectors[kCombineRanks][kCombineVectors];
 #pragma unroll
             for (int q = 0; q < kCombineRanks; ++q) {
 #pragma unroll
-                for (int u = 0; u < kVectors; ++u) {
+                for (int u = 0; u < kCombineVectors; ++u) {
                     const int i = first + u * kWarpSize;
                     if (p + q < found && i < row_vectors) vectors[q][u] = ld_na_v4(places[p + q].row + i);
                 }
@@ -237,11 +207,11 @@ EP_DEVICE void sum_places(const Place* places, int found, const int4* const (&bi
                 if (p + q >= found) break;
                 const float weight = places[p + q].weight;
 #pragma unroll
-                for (int u = 0; u < kVectors; ++u) sums[u].add(vectors[q][u], weight);
+                for (int u = 0; u < kCombineVectors; ++u) sums[u].add(vectors[q][u], weight);
             }
         }
 #pragma unroll
-        for (int u = 0; u < kVectors; ++u) {
+        for (int u = 0; u < kCombineVectors; ++u) {
             const int i = first + u * kWarpSize;
             if (i < row_vectors) st_na_v4(target + i, sums[u].rounded());
         }
@@ -261,7 +231,7 @@ EP_DEVICE bool same_note_warp(const Signals& signals, SignalKind kind, uint64_t 
 }
 
 // The tokens of one warp, until all are done or a group does not come.
-template <typename T, int kVectors>
+template <typename T>
 EP_DEVICE void add_up(const PushCombineArgs& args, uint64_t operation, Place* places, int4* out, const int4* y,
                       const int* topk_idx, const float* topk_weights, const int* slot, const int* first_row) {
     const int adders = gridDim.x * (warps_in_block() - args.push_warps);
@@ -276,7 +246,7 @@ EP_DEVICE void add_up(const PushCombineArgs& args, uint64_t operation, Place* pl
             __syncwarp();
         }
         const int64_t first_vector = static_cast<int64_t>(token) * args.row_vectors;
-        sum_places<T, kVectors>(places, found, args.bias, first_vector, out + first_vector, args.row_vectors);
+        sum_places<T>(places, found, args.bias, first_vector, out + first_vector, args.row_vectors);
     }
 }
 
@@ -288,7 +258,7 @@ EP_DEVICE void add_up(const PushCombineArgs& args, uint64_t operation, Place* pl
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   slot, plan                           from `route`
 //   differs       [ranks]                as in compare_notes
-template <typename T, int kVectors>
+template <typename T>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* slot, const int* plan, int* differs) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
@@ -307,7 +277,7 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
         detail::push_rows(args, signals.operation, bulk_shared + static_cast<size_t>(first) * args.row_vectors,
                           barriers + first, outgoing + first, y, plan + num_ranks());
     } else if (detail::same_note_warp(signals, kSignalStaged, args.note)) {
-        detail::add_up<T, kVectors>(args, signals.operation, places, out, y, topk_idx, topk_weights, slot, plan);
+        detail::add_up<T>(args, signals.operation, places, out, y, topk_idx, topk_weights, slot, plan);
     }
     if (!is_last_block(&args.board.state->finished_blocks)) return;
     if (!wait_for_all(signals, kSignalStaged, signals.operation, kPhaseCombine)) return;

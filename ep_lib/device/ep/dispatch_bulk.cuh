@@ -1,12 +1,13 @@
 // Dispatch at full speed: <ep/dispatch.cuh> with three changes. What arrives where is the same, bit for bit.
 //
-// 1. Each warp has two rows in shared memory. The copy engine brings a token's row there (<ep/bulk.cuh>) while the lanes
-//    store the row before it to all its ranks: loads take no registers, and none of the warp's time.
+// 1. Each warp has a few rows in shared memory. The copy engine brings a token's row there (<ep/bulk.cuh>) while the
+//    row before it goes to all its ranks: loads take no registers, and none of the warp's time.
 // 2. Warps take tokens as they come. Multiprocessors do not get equal shares of the links, so with tokens dealt out
 //    evenly some end late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
 // 3. What a warp needs to know about its next token (its number, its slots) is asked for one token ahead.
 //
-// The copy engine could also store, but was slower at it here: 250 GB/s instead of 345 (benchmarks/NOTES.md).
+// Lanes store, or the copy engine does: lanes reach 350 of the links' 355 GB/s, the engine 343, but on 8
+// multiprocessors, which have to store 49 GB/s each, the engine is 5 to 10 % quicker (benchmarks/NOTES.md).
 //
 // FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them a row, 0 for other types.
 #pragma once
@@ -24,15 +25,11 @@ struct BulkDispatchArgs {
     int row_scales;
 };
 
-// How rows go from x to their places.
-enum DispatchWay {
-    kByRegisters,  // the lanes load and store; no shared memory, any GPU
-    kByLanes,      // the copy engine loads, the lanes store
-    kByEngine,     // the copy engine loads and stores
-};
+// Who stores rows, once the copy engine has brought them to shared memory.
+enum DispatchWay { kByLanes, kByEngine };
 
-constexpr bool kOwnByLanes = true;
-constexpr int kStoreRanks = 4;  // ranks that a vector read from shared memory is stored to at once
+constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,
+constexpr int kStoreVectors = 4;  // and vectors that a lane reads before it stores them
 
 // Bytes of dynamic shared memory: the rows, a barrier a row, one Place a warp and rank.
 EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int row_vectors, int ranks) {
@@ -83,24 +80,21 @@ EP_DEVICE int list_places(Place* places, const PerRank& slots, const PerRank& fi
     return found;
 }
 
-EP_DEVICE int4 read_vector(const int4* row, int i, bool shared) { return shared ? row[i] : ld_nc_v4(row + i); }
-
-// A row, in shared memory or not, to all of up to kStoreRanks targets, by a warp; a lane reads kVectors, then stores.
-template <bool kShared, int kVectors>
+// A row in shared memory to all of up to kStoreRanks targets, by a warp.
 EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, const int4* row, int row_vectors) {
 #pragma unroll 1
-    for (int first = lane_id(); first < row_vectors; first += kVectors * kWarpSize) {
-        int4 vectors[kVectors];
+    for (int first = lane_id(); first < row_vectors; first += kStoreVectors * kWarpSize) {
+        int4 vectors[kStoreVectors];
 #pragma unroll
-        for (int u = 0; u < kVectors; ++u) {
+        for (int u = 0; u < kStoreVectors; ++u) {
             const int i = first + u * kWarpSize;
-            if (i < row_vectors) vectors[u] = read_vector(row, i, kShared);
+            if (i < row_vectors) vectors[u] = row[i];
         }
 #pragma unroll
         for (int q = 0; q < kStoreRanks; ++q) {
-            if (q >= found) break;
+            if (q >= found) continue;
 #pragma unroll
-            for (int u = 0; u < kVectors; ++u) {
+            for (int u = 0; u < kStoreVectors; ++u) {
                 const int i = first + u * kWarpSize;
                 if (i < row_vectors) st_na_v4(targets[q] + i, vectors[u]);
             }
@@ -108,14 +102,24 @@ EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, cons
     }
 }
 
-template <bool kShared, int kVectors>
 EP_DEVICE void store_row(const int4* row, const Place* places, int found, int row_vectors) {
 #pragma unroll 1
     for (int p = 0; p < found; p += kStoreRanks) {
         int4* targets[kStoreRanks];
 #pragma unroll
         for (int q = 0; q < kStoreRanks; ++q) targets[q] = places[min(p + q, found - 1)].row;
-        store_row_to<kShared, kVectors>(targets, found - p, row, row_vectors);
+        store_row_to(targets, found - p, row, row_vectors);
+    }
+}
+
+// The copy engine stores the row to peers, the lanes to this GPU's own memory meanwhile. One bulk group.
+EP_DEVICE void bulk_store_row(const int4* row, const Place* places, int found, int row_vectors) {
+    for (int p = 0; p < found; ++p) {
+        if (places[p].rank != rank()) bulk_store(places[p].row, row, row_vectors * sizeof(int4));
+    }
+    bulk_commit();
+    for (int p = 0; p < found; ++p) {
+        if (places[p].rank == rank()) store_row(row, places + p, 1, row_vectors);
     }
 }
 
@@ -140,7 +144,7 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, in
 //   topk_weights  [num_tokens, top_k] or null
 //   slot, plan                          from `route`
 //   differs       [ranks]               as in compare_notes
-template <DispatchWay kWay, int kVectors, int kStages>
+template <DispatchWay kWay, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
                              const float* topk_weights, const int* slot, const int* plan, int* differs) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
@@ -148,8 +152,8 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     const int row_vectors = common.row_vectors, warps = warps_in_block(), warp = warp_id();
     const uint32_t row_bytes = row_vectors * sizeof(int4);
     int4* const rows = bulk_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
-    uint64_t* const barriers = reinterpret_cast<uint64_t*>(
-        bulk_shared + (kWay != kByRegisters ? static_cast<size_t>(warps) * kStages * row_vectors : 0));
+    uint64_t* const barriers =
+        reinterpret_cast<uint64_t*>(bulk_shared + static_cast<size_t>(warps) * kStages * row_vectors);
     Place* const places = reinterpret_cast<Place*>(barriers + warps * kStages) + warp * num_ranks();
     BulkRing ring(barriers + warp * kStages, kStages);
     if (block_has_fault()) return;
@@ -167,11 +171,9 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
         if (next.token >= common.num_tokens) return next;
         take();
-        if (kWay != kByRegisters) {
-            bulk_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
-                      ring.barriers + stage);
-            bulk_arrive(ring.barriers + stage, row_bytes);
-        }
+        bulk_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
+                  ring.barriers + stage);
+        bulk_arrive(ring.barriers + stage, row_bytes);
         next.slots = detail::load_per_rank(slot + static_cast<int64_t>(next.token) * num_ranks());
         return next;
     };
@@ -181,23 +183,13 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
             for (int p = 0; p < found; ++p) send_routing(common, places[p], here.token, topk_idx, topk_weights);
         }
         if (args.row_scales) detail::send_scales(args, places, found, here.token, scales);
-        const int4* row = x + static_cast<int64_t>(here.token) * row_vectors;
-        if (kWay != kByRegisters) {
-            ring.wait();
-            ring.next();
-            row = rows + stage * row_vectors;
-        }
+        const int4* const row = rows + stage * row_vectors;
+        ring.wait();
+        ring.next();
         if (kWay == kByEngine) {
-            for (int p = 0; p < found; ++p) {
-                if (kOwnByLanes && places[p].rank == rank()) continue;
-                bulk_store(places[p].row, row, row_bytes);
-            }
-            bulk_commit();
-            for (int p = 0; kOwnByLanes && p < found; ++p) {
-                if (places[p].rank == rank()) detail::store_row<true, kVectors>(row, places + p, 1, row_vectors);
-            }
+            detail::bulk_store_row(row, places, found, row_vectors);
         } else {
-            detail::store_row<kWay == kByLanes, kVectors>(row, places, found, row_vectors);
+            detail::store_row(row, places, found, row_vectors);
         }
         __syncwarp();  // all lanes have read the row
     };

@@ -71,7 +71,6 @@ PUSH_COMBINE_ARGS = struct(
     ("experts_per_rank", "i4"),
     ("push_warps", "i4"),
     ("stages", "i4"),
-    ("by_lanes", "i4"),
 )
 
 PULL_COMBINE_ARGS = struct(
@@ -89,8 +88,7 @@ PULL_COMBINE_ARGS = struct(
 )
 
 ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <ep/route.cuh>
-SHARED_BYTES = 227 * 1024  # kBulkSharedBytes in <ep/bulk.cuh>
-_STATIC_BYTES = 1024  # of those, what kernels take for themselves
+_STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
 _VECTOR_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 8, 16, 16
 
 
@@ -111,6 +109,6 @@ def pull_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ra
     return warps * (stages * stage + ranks * PLACE_BYTES)
 
 
-def fits(shared_bytes: int) -> bool:
-    """Whether a block may have so many bytes of dynamic shared memory."""
-    return shared_bytes <= SHARED_BYTES - _STATIC_BYTES
+def fits(shared_bytes: int, limit: int) -> bool:
+    """Whether a block that may have ``limit`` bytes of shared memory may have so many of dynamic shared memory."""
+    return shared_bytes <= limit - _STATIC_BYTES
