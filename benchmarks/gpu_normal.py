@@ -14,6 +14,16 @@ from gpu_rows import Rows
 import ep_lib
 
 DEFAULT_SMS = 24  # for what is measured with one number of SMs only
+CACHED, WAITING = "cached handle", "counted, the host waits"
+DISPATCHES: dict[str, Callable[[Any], dict[str, Any]]] = {  # options of a dispatch; results stay where they arrived
+    CACHED: lambda case: {"handle": case.recv.handle, "copy": False},
+    "cached handle, copied out": lambda case: {"handle": case.recv.handle},
+    WAITING: lambda case: {"copy": False},
+    "counted, num_worst_tokens": lambda case: {
+        "num_worst_tokens": case.shape.ranks * case.shape.tokens,
+        "copy": False,
+    },
+}
 
 
 def symmetric_bytes(shape: Shape) -> int:
@@ -32,16 +42,18 @@ def measure(rank: ep_lib.Rank, rows: Rows, shape: Shape, sms: list[int]) -> None
             for dtype in ("fp8", "bf16"):
                 case = Case(rank, rows, buffer, shape, dtype, number)
                 case.check()
-                case.time_dispatch("cached handle")
+                case.time_dispatch(CACHED)
                 case.time_combine()
-                if number == DEFAULT_SMS:
-                    case.time_uncached()
-                    one = shape._replace(tokens=1)
-                    for other, kind in ((shape, "skewed"), (one, "random")):
-                        more = Case(rank, rows, buffer, other, dtype, number, kind)
-                        more.check()
-                        more.time_dispatch("cached handle")
-                        more.time_combine()
+                if number != DEFAULT_SMS:
+                    continue
+                for note in DISPATCHES:
+                    if note != CACHED:
+                        case.time_dispatch(note)
+                for other, kind in ((shape, "skewed"), (shape._replace(tokens=1), "random")):
+                    more = Case(rank, rows, buffer, other, dtype, number, kind)
+                    more.check()
+                    more.time_dispatch(CACHED)
+                    more.time_combine()
 
 
 class Case:
@@ -90,24 +102,19 @@ class Case:
             self.rows.check(torch.equal(out, expected), f"{self.row}: combine differs")
 
     def time_dispatch(self, note: str) -> None:
-        handle = self.recv.handle
-        turns = [lambda x=x: self.buffer.dispatch(x, handle=handle, async_finish=True) for x in self.sets]
-        self.time(turns, what="dispatch", note=note)
+        """One of DISPATCHES; what it brings must be what the first dispatch brought."""
+        options = DISPATCHES[note](self)
+        routing = () if "handle" in options else (self.idx, self.weights)
+        turns = [lambda x=x: self.buffer.dispatch(x, *routing, **options) for x in self.sets]
+        right = all(map(_same_front, _tensors(self.recv.x), _tensors(turns[0]().x)))
+        self.rows.check(right, f"{self.row}: dispatch, {note}, differs")
+        self.time(turns, what="dispatch", note=note, waits=note == WAITING)
 
     def time_combine(self) -> None:
+        """Of rows where the experts left them: in memory of their own."""
         if self.dtype == "bf16":
             y, handle = self.recv.x.clone(), self.recv.handle
-            self.time([lambda: self.buffer.combine(y, handle, async_finish=True)], what="combine")
-
-    def time_uncached(self) -> None:
-        """Counting included: with the host waiting for the counts, and without (num_worst_tokens)."""
-        most = self.shape.ranks * self.shape.tokens
-        for note, options in (
-            ("counted, the host waits", {}),
-            ("counted, num_worst_tokens", {"num_worst_tokens": most, "async_finish": True}),
-        ):
-            turns = [lambda x=x, o=options: self.buffer.dispatch(x, self.idx, self.weights, **o) for x in self.sets]
-            self.time(turns, what="dispatch", note=note, waits=not options)
+            self.time([lambda: self.buffer.combine(y, handle)], what="combine")
 
     def time(self, turns: list[Callable[[], Any]], *, waits: bool = False, **row: Any) -> None:
         """A row with the GPU's time, and ``call_us``: the whole Python call with a wait for its end."""
@@ -120,3 +127,15 @@ class Case:
             self.rank.synchronize()
             calls.append(1e6 * (time.perf_counter() - begin))
         added["call_us"] = sorted(calls[WARM_UP:])[self.rows.repeats // 2]
+
+
+def _tensors(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+def _same_front(first: Any, second: Any) -> bool:
+    """Whether ``second`` begins with the rows of ``first``."""
+    import torch
+
+    front = second[: len(first)]
+    return len(second) >= len(first) and torch.equal(front.view(torch.uint8), first.view(torch.uint8))
