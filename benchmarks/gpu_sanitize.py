@@ -20,6 +20,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gpu_inputs
+from gpu_inputs import Shape
 from gpu_peers import free_port
 
 import ep_lib
@@ -28,6 +30,7 @@ SOURCE = Path(__file__).resolve().with_name("gpu_sanitize.cu")
 SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
 KEPT = re.compile(r"========= +(Error|Warning|Invalid|Program hit|Race|Potential|ERROR|RACECHECK)|^Traceback|^\w+Error")
 NOT_THERE = 3
+TOKENS, HIDDEN = 24, 256
 LINES_KEPT = 40
 PLANTED = {"memcheck": "write_past_the_end", "racecheck": "race_in_shared_memory"}
 
@@ -88,26 +91,39 @@ def planted(rank: ep_lib.Rank, name: str) -> None:
 
 
 def program(rank: ep_lib.Rank) -> None:
-    """What is watched: every operation of a Buffer once or twice, on few tokens."""
+    """What is watched: every operation of a Buffer once or twice, on few tokens, each result checked."""
     import torch
 
-    torch.cuda.set_device(rank.rank)
-    tokens, hidden, experts, top_k = 24, 256, 8 * rank.world_size, 4
-    generator = torch.Generator(device="cuda").manual_seed(rank.rank)
-    x = torch.randint(-8, 8, (tokens, hidden), generator=generator, device="cuda").bfloat16()
-    idx = torch.rand(tokens, experts, generator=generator, device="cuda").topk(top_k).indices
-    weights = torch.rand(tokens, top_k, generator=generator, device="cuda")
-    goes = torch.zeros(tokens, rank.world_size, dtype=torch.bool, device="cuda")
-    copies = goes.scatter_(1, idx // 8, True).sum(1, keepdim=True)
-    shape = {"num_experts": experts, "top_k": top_k, "hidden": hidden, "max_tokens": tokens}
-    with ep_lib.Buffer(rank, **shape, num_sms=4) as buffer:
+    device = gpu_inputs.device_of(rank)
+    if device == "cuda":
+        torch.cuda.set_device(rank.rank)
+    shape = Shape(rank.world_size, TOKENS, HIDDEN, 8 * rank.world_size, 4)
+    idx = gpu_inputs.routing(shape, rank.rank, "random", device)
+    weights = gpu_inputs.weights(shape, rank.rank, device)
+    x, _ = gpu_inputs.rows(shape, rank.rank, 0, "bf16", device)
+    copies = gpu_inputs.goes_to(shape, idx).sum(1, keepdim=True)
+    arguments = {"num_experts": shape.experts, "top_k": shape.top_k, "hidden": HIDDEN, "max_tokens": TOKENS}
+    low_latency = {"num_max_dispatch_tokens_per_rank": TOKENS, "num_low_latency_sms": 4}
+    with ep_lib.Buffer(rank, **arguments, num_sms=4, **low_latency) as buffer:
         recv = buffer.dispatch(x, idx, weights)
-        again = buffer.dispatch(x, handle=recv.handle)
-        if not torch.equal(recv.x, again.x):
-            raise RuntimeError("the second dispatch differs from the first")
+        _require(torch.equal(buffer.dispatch(x, handle=recv.handle).x, recv.x), "the second dispatch")
         out = buffer.combine(recv.x, recv.handle)
-        if not torch.equal(out, (x.float() * copies).bfloat16()):
-            raise RuntimeError("combine differs")
+        _require(torch.equal(out, (x.float() * copies).bfloat16()), "combine")
+        fp8 = gpu_inputs.rows(shape, rank.rank, 0, "fp8", device)
+        again = buffer.dispatch(fp8, idx, num_worst_tokens=shape.ranks * TOKENS)
+        own = (again.src_rank == rank.rank) & (again.topk_idx >= 0).any(1)
+        sent = fp8[0].view(torch.uint8)[again.src_token[own].long()]
+        _require(torch.equal(again.x[0].view(torch.uint8)[own], sent), "dispatch of FP8 rows without counts")
+        for use_fp8 in (True, False):
+            rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, use_fp8=use_fp8)
+        out, _, _ = buffer.low_latency_combine(rows, idx, torch.ones_like(weights), handle)
+        rank.synchronize()
+        _require(torch.equal(out, (x.float() * shape.top_k).bfloat16()), "low-latency combine")
+
+
+def _require(right: bool, what: str) -> None:
+    if not right:
+        raise RuntimeError(f"{what} gives other rows than it should")
 
 
 def check(path: str, tool: str, ranks: int, devices: str, limit: float) -> tuple[bool, str]:

@@ -70,6 +70,12 @@ def test_tables_say_what_the_rows_say(tmp_path: Path) -> None:
         table("unknown")
 
 
+def test_pictures_and_links_exist() -> None:
+    for path in gpu_docs.DOCUMENTS:
+        links = re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8"))
+        assert [link for link in links if not (path.parent / link).exists()] == []
+
+
 def test_programs_in_the_document_run() -> None:
     text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     programs = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
