@@ -11,8 +11,10 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 PYTHON=${PYTHON:-python3}
 RESULTS=${OUT:-build/gpu}
-KILL_AFTER=5 # seconds from a step's limit to its end by force
-WORKERS=${WORKERS:-8} # of the tests: most of their time is compiling and starting
+LIMIT=${LIMIT:-345} # seconds for everything; the table at the end has 10 more
+DEADLINE=$(($(date +%s) + LIMIT))
+KILL_AFTER=5        # seconds from a step's limit to its end by force
+WORKERS=${WORKERS:-12} # of the tests: most of their time is compiling and starting
 # Multicast stays off: on a shared host it can put GPUs of others out of service.
 export NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 export PYTHONPATH=".:benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
@@ -27,6 +29,13 @@ step() {
     shift 2
     echo "== $name"
     began=$(date +%s)
+    left=$((DEADLINE - began))
+    [ "$limit" -le "$left" ] || limit=$left
+    if [ "$limit" -le 0 ]; then
+        row "$name" - "NOT RUN: $LIMIT s are over"
+        status=1
+        return
+    fi
     timeout --signal=INT --kill-after="$KILL_AFTER" "$limit" "$@" >"$RESULTS/gpu_$name.log" 2>&1
     code=$?
     took=$(($(date +%s) - began))
@@ -37,7 +46,10 @@ step() {
         124 | 137) word="stopped after $limit s" ;;
         *) word="FAILED, exit status $code" ;;
     esac
-    [ $code -eq 0 ] || [ $code -eq 3 ] || status=1
+    if [ $code -ne 0 ] && [ $code -ne 3 ]; then
+        status=1
+        grep -E '^(FAILED|ERROR) |(FAILED|ERROR) tests|^WRONG' "$RESULTS/gpu_$name.log" | sort -u | head -n 20
+    fi
     row "$name" "$took s" "$word"
 }
 
@@ -78,18 +90,21 @@ commit=${COMMIT:-$("$PYTHON" -c 'from gpu_machine import git_commit; print(git_c
 
 nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
-step doctor 20 "$PYTHON" -m ep_lib doctor
-LINES_SHOWN=60 step tests 130 "$PYTHON" -m pytest -m gpu -q -p no:cacheprovider -p gpu_pairs -n "$WORKERS" --durations=8
-LINES_SHOWN=60 step sanitizer 60 "$PYTHON" benchmarks/gpu_sanitize.py
-measure="$PYTHON benchmarks/gpu_measure.py --ranks $gpus --commit $commit"
-figures ceilings 25 $measure --parts ceilings
-figures normal 50 $measure --parts normal
-figures nccl 25 $measure --parts nccl
-figures symmetric 25 $measure --parts symmetric
-[ ! -f benchmarks/gpu_low_latency.py ] || figures low_latency 30 "$PYTHON" benchmarks/gpu_low_latency.py --ranks "$gpus"
-step transports 30 sh -c "'$PYTHON' -m ep_lib bench p2p --backend cuda --json >'$RESULTS/transports.json'"
+LINES_SHOWN=3 step doctor 15 "$PYTHON" -m ep_lib doctor
+# Notebooks first: they take longest. -v: a run that is stopped has said what failed until then.
+LINES_SHOWN=30 step tests 150 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
+    --durations=5 tests/test_notebooks.py tests
+LINES_SHOWN=60 step sanitizer 40 "$PYTHON" benchmarks/gpu_sanitize.py
+measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"
+figures ceilings 20 $measure --ranks "$gpus" --parts ceilings
+figures normal 30 $measure --ranks "$gpus" --parts normal
+figures nccl 20 $measure --ranks "$gpus" --parts nccl
+figures symmetric 20 $measure --ranks "$gpus" --parts symmetric
+figures low_latency 35 "$PYTHON" benchmarks/gpu_low_latency.py --ranks "$gpus" --commit "$commit" --tokens 1,8,32,128,1024
+step transports 35 sh -c "'$PYTHON' -m ep_lib bench p2p --backend cuda --json >'$RESULTS/transports.json'"
 [ ! -s "$RESULTS/transports.json" ] || parts="$parts $RESULTS/transports.json"
-LINES_SHOWN=200 step table 15 "$PYTHON" benchmarks/gpu_report.py $parts --json "$RESULTS/table.json"
+DEADLINE=$((DEADLINE + 10))
+LINES_SHOWN=200 step table 10 "$PYTHON" benchmarks/gpu_report.py $parts --json "$RESULTS/table.json"
 echo "== $gpus of $count GPUs; logs and JSON in $RESULTS"
 printf '%s' "$table"
 exit $status

@@ -76,7 +76,7 @@ def ceilings(report: dict[str, Any]) -> str:
         return [f"{rate:.0f}" for rate in each]
 
     lines = [["stores", *cells("stores")], ["loads", *cells("loads")]]
-    engine = max((row["wire_gb_s"] for row in find(report, by="copy engine")), default=0)
+    engine = max((row["wire_gb_s"] for row in find(report, group="ceiling", by="copy engine")), default=0)
     return markdown(["GB/s", *[f"{number} SMs" for number in numbers]], lines) + (
         f"\nThe copy engines, without any SM: {engine:.0f} GB/s.\n"
     )

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_clock import Stopwatch
+import gpu_inputs
+from gpu_clock import Stopwatch, spread
 from gpu_machine import git_commit, machine
+from gpu_report import show
+from gpu_rows import Row, with_rates, write
 
 import ep_lib
 from ep_lib import reference
@@ -327,35 +329,34 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def row_of(name: str, args: argparse.Namespace, wires: list[dict[int, dict[str, float]]]) -> Row:
+    """What a row is called, from words as in "graph dispatch fp8 128 tokens 24 SMs", and the bytes that it moves."""
+    words = name.split()
+    row: Row = {"group": "low latency", "by": "ep_lib", "what": words[1], "routing": "random"}
+    if words[0] == "sweep":
+        return row | {"note": name}
+    tokens, sms = int(words[words.index("tokens") - 1]), words[words.index("SMs") - 1]
+    row |= {"tokens": tokens, "note": words[0] + (", two launches" if "two" in words else "")}
+    row |= {} if sms == "all" else {"sms": int(sms)}
+    if words[1] == "both":
+        return row | {"what": "dispatch and combine", "dtype": "bf16" if "bf16" in words else "fp8"}
+    dtype = "bf16" if "bf16" in words or words[1] == "combine" else "fp8"
+    shape = gpu_inputs.Shape(args.ranks, tokens, args.hidden, args.experts, args.top_k)
+    for key, count in (("logical_bytes", "all"), ("wire_bytes", "wire")):
+        row[key] = round(statistics.mean(wire[tokens][count] for wire in wires) * shape.row_bytes(dtype))
+    return row | {"dtype": dtype}
+
+
 def summarise(results: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for name in results[0]["found"]:
-        slowest = sorted(max(times) for times in zip(*(r["found"][name] for r in results), strict=True))
-        words = name.split()
-        row: dict[str, Any] = {"group": "low latency", "by": "ep_lib", "what": words[1], "note": name}
-        row |= {"us": round(statistics.median(slowest), 2), "routing": "random"}
-        row |= {"us_low": round(slowest[len(slowest) // 10], 2), "us_high": round(slowest[-1 - len(slowest) // 10], 2)}
-        if words[0] != "sweep":
-            tokens, sms = int(words[words.index("tokens") - 1]), words[words.index("SMs") - 1]
-            dtype = "bf16" if "bf16" in words or words[1] == "combine" else "fp8"
-            row_bytes = args.hidden + args.hidden // 32 if dtype == "fp8" else 2 * args.hidden
-            sent = [r["wire"][tokens] for r in results]
-            row |= {"tokens": tokens, "dtype": dtype, "sms": None if sms == "all" else int(sms)}
-            row["logical_bytes"] = round(statistics.mean(s["all"] for s in sent) * row_bytes)
-            row["wire_bytes"] = round(statistics.mean(s["wire"] for s in sent) * row_bytes)
-        rows.append(row)
+        row = row_of(name, args, [r["wire"] for r in results])
+        figures = spread([r["found"][name] for r in results])
+        rows.append(row | dict(zip(("us", "us_low", "us_high"), (round(us, 2) for us in figures), strict=True)))
     settings = {k: v for k, v in vars(args).items() if k not in ("json", "date", "commit")}
     wrong = [f"rank {i}: {text}" for i, r in enumerate(results) for text in r["wrong"]]
     head = {"date": args.date, "commit": args.commit, "machine": results[0]["machine"], "settings": settings}
-    return head | {"wrong": wrong, "rows": rows}
-
-
-def show(report: dict[str, Any]) -> None:
-    for row in report["rows"]:
-        rate = f"{row['wire_bytes'] / row['us'] / 1e3:6.1f} GB/s" if "wire_bytes" in row else ""
-        print(f"{row['us']:9.2f} us ({row['us_low']} to {row['us_high']}) {rate:12}  {row['note']}")
-    for text in report["wrong"]:
-        print("WRONG", text)
+    return head | {"wrong": wrong, "rows": with_rates(rows)}
 
 
 if __name__ == "__main__":
@@ -380,7 +381,7 @@ if __name__ == "__main__":
         main, ranks=options.ranks, backend=options.backend, args=(options,), heap_bytes=heap, timeout=40
     )
     outcome = summarise(everybody, options)
-    show(outcome)
+    print(show(outcome))
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(outcome, indent=2) + "\n")
+        write(options.json, outcome)
+    raise SystemExit(bool(outcome["wrong"]))

@@ -38,6 +38,15 @@ def combined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**head, "wrong": wrong, "not_measured": missing, "rows": with_rates(rows)}
 
 
+def read(path: Path) -> dict[str, Any]:
+    """A part; one that was not written to its end has no rows, and is told as wrong."""
+    try:
+        part: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return {"rows": [], "wrong": [f"{path} is not a whole JSON file: {error}"]}
+    return part
+
+
 def rows_of(part: dict[str, Any]) -> list[Row]:
     """A part's rows; those of ``ep-lib bench p2p --json`` become rows of group "transport"."""
     return list(part["rows"]) if "rows" in part else [_transport(result) for result in part["results"]]
@@ -90,7 +99,7 @@ if __name__ == "__main__":
     parser.add_argument("parts", type=Path, nargs="+", metavar="PART.json")
     parser.add_argument("--json", type=Path, help="write the whole report to this file")
     options = parser.parse_args()
-    whole = combined([json.loads(path.read_text()) for path in options.parts])
+    whole = combined([read(path) for path in options.parts])
     print(show(whole))
     if options.json is not None:
         write(options.json, whole)

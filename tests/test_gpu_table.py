@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import gpu_inputs
+import gpu_low_latency
 import gpu_pairs
 import gpu_report
 import gpu_rows
 import gpu_sanitize
 import pytest
 from gpu_clock import spread
+
+import ep_lib
 
 ROOT = Path(__file__).resolve().parents[1]
 CEILING = {
@@ -99,6 +103,8 @@ def test_parts_become_one_table(tmp_path: Path) -> None:
     assert report["wrong"] == ["rank 1: combine differs"]
     assert len(report["rows"]) == 5
     assert out.read_text().count('\n  {"') == 5, "a line a row"
+    paths[0].write_text('{"rows": [')
+    assert "not a whole JSON file" in gpu_report.read(paths[0])["wrong"][0]
     assert gpu_report.combined([report])["rows"] == report["rows"], "a report is a part"
 
 
@@ -160,11 +166,30 @@ def test_gpu_sh_says_how_many_gpus_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
         assert says in done.stderr
 
 
+def test_rows_of_low_latency() -> None:
+    wires = [{128: {"all": 400, "wire": 300}}, {128: {"all": 402, "wire": 302}}]
+    args = argparse.Namespace(ranks=4, hidden=256, experts=64, top_k=8)
+    name = {"group": "low latency", "by": "ep_lib", "routing": "random", "tokens": 128}
+    row = gpu_low_latency.row_of("graph dispatch in two launches fp8 128 tokens all SMs", args, wires)
+    moved = {"logical_bytes": 401 * 264, "wire_bytes": 301 * 264}
+    assert row == {**name, **moved, "what": "dispatch", "dtype": "fp8", "note": "graph, two launches"}
+    row = gpu_low_latency.row_of("launch combine fp8 128 tokens 24 SMs", args, wires)
+    assert (row["what"], row["dtype"], row["sms"], row["wire_bytes"]) == ("combine", "bf16", 24, 301 * 512)
+    row = gpu_low_latency.row_of("graph both fp8 128 tokens all SMs", args, wires)
+    assert row == {**name, "what": "dispatch and combine", "dtype": "fp8", "note": "graph"}
+
+
+def test_what_the_tools_watch_is_right_on_the_emulator() -> None:
+    pytest.importorskip("torch")
+    ep_lib.spawn(gpu_sanitize.program, ranks=2, backend="emulator", heap_bytes=64 << 20)
+
+
 def test_the_same_script_runs_on_the_emulator() -> None:
     pytest.importorskip("torch")
-    settings = {"backend": "emulator", "ranks": 2, "parts": "ceilings", "tokens": 8, "hidden": 256, "experts": 8}
-    options = [f"--{name}={value}" for name, value in (settings | {"top-k": 2, "repeats": 2}).items()]
+    settings = {"backend": "emulator", "ranks": 2, "parts": "ceilings,normal", "tokens": 8, "hidden": 256, "experts": 8}
+    options = [f"--{name}={value}" for name, value in (settings | {"top-k": 2, "repeats": 2, "sms": 24}).items()]
     command = [sys.executable, str(ROOT / "benchmarks/gpu_measure.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "kernel loads (bulk copies, 2 warps)" in done.stdout
+    assert "BF16 combine skewed routing 8 tokens" in done.stdout
