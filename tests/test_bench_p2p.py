@@ -35,6 +35,16 @@ def test_the_kernels_run_on_every_fabric(fabric: str) -> None:
         assert all(row["us_one_way"] == pytest.approx(row["us"] / 2, abs=1e-3) for row in rows)
 
 
+@pytest.mark.gpu(count=2)
+def test_all_ways_are_measured_on_gpus() -> None:
+    plan = Plan((64, 1 << 20), rounds=50, blocks=8)
+    rows = spawn(bench_p2p_gpu.measure, 2, "cuda", args=(plan,), heap_bytes=64 << 20)[0]
+    ways = [WRITE, WRITE, PACKETS, GOOD_LINES, COPY, COPY, STORES]
+    assert [row["how"] for row in rows] == ways and all(row["gbytes_per_s"] > 0 for row in rows)
+    us = {row["how"]: row["us"] for row in rows if row["bytes"] == 64}
+    assert us[GOOD_LINES] < us[WRITE], "a packet does not wait for the data's acknowledgement"
+
+
 def test_large_messages_take_more_blocks_and_fewer_rounds() -> None:
     plan = Plan((8,), rounds=500, blocks=32)
     assert [plan.grid_of(size) for size in (0, 8, 64, 600, 16 << 10, 64 << 10, 256 << 20)] == [
