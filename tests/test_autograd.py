@@ -21,8 +21,6 @@ import ep_lib
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.moe import Buffer, combine, dispatch, gradients
 
-Spmd = Callable[..., list[Any]]
-
 SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 8, "max_tokens": 4, "dtype": "float32"}
 # A token to two ranks, one with half a choice, one with one expert twice, one that goes nowhere.
 CHOICES = [[0, 2], [1, -1], [3, 3], [-1, -1]]
@@ -73,8 +71,8 @@ def check_combine(rank: ep_lib.Rank) -> bool:
 
 @pytest.mark.filterwarnings("ignore:Input #.*requires gradient and is not a double precision")
 @pytest.mark.parametrize("check", [check_dispatch, check_combine])
-def test_gradcheck_of_the_whole_world(spmd: Spmd, check: Callable[..., bool]) -> None:
-    assert spmd(check, 2) == [True, True]
+def test_gradcheck_of_the_whole_world(check: Callable[..., bool]) -> None:
+    assert ep_lib.spawn(check, 2, "emulator") == [True, True]
 
 
 def formula(rank: ep_lib.Rank, dtype_name: str, pcie: bool = False) -> None:
@@ -105,8 +103,8 @@ def formula(rank: ep_lib.Rank, dtype_name: str, pcie: bool = False) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_are_those_of_the_formula(spmd: Spmd, dtype: str) -> None:
-    spmd(formula, 2, dtype)
+def test_gradients_are_those_of_the_formula(dtype: str) -> None:
+    ep_lib.spawn(formula, 2, "emulator", args=(dtype,))
 
 
 def test_gradients_in_pcie_mode() -> None:
@@ -129,8 +127,8 @@ def weights_come_back_exactly(rank: ep_lib.Rank) -> None:
     assert torch.equal(got[finite], wanted[finite]) and not got[~finite].isfinite().any() and not finite.all()
 
 
-def test_weights_come_back_exactly(spmd: Spmd) -> None:
-    spmd(weights_come_back_exactly, 2)
+def test_weights_come_back_exactly() -> None:
+    ep_lib.spawn(weights_come_back_exactly, 2, "emulator")
 
 
 def nothing_to_do(rank: ep_lib.Rank) -> None:
@@ -149,8 +147,8 @@ def nothing_to_do(rank: ep_lib.Rank) -> None:
         assert weights.grad is not None and not weights.grad.any()
 
 
-def test_ranks_without_work_take_part_in_backward(spmd: Spmd) -> None:
-    spmd(nothing_to_do, 2)
+def test_ranks_without_work_take_part_in_backward() -> None:
+    ep_lib.spawn(nothing_to_do, 2, "emulator")
 
 
 def fp8_with_weights(rank: ep_lib.Rank) -> None:
@@ -222,10 +220,13 @@ BAD_CALLS = {
 }
 
 
-def test_bad_calls_are_refused_clearly(spmd: Spmd) -> None:
-    for said in spmd(bad_calls, 2):
-        for name, message in said.items():
-            assert re.match(re.escape(BAD_CALLS[name]), message), f"{name}: {message}"
+def check_bad_calls(rank: ep_lib.Rank) -> None:
+    for name, message in bad_calls(rank).items():
+        assert re.match(re.escape(BAD_CALLS[name]), message), f"{name}: {message}"
+
+
+def test_bad_calls_are_refused_clearly() -> None:
+    ep_lib.spawn(check_bad_calls, 2, "emulator")
 
 
 def no_copies(rank: ep_lib.Rank) -> None:
@@ -254,8 +255,8 @@ def no_copies(rank: ep_lib.Rank) -> None:
         assert ours.data_ptr() == buffers.data_ptr()
 
 
-def test_nothing_is_copied_on_our_side(spmd: Spmd) -> None:
-    spmd(no_copies, 2)
+def test_nothing_is_copied_on_our_side() -> None:
+    ep_lib.spawn(no_copies, 2, "emulator")
 
 
 def handles_are_let_go(rank: ep_lib.Rank) -> bool:
@@ -274,6 +275,20 @@ def handles_are_let_go(rank: ep_lib.Rank) -> bool:
 
 def test_handles_are_let_go() -> None:
     assert ep_lib.spawn(handles_are_let_go, 2, "emulator") == [True, True]
+
+
+def all_of_it(rank: ep_lib.Rank) -> None:
+    """In one world: a new one takes seconds on GPUs."""
+    assert check_dispatch(rank) and check_combine(rank)
+    for dtype in ("float32", "bfloat16"):
+        formula(rank, dtype)
+    for check in (weights_come_back_exactly, nothing_to_do, no_copies, fp8_with_weights, check_bad_calls):
+        check(rank)
+
+
+@pytest.mark.gpu(count=2)
+def test_all_of_it_on_gpus() -> None:
+    ep_lib.spawn(all_of_it, 2, "cuda")
 
 
 def test_importing_ep_lib_and_its_moe_loads_no_torch() -> None:

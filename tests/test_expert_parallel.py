@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ import ep_lib
 from ep_lib.errors import ArgumentError
 from ep_lib.moe import Buffer, ExpertParallel
 from ep_lib.moe.layer import MoELayer
-
-Spmd = Callable[..., list[Any]]
 
 HIDDEN, EXPERTS, TOP_K, TOKENS = 8, 4, 2, 12
 SHAPE: dict[str, Any] = {
@@ -104,10 +101,14 @@ def train_spread(rank: ep_lib.Rank, steps: int) -> tuple[list[float], dict[str, 
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_training_spread_equals_training_here(spmd: Spmd, ranks: int) -> None:
+def test_training_spread_equals_training_here(ranks: int) -> None:
+    check_training(ranks, "emulator")
+
+
+def check_training(ranks: int, backend: str) -> None:
     """Losses and, after ten steps, all weights."""
     expected, weights = train_here(10)
-    results = spmd(train_spread, ranks, 10)
+    results = ep_lib.spawn(train_spread, ranks, backend, args=(10,))
     assert expected[-1] < 0.9 * expected[0]
     for rank, (losses, found) in enumerate(results):
         assert losses == pytest.approx(expected, rel=1e-4)
@@ -132,8 +133,8 @@ def the_demo_layer_trains(rank: ep_lib.Rank) -> None:
         torch.testing.assert_close(got.grad.cpu(), wanted, **CLOSE)
 
 
-def test_the_demo_layer_trains(spmd: Spmd) -> None:
-    spmd(the_demo_layer_trains, 2)
+def test_the_demo_layer_trains() -> None:
+    ep_lib.spawn(the_demo_layer_trains, 2, "emulator")
 
 
 class OneMatrix(nn.Module):
@@ -172,8 +173,8 @@ def all_tokens_on_one_rank(rank: ep_lib.Rank) -> None:
     module.close()
 
 
-def test_ranks_without_tokens_or_without_rows(spmd: Spmd) -> None:
-    spmd(all_tokens_on_one_rank, 2)
+def test_ranks_without_tokens_or_without_rows() -> None:
+    ep_lib.spawn(all_tokens_on_one_rank, 2, "emulator")
 
 
 def two_before_backward(rank: ep_lib.Rank) -> None:
@@ -204,8 +205,8 @@ def two_before_backward(rank: ep_lib.Rank) -> None:
             torch.testing.assert_close(together, alone, **CLOSE)
 
 
-def test_a_second_forward_before_backward(spmd: Spmd) -> None:
-    spmd(two_before_backward, 2)
+def test_a_second_forward_before_backward() -> None:
+    ep_lib.spawn(two_before_backward, 2, "emulator")
 
 
 def checkpointed(rank: ep_lib.Rank) -> None:
@@ -228,8 +229,8 @@ def checkpointed(rank: ep_lib.Rank) -> None:
         module.close()
 
 
-def test_activation_checkpointing(spmd: Spmd) -> None:
-    spmd(checkpointed, 2)
+def test_activation_checkpointing() -> None:
+    ep_lib.spawn(checkpointed, 2, "emulator")
 
 
 def shapes_and_types(rank: ep_lib.Rank) -> None:
@@ -267,8 +268,24 @@ def shapes_and_types(rank: ep_lib.Rank) -> None:
     thin.close()
 
 
-def test_shapes_types_and_state(spmd: Spmd) -> None:
-    spmd(shapes_and_types, 2)
+def test_shapes_types_and_state() -> None:
+    ep_lib.spawn(shapes_and_types, 2, "emulator")
+
+
+def all_of_it(rank: ep_lib.Rank) -> None:
+    """In one world: a new one takes seconds on GPUs."""
+    for check in (the_demo_layer_trains, all_tokens_on_one_rank, two_before_backward, checkpointed, shapes_and_types):
+        check(rank)
+
+
+@pytest.mark.gpu(count=2)
+def test_all_of_it_on_gpus() -> None:
+    ep_lib.spawn(all_of_it, 2, "cuda")
+
+
+@pytest.mark.gpu(count=4)
+def test_training_on_gpus() -> None:
+    check_training(4, "cuda")
 
 
 def wrong_use(rank: ep_lib.Rank) -> list[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,10 +21,14 @@ from ep_lib.errors import BufferClosedError, HandleError
 from ep_lib.moe import Buffer, ExpertParallel, combine, compiled, dispatch
 from ep_lib.moe.layer import MoELayer
 
-Spmd = Callable[..., list[Any]]
-
 SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 8, "max_tokens": 4, "dtype": "float32"}
 CHOICES = [[0, 2], [1, -1], [3, 3], [2, 1]]
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    """torch compiles a function for so many cases only, all of a process together."""
+    torch._dynamo.reset()
 
 
 def layer(buffer: Any, x: Any, idx: Any, weights: Any, matrix: Any, num_worst_tokens: int = 0) -> Any:
@@ -58,14 +61,14 @@ def compare(rank: ep_lib.Rank, how: str, token_counts: tuple[int, ...]) -> None:
                 torch.testing.assert_close(fast(buffer, *args), found[0][0])
 
 
-def test_one_graph_equals_eager(spmd: Spmd) -> None:
+def test_one_graph_equals_eager() -> None:
     """Different numbers of tokens, none among them, and two ranks that compile at the same time."""
-    spmd(compare, 2, "aot_eager", (4, 0, 3))
+    ep_lib.spawn(compare, 2, "emulator", args=("aot_eager", (4, 0, 3)))
 
 
 @pytest.mark.slow
-def test_one_graph_equals_eager_with_inductor(spmd: Spmd) -> None:
-    spmd(compare, 1, "inductor", (4,))
+def test_one_graph_equals_eager_with_inductor() -> None:
+    ep_lib.spawn(compare, 1, "emulator", args=("inductor", (4,)))
 
 
 def static_shapes(rank: ep_lib.Rank) -> None:
@@ -92,8 +95,8 @@ def static_shapes(rank: ep_lib.Rank) -> None:
         torch.testing.assert_close(again.x, came.x)
 
 
-def test_num_worst_tokens_makes_shapes_static(spmd: Spmd) -> None:
-    spmd(static_shapes, 2)
+def test_num_worst_tokens_makes_shapes_static() -> None:
+    ep_lib.spawn(static_shapes, 2, "emulator")
 
 
 def in_a_cuda_graph(rank: ep_lib.Rank) -> None:
@@ -128,9 +131,22 @@ def in_a_cuda_graph(rank: ep_lib.Rank) -> None:
             torch.testing.assert_close(found, list(step()))
 
 
+def all_of_it(rank: ep_lib.Rank) -> None:
+    """In one world: a new one takes seconds on GPUs."""
+    compare(rank, "aot_eager", (4, 0, 3))
+    for check in (static_shapes, in_a_cuda_graph, compile_module):
+        torch._dynamo.reset()
+        check(rank)
+
+
 @pytest.mark.gpu(count=2)
-def test_a_training_step_in_a_cuda_graph() -> None:
-    ep_lib.spawn(in_a_cuda_graph, 2, "cuda")
+def test_all_of_it_on_gpus() -> None:
+    ep_lib.spawn(all_of_it, 2, "cuda")
+
+
+@pytest.mark.gpu
+def test_inductor_on_a_gpu() -> None:
+    ep_lib.spawn(compare, 1, "cuda", args=("inductor", (4,)))
 
 
 def graph_of(rank: ep_lib.Rank) -> list[str]:
@@ -234,8 +250,8 @@ def compile_module(rank: ep_lib.Rank) -> None:
         module.close()
 
 
-def test_the_module_compiles(spmd: Spmd) -> None:
-    spmd(compile_module, 2)
+def test_the_module_compiles() -> None:
+    ep_lib.spawn(compile_module, 2, "emulator")
 
 
 def tokens_of_handles(rank: ep_lib.Rank) -> list[str]:
