@@ -10,6 +10,7 @@ import pytest
 
 import ep_lib
 from ep_lib import Kernel, Rank
+from ep_lib.runtime.differences import describe_difference
 
 FILE = Path(__file__).parent / "wrong_variants" / "more.cu"
 SEEDS = 8
@@ -69,7 +70,7 @@ MISTAKES = [
         ("a quiet", "// get", "// done"),
     ),
     Mistake("all_wait_before_they_signal", "p2p", "deadlock", "must come", ranks=3),
-    Mistake("floats_in_any_order", "p2p", "values differ", "floating-point atomics"),
+    Mistake("floats_in_any_order", "p2p", "values differ", "add in a fixed order (floating-point atomics do not)"),
     Mistake("all_senders_into_one_slot", "srd", "race", "a place of its own for each sender", ranks=3),
     Mistake("sent_on_before_it_came", "rc", "race", "before it is sent on", "before line {}", ("// post",), ranks=3),
     Mistake("last_word_as_signal", "srd", "race", "a signal of its own"),
@@ -107,3 +108,25 @@ def test_it_is_called_by_its_name(mistake: Mistake) -> None:
 def test_a_right_kernel_that_looks_like_one_without_credits(fabric: str) -> None:
     report = ep_lib.check(main, 2, fabric, 50, ("each_other_is_the_credit", 1))
     assert report.ok, str(report)
+
+
+def test_values_that_differ_are_named() -> None:
+    report = ep_lib.check(main, 2, "p2p", SEEDS, ("floats_in_any_order", 1))
+    assert ", item 1, 1 of 64 elements, by rounding only (at most" in report.findings[0].message, str(report)
+    report = ep_lib.check(main, 2, "srd", SEEDS, ("lanes_fill_while_lane_0_posts", 1))
+    [differ] = (f for f in report.findings if f.kind == "values differ")
+    assert "item 0" in differ.message and "rounding" not in differ.message and "a race" in differ.remedy
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        ({"x": 1, "y": [2, 3]}, {"x": 1, "y": [2, 4]}, ": on rank 1, 'y', item 1"),
+        (np.zeros(3), np.zeros(4), ": on rank 1 (float64 (3,) and float64 (4,))"),
+        (np.arange(3), np.arange(3)[::-1], ": on rank 1, 2 of 3 elements"),
+        (np.array([np.nan, 1.0]), np.array([0.0, 1.0]), ": on rank 1, 1 of 2 elements"),
+        ("a", "b", ": on rank 1"),
+    ],
+)
+def test_where_results_differ(one: Any, other: Any, says: str) -> None:
+    assert describe_difference([0, one], [0, other]).where == says

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
@@ -20,6 +16,7 @@ from ep_lib.emulator.findings import Finding, parse, told_together
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
 from ep_lib.runtime import arguments
+from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
 
 _UNPROVEN = (
@@ -144,7 +141,7 @@ class _Search:
         self.findings: dict[tuple[str, ...], Finding] = {}
         self.tried: list[int] = []
         self.values_differ = False
-        self._first: tuple[int, str] | None = None  # seed and digest of the first result
+        self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
 
     def try_schedule(
         self,
@@ -193,21 +190,21 @@ class _Search:
             self.findings[key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds, ranks=ranks)
 
     def compare(self, result: Any, seed: int) -> None:
-        digest = hashlib.sha256(b"".join(_canonical(result))).hexdigest()
         if self._first is None:
-            self._first = (seed, digest)
-        elif digest != self._first[1]:
-            self.values_differ = True
-            text = f"main returns other values with this seed than with seed {self._first[0]}"
-            remedy = (
-                "find what depends on the order of threads: a race, floating-point atomics, places taken by atomics"
-            )
-            found = Finding("values differ", text, seed, remedy, seeds=(seed,))
-            key = ("values differ",)
-            known = self.findings.get(key)
-            if known is not None:
-                found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
-            self.findings[key] = found
+            self._first = (seed, result, digest(result))
+            return
+        first_seed, first, known_digest = self._first
+        if digest(result) == known_digest:
+            return
+        self.values_differ = True
+        difference = describe_difference(first, result)
+        text = f"main returns other values with this seed than with seed {first_seed}{difference.where}"
+        found = Finding("values differ", text, seed, difference.remedy, seeds=(seed,))
+        key = ("values differ",)
+        known = self.findings.get(key)
+        if known is not None:
+            found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
+        self.findings[key] = found
 
 
 def _how_exact(finding: Finding) -> tuple[int, bool]:
@@ -220,24 +217,3 @@ def _same_place(known: Finding, finding: Finding) -> bool:
     if known.kind == finding.kind == "deadlock":
         return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
     return known.key == finding.key
-
-
-def _canonical(value: Any) -> Iterable[bytes]:
-    """Bytes that are equal for equal results; arrays by type, shape and content."""
-    if isinstance(value, (list, tuple)):
-        yield f"{type(value).__name__} {len(value)}".encode()
-        for item in value:
-            yield from _canonical(item)
-    elif isinstance(value, dict):
-        yield f"dict {len(value)}".encode()
-        for key, item in value.items():
-            yield from _canonical(key)
-            yield from _canonical(item)
-    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        yield f"{value.dtype} {value.shape}".encode()
-        yield np.ascontiguousarray(value).tobytes()
-    else:
-        try:
-            yield pickle.dumps(value)
-        except (pickle.PicklingError, TypeError, AttributeError):  # an object that cannot be compared says nothing
-            yield type(value).__name__.encode()

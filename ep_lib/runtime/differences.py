@@ -1,0 +1,91 @@
+"""Whether two runs of a program returned the same, and if not, where and by how much."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_ROUNDING = 1e-2  # of the largest value: more than this is no other order of additions, not even in bfloat16
+
+_ORDER = "find what depends on the order of threads: a race, floating-point atomics, places taken by atomics"
+_SUMS = "add in a fixed order (floating-point atomics do not), or compare within a tolerance (compare_values=False)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``where`` is the end of a sentence, ``remedy`` what to look for."""
+
+    where: str = ""
+    remedy: str = _ORDER
+
+
+def digest(value: Any) -> str:
+    """Equal for equal results."""
+    return hashlib.sha256(b"".join(_canonical(value))).hexdigest()
+
+
+def describe_difference(first: list[Any], second: list[Any]) -> Difference:
+    """The first place where two results of main by rank differ; says so if it is a matter of rounding only."""
+    for rank, (one, other) in enumerate(zip(first, second, strict=True)):
+        if digest(one) != digest(other):
+            found = _of_value(one, other)
+            return Difference(f": on rank {rank}{found.where}", found.remedy)
+    return Difference()
+
+
+def _of_value(one: Any, other: Any) -> Difference:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            if digest(a) != digest(b):
+                found = _of_value(a, b)
+                return Difference(f", item {i}{found.where}", found.remedy)
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            if digest(one[key]) != digest(other[key]):
+                found = _of_value(one[key], other[key])
+                return Difference(f", {key!r}{found.where}", found.remedy)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return _of_arrays(one, other)
+    return Difference()
+
+
+def _of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Difference:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return Difference(f" ({one.dtype} {one.shape} and {other.dtype} {other.shape})")
+    differ = one != other
+    where = f", {int(np.count_nonzero(differ))} of {one.size} elements"
+    if one.dtype.kind not in "fV" or one.dtype.names is not None:
+        return Difference(where)
+    a, b = (array.astype(np.float64) for array in (one, other))
+    if not np.all(np.isfinite(a) & np.isfinite(b)):
+        return Difference(where)
+    by, largest = float(np.max(np.abs(a - b))), float(np.max(np.abs(a)))
+    if 0 < by <= _ROUNDING * largest:
+        return Difference(f"{where}, by rounding only (at most {by:.1e}, where the largest is {largest:.1e})", _SUMS)
+    return Difference(where)
+
+
+def _canonical(value: Any) -> Iterable[bytes]:
+    """Bytes that are equal for equal results; arrays by type, shape and content."""
+    if isinstance(value, (list, tuple)):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for item in value:
+            yield from _canonical(item)
+    elif isinstance(value, dict):
+        yield f"dict {len(value)}".encode()
+        for key, item in value.items():
+            yield from _canonical(key)
+            yield from _canonical(item)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype} {value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    else:
+        try:
+            yield pickle.dumps(value)
+        except (pickle.PicklingError, TypeError, AttributeError):  # an object that cannot be compared says nothing
+            yield type(value).__name__.encode()
