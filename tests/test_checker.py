@@ -139,6 +139,9 @@ def test_broken_pipelines_are_flagged(send: str, receive: str, kind: str) -> Non
     pair = [kernel(n) if n in ("pipelined_send", "pipelined_receive") else broken(n) for n in (send, receive)]
     report = ep_lib.check(pipeline, 2, seeds=20, args=(*pair, 160, 2, 20), stop_at_first=True)
     assert kind in {f.kind for f in report.findings}, str(report)
+    if kind != "timeout":
+        report = ep_lib.check(pipeline, 2, seeds=20, args=(*pair, 160, 2, 20))
+        assert report.findings[0].kind in (kind, "race") and "credit" in report.findings[0].remedy, str(report)
 
 
 # ---- reports -------------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ MISTAKES = [
     Mistake("last_word_as_signal", "srd", "race", "a signal of its own"),
     Mistake("last_word_as_signal", "rc", "race", "a signal of its own"),
     Mistake("vector_from_an_odd_place", "p2p", "misaligned", "multiple of 16", "in line {} of", ("// read",)),
+    Mistake("put_to_a_rank_too_far", "rc", "out of bounds", "a rank that there is", "in line {} of", ("// post",)),
     Mistake("put_beyond_the_array", "rc", "out of bounds", "bounds", "in line {} of", ("// post",)),
 ]
 

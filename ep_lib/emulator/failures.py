@@ -43,6 +43,10 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "misaligned"
         remedy = f"alignment: an address that is a multiple of {found[1]}, or narrower accesses"
         what = f"align the address to {found[1]} bytes"
+    elif found := re.search(r"posts (?:to|on) (rank|queue pair) -?\d+; (?:there|ranks) are [^\n]*", text):
+        kind = "out of bounds"
+        remedy = f"bounds: a {found[1]} that there is"
+        what = f"check the {found[1]}"
     elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not", text):
         kind = "out of bounds"
         remedy = "bounds: check the index and the size; for another rank's memory, ep::peer_ptr"

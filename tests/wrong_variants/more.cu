@@ -169,3 +169,7 @@ KERNEL(vector_from_an_odd_place) {
 KERNEL(put_beyond_the_array) {
     if (threadIdx.x == 0) ep::net_put_nbi(data + 961, data, 256, 1 - ep::rank(), 0);  // post
 }
+
+KERNEL(put_to_a_rank_too_far) {
+    if (threadIdx.x == 0) ep::net_put_nbi(data, data, 256, ep::rank() + 1, 0);  // post
+}

@@ -209,7 +209,8 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             if (t.known.get(theirs.first + i) >= past.since &&
                 (mate == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
                 mate = theirs.first + i;
-    if (mate != slot.id) {
+    // Who writes where he has written before may have come here after the signal, and a round too early.
+    if (mate != slot.id && (they_read || !(slot.flags & kAgain))) {
         const bool warp = mate / kWarpSize == slot.id / kWarpSize;
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
