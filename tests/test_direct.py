@@ -13,6 +13,7 @@ from dispatch_combine_cases import Case, assert_same, make_case, to_input, to_nu
 
 import ep_lib
 from ep_lib import Rank, reference
+from ep_lib.memory.arrays import describe
 from ep_lib.moe.config import make_config
 from ep_lib.moe.direct import DirectExchange
 from ep_lib.moe.direct_tuning import EMULATED, Tuning
@@ -34,7 +35,7 @@ def run_case(rank: Rank, case: Case, tuning: Tuning | None, num_sms: int = 3) ->
     config = make_config(rank.world_size, **case.buffer_arguments(), num_sms=num_sms)
     exchange = DirectExchange(rank, config, tuning)
     wishes = Wishes(idx)
-    routing, plan, arrivals = exchange.dispatch(Payload(x, None), idx, weights, 0, wishes)
+    routing, plan, arrivals = exchange.dispatch(Payload(x, None, describe(x)), idx, weights, 0, wishes)
     assert arrivals is not None
     want, ys = case.expected_dispatch()[me], [r.x for r in case.expected_dispatch()]
     assert_same(to_numpy(arrivals.rows, case.dtype), want.x, "x")
@@ -49,7 +50,7 @@ def run_case(rank: Rank, case: Case, tuning: Tuning | None, num_sms: int = 3) ->
         expected = case.expected_combine(ys, weighted=weighted)[me]
         assert_same(to_numpy(out, case.dtype), expected, f"combine {number}")
         if number == 1:
-            again = exchange.dispatch_again(Payload(x, None), None, routing, len(want.x), 7, wishes)
+            again = exchange.dispatch_again(Payload(x, None, describe(x)), None, routing, len(want.x), 7, wishes)
             assert_same(to_numpy(again.rows, case.dtype), want.x, "x again")
         rows = arrivals.rows if number % 3 == 0 else exchange.combine_input(arrivals.rows, len(arrivals.rows))
         if rows is not arrivals.rows:
