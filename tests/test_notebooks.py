@@ -20,9 +20,16 @@ EXPECTED = {
     "03_ibgda_efa_shim",
     "05_pcie_bounce_buffers",
     "06_dispatch_and_combine",
+    "08_fp8_and_low_latency",
 }
 LIMIT_S = 120  # on a quiet machine half of it is plenty
-GPUS = {"00_start_here": 2, "01_write_and_signal": 2, "03_ibgda_efa_shim": 2, "06_dispatch_and_combine": 4}
+GPUS = {
+    "00_start_here": 2,
+    "01_write_and_signal": 2,
+    "03_ibgda_efa_shim": 2,
+    "06_dispatch_and_combine": 4,
+    "08_fp8_and_low_latency": 4,
+}
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
@@ -92,7 +99,7 @@ def test_its_code_uses_the_public_interface_only(path: Path) -> None:
 # ---- executed --------------------------------------------------------------------------------------------------------
 def workshop_copy(folder: Path) -> Path:
     """A workshop of its own for a run, so that what notebooks write (mine/) does not land in the checkout."""
-    for name in ("ep_lib", "exercises", "solutions", "tests", "tutorial_kernels"):
+    for name in ("benchmarks", "ep_lib", "exercises", "solutions", "tests", "tutorial_kernels"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "notebooks").mkdir()
     return folder
@@ -182,6 +189,23 @@ SHOWN = [
     ("06_dispatch_and_combine", "mistake-handle", "HandleError"),
     ("06_dispatch_and_combine", "mistake-index", "topk_idx[2, 1] is 8"),
     ("06_dispatch_and_combine", "mistake-absent", "rank 2"),
+    ("08_fp8_and_low_latency", "small-compute", "It is: 14 microseconds"),
+    ("08_fp8_and_low_latency", "rung0-run", "[True, True]"),
+    ("08_fp8_and_low_latency", "scale-run", "It is: 100,000 times"),
+    ("08_fp8_and_low_latency", "fp8-run", "bit for bit: True"),
+    ("08_fp8_and_low_latency", "fp8-mistake-run", "a multiple of 128"),
+    ("08_fp8_and_low_latency", "packets-run", "ping_pong_packets: all words of all rounds are right: [True, True]"),
+    ("08_fp8_and_low_latency", "packets-broken-run", "It is: only the checker"),
+    ("08_fp8_and_low_latency", "once-compute", "It is: 2.2 times"),
+    ("08_fp8_and_low_latency", "once-run", "once a rank    : every expert has its rows, bit for bit"),
+    ("08_fp8_and_low_latency", "combine-run", "It is: 10 times the same bits"),
+    ("08_fp8_and_low_latency", "rounds-run", "It is: some rounds are overwritten before they are read"),
+    ("08_fp8_and_low_latency", "rounds-check", "two turns: no findings\none turn: slot reused"),
+    ("08_fp8_and_low_latency", "library-run", "largest error: 0.1"),
+    ("08_fp8_and_low_latency", "library-mistake", "x has 13 tokens"),
+    ("08_fp8_and_low_latency", "exceed-run", "It is: about 490 GB/s"),
+    ("08_fp8_and_low_latency", "exercise-check-fp8", "Task 1 is still to do"),
+    ("08_fp8_and_low_latency", "exercise-check-packets", "Task 1 is still to do"),
 ]
 
 
