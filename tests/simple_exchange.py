@@ -1,20 +1,49 @@
-"""The simple kernels of dispatch and combine, which the course reads, driven step by step: layout, notify, dispatch,
-enter, stage, combine. :class:`ep_lib.Buffer` has quicker ones of the same results."""
+"""The kernels of tutorial_kernels/06_dispatch_and_combine.cu, driven step by step. :class:`ep_lib.Buffer` has quicker
+ones with the same results."""
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dispatch_combine_cases import Case, assert_same, expert_output
 
-from ep_lib import Rank
+from ep_lib import Kernel, Rank
 from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe import kernels
 from ep_lib.moe.config import BufferConfig, lay_out, make_config
-from ep_lib.moe.kernels import kernel, pack
+from ep_lib.moe.kernels import pack, struct
 
-THREADS = {"emulator": 64, "cuda": 512}
+SOURCE = Path(__file__).parents[1] / "tutorial_kernels" / "06_dispatch_and_combine.cu"
+STAGE_ARGS = struct(
+    ("signals", kernels.SIGNALS),
+    ("rows", "u8"),
+    ("finished_blocks", "u8"),
+    ("note", "u8"),
+    ("previous_operation", "u8"),
+    ("num_vectors", "i8"),
+)
+
+COMBINE_ARGS = struct(
+    ("signals", kernels.SIGNALS),
+    ("rows", "u8"),
+    ("finished_blocks", "u8"),
+    ("num_tokens", "i4"),
+    ("row_vectors", "i4"),
+    ("top_k", "i4"),
+    ("experts_per_rank", "i4"),
+)
+
+
+@functools.cache
+def kernel(name: str, template: str = "") -> Kernel:
+    """``layout`` is the library's, the others the tutorial's."""
+    return kernels.kernel(name) if name == "layout" else Kernel.from_file(SOURCE, f"{name}{template}")
+
+
+THREADS = {"emulator": 64, "cuda": 256}
 
 
 class SimpleExchange:
@@ -75,7 +104,7 @@ class SimpleExchange:
             experts_per_rank=config.experts_per_rank,
             options=options,
         )
-        kernel("notify").launch(rank, 1, self.threads, notify, rank_counts, expert_counts, plan)
+        kernel("exchange_counts").launch(rank, 1, self.threads, notify, rank_counts, expert_counts, plan)
         return slot, plan
 
     def send(self, x: Any, topk_idx: Any, weights: Any, slot: Any, plan: Any, *, send_routing: bool) -> None:
@@ -99,7 +128,7 @@ class SimpleExchange:
         config, rank = self.config, self.rank
         self.operation += 1
         stage = pack(
-            kernels.STAGE_ARGS,
+            STAGE_ARGS,
             signals=self.signals(),
             rows=self.at("rows"),
             finished_blocks=self.at("finished_blocks"),
@@ -111,7 +140,7 @@ class SimpleExchange:
         self.last_combine = self.operation
         out = rank.empty((len(slot), config.hidden), y.dtype)
         args = pack(
-            kernels.COMBINE_ARGS,
+            COMBINE_ARGS,
             signals=self.signals(),
             rows=self.at("rows"),
             finished_blocks=self.at("finished_blocks"),

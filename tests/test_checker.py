@@ -241,9 +241,9 @@ LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
         "notify",
         "    __syncthreads();\n    signal_all(args.signals, kSignalCounts);",
         "    signal_all(args.signals, kSignalCounts);",
-        "notify",
+        "exchange_counts",
     ),
-    ("notify", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "notify"),
+    ("notify", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "exchange_counts"),
     (
         "notify",
         "    __syncthreads();\n    if (thread_in_block() == 0) {\n        fence_sys();",

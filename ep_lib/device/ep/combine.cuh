@@ -1,8 +1,6 @@
-// Combine: every token collects what its experts made of it and adds it up, always in the same order.
-//
-// Two kernels. `stage` copies this rank's rows to symmetric memory and meets the others; `combine` then reads each
-// token's rows from the ranks that hold them. The order is ascending ranks and the sum is float32, rounded once, so
-// that results are equal bit for bit from run to run, whatever the timing.
+// The arithmetic of combine: sums in float32, in ascending order of ranks, rounded once, so that results are equal bit
+// for bit from run to run, whatever the timing. <ep/combine_push.cuh> and <ep/combine_pull.cuh> bring the rows;
+// tutorial_kernels/06_dispatch_and_combine.cu has the simple kernels that the course begins with.
 #pragma once
 #include <ep/layout.cuh>
 #include <ep/notify.cuh>
@@ -10,32 +8,6 @@
 #include <cuda_bf16.h>
 
 namespace ep {
-
-struct StageArgs {
-    Signals signals;
-    int4* rows;  // symmetric: the receive area, which this rank has emptied
-    uint32_t* finished_blocks;
-    uint64_t note;                // names the handle
-    uint64_t previous_operation;  // the last combine: all must have read their rows of it
-    int64_t num_vectors;          // to copy: rows * vectors a row
-};
-
-// Any grid. y [rows, row_vectors]; differs [ranks] as in compare_notes.
-EP_DEVICE void stage(const StageArgs& args, const int4* y, int* differs) {
-    if (block_has_fault()) return;
-    if (!wait_for_all(args.signals, kSignalPulled, args.previous_operation, kPhaseCombine)) return;
-
-    int4* const rows = args.rows;
-    const int64_t num_vectors = args.num_vectors, stride = static_cast<int64_t>(gridDim.x) * threads_in_block();
-    for (int64_t i = blockIdx.x * threads_in_block() + thread_in_block(); i < num_vectors; i += stride) {
-        st_na_v4(rows + i, ld_nc_v4(y + i));
-    }
-    if (!is_last_block(args.finished_blocks)) return;
-    signal_all(args.signals, kSignalStaged, args.note);
-    if (wait_for_all(args.signals, kSignalStaged, args.signals.operation, kPhaseCombine)) {
-        compare_notes(args.signals, kSignalStaged, args.note, differs);
-    }
-}
 
 // Multiply, round, add, round: a fused multiply-add would round once, and NumPy could not check it bit for bit.
 EP_DEVICE float add_weighted(float sum, float weight, float value) { return __fadd_rn(sum, __fmul_rn(weight, value)); }
@@ -111,16 +83,6 @@ EP_DEVICE void add_bias(Sums<T>& sums, const Bias& bias, int64_t i) {
     if (bias.second) sums.add(ld_nc_v4(bias.second + i));
 }
 
-struct CombineArgs {
-    Signals signals;
-    int4* rows;  // symmetric: what `stage` wrote
-    uint32_t* finished_blocks;
-    int num_tokens;
-    int row_vectors;
-    int top_k;
-    int experts_per_rank;
-};
-
 constexpr int kCombineRanks = 4;    // whose rows a lane has in flight together,
 constexpr int kCombineVectors = 4;  // and vectors of each
 
@@ -134,58 +96,6 @@ EP_DEVICE float weight_on(int top_k, int experts_per_rank, int rank, int token, 
         if (local >= 0 && local < experts_per_rank) sum = __fadd_rn(sum, topk_weights[first + k]);
     }
     return sum;
-}
-
-// Any grid, any whole number of warps; dynamic shared memory: one Place a warp and rank.
-//   out   [num_tokens, row_vectors]     sum over a token's ranks of weight * row; zeros for a token without a rank
-//   topk_weights  [num_tokens, top_k] or null: all weights are 1
-template <typename T>
-EP_DEVICE void combine(const CombineArgs& args, int4* out, const int* topk_idx, const float* topk_weights,
-                       const int* slot, const int* first_row) {
-    extern __shared__ Place combine_places[];
-    Place* const places = combine_places + warp_id() * num_ranks();
-    if (block_has_fault()) return;
-
-    const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
-    for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
-        if (topk_weights) {
-            for (int p = lane_id(); p < found; p += kWarpSize) {
-                places[p].weight =
-                    weight_on(args.top_k, args.experts_per_rank, places[p].rank, token, topk_idx, topk_weights);
-            }
-            __syncwarp();
-        }
-        int4* const target = out + static_cast<int64_t>(token) * row_vectors;
-        for (int first = lane_id(); first < row_vectors; first += kCombineVectors * kWarpSize) {
-            Sums<T> sums[kCombineVectors];
-            for (int p = 0; p < found; p += kCombineRanks) {
-                int4 vectors[kCombineRanks][kCombineVectors];
-#pragma unroll
-                for (int q = 0; q < kCombineRanks; ++q) {
-#pragma unroll
-                    for (int u = 0; u < kCombineVectors; ++u) {
-                        const int i = first + u * kWarpSize;
-                        if (p + q < found && i < row_vectors) vectors[q][u] = ld_nc_v4(places[p + q].row + i);
-                    }
-                }
-#pragma unroll
-                for (int q = 0; q < kCombineRanks; ++q) {
-                    if (p + q >= found) break;
-                    const float weight = places[p + q].weight;
-#pragma unroll
-                    for (int u = 0; u < kCombineVectors; ++u) sums[u].add(vectors[q][u], weight);
-                }
-            }
-#pragma unroll
-            for (int u = 0; u < kCombineVectors; ++u) {
-                const int i = first + u * kWarpSize;
-                if (i < row_vectors) st_na_v4(target + i, sums[u].rounded());
-            }
-        }
-    }
-
-    if (is_last_block(args.finished_blocks)) signal_all(args.signals, kSignalPulled);
 }
 
 }  // namespace ep

@@ -115,12 +115,4 @@ EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int*
     return true;
 }
 
-// One block. The same meeting for a dispatch whose handle knows all counts already: `note` names the handle.
-EP_DEVICE void enter(const Signals& signals, uint64_t note, int* differs) {
-    signal_all(signals, kSignalEnter, note);
-    if (wait_for_all(signals, kSignalEnter, signals.operation, kPhaseLayout)) {
-        compare_notes(signals, kSignalEnter, note, differs);
-    }
-}
-
 }  // namespace ep

@@ -1,7 +1,8 @@
 """The kernels of :class:`ep_lib.Buffer` as Python sees them: one ``.cu`` file each, and the structs they take.
 
-The code is in ``ep_lib/device/ep/{layout,notify,dispatch,combine,pcie_*}.cuh``; the ``.cu`` files give it entry points.
-The dtypes below mirror the structs there, field by field; a launch compares the sizes, a test the offsets.
+The code is in ``ep_lib/device/ep/{layout,notify,route,dispatch_bulk,combine_*,pcie_*}.cuh``; the ``.cu`` files give
+it entry points. The dtypes below mirror the structs there, field by field; a launch compares the sizes, a test the
+offsets.
 """
 
 from __future__ import annotations
@@ -43,25 +44,6 @@ DISPATCH_ARGS = struct(
     ("top_k", "i4"),
     ("experts_per_rank", "i4"),
     ("send_routing", "i4"),
-)
-
-STAGE_ARGS = struct(
-    ("signals", SIGNALS),
-    ("rows", "u8"),
-    ("finished_blocks", "u8"),
-    ("note", "u8"),
-    ("previous_operation", "u8"),
-    ("num_vectors", "i8"),
-)
-
-COMBINE_ARGS = struct(
-    ("signals", SIGNALS),
-    ("rows", "u8"),
-    ("finished_blocks", "u8"),
-    ("num_tokens", "i4"),
-    ("row_vectors", "i4"),
-    ("top_k", "i4"),
-    ("experts_per_rank", "i4"),
 )
 
 PCIE_RINGS = struct(

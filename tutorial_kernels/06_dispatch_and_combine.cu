@@ -1,0 +1,165 @@
+// Dispatch and combine, as simply as they can be written: the kernels that notebook 06 reads.
+//
+//     layout           <ep/layout.cuh>: where every token goes, and how many go where
+//     exchange_counts  <ep/notify.cuh>: everybody's counts, so everybody's final rows
+//     dispatch         every token straight into its final rows, on all the ranks that hold its experts
+//     enter            instead of layout and counts where those of an earlier dispatch still hold
+//     stage            the experts' rows into symmetric memory, where others can read them
+//     combine          every token collects what its experts made of it and adds it up, always in the same order
+//
+// ep_lib.Buffer does the same, bit for bit, with fewer and quicker kernels: <ep/route.cuh> is layout and notify in one
+// launch, <ep/dispatch_bulk.cuh> lets the copy engine load while lanes store, and <ep/combine_push.cuh> needs no stage.
+#include <ep/combine.cuh>
+#include <ep/dispatch.cuh>
+#include <ep/layout.cuh>
+#include <ep/notify.cuh>
+
+using namespace ep;
+
+extern "C" __global__ void exchange_counts(NotifyArgs args, const int* rank_counts, const int* expert_counts,
+                                           int* plan) {
+    notify(args, rank_counts, expert_counts, plan);
+}
+
+// ---- dispatch --------------------------------------------------------------------------------------------------------
+
+constexpr int kDispatchVectors = 7;  // in flight a lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
+
+// Any grid, any whole number of warps; dynamic shared memory: one Place a warp and rank.
+//   x             [num_tokens, row_vectors]
+//   topk_idx      [num_tokens, top_k]   global expert ids or -1
+//   topk_weights  [num_tokens, top_k] or null
+//   slot, first_row                     from `layout` and `notify`
+extern "C" __global__ void dispatch(DispatchArgs args, const int4* x, const int* topk_idx, const float* topk_weights,
+                                    const int* slot, const int* first_row) {
+    extern __shared__ Place dispatch_places[];
+    Place* const places = dispatch_places + warp_id() * num_ranks();
+    if (block_has_fault()) return;
+
+    const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
+    for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
+        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
+        for (int p = 0; p < found; ++p) send_routing(args, places[p], token, topk_idx, topk_weights);
+
+        const int4* const source = x + static_cast<int64_t>(token) * row_vectors;
+        for (int first = lane_id(); first < row_vectors; first += kDispatchVectors * kWarpSize) {
+            int4 vectors[kDispatchVectors];
+#pragma unroll
+            for (int u = 0; u < kDispatchVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (i < row_vectors) vectors[u] = ld_nc_v4(source + i);
+            }
+            for (int p = 0; p < found; ++p) {
+                int4* const row = places[p].row;
+#pragma unroll
+                for (int u = 0; u < kDispatchVectors; ++u) {
+                    const int i = first + u * kWarpSize;
+                    if (i < row_vectors) st_na_v4(row + i, vectors[u]);
+                }
+            }
+        }
+    }
+
+    // Data, then signal. Only the last block waits: all others have left the GPU, so it keeps nobody from running.
+    if (!is_last_block(args.finished_blocks)) return;
+    signal_all(args.signals, kSignalRows);
+    wait_for_all(args.signals, kSignalRows, args.signals.operation, kPhaseDispatch);
+}
+
+// One block. The same meeting for a dispatch whose handle knows all counts already: `note` names the handle.
+extern "C" __global__ void enter(Signals signals, uint64_t note, int* differs) {
+    signal_all(signals, kSignalEnter, note);
+    if (wait_for_all(signals, kSignalEnter, signals.operation, kPhaseLayout)) {
+        compare_notes(signals, kSignalEnter, note, differs);
+    }
+}
+
+// ---- combine ---------------------------------------------------------------------------------------------------------
+
+struct StageArgs {
+    Signals signals;
+    int4* rows;  // symmetric: the receive area, which this rank has emptied
+    uint32_t* finished_blocks;
+    uint64_t note;                // names the handle
+    uint64_t previous_operation;  // the last combine: all must have read their rows of it
+    int64_t num_vectors;          // to copy: rows * vectors a row
+};
+
+// Any grid. y [rows, row_vectors]; differs [ranks] as in compare_notes.
+extern "C" __global__ void stage(StageArgs args, const int4* y, int* differs) {
+    if (block_has_fault()) return;
+    if (!wait_for_all(args.signals, kSignalPulled, args.previous_operation, kPhaseCombine)) return;
+
+    int4* const rows = args.rows;
+    const int64_t num_vectors = args.num_vectors, stride = static_cast<int64_t>(gridDim.x) * threads_in_block();
+    for (int64_t i = blockIdx.x * threads_in_block() + thread_in_block(); i < num_vectors; i += stride) {
+        st_na_v4(rows + i, ld_nc_v4(y + i));
+    }
+    if (!is_last_block(args.finished_blocks)) return;
+    signal_all(args.signals, kSignalStaged, args.note);
+    if (wait_for_all(args.signals, kSignalStaged, args.signals.operation, kPhaseCombine)) {
+        compare_notes(args.signals, kSignalStaged, args.note, differs);
+    }
+}
+
+struct CombineArgs {
+    Signals signals;
+    int4* rows;  // symmetric: what `stage` wrote
+    uint32_t* finished_blocks;
+    int num_tokens;
+    int row_vectors;
+    int top_k;
+    int experts_per_rank;
+};
+
+// Any grid, any whole number of warps; dynamic shared memory: one Place a warp and rank.
+//   out   [num_tokens, row_vectors]     sum over a token's ranks of weight * row; zeros for a token without a rank
+//   topk_weights  [num_tokens, top_k] or null: all weights are 1
+template <typename T>
+__global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const float* topk_weights, const int* slot,
+                        const int* first_row) {
+    extern __shared__ Place combine_places[];
+    Place* const places = combine_places + warp_id() * num_ranks();
+    if (block_has_fault()) return;
+
+    const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
+    for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
+        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
+        if (topk_weights) {
+            for (int p = lane_id(); p < found; p += kWarpSize) {
+                places[p].weight =
+                    weight_on(args.top_k, args.experts_per_rank, places[p].rank, token, topk_idx, topk_weights);
+            }
+            __syncwarp();
+        }
+        int4* const target = out + static_cast<int64_t>(token) * row_vectors;
+        for (int first = lane_id(); first < row_vectors; first += kCombineVectors * kWarpSize) {
+            Sums<T> sums[kCombineVectors];
+            for (int p = 0; p < found; p += kCombineRanks) {
+                int4 vectors[kCombineRanks][kCombineVectors];
+#pragma unroll
+                for (int q = 0; q < kCombineRanks; ++q) {
+#pragma unroll
+                    for (int u = 0; u < kCombineVectors; ++u) {
+                        const int i = first + u * kWarpSize;
+                        if (p + q < found && i < row_vectors) vectors[q][u] = ld_nc_v4(places[p + q].row + i);
+                    }
+                }
+#pragma unroll
+                for (int q = 0; q < kCombineRanks; ++q) {
+                    if (p + q >= found) break;
+                    const float weight = places[p + q].weight;
+#pragma unroll
+                    for (int u = 0; u < kCombineVectors; ++u) sums[u].add(vectors[q][u], weight);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < kCombineVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (i < row_vectors) st_na_v4(target + i, sums[u].rounded());
+            }
+        }
+    }
+
+    if (is_last_block(args.finished_blocks)) signal_all(args.signals, kSignalPulled);
+}
