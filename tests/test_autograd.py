@@ -157,7 +157,7 @@ def fp8_with_weights(rank: ep_lib.Rank) -> None:
     idx = torch.tensor([[0, 2], [1, -1]], device=x.device)
     weights = torch.rand(2, 2, device=x.device, requires_grad=True)
     pair = (x.to(torch.float8_e4m3fn), torch.ones(2, 1, device=x.device))
-    with Buffer(rank, **(SHAPE | {"hidden": 128, "allow_nvlink_for_normal_mode": False, "num_sms": 4})) as buffer:
+    with Buffer(rank, **(SHAPE | {"hidden": 128})) as buffer:
         came = dispatch(buffer, pair, idx, weights)
         assert came.x[0].dtype == torch.float8_e4m3fn and not came.x[0].requires_grad
         rows = came.x[0].float() * came.x[1] * came.topk_weights.sum(dim=1, keepdim=True)
