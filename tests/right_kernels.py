@@ -16,11 +16,14 @@ sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
 import bounce_buffer_cases as bounce
 import low_latency_cases as low_latency
 import pcie_cases
+import simple_exchange
+import test_direct
 import test_ibgda_shim as shim
 import test_ring
 import test_write_signal as write
 import variants
 from dispatch_combine_cases import make_case
+from test_direct_features import features
 from test_dispatch_combine import run_case
 
 from ep_lib import Fabric, Rank
@@ -64,6 +67,19 @@ def _stream(rank: Rank, slots: int) -> None:
     assert all(test_ring.stream(rank, test_ring.kernel(), slots, 64, (300, 100)))
 
 
+def _simple_kernels(rank: Rank) -> None:
+    simple_exchange.run_simple(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
+
+
+def _engine(rank: Rank) -> None:
+    case = make_case(5, world_size=2, dtype="bfloat16", max_tokens=6)
+    test_direct.run_case(rank, case, test_direct.TUNINGS[0])
+
+
+def _features(rank: Rank) -> None:
+    features(rank, make_case(9, world_size=2, dtype="float32", max_tokens=4), 7)
+
+
 def _nvlink_mode(rank: Rank) -> None:
     run_case(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
 
@@ -103,6 +119,9 @@ CASES = [
     ),
     *(RightKernel(f"ring of {slots}", _stream, 2, ALL, (slots,)) for slots in (1, 3)),
     RightKernel("dispatch and combine", _nvlink_mode, 2, NVLINK),
+    RightKernel("06 dispatch and combine", _simple_kernels, 2, NVLINK),
+    RightKernel("dispatch by the engine, combine in place", _engine, 2, NVLINK),
+    RightKernel("rows by expert, bias, views", _features, 2, NVLINK),
     *(
         RightKernel(f"low latency {fp8} {hooks}", _low_latency, 2, NVLINK, (fp8, hooks))
         for fp8, hooks in ((True, False), (False, True))

@@ -11,7 +11,6 @@ from dispatch_combine_cases import (
     Case,
     assert_received,
     assert_same,
-    expert_output,
     make_case,
     to_input,
     to_numpy,
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference
-from ep_lib.errors import ArgumentError, HandleError, PeerTimeout, RankMismatchError
+from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, PeerTimeout, RankMismatchError
 from ep_lib.moe import Received
 
 Spmd = Callable[..., list[Any]]
@@ -225,30 +224,68 @@ def test_what_is_found_on_the_device(what: str, error: type[Exception], says: st
         ep_lib.spawn(later, 2, "emulator", args=(what,))
 
 
-def comes_late(rank: Rank) -> str:
-    """Rank 1 does not take part; the others name it, and a new Buffer works once it does."""
-    buffer = Buffer(rank, **SHAPE, dtype="float32")
+SLEEP = """
+#include <ep/memory.cuh>
+extern "C" __global__ void sleep_seconds(int seconds) {
+    for (int i = 0; i < seconds; ++i) ep::sleep_ns(1000000000);
+}
+"""
+
+
+def times_out(rank: Rank, buffer: Buffer, phases: tuple[str, ...]) -> PeerTimeout:
+    """Dispatch where rank 1 is missing: the error names it, and the Buffer says that it is of no use any more."""
     x, idx = to_input(rank, X), to_input(rank, IDX)
-    found = "nothing"
+    with pytest.raises(PeerTimeout) as caught:
+        buffer.dispatch(x, idx)
+        rank.synchronize()
+    error = caught.value
+    assert (error.rank, error.peer) == (rank.rank, 1) and error.phase in phases, str(error)
+    assert error.seen < error.expected and error.slot >= 0
+    assert f"rank {rank.rank} waited too long for rank 1 ({error.phase}, slot {error.slot})" in str(error)
+    return error
+
+
+def comes_late(rank: Rank) -> str:
+    """Rank 1 does not take part in time; the others name it, and a new Buffer works once it is back."""
+    buffer, found = Buffer(rank, **SHAPE, dtype="float32"), "nothing"
     if rank.rank != 1:
-        with pytest.raises(PeerTimeout) as caught:
-            buffer.dispatch(x, idx)
-            rank.synchronize()
-        error = caught.value
-        assert (error.peer, error.phase) == (1, "layout") and error.seen < error.expected and error.slot >= 0
-        found = "rank 1 was away"
+        found = times_out(rank, buffer, ("layout",)).phase
+    elif rank.backend == "emulator":
+        ep_lib.Kernel.from_source(SLEEP, "sleep_seconds").launch(rank, 1, 1, 60)
     rank.barrier()
     with Buffer(rank, **SHAPE, dtype="float32") as fresh:
-        recv = fresh.dispatch(x, idx)
+        recv = fresh.dispatch(to_input(rank, X), to_input(rank, IDX))
         assert (to_numpy(fresh.combine(recv.x, recv.handle)) == X * np.array([[2], [1], [1]])).all()
     return found
 
 
+def test_a_rank_that_is_late_is_named_and_a_new_buffer_works() -> None:
+    assert ep_lib.spawn(comes_late, 2, "emulator") == ["layout", "nothing"]
+
+
 @pytest.mark.gpu(count=2)
-def test_a_rank_that_stays_away_is_named_and_a_new_buffer_works() -> None:
-    found = ep_lib.spawn(comes_late, 2, "cuda", timeout=20)
-    assert found == ["rank 1 was away", "nothing"]
+def test_a_rank_that_is_late_is_named_and_a_new_buffer_works_on_gpus() -> None:
+    assert ep_lib.spawn(comes_late, 2, "cuda", timeout=10) == ["layout", "nothing"]
 
 
-def expert(rank: Rank, recv: Received) -> Any:
-    return expert_output(rank, to_numpy(recv.x))
+def stops(rank: Rank) -> str:
+    """Rank 1 is killed after some of its stores; the others go on by themselves."""
+    buffer = Buffer(rank, **SHAPE, dtype="float32")
+    if rank.rank == 1:
+        buffer.dispatch(X, IDX)
+    error = times_out(rank, buffer, ("layout", "dispatch"))
+    with pytest.raises(BufferClosedError, match="make a new one"):
+        buffer.dispatch(X, IDX)
+    ep_lib.Kernel.from_source(SLEEP, "sleep_seconds").launch(rank, 1, 1, 1)
+    rank.synchronize()
+    return error.phase
+
+
+@pytest.mark.parametrize(("after", "phase"), [(0, "layout"), (2, "dispatch")])
+def test_a_rank_that_is_killed_in_mid_dispatch_is_named(
+    after: int, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends two signals with its counts, then two behind its rows."""
+    monkeypatch.setitem(SHAPE, "num_experts", 6)
+    results = ep_lib.spawn(stops, 3, "emulator", fabric=ep_lib.Fabric(stopped_ranks={1: after}))
+    assert results == [phase, None, phase]
