@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import statistics
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,11 +78,13 @@ def compare(worlds: list[World], plan: Plan, *, quiet: bool) -> tuple[list[dict[
         rest = replace(
             plan, packets=plan.packets and PACKETS not in known, ceilings=plan.ceilings and STORES not in known
         )
+        begin = time.monotonic()
         try:
             measured = world.run(measure, 2, rest, heap_bytes=heap_bytes, quiet=quiet)[0]
         except BackendUnavailable as error:
             missing[world.network] = str(error)
             continue
+        print(f"{world.network}: measured in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
         rows += [{**world.facts(), **row} for row in measured]
     if not rows:
         listing = "\n  ".join(f"{name}: {reason}" for name, reason in missing.items())
@@ -232,12 +236,20 @@ class _Pair:
         """Fills the outbox with a number that neither rank has sent before; the one that the peer sends."""
         self._fill += 1
         mine, theirs = ((2 * self._fill + rank) % 251 for rank in (self._rank.rank, self._peer))
-        self._outbox[:size] = mine
+        _fill(self._outbox[:size], mine)
         return theirs
 
     def _require(self, array: Any, size: int, value: int) -> None:
-        if not bool((array[:size] == value).all()):
+        if not bool((self._rank.to_host(array[:size]) == value).all()):
             raise RuntimeError(f"rank {self._rank.rank}: {size} bytes did not arrive as they were sent")
+
+
+def _fill(array: Any, value: int) -> None:
+    """Bytes of this value, without a kernel that CuPy would have to compile first."""
+    if hasattr(array.data, "memset"):
+        array.data.memset(value, array.nbytes)
+    else:
+        array[:] = value
 
 
 def _threads_for(words: int) -> int:
