@@ -3,9 +3,8 @@
     python benchmarks/gpu_docs.py [--check]
 
 Between `<!-- table: NAME -->` and `<!-- end of table -->` of docs/performance.md and benchmarks/README.md it puts the
-table NAME of benchmarks/results/h200x4.json (`h200x2` for tables whose name ends in " 2"), and it draws the pictures
-beside docs/performance.md. --check changes nothing and exits with 1 where a document differs from its JSON;
-tests/test_gpu_docs.py does the same.
+table NAME of benchmarks/results/h200x4.json (`h200x2` for tables whose name ends in " 2"). --check changes nothing and
+exits with 1 where a document differs from its JSON; tests/test_gpu_docs.py does the same.
 """
 
 from __future__ import annotations
@@ -199,24 +198,6 @@ def filled(text: str, results: Path = RESULTS) -> str:
     return BLOCK.sub(fill, text)
 
 
-def draw(folder: Path, results: Path = RESULTS) -> None:
-    """The pictures of docs/performance.md."""
-    from ep_lib import viz
-
-    report = json.loads((results / "h200x4.json").read_text(encoding="utf-8"))
-    settings = report["settings"]
-    where = f"{settings['ranks']} x {report['machine']['gpu']}"
-    size = f"{settings['tokens']} tokens a rank x {settings['hidden']}, top-{settings['top_k']}"
-    pictures = {
-        "roofline": viz.roofline(report, title=f"{where}: how far from the roof"),
-        "shares": viz.shares_of_ceiling(report),
-        "sms": viz.bandwidth_by_sms(report, title=f"{where}, {size}"),
-        "transports": viz.transports_compared(find(report, group="transport"), title=f"Two of {where}"),
-    }
-    for name, picture in pictures.items():
-        picture.savefig(folder / f"performance_{name}.png", metadata={"Software": None})
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -230,8 +211,6 @@ def main() -> int:
             status = 1
         elif not options.check:
             path.write_text(new, encoding="utf-8")
-    if not options.check:
-        draw(ROOT / "docs")
     return status
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import gpu_docs
+import gpu_figures
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,10 +71,20 @@ def test_tables_say_what_the_rows_say(tmp_path: Path) -> None:
         table("unknown")
 
 
-def test_pictures_and_links_exist() -> None:
+def test_links_exist() -> None:
     for path in gpu_docs.DOCUMENTS:
         links = re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text(encoding="utf-8"))
         assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_pictures_of_the_kept_run(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = json.loads((gpu_docs.RESULTS / "h200x4.json").read_text(encoding="utf-8"))
+    lines = gpu_figures.draw(report, tmp_path)
+    assert [Path(line).name for line in lines] == ["roofline.png", "shares.png", "sms.png", "transports.png"]
+    assert all((tmp_path / line).stat().st_size > 10_000 for line in lines)
+    report["rows"] = [row for row in report["rows"] if row["group"] != "transport"]
+    assert gpu_figures.draw(report, tmp_path)[3].startswith("transports: left out, ")
 
 
 def test_programs_in_the_document_run() -> None:

@@ -47,8 +47,8 @@ extern "C" __global__ void cached(int type, void* out, const void* in) {
 
 extern "C" __global__ void past_the_end(const int* in, int* out, long long index) { out[0] = __ldg(in + index); }
 
-// Two blocks wait for what the last block stores. (With __ldcv this would be wrong on a GPU: NVIDIA's header does not
-// mark it volatile, so the compiler may take such a loop for one that ends.)
+// Two blocks wait for what the last block stores. For the emulator only: on a GPU it would be wrong, since headers of some
+// toolkits do not mark __ldcg volatile (nor does any mark __ldcv), so the compiler may take such a loop for one that ends.
 extern "C" __global__ void poll(int* flags, int* out) {
     if (threadIdx.x != 0) return;
     int seen = 0;
