@@ -35,36 +35,38 @@ from ep_lib.moe.low_latency_config import make_low_latency_config
 BOTH = SENDS | RECEIVES
 TOKENS = (1, 8, 32, 64, 128, 256, 1024)
 SMS = (24, 48)
-SWEEP = {  # blocks, threads, blocks that only send
+SWEEP = {  # blocks, threads, of so many blocks that only send or only receive, so many send
     "dispatch": [
-        (132, 448, 0),
-        (132, 448, 66),
-        (132, 448, 88),
-        (264, 448, 0),
-        (264, 448, 88),
-        (264, 448, 132),
-        (264, 448, 176),
-        (264, 512, 132),
-        (264, 224, 132),
-        (528, 224, 264),
-        (64, 448, 32),
-        (16, 448, 8),
+        (132, 448, 132, 0),
+        (132, 448, 132, 44),
+        (132, 448, 132, 66),
+        (132, 448, 132, 88),
+        (264, 448, 264, 0),
+        (264, 448, 264, 132),
+        (264, 448, 132, 44),
+        (264, 448, 132, 66),
+        (264, 448, 132, 88),
+        (264, 224, 132, 66),
+        (396, 224, 132, 66),
+        (528, 224, 132, 66),
+        (64, 448, 64, 32),
+        (16, 448, 16, 8),
     ],
     "combine": [
-        (132, 448, 0),
-        (132, 448, 66),
-        (132, 448, 99),
-        (264, 448, 0),
-        (264, 448, 132),
-        (264, 448, 176),
-        (264, 448, 198),
-        (264, 448, 232),
-        (264, 512, 198),
-        (264, 224, 198),
-        (528, 224, 264),
-        (528, 224, 396),
-        (64, 448, 48),
-        (16, 448, 12),
+        (132, 448, 132, 0),
+        (132, 448, 132, 66),
+        (132, 448, 132, 99),
+        (264, 448, 264, 0),
+        (264, 448, 264, 198),
+        (264, 448, 132, 66),
+        (264, 448, 132, 88),
+        (264, 448, 132, 99),
+        (264, 448, 132, 110),
+        (528, 224, 132, 66),
+        (528, 224, 132, 99),
+        (528, 224, 528, 396),
+        (64, 448, 64, 48),
+        (16, 448, 16, 12),
     ],
 }
 
@@ -268,9 +270,9 @@ class Bench:
             self.prepare(tokens, fp8, low_latency)
             kind = "fp8" if fp8 else "bf16"
             for what in ("dispatch", "combine") if fp8 else ("dispatch",):
-                for shape in SWEEP[what] if self.gpu else [(3, 64, 1)]:
+                for shape in SWEEP[what] if self.gpu else [(4, 64, 2, 1)]:
                     low_latency.tuning = Tuning(**{what: Shape(*shape)})
-                    where = "{}x{}, {} send".format(*shape)
+                    where = "{}x{}, of {} {} send".format(*shape)
                     self.graph(f"sweep {what} {kind} {tokens} tokens {where}", getattr(self, what))
             self.say()
         low_latency.close(orderly=True)
@@ -281,7 +283,7 @@ class Bench:
             return Tuning()
         vectors = low_latency.config.row_vectors
         shapes = low_latency.shape(vectors // 2 if fp8 else vectors, 0.5), low_latency.shape(vectors, 0.75)
-        return Tuning(*(s._replace(blocks=sms, send_blocks=s.send_blocks * sms // s.blocks) for s in shapes))
+        return Tuning(*(Shape(sms, s.threads, sms, s.send_blocks * sms // s.role_blocks) for s in shapes))
 
     def table(self) -> None:
         for tokens in self.args.tokens:

@@ -20,7 +20,7 @@ _BLOCKS_A_SM = 2  # __launch_bounds__ of the kernels
 # Of the blocks of a kernel that sends and receives, those that only send.
 _DISPATCH_SENDS, _COMBINE_SENDS = 0.5, 0.75
 # An emulated thread costs memory and time of its own; two warps and a few blocks show all that more would.
-_EMULATED_BLOCKS, _EMULATED_THREADS = 3, 64
+_EMULATED_BLOCKS, _EMULATED_THREADS = 2, 64
 
 
 class Arrivals(NamedTuple):
@@ -38,7 +38,11 @@ class Shape(NamedTuple):
 
     blocks: int
     threads: int
-    send_blocks: int  # that only send, where a kernel does both; 0: every block does both in turn
+    role_blocks: int  # a divisor of blocks. Where a kernel does both, of so many consecutive blocks
+    send_blocks: int  # the first of them only send, the others only receive; 0: every block does both in turn
+
+
+_NO_ROLES = Shape(1, _WARP, 1, 0)
 
 
 @dataclass
@@ -59,7 +63,7 @@ class LowLatency:
 
     def __post_init__(self) -> None:
         rank, config = self.rank, self.config
-        blocks = _num_blocks(rank, config.num_sms)
+        self._sms, self._rounds = _num_blocks(rank, config.num_sms)
         self._map: LowLatencyMap = make_low_latency_map(config)
         self._memory = _allocate(rank, config, self._map.nbytes)
         self._memory[: self._map.zeroed_bytes] = 0
@@ -68,7 +72,6 @@ class LowLatency:
         self.settle()
         rank.barrier()  # no flag may arrive before the zeros
         self._address = describe(self._memory).address
-        self._blocks = blocks
 
     def close(self, orderly: bool) -> None:
         """Free the symmetric memory; ``orderly``: when every rank has come here, or did not within the limit."""
@@ -115,7 +118,7 @@ class LowLatency:
         shape = self.tuning.dispatch or self.shape(vectors, _DISPATCH_SENDS)
         args = pack(
             structs.LOW_LATENCY_DISPATCH_ARGS,
-            common=self._common(0 if x is None else len(x), shape.send_blocks),
+            common=self._common(0 if x is None else len(x), shape),
             slots=self._at("dispatch_slots"),
             row_flags=self._at("dispatch_flags"),
             routes=self._at("routes"),
@@ -141,7 +144,7 @@ class LowLatency:
         shape = self.tuning.combine or self.shape(self.config.row_vectors, _COMBINE_SENDS)
         args = pack(
             structs.LOW_LATENCY_COMBINE_ARGS,
-            common=self._common(len(topk_idx), shape.send_blocks),
+            common=self._common(len(topk_idx), shape),
             slots=self._at("combine_slots"),
             row_flags=self._at("combine_flags"),
             weights=self._at("weights"),
@@ -166,9 +169,10 @@ class LowLatency:
         threads = -(-vectors // (rounds * _WARP)) * _WARP
         if self.rank.backend == "emulator":
             threads = _EMULATED_THREADS
-        return Shape(self._blocks, threads, min(max(1, round(sends * self._blocks)), self._blocks - 1))
+        senders = min(max(1, round(sends * self._sms)), self._sms - 1)
+        return Shape(self._rounds * self._sms, threads, self._sms, senders)
 
-    def _common(self, num_tokens: int, send_blocks: int = 0, mask_on_timeout: bool = False) -> Any:
+    def _common(self, num_tokens: int, shape: Shape = _NO_ROLES, mask_on_timeout: bool = False) -> Any:
         config = self.config
         return pack(
             structs.LOW_LATENCY_ARGS,
@@ -180,7 +184,8 @@ class LowLatency:
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             row_vectors=config.row_vectors,
-            send_blocks=send_blocks,
+            role_blocks=shape.role_blocks,
+            send_blocks=shape.send_blocks,
             mask_on_timeout=int(mask_on_timeout or config.mask_on_timeout),
         )
 
@@ -190,14 +195,15 @@ class LowLatency:
         return self._address + offset
 
 
-def _num_blocks(rank: Rank, num_sms: int | None) -> int:
-    """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
+def _num_blocks(rank: Rank, num_sms: int | None) -> tuple[int, int]:
+    """Multiprocessors to run on, and blocks on each: these wait for each other, so all must run at once. Fewer than all
+    multiprocessors get a block each, as nobody can say where two would go. Raises ArgumentError."""
     if rank.backend == "emulator":
-        return num_sms or _EMULATED_BLOCKS
+        return num_sms or _EMULATED_BLOCKS, 1 if num_sms else _BLOCKS_A_SM
     most = int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
     if num_sms is not None and num_sms > most:
         raise ArgumentError(f"num_low_latency_sms is {num_sms}, and this GPU has {most} multiprocessors: pass no more")
-    return num_sms or _BLOCKS_A_SM * most
+    return (num_sms, 1) if num_sms else (most, _BLOCKS_A_SM)
 
 
 def _index_type(topk_idx: Any) -> str:

@@ -44,7 +44,8 @@ struct LowLatencyArgs {
     int top_k;
     int experts_per_rank;
     int row_vectors;  // 16-byte vectors of a bfloat16 row
-    int send_blocks;  // that only send, where a kernel does both: the others only receive; 0: all do both in turn
+    int role_blocks;  // a kernel that does both: of so many consecutive blocks, which is a divisor of the grid,
+    int send_blocks;  // the first of them only send, and the others only receive; 0: all do both in turn
     int mask_on_timeout;
 };
 
@@ -55,20 +56,24 @@ struct Share {
 };
 
 // A multiprocessor's loads queue up behind its stores to peers, so blocks that send see late what has arrived. Where a
-// kernel does both, some blocks therefore only send, and the others only receive.
+// kernel does both, some multiprocessors therefore only send, and the others only receive. (Blocks go to all
+// multiprocessors in turn, so with role_blocks of those the second blocks of each have the same role as the first.)
 template <int kHalves>
-EP_DEVICE Share sending_share(int send_blocks) {
-    const int index = blockIdx.x, blocks = gridDim.x;
+EP_DEVICE Share sending_share(int role_blocks, int send_blocks) {
+    const int index = blockIdx.x, blocks = gridDim.x, round = index / role_blocks, part = index % role_blocks;
     if (kHalves == kReceives) return {0, 0};
-    if (kHalves == kSends || send_blocks == 0 || send_blocks >= blocks) return {index, blocks};
-    return index < send_blocks ? Share{index, send_blocks} : Share{0, 0};
+    if (kHalves == kSends || send_blocks == 0) return {index, blocks};
+    if (part >= send_blocks) return {0, 0};
+    return {round * send_blocks + part, blocks / role_blocks * send_blocks};
 }
 template <int kHalves>
-EP_DEVICE Share receiving_share(int send_blocks) {
-    const int index = blockIdx.x, blocks = gridDim.x;
+EP_DEVICE Share receiving_share(int role_blocks, int send_blocks) {
+    const int index = blockIdx.x, blocks = gridDim.x, round = index / role_blocks, part = index % role_blocks;
+    const int receive_blocks = role_blocks - send_blocks;
     if (kHalves == kSends) return {0, 0};
-    if (kHalves == kReceives || send_blocks == 0 || send_blocks >= blocks) return {index, blocks};
-    return index < send_blocks ? Share{0, 0} : Share{index - send_blocks, blocks - send_blocks};
+    if (kHalves == kReceives || send_blocks == 0) return {index, blocks};
+    if (part < send_blocks) return {0, 0};
+    return {round * receive_blocks + part - send_blocks, blocks / role_blocks * receive_blocks};
 }
 
 namespace detail {

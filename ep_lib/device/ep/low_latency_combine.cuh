@@ -230,8 +230,8 @@ template <int kHalves, typename Index>
 EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out, const int4* rows,
                                    const Index* topk_idx, const float* topk_weights) {
     const LowLatencyArgs& common = args.common;
-    const Share sending = sending_share<kHalves>(common.send_blocks);
-    const Share receiving = receiving_share<kHalves>(common.send_blocks);
+    const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
+    const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
     const uint64_t operation = operation_number(common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
     const int turn = static_cast<int>(operation % kTurns);
     __shared__ uint8_t masked[kMaxRanks];

@@ -344,8 +344,8 @@ template <bool kFp8, int kHalves, typename Index>
 EP_DEVICE void low_latency_dispatch(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals,
                                     const int4* x, const Index* topk_idx) {
     const LowLatencyArgs& common = args.common;
-    const Share sending = sending_share<kHalves>(common.send_blocks);
-    const Share receiving = receiving_share<kHalves>(common.send_blocks);
+    const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
+    const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
     // What is needed first is asked for all at once: a trip to memory takes as long as a third of the rows.
     int expert = -1, first_expert = -1;
     detail::Piece<kFp8> piece;

@@ -20,6 +20,7 @@ LOW_LATENCY_ARGS = struct(
     ("top_k", "i4"),
     ("experts_per_rank", "i4"),
     ("row_vectors", "i4"),
+    ("role_blocks", "i4"),
     ("send_blocks", "i4"),
     ("mask_on_timeout", "i4"),
 )
