@@ -100,6 +100,7 @@ EP_DEVICE bool is_masked(const LowLatencyArgs& args, int peer) { return ld_relax
 
 // The threads of a block note which ranks are left out.
 EP_DEVICE void note_masks(const LowLatencyArgs& args, uint8_t* masked) {
+#pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) masked[r] = is_masked(args, r);
     __syncthreads();
 }
@@ -156,6 +157,7 @@ EP_DEVICE WaitOutcome wait_flag_or_mask(const LowLatencyArgs& args, const uint64
 // what this one has received by now.
 EP_DEVICE void give_credits(const LowLatencyArgs& args) {
     if (blockIdx.x != gridDim.x - 1) return;
+#pragma unroll 1
     for (int i = thread_in_block(); i < kNumLowLatencyKinds * num_ranks(); i += threads_in_block()) {
         const int kind = i / num_ranks(), peer = i % num_ranks();
         if (is_masked(args, peer)) continue;
@@ -169,6 +171,7 @@ EP_DEVICE void give_credits(const LowLatencyArgs& args) {
 // `masked` is noted, too. False after a fault: return from the kernel then.
 EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind, uint64_t operation, uint8_t* masked) {
     int failed = 0;
+#pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         const uint64_t* const credit = args.credits + kind * num_ranks() + r;
         bool skip = is_masked(args, r);
@@ -186,9 +189,11 @@ EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind,
 // The last kernel, one block: waits until every rank has come here, so that nobody writes to this rank's memory any more.
 EP_DEVICE void low_latency_finish(const LowLatencyArgs& args) {
     uint64_t* const ends = args.credits + kNumLowLatencyKinds * num_ranks();
+#pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         if (!is_masked(args, r)) st_release_sys_u64(peer_ptr(ends + rank(), r), 1);
     }
+#pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         if (!is_masked(args, r)) wait_flag_or_mask(args, ends + r, 1, {kPhaseBarrier, r, -1});
     }

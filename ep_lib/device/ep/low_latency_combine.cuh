@@ -42,11 +42,13 @@ EP_DEVICE void send_weights(const LowLatencyCombineArgs& args, const Index* topk
     const LowLatencyArgs& common = args.common;
     const int words = weight_words(common.top_k), ranks = num_ranks(), lane = lane_id();
     const int step = share.count * warps_in_block();
+#pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
         const int expert = load_choice(common, topk_idx, token);
         const float weight =
             lane < common.top_k ? topk_weights[static_cast<int64_t>(token) * common.top_k + lane] : 0.0f;
         const int home = expert < 0 ? -1 : expert / common.experts_per_rank;
+#pragma unroll 1
         for (int base = 0; base < ranks * words; base += kWarpSize) {
             const int i = base + lane, word = i % words, r = i / words;
             uint64_t packed = 0;
@@ -82,6 +84,7 @@ EP_DEVICE int load_place(const LowLatencyCombineArgs& args, int source, int toke
 EP_DEVICE Choices pack_choices(int place) {
     const unsigned here = __ballot_sync(kFullWarp, place >= 0);
     unsigned rest = here;
+#pragma unroll 1
     for (int j = 0; j < lane_id() && rest; ++j) rest &= rest - 1;
     const int k = rest ? __ffs(rest) - 1 : 0;  // the lane-th set bit
     return {__popc(here), __shfl_sync(kFullWarp, place, k), k, 0.0f};
@@ -106,9 +109,11 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
     const int row_vectors = args.common.row_vectors;
     int4* const target = peer_ptr(args.slots + slot * row_vectors, source);
     bool weighted = false;
+#pragma unroll 1
     for (int base = 0; base < row_vectors; base += threads_in_block()) {
         const int i = base + thread_in_block();
         Sums<__nv_bfloat16> sums;
+#pragma unroll 1
         for (int first = 0; first < choices->count; first += kRowsInFlight) {
             int4 v[kRowsInFlight];
 #pragma unroll
@@ -141,7 +146,9 @@ EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, Sh
     const int ranks = num_ranks();
     const auto source_of = [ranks](int i) { return (rank() + i) % ranks; };
     int place = load_place(args, source_of(share.index), share.index / ranks), most = 0, signalling = 0;
+#pragma unroll 1
     for (int r = 0; r < ranks; ++r) most = max(most, args.token_counts[r]);
+#pragma unroll 1
     for (int i = share.index; i < most * ranks; i += share.count) {
         const int source = source_of(i), token = i / ranks;
         Choices choices = pack_choices(place);
@@ -166,6 +173,7 @@ EP_DEVICE RankSet wait_sums(const LowLatencyCombineArgs& args, int token, const 
                             int turn, const uint8_t* masked, bool* gave_up) {
     RankSet here = {0, 0};
     int failed = 0;
+#pragma unroll 1
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
         const int r = base + lane_id();
         WaitOutcome outcome = kMasked;
@@ -188,8 +196,10 @@ EP_DEVICE void add_sums(const LowLatencyCombineArgs& args, int4* out, int token,
     const int64_t step = static_cast<int64_t>(args.common.max_tokens) * row_vectors;
     const int4* const first_row =
         args.slots + (static_cast<int64_t>(turn * ranks) * args.common.max_tokens + token) * row_vectors;
+#pragma unroll 1
     for (int i = thread_in_block(); i < row_vectors; i += threads_in_block()) {
         Sums<__nv_bfloat16> sums;
+#pragma unroll 1
         for (int first = 0; first < ranks; first += kRowsInFlight) {
             int4 v[kRowsInFlight];
 #pragma unroll
@@ -209,6 +219,7 @@ template <typename Index>
 EP_DEVICE bool receive_sums(const LowLatencyCombineArgs& args, int4* out, const Index* topk_idx, Share share,
                             uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
+#pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
         const RankSet from = ranks_of(load_choice(common, topk_idx, token), common.experts_per_rank);
         bool gave_up;

@@ -60,6 +60,7 @@ EP_DEVICE void send_route(const LowLatencyDispatchArgs& args, int token, int exp
     const bool repeated = __ffs(same) - 1 < lane;
     const int home = expert < 0 ? -1 : expert / common.experts_per_rank;
     const int id = expert % common.experts_per_rank | (repeated ? kIdRepeated : 0);
+#pragma unroll 1
     for (int base = 0; base < ranks * words; base += kWarpSize) {
         const int i = base + lane, word = i % words, r = i / words;
         uint64_t packed = 0;
@@ -81,11 +82,13 @@ EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk
     const LowLatencyArgs& common = args.common;
     if (share.index == 0) {
         TaggedWord* const mine = args.routes + (turn * num_ranks() + rank()) * route_stride(common);
+#pragma unroll 1
         for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
             if (!masked[r]) send_packet(mine, common.num_tokens, operation, r);
         }
     }
     const int step = share.count * warps_in_block();
+#pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
         send_route(args, token, expert, operation, turn, masked);
         expert = load_choice(common, topk_idx, token + step);
@@ -111,12 +114,14 @@ EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int
     const int row_vectors = args.common.row_vectors, vectors = kFp8 ? row_vectors / 2 : row_vectors;
     int4* const target = args.slots + slot * row_vectors;
     float* const scales = reinterpret_cast<float*>(target + vectors);
+#pragma unroll 1
     for (int base = 0; base < vectors; base += threads_in_block()) {
         const int i = base + thread_in_block();
         int4 v = piece.first;
         float scale = 0.0f;
         if (kFp8) v = quantize_fp8(piece.first, piece.second, &scale);
         piece.load(row, i + threads_in_block(), vectors);
+#pragma unroll 1
         for (int n = 0; n < num_ranks(); ++n) {
             const int r = (rank() + token + n) % num_ranks();  // not everybody to the same rank first
             if (!to.has(r) || masked[r] || i >= vectors) continue;
@@ -133,6 +138,7 @@ EP_DEVICE void send_rows(const LowLatencyDispatchArgs& args, const int4* x, cons
     const LowLatencyArgs& common = args.common;
     const int vectors = kFp8 ? common.row_vectors / 2 : common.row_vectors;
     int signalling = 0;  // which warp; the release holds it up, so they take turns
+#pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
         const int64_t slot = static_cast<int64_t>(turn * num_ranks() + rank()) * common.max_tokens + token;
         const RankSet to = ranks_of(expert, common.experts_per_rank);
@@ -146,6 +152,7 @@ EP_DEVICE void send_rows(const LowLatencyDispatchArgs& args, const int4* x, cons
         send_row<kFp8>(args, row, slot, token, to, here, masked);
         __syncthreads();  // data, then signal
         if (warp_id() == signalling) {
+#pragma unroll 1
             for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
                 if (to.has(r) && !masked[r]) st_release_sys_u64(peer_ptr(args.row_flags + slot, r), operation);
             }
@@ -217,12 +224,14 @@ EP_DEVICE void place_row(const LowLatencyDispatchArgs& args, const LowLatencyArr
 EP_DEVICE void spread_row(const int4* from, const Arriving& row, int4* rows, int vectors, int begin, int end,
                           bool arrived) {
     constexpr int kInFlight = 4;
+#pragma unroll 1
     for (int base = begin + lane_id(); base < end; base += kInFlight * kWarpSize) {
         int4 v[kInFlight] = {};
 #pragma unroll
         for (int u = 0; u < kInFlight; ++u) {
             if (arrived && base + u * kWarpSize < end) v[u] = ld_na_v4(from + base + u * kWarpSize);
         }
+#pragma unroll 1
         for (int t = 0; t < row.num_targets; ++t) {
             int4* const target = rows + static_cast<int64_t>(row.targets[t]) * vectors;
 #pragma unroll
@@ -240,6 +249,7 @@ EP_DEVICE bool spread_rows(const LowLatencyDispatchArgs& args, const LowLatencyA
     const LowLatencyArgs& common = args.common;
     const int vectors = kFp8 ? common.row_vectors / 2 : common.row_vectors, warps = warps_in_block();
     const int pieces = max(1, warps / num_rows), num_scales = vectors * 16 / kFp8Group;
+#pragma unroll 1
     for (int unit = warp_id(); unit < num_rows * pieces; unit += warps) {
         const Arriving& row = receiving.rows[unit % num_rows];
         if (row.num_targets == 0) continue;
@@ -257,8 +267,10 @@ EP_DEVICE bool spread_rows(const LowLatencyDispatchArgs& args, const LowLatencyA
         const bool arrived = outcome == kArrived;  // else zeros: the places are given already
         if (kFp8 && piece == pieces - 1) {
             const float* const scales = reinterpret_cast<const float*>(from + vectors);
+#pragma unroll 1
             for (int i = lane_id(); i < num_scales; i += kWarpSize) {
                 const float scale = arrived ? scales[i] : 0.0f;
+#pragma unroll 1
                 for (int t = 0; t < row.num_targets; ++t) {
                     arrivals.scales[static_cast<int64_t>(row.targets[t]) * num_scales + i] = scale;
                 }
@@ -278,7 +290,9 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
     const LowLatencyArgs& common = args.common;
     const int ranks = num_ranks(), words = route_words(common.top_k), thread = thread_in_block();
     int failed = 0;
+#pragma unroll 1
     for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) low_latency_counts[e] = 0;
+#pragma unroll 1
     for (int s = thread; s < ranks; s += threads_in_block()) {
         const TaggedWord* const routes = args.routes + (turn * ranks + s) * route_stride(common);
         uint64_t tokens = 0;
@@ -292,9 +306,11 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
     if (__syncthreads_or(failed)) return false;
 
     int64_t total = 0;
+#pragma unroll 1
     for (int s = 0; s < ranks; ++s) total += receiving.tokens[s];
     const int begin = static_cast<int>(total * share.index / share.count);
     const int end = static_cast<int>(total * (share.index + 1) / share.count);
+#pragma unroll 1
     for (int i = thread; i < begin * words; i += threads_in_block()) {  // rows of the blocks before
         uint64_t ids;
         failed |= !wait_route(args, turn, find_token(receiving.tokens, i / words), i % words, operation, &ids);
@@ -304,8 +320,10 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
             if (!(id & kIdRepeated)) atomicAdd(&low_latency_counts[id], 1);  // kNoId has that bit, too
         }
     }
+#pragma unroll 1
     for (int first = begin; first < end; first += kRowsAtOnce) {
         const int num_rows = min(kRowsAtOnce, end - first);
+#pragma unroll 1
         for (int i = thread; i < num_rows * words && !failed; i += threads_in_block()) {
             const int2 token = find_token(receiving.tokens, first + i / words);
             failed |= !wait_route(args, turn, token, i % words, operation, &receiving.words[i]);
@@ -316,6 +334,7 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
         }
         if (__syncthreads_or(failed)) return false;
         if (warp_id() == 0) {
+#pragma unroll 1
             for (int i = 0; i < num_rows; ++i) {
                 place_row(args, arrivals, &receiving.rows[i], &receiving.words[i * words], low_latency_counts);
             }
@@ -326,9 +345,11 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
     }
     if (__syncthreads_or(failed)) return false;
     if (share.index == share.count - 1) {  // no rows come after this block's
+#pragma unroll 1
         for (int e = thread; e < common.experts_per_rank; e += threads_in_block()) {
             arrivals.counts[e] = low_latency_counts[e];
         }
+#pragma unroll 1
         for (int s = thread; s < ranks; s += threads_in_block()) arrivals.token_counts[s] = receiving.tokens[s];
     }
     return true;

@@ -49,6 +49,7 @@ EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
     const uint64_t limit = detail::timeout_ns() != 0 ? detail::timeout_ns() : kDefaultTimeoutNs;
     uint64_t start = 0;
     for (;;) {
+#pragma unroll 1
         for (int poll = 0; poll < kPollsPerClock; ++poll) {
             if (done()) return true;
         }
