@@ -90,7 +90,8 @@ def _pcie_mode(rank: Rank, variety: int, tokens: int = 4) -> None:
 
 
 def _low_latency(rank: Rank, fp8: bool, hooks: bool) -> None:
-    low_latency.run_case(rank, low_latency.low_latency_case(4, fp8=fp8, world_size=2, max_tokens=4), fp8, 3, hooks)
+    case = low_latency.low_latency_case(4, fp8=fp8, world_size=2, max_tokens=4)
+    low_latency.run_case(rank, case, fp8, 3, hooks, sms=2)
 
 
 def _write(rank: Rank, way: str) -> None:
