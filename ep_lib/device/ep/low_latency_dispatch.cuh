@@ -220,23 +220,37 @@ EP_DEVICE void place_row(const LowLatencyDispatchArgs& args, const LowLatencyArr
     __syncwarp();  // the counts are for the next row
 }
 
-// A warp copies vectors `begin` to `end` of a row to its places.
-EP_DEVICE void spread_row(const int4* from, const Arriving& row, int4* rows, int vectors, int begin, int end,
-                          bool arrived) {
-    constexpr int kInFlight = 4;
+// A warp copies vectors `begin` to `end` of a row to its places, and the row's scales, if there are any. `from` null:
+// zeros.
+EP_DEVICE void spread_row(const int4* from, const Arriving& row, const LowLatencyArrivals& to, int vectors, int begin,
+                          int end, int num_scales) {
+    constexpr int kInFlight = 6, kScalesInFlight = 2;
+    const float* const scales = reinterpret_cast<const float*>(from + vectors);
+    int4 v[kInFlight] = {};
+    float s[kScalesInFlight] = {};
 #pragma unroll 1
-    for (int base = begin + lane_id(); base < end; base += kInFlight * kWarpSize) {
-        int4 v[kInFlight] = {};
+    for (int base = lane_id(); base < num_scales || begin < end;
+         base += kScalesInFlight * kWarpSize, begin += kInFlight * kWarpSize) {
+        const int first = begin + lane_id();
 #pragma unroll
         for (int u = 0; u < kInFlight; ++u) {
-            if (arrived && base + u * kWarpSize < end) v[u] = ld_na_v4(from + base + u * kWarpSize);
+            if (from && first + u * kWarpSize < end) v[u] = ld_na_v4(from + first + u * kWarpSize);
+        }
+#pragma unroll
+        for (int u = 0; u < kScalesInFlight; ++u) {
+            if (from && base + u * kWarpSize < num_scales) s[u] = scales[base + u * kWarpSize];
         }
 #pragma unroll 1
         for (int t = 0; t < row.num_targets; ++t) {
-            int4* const target = rows + static_cast<int64_t>(row.targets[t]) * vectors;
+            int4* const target = to.rows + static_cast<int64_t>(row.targets[t]) * vectors;
 #pragma unroll
             for (int u = 0; u < kInFlight; ++u) {
-                if (base + u * kWarpSize < end) st_na_v4(target + base + u * kWarpSize, v[u]);
+                if (first + u * kWarpSize < end) st_na_v4(target + first + u * kWarpSize, v[u]);
+            }
+#pragma unroll
+            for (int u = 0; u < kScalesInFlight; ++u) {
+                const int i = base + u * kWarpSize;
+                if (i < num_scales) to.scales[static_cast<int64_t>(row.targets[t]) * num_scales + i] = s[u];
             }
         }
     }
@@ -263,21 +277,10 @@ EP_DEVICE bool spread_rows(const LowLatencyDispatchArgs& args, const LowLatencyA
         outcome = __shfl_sync(kFullWarp, outcome, 0);
         __syncwarp();  // what lane 0 acquired, all may read
         if (outcome == kGaveUp) return false;
-        const int4* const from = args.slots + slot * common.row_vectors;
-        const bool arrived = outcome == kArrived;  // else zeros: the places are given already
-        if (kFp8 && piece == pieces - 1) {
-            const float* const scales = reinterpret_cast<const float*>(from + vectors);
-#pragma unroll 1
-            for (int i = lane_id(); i < num_scales; i += kWarpSize) {
-                const float scale = arrived ? scales[i] : 0.0f;
-#pragma unroll 1
-                for (int t = 0; t < row.num_targets; ++t) {
-                    arrivals.scales[static_cast<int64_t>(row.targets[t]) * num_scales + i] = scale;
-                }
-            }
-        }
-        spread_row(from, row, arrivals.rows, vectors, vectors * piece / pieces, vectors * (piece + 1) / pieces,
-                   arrived);
+        // Zeros, if the source is gone: the places are given already.
+        const int4* const from = outcome == kArrived ? args.slots + slot * common.row_vectors : nullptr;
+        spread_row(from, row, arrivals, vectors, vectors * piece / pieces, vectors * (piece + 1) / pieces,
+                   kFp8 && piece == pieces - 1 ? num_scales : 0);
     }
     return true;
 }
