@@ -16,7 +16,15 @@ from ep_lib.moe import low_latency
 from ep_lib.moe.kernels import kernel as right_kernel
 
 EP = Path(ep_lib.__file__).parent / "device" / "ep"
-HEADERS = {name: ("low_latency.cuh", f"{name}.cuh") for name in ("low_latency_dispatch", "low_latency_combine")}
+HEADERS = {
+    "low_latency_dispatch": (
+        "low_latency.cuh",
+        "low_latency_send.cuh",
+        "low_latency_spread.cuh",
+        "low_latency_dispatch.cuh",
+    ),
+    "low_latency_combine": ("low_latency.cuh", "low_latency_combine.cuh"),
+}
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
     "low_latency_dispatch": (
