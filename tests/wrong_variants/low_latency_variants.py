@@ -54,7 +54,8 @@ _SENT = "__syncthreads();  // data, then signal"
 _FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), operation)"
 _SUM_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), operation)"
 _SUM_SENT = "if (__syncthreads_or(outcome != kArrived)) {  // data, then signal"
-_CREDIT = "ld_acquire_sys_u64(credit) + kTurns >= operation"
+_CREDIT = "return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask}"
+_LOOK = "ld_acquire_sys_u64(args.credits + kind"
 _TURN = "static_cast<int>(operation % kTurns)"
 _PLACED = "__syncwarp();  // the counts are for the next row"
 
@@ -63,15 +64,15 @@ VARIANTS = [
     Variant("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
     Variant("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // what lane 0 acquired", "//"),
     Variant("waits for the row before", _DISPATCH, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
-    Variant("no credits", _DISPATCH, _CREDIT, "credit != nullptr", True),
-    Variant("a relaxed look at credits", _DISPATCH, _CREDIT, _CREDIT.replace("acquire", "relaxed"), True),
+    Variant("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask}", True),
+    Variant("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), True),
     Variant("one turn", _DISPATCH, _TURN, "0"),
     Variant("places before the last row's", _DISPATCH, _PLACED, ""),
     Variant("sum signalled before all threads stored", _COMBINE, _SUM_SENT, "if (outcome != kArrived) {"),
     Variant("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
     Variant("lanes add before one waited", _COMBINE, "__syncwarp();  // what one lane acquired", "//"),
     Variant("adds before sums are there", _COMBINE, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
-    Variant("no credits for sums", _COMBINE, _CREDIT, "credit != nullptr", True),
+    Variant("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask}", True),
     Variant("one turn of sums", _COMBINE, _TURN, "0"),
 ]
 

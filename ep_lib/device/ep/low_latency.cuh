@@ -167,17 +167,30 @@ EP_DEVICE void give_credits(const LowLatencyArgs& args) {
     }
 }
 
+// What thread r sees of rank r, asked for before the number of the operation is known.
+struct FirstLook {
+    uint64_t credit;
+    uint32_t mask;
+};
+EP_DEVICE FirstLook look_at_credits(const LowLatencyArgs& args, LowLatencyKind kind) {
+    const int r = thread_in_block();
+    if (r >= num_ranks()) return {0, 0};
+    const uint32_t mask = ld_relaxed_gpu_u32(args.mask + r);
+    return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask};
+}
+
 // The threads of a block wait until every rank has read the operation whose half of the slots is to be written again;
 // `masked` is noted, too. False after a fault: return from the kernel then.
-EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind, uint64_t operation, uint8_t* masked) {
+EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind, uint64_t operation, FirstLook look,
+                                uint8_t* masked) {
     int failed = 0;
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
-        const uint64_t* const credit = args.credits + kind * num_ranks() + r;
-        bool skip = is_masked(args, r);
-        const bool there = ld_acquire_sys_u64(credit) + kTurns >= operation;  // as it most often is
-        if (!skip && !there) {
-            const WaitOutcome outcome = wait_flag_or_mask(args, credit, operation - kTurns, {kPhaseCredit, r, -1});
+        if (r != thread_in_block()) look = {0, is_masked(args, r)};  // more ranks than threads
+        bool skip = look.mask != 0;
+        if (!skip && look.credit + kTurns < operation) {  // most often it is there
+            const WaitOutcome outcome = wait_flag_or_mask(args, args.credits + kind * num_ranks() + r,
+                                                          operation - kTurns, {kPhaseCredit, r, -1});
             failed |= outcome == kGaveUp;
             skip = outcome == kMasked;
         }

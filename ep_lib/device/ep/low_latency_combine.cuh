@@ -139,20 +139,30 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
     return kArrived;
 }
 
-// Blocks take the rows of all sources in turn, so that all links are busy all the time. False after a fault.
+// Row i of those that a rank sends, as (source, token): to all others in turn, so that all links are busy all the time;
+// its own at the end, which need none. `most`: tokens of the source that has most.
+EP_DEVICE int2 nth_row(int i, int most) {
+    const int others = num_ranks() - 1;
+    if (i >= most * others) return make_int2(rank(), i - most * others);
+    return make_int2((rank() + 1 + i % others) % num_ranks(), i / others);
+}
+
+// False after a fault.
 EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, Share share, uint64_t operation, int turn,
                          const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
     const int ranks = num_ranks();
-    const auto source_of = [ranks](int i) { return (rank() + i) % ranks; };
-    int place = load_place(args, source_of(share.index), share.index / ranks), most = 0, signalling = 0;
+    int most = 0, signalling = 0;
 #pragma unroll 1
     for (int r = 0; r < ranks; ++r) most = max(most, args.token_counts[r]);
+    int2 next = nth_row(share.index, most);
+    int place = load_place(args, next.x, next.y);
 #pragma unroll 1
     for (int i = share.index; i < most * ranks; i += share.count) {
-        const int source = source_of(i), token = i / ranks;
+        const int source = next.x, token = next.y;
         Choices choices = pack_choices(place);
-        place = load_place(args, source_of(i + share.count), (i + share.count) / ranks);
+        next = nth_row(i + share.count, most);
+        place = load_place(args, next.x, next.y);
         if (masked[source] || token >= args.token_counts[source] || choices.count == 0) continue;
         const int64_t slot = static_cast<int64_t>(turn * ranks + rank()) * common.max_tokens + token;
         const WaitOutcome outcome = send_sum(args, rows, source, token, slot, operation, turn, &choices);
@@ -244,11 +254,12 @@ EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out,
     const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
     const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
     const uint64_t operation = operation_number(common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
+    const FirstLook look = look_at_credits(common, kLowLatencyCombine);
     const int turn = static_cast<int>(operation % kTurns);
     __shared__ uint8_t masked[kMaxRanks];
     give_credits(common);
     if (kHalves & kSends) {
-        if (!wait_for_credits(common, kLowLatencyCombine, operation, masked)) return;
+        if (!wait_for_credits(common, kLowLatencyCombine, operation, look, masked)) return;
         // The weights are from those who have time: where some blocks only receive, from them.
         const Share idle = receiving.count ? receiving : sending;
         if (receiving.count || kHalves == kSends) {

@@ -24,27 +24,32 @@ EP_DEVICE void low_latency_dispatch(const LowLatencyDispatchArgs& args, const Lo
     const LowLatencyArgs& common = args.common;
     const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
     const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
-    // What is needed first is asked for all at once: a trip to memory takes as long as a third of the rows.
+    const Share routing = kHalves == kReceives ? Share{0, 0} : receiving.count ? receiving : sending;
+    // What is needed first is asked for all at once: a trip to memory takes as long as a tenth of the rows.
     int expert = -1, first_expert = -1;
     detail::Piece<kFp8> piece;
     if (sending.count) {
-        expert = load_choice(common, topk_idx, sending.index + warp_id() * sending.count);
         first_expert = load_choice(common, topk_idx, sending.index);
         if (sending.index < common.num_tokens) {
             piece.load(x + static_cast<int64_t>(sending.index) * common.row_vectors, thread_in_block(),
                        kFp8 ? common.row_vectors / 2 : common.row_vectors);
         }
     }
+    if (routing.count) expert = load_choice(common, topk_idx, routing.index + warp_id() * routing.count);
     const uint64_t operation = operation_number(common, kLowLatencyDispatch, kHalves & kSends ? kSends : kReceives);
+    const FirstLook look = look_at_credits(common, kLowLatencyDispatch);
     const int turn = static_cast<int>(operation % kTurns);
     __shared__ uint8_t masked[kMaxRanks];
     give_credits(common);
-    if (sending.count) {
-        if (!wait_for_credits(common, kLowLatencyDispatch, operation, masked)) return;
-        detail::send_routes(args, topk_idx, expert, sending, operation, turn, masked);
-        detail::send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, operation, turn, masked);
+    if (kHalves & kSends) {
+        if (!wait_for_credits(common, kLowLatencyDispatch, operation, look, masked)) return;
     } else {
         note_masks(common, masked);
+    }
+    // Ids are from those who have time: where some blocks only receive, from them.
+    if (routing.count) detail::send_routes(args, topk_idx, expert, routing, operation, turn, masked);
+    if (sending.count) {
+        detail::send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, operation, turn, masked);
     }
     if (receiving.count && !detail::receive_rows<kFp8>(args, arrivals, receiving, operation, turn, masked)) return;
     if (thread_in_block() == 0) finish_operation(common, kLowLatencyDispatch, kHalves);

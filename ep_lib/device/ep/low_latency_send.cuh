@@ -93,6 +93,12 @@ struct Piece {
     }
 };
 
+// In which order a token goes to the ranks: not everybody to the same one first, and here last, which needs no link.
+EP_DEVICE int nth_target(int token, int n) {
+    const int others = num_ranks() - 1;
+    return n == others ? rank() : (rank() + 1 + (token + n) % others) % num_ranks();
+}
+
 // A block sends a row to all ranks of `to`; `piece` holds each thread's first part of it.
 template <bool kFp8>
 EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int64_t slot, int token, const RankSet& to,
@@ -110,7 +116,7 @@ EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int
         piece.load(row, i + threads_in_block(), vectors);
 #pragma unroll 1
         for (int n = 0; n < num_ranks(); ++n) {
-            const int r = (rank() + token + n) % num_ranks();  // not everybody to the same rank first
+            const int r = nth_target(token, n);
             if (!to.has(r) || masked[r] || i >= vectors) continue;
             st_na_v4(peer_ptr(target + i, r), v);
             if (kFp8 && i % kLanesAGroup == 0) *peer_ptr(scales + i / kLanesAGroup, r) = scale;
