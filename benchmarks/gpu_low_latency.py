@@ -119,7 +119,7 @@ class Bench:
         self.low_latency, self.tokens, self.fp8 = low_latency, tokens, fp8
         me = self.rank.rank
         self.x, self.topk, self.w = (a[me][:tokens].contiguous() for a in (self.xs, self.idx, self.weights))
-        self.arrivals = low_latency.arrivals("torch", fp8)
+        self.arrivals = low_latency.arrivals("torch", fp8, weighted=True)
         self.out = self.torch.empty_like(self.x)
         self.dispatch()
         self.rank.synchronize()
@@ -143,13 +143,16 @@ class Bench:
 
     def dispatch(self, halves: int = BOTH) -> None:
         with self.stream():
-            sends = halves & SENDS
-            self.low_latency.dispatch(halves, self.fp8, self.x if sends else None, self.topk, self.arrivals)
+            self.low_latency.dispatch(halves, self.fp8, self.x, self.topk, self.arrivals, self.w)
 
     def combine(self, halves: int = BOTH) -> None:
-        a = self.arrivals
         with self.stream():
-            self.low_latency.combine(halves, self.out, self.y, self.topk, self.w, a.places, a.token_counts)
+            self.low_latency.combine(halves, self.out, self.y, self.topk, self.w, self.arrivals)
+
+    def combine_weighted(self) -> None:
+        """With the weights that came with the dispatch."""
+        with self.stream():
+            self.low_latency.combine(BOTH, self.out, self.y, self.topk, None, self.arrivals)
 
     # Right?
 
@@ -183,11 +186,12 @@ class Bench:
                 same &= torch.equal(scales[at[here]], self.quantized[source][1][token])
             if not same:
                 self.wrong.append(f"{what}: rows from rank {source} differ")
-        self.out.fill_(float("nan"))
-        self.combine()
-        self.rank.synchronize()
-        if not torch.equal(self.out, self._expected()):
-            self.wrong.append(f"{what}: combined tokens differ")
+        for combine in (self.combine, self.combine_weighted):
+            self.out.fill_(float("nan"))
+            combine()
+            self.rank.synchronize()
+            if not torch.equal(self.out, self._expected()):
+                self.wrong.append(f"{what}: combined tokens differ ({combine.__name__})")
 
     def _expected(self) -> Any:
         torch, me = self.torch, self.rank.rank
@@ -300,6 +304,7 @@ class Bench:
                     if not fp8:
                         self.graph(f"graph combine {at}", self.combine)
                         self.launch(f"launch combine {at}", self.combine)
+                        self.graph(f"graph combine with known weights {at}", self.combine_weighted)
                         continue
                     self.graph(f"graph both {at}", lambda: (self.dispatch(), self.combine()))
                     if sms is None:

@@ -81,14 +81,17 @@ def run_case(
     x, idx, weights = (to_input(rank, a[me], kind or "native") for a in (case.xs, case.topk_idx, case.topk_weights))
     arguments = case.buffer_arguments() | {"max_tokens": 1}
     with Buffer(rank, **arguments, num_max_dispatch_tokens_per_rank=case.max_tokens, num_low_latency_sms=sms) as buffer:
-        for _ in range(rounds):
-            sent = buffer.low_latency_dispatch(x, idx, fp8, **options)
+        for number in range(rounds):
+            early = weights if number % 2 else None
+            sent = buffer.low_latency_dispatch(x, idx, fp8, **options, topk_weights=early)
             _wait(rank, sent)
             rows, scales, counts = receive(sent, fp8)
             y = experts(me, rows, scales, counts)
             there = buffer.get_next_low_latency_combine_buffer(sent.handle)
             assert tuple(there.shape) == y.shape
-            back = buffer.low_latency_combine(to_input(rank, y, kind or "native"), idx, weights, sent.handle, **options)
+            back = buffer.low_latency_combine(
+                to_input(rank, y, kind or "native"), idx, None if number % 2 else weights, sent.handle, **options
+            )
             _wait(rank, back)
             results.append((rows, scales, counts, y, to_numpy(back.out, "bfloat16")))
     return results

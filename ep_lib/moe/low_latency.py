@@ -17,8 +17,9 @@ from ep_lib.runtime.rank import Rank
 
 _WARP, _MAX_THREADS = 32, 512
 _BLOCKS_A_SM = 2  # __launch_bounds__ of the kernels
-# Of the blocks of a kernel that sends and receives, those that only send.
-_DISPATCH_SENDS, _COMBINE_SENDS = 0.5, 0.75
+# Of the blocks of a kernel that sends and receives, those that only send; 0: all do both. A combine needs all
+# multiprocessors to add up, and few of them are as well off (benchmarks/NOTES.md).
+_DISPATCH_SENDS, _COMBINE_SENDS = 0.5, 0.0
 # An emulated thread costs memory and time of its own; two warps and a few blocks show all that more would.
 _EMULATED_BLOCKS, _EMULATED_THREADS = 2, 64
 
@@ -31,6 +32,7 @@ class Arrivals(NamedTuple):
     counts: Any  # int32 [E]
     places: Any  # int32 [ranks, max_tokens, top_k]: see <ep/low_latency_dispatch.cuh>
     token_counts: Any  # int32 [ranks]
+    weights: Any | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
 
 
 class Shape(NamedTuple):
@@ -88,7 +90,7 @@ class LowLatency:
         if self.rank.backend == "cuda":
             self.rank.xp.cuda.get_current_stream().synchronize()
 
-    def arrivals(self, kind: str, fp8: bool) -> Arrivals:
+    def arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> Arrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
         c = self.config
         shape = (c.experts_per_rank, c.capacity)
@@ -98,6 +100,7 @@ class LowLatency:
             counts=self.empty(kind, (c.experts_per_rank,), np.int32),
             places=self.empty(kind, (c.world_size, c.max_tokens, c.top_k), np.int32),
             token_counts=self.empty(kind, (c.world_size,), np.int32),
+            weights=self.empty(kind, (c.world_size, c.max_tokens, c.top_k), np.float32) if weighted else None,
         )
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -111,7 +114,9 @@ class LowLatency:
             dtype = np.dtype(f"u{dtype.itemsize}")
         return like(kind, self.rank.empty(shape, dtype))
 
-    def dispatch(self, halves: int, fp8: bool, x: Any, topk_idx: Any, arrivals: Arrivals | None) -> None:
+    def dispatch(
+        self, halves: int, fp8: bool, x: Any, topk_idx: Any, arrivals: Arrivals, topk_weights: Any = None
+    ) -> None:
         """Launch what ``halves`` say (SENDS, RECEIVES) of a dispatch on the stream that is chosen."""
         index = _index_type(topk_idx)
         vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
@@ -122,9 +127,9 @@ class LowLatency:
             slots=self._at("dispatch_slots"),
             row_flags=self._at("dispatch_flags"),
             routes=self._at("routes"),
+            weights=self._at("dispatch_weights"),
         )
-        fields = zip(("rows", "scales", "counts", "places", "token_counts"), arrivals or (None,) * 5, strict=True)
-        to = pack(structs.LOW_LATENCY_ARRIVALS, **{name: _address(array) for name, array in fields})
+        to = pack(structs.LOW_LATENCY_ARRIVALS, **{name: _address(array) for name, array in arrivals._asdict().items()})
         kernel("low_latency_dispatch", f"<{str(fp8).lower()}, {halves}, {index}>").launch(
             self.rank,
             shape.blocks,
@@ -133,14 +138,14 @@ class LowLatency:
             to,
             x,
             topk_idx,
+            topk_weights,
             shared_bytes=4 * self.config.experts_per_rank,
-            uses=tuple(a for a in (*(arrivals or ()), self._finished, self.mask) if a is not None),
+            uses=tuple(a for a in (*arrivals, self._finished, self.mask) if a is not None),
         )
 
-    def combine(
-        self, halves: int, out: Any, rows: Any, topk_idx: Any, topk_weights: Any, places: Any, token_counts: Any
-    ) -> None:
-        """Launch what ``halves`` say of a combine on the stream that is chosen."""
+    def combine(self, halves: int, out: Any, rows: Any, topk_idx: Any, topk_weights: Any, arrivals: Arrivals) -> None:
+        """Launch what ``halves`` say of a combine on the stream that is chosen; of ``arrivals`` it needs the routing.
+        Without ``topk_weights``: those that came with the dispatch."""
         shape = self.tuning.combine or self.shape(self.config.row_vectors, _COMBINE_SENDS)
         args = pack(
             structs.LOW_LATENCY_COMBINE_ARGS,
@@ -148,8 +153,9 @@ class LowLatency:
             slots=self._at("combine_slots"),
             row_flags=self._at("combine_flags"),
             weights=self._at("weights"),
-            places=_address(places),
-            token_counts=_address(token_counts),
+            places=_address(arrivals.places),
+            token_counts=_address(arrivals.token_counts),
+            known_weights=0 if topk_weights is not None else _address(arrivals.weights),
         )
         kernel("low_latency_combine", f"<{halves}, {_index_type(topk_idx)}>").launch(
             self.rank,
@@ -160,7 +166,11 @@ class LowLatency:
             rows,
             topk_idx,
             topk_weights,
-            uses=(places, token_counts, self._finished, self.mask),
+            uses=tuple(
+                a
+                for a in (arrivals.places, arrivals.token_counts, arrivals.weights, self._finished, self.mask)
+                if a is not None
+            ),
         )
 
     def shape(self, vectors: int, sends: float) -> Shape:
@@ -169,7 +179,7 @@ class LowLatency:
         threads = -(-vectors // (rounds * _WARP)) * _WARP
         if self.rank.backend == "emulator":
             threads = _EMULATED_THREADS
-        senders = min(max(1, round(sends * self._sms)), self._sms - 1)
+        senders = min(round(sends * self._sms), self._sms - 1) if self._rounds > 1 else 0
         return Shape(self._rounds * self._sms, threads, self._sms, senders)
 
     def _common(self, num_tokens: int, shape: Shape = _NO_ROLES, mask_on_timeout: bool = False) -> Any:

@@ -48,8 +48,9 @@ class LowLatencyMap:
     credits: Part  # u64 [kinds + 1, ranks]: see <ep/low_latency.cuh>
     dispatch_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_dispatch.cuh>
     routes: Part  # packets [turns, ranks, 1 + max_tokens * words]
+    dispatch_weights: Part  # packets [turns, ranks, max_tokens * words]: weights that travel with a dispatch
     combine_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_combine.cuh>
-    weights: Part  # packets [turns, ranks, max_tokens * words]
+    weights: Part  # packets [turns, ranks, max_tokens * words]: those that travel with a combine
     dispatch_slots: Part  # [turns, ranks, max_tokens, hidden] bfloat16
     combine_slots: Part  # the same
     nbytes: int
@@ -111,6 +112,7 @@ def make_low_latency_map(config: LowLatencyConfig) -> LowLatencyMap:
         ("credits", (NUM_KINDS + 1, ranks), "u8"),
         ("dispatch_flags", (TURNS, ranks, tokens), "u8"),
         ("routes", (TURNS, ranks, 1 + tokens * route_words(config.top_k), 2), "u8"),
+        ("dispatch_weights", (TURNS, ranks, tokens * weight_words(config.top_k), 2), "u8"),
         ("combine_flags", (TURNS, ranks, tokens), "u8"),
         ("weights", (TURNS, ranks, tokens * weight_words(config.top_k), 2), "u8"),
         ("dispatch_slots", (TURNS, ranks, tokens, config.hidden // 4), "u8"),

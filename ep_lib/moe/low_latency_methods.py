@@ -14,7 +14,7 @@ from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe.event import Event
 from ep_lib.moe.kernels.low_latency import RECEIVES, SENDS, TURNS
-from ep_lib.moe.low_latency import LowLatency
+from ep_lib.moe.low_latency import Arrivals, LowLatency
 from ep_lib.moe.low_latency_checks import LowLatencyChecks
 from ep_lib.runtime.rank import Rank
 
@@ -30,8 +30,7 @@ class LowLatencyHandle:
 
     num_tokens: int  # that this rank sent
     _owner: object = field(repr=False)
-    _places: Any = field(repr=False)
-    _token_counts: Any = field(repr=False)
+    _arrivals: Arrivals = field(repr=False)  # without the rows, which are the caller's
 
 
 class LowLatencyDispatched(NamedTuple):
@@ -68,6 +67,7 @@ class LowLatencyMethods:
         use_fp8: bool = True,
         async_finish: bool = False,
         return_recv_hook: bool = False,
+        topk_weights: Any = None,
     ) -> LowLatencyDispatched:
         """Collective: send a decode batch to its experts, in one kernel and without waiting on the host.
 
@@ -82,6 +82,9 @@ class LowLatencyMethods:
         (:func:`ep_lib.reference.quantize_fp8`). An expert that a token names twice gets it once. The arrays are the
         caller's own; an operation later does not change them.
 
+        ``topk_weights``, ``[T, top_k]`` float32: they travel with the ids, and the combine may do without (None there),
+        which saves it a trip between ranks. On all ranks or on none.
+
         ``return_recv_hook``: launch only what sends. The arrays are filled by what ``hook()`` launches; until then the
         caller's stream is free for other work, with no kernel of ours on the GPU. Up to two dispatches may wait for
         their hooks, which are called in order. ``async_finish``: run on a stream of the Buffer's own; the caller's
@@ -95,14 +98,19 @@ class LowLatencyMethods:
         low_latency, checks = self._low_latency_mode()
         kind = checks.tokens(x)
         checks.topk_idx(topk_idx, len(x))
+        if topk_weights is not None:
+            checks.topk_weights(topk_weights, len(x))
         if use_fp8:
             checks.can_quantize()
         _require_one_of(async_finish, return_recv_hook)
         self._require_turn("dispatch", return_recv_hook)
-        arrivals = low_latency.arrivals(kind, use_fp8)
-        handle = LowLatencyHandle(len(x), self._owner, arrivals.places, arrivals.token_counts)
-        launch = functools.partial(low_latency.dispatch, fp8=use_fp8, x=x, topk_idx=topk_idx, arrivals=arrivals)
-        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, (x, topk_idx, *arrivals))
+        arrivals = low_latency.arrivals(kind, use_fp8, topk_weights is not None)
+        routing = arrivals._replace(rows=None, scales=None, counts=None)
+        handle = LowLatencyHandle(len(x), self._owner, routing)
+        arguments = {"x": x, "topk_idx": topk_idx, "arrivals": arrivals, "topk_weights": topk_weights}
+        launch = functools.partial(low_latency.dispatch, fp8=use_fp8, **arguments)
+        keep = tuple(arguments.values())
+        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
         if hook is not None:
             self._without_rows.append(handle)
         rows = (arrivals.rows, arrivals.scales) if use_fp8 else arrivals.rows
@@ -122,7 +130,8 @@ class LowLatencyMethods:
         """Collective: bring back what the experts made of a dispatch's rows, weighted and added up.
 
         ``x``: ``[experts_per_rank, C, hidden]`` bfloat16, rows where recv_x has them; the others are never read.
-        ``topk_idx``: what this rank passed to the dispatch. ``topk_weights``: ``[T, top_k]`` float32 of its own tokens.
+        ``topk_idx``: what this rank passed to the dispatch. ``topk_weights``: ``[T, top_k]`` float32 of its own tokens;
+        None: those that the dispatch got. On all ranks or on none.
         ``out``: ``[T, hidden]`` bfloat16 to write to, or None: a new array.
 
         The rank of the experts adds weight times row over a token's choices there, in the order of k, in float32, and
@@ -139,7 +148,10 @@ class LowLatencyMethods:
             raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
         checks.expert_rows(x)
         kind = checks.topk_idx(topk_idx, handle.num_tokens)
-        checks.topk_weights(topk_weights, handle.num_tokens)
+        if topk_weights is not None:
+            checks.topk_weights(topk_weights, handle.num_tokens)
+        elif handle._arrivals.weights is None:
+            raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
         _require_one_of(async_finish, return_recv_hook)
         self._require_turn("combine", return_recv_hook)
         if out is None:
@@ -153,8 +165,7 @@ class LowLatencyMethods:
             rows=x,
             topk_idx=topk_idx,
             topk_weights=topk_weights,
-            places=handle._places,
-            token_counts=handle._token_counts,
+            arrivals=handle._arrivals,
         )
         keep = (x, topk_idx, topk_weights, handle, out)
         event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
@@ -168,7 +179,7 @@ class LowLatencyMethods:
         self._require_own_low_latency(handle)
         config = low_latency.config
         shape = (config.experts_per_rank, config.capacity, config.hidden)
-        return low_latency.empty(describe(handle._places).kind, shape, BFLOAT16)
+        return low_latency.empty(describe(handle._arrivals.places).kind, shape, BFLOAT16)
 
     def low_latency_update_mask_buffer(self, rank: int, mask: bool = True) -> None:
         """Leave another rank out of low-latency operations from now on (or take it in again): nothing is sent to it or

@@ -28,8 +28,9 @@ HEADERS = {
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
     "low_latency_dispatch": (
-        "@LowLatencyDispatchArgs args, @LowLatencyArrivals arrivals, const int4* x, const long long* idx",
-        "low_latency_dispatch<true, 3>(@args, @arrivals, x, idx)",
+        "@LowLatencyDispatchArgs args, @LowLatencyArrivals arrivals, const int4* x, const long long* idx, "
+        "const float* weights",
+        "low_latency_dispatch<true, 3>(@args, @arrivals, x, idx, weights)",
     ),
     "low_latency_combine": (
         "@LowLatencyCombineArgs args, int4* out, const int4* rows, const long long* idx, const float* weights",

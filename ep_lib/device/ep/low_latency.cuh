@@ -231,4 +231,44 @@ EP_DEVICE RankSet ranks_of(int expert, int experts_per_rank) {
             __reduce_or_sync(kFullWarp, r >= 32 && r < kMaxRanks ? 1u << (r - 32) : 0u)};
 }
 
+constexpr int kWeightsAWord = 2;
+EP_HOST_DEVICE int weight_words(int top_k) { return (top_k + kWeightsAWord - 1) / kWeightsAWord; }
+
+// The packets with the weights of a source's token; `weights` [kTurns, ranks, max_tokens * weight_words(top_k)].
+EP_DEVICE TaggedWord* weights_of(const LowLatencyArgs& args, TaggedWord* weights, int turn, int source, int token) {
+    const int64_t index = static_cast<int64_t>(turn * num_ranks() + source) * args.max_tokens + token;
+    return weights + index * weight_words(args.top_k);
+}
+
+// A warp sends one token's weights to the ranks whose experts they are for; lane k has the k-th choice and its weight.
+EP_DEVICE void send_weights_of(const LowLatencyArgs& args, TaggedWord* weights, int token, int expert, float weight,
+                               uint64_t operation, int turn, const uint8_t* masked) {
+    const int words = weight_words(args.top_k), ranks = num_ranks();
+    const int home = expert < 0 ? -1 : expert / args.experts_per_rank;
+    TaggedWord* const mine = weights_of(args, weights, turn, rank(), token);
+#pragma unroll 1
+    for (int base = 0; base < ranks * words; base += kWarpSize) {
+        const int i = base + lane_id(), word = i % words, r = i / words;
+        uint64_t packed = 0;
+        bool goes = false;
+        for (int h = 0; h < kWeightsAWord; ++h) {
+            const int k = (word * kWeightsAWord + h) % kWarpSize;
+            goes |= __shfl_sync(kFullWarp, home, k) == r;
+            const int bits = __float_as_int(__shfl_sync(kFullWarp, weight, k));
+            packed |= static_cast<uint64_t>(static_cast<uint32_t>(bits)) << (32 * h);
+        }
+        if (goes && r < ranks && !masked[r]) send_packet(mine + word, packed, operation, r);
+    }
+}
+
+// Lane k: the weight of the token's k-th choice.
+EP_DEVICE float load_weight(const LowLatencyArgs& args, const float* topk_weights, int token) {
+    if (token >= args.num_tokens || lane_id() >= args.top_k) return 0.0f;
+    return topk_weights[static_cast<int64_t>(token) * args.top_k + lane_id()];
+}
+
+EP_DEVICE float weight_in(uint64_t word, int k) {
+    return __int_as_float(static_cast<int>(word >> (32 * (k % kWeightsAWord))));
+}
+
 }  // namespace ep

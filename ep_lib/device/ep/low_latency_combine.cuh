@@ -16,53 +16,29 @@ namespace ep {
 
 struct LowLatencyCombineArgs {
     LowLatencyArgs common;
-    int4* slots;              // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
-    uint64_t* row_flags;      // symmetric [kTurns, ranks, max_tokens]
-    TaggedWord* weights;      // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
-    const int* places;        // from the dispatch: <ep/low_latency_dispatch.cuh>
-    const int* token_counts;  // likewise
+    int4* slots;                 // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
+    uint64_t* row_flags;         // symmetric [kTurns, ranks, max_tokens]
+    TaggedWord* weights;         // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
+    const int* places;           // from the dispatch: <ep/low_latency_dispatch.cuh>
+    const int* token_counts;     // likewise
+    const float* known_weights;  // [ranks, max_tokens, top_k] from the dispatch, or null: they travel now
 };
-
-constexpr int kWeightsAWord = 2;
-EP_HOST_DEVICE int weight_words(int top_k) { return (top_k + kWeightsAWord - 1) / kWeightsAWord; }
 
 namespace detail {
 
 constexpr int kRowsInFlight = 4;  // of different experts, or of different ranks, that a thread loads at once
-
-EP_DEVICE TaggedWord* weights_of(const LowLatencyCombineArgs& args, int turn, int source, int token) {
-    const int64_t index = static_cast<int64_t>(turn * num_ranks() + source) * args.common.max_tokens + token;
-    return args.weights + index * weight_words(args.common.top_k);
-}
 
 // A block sends the weights of its tokens, a warp a token, to the ranks whose experts they are for.
 template <typename Index>
 EP_DEVICE void send_weights(const LowLatencyCombineArgs& args, const Index* topk_idx, const float* topk_weights,
                             Share share, uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
-    const int words = weight_words(common.top_k), ranks = num_ranks(), lane = lane_id();
     const int step = share.count * warps_in_block();
 #pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
         const int expert = load_choice(common, topk_idx, token);
-        const float weight =
-            lane < common.top_k ? topk_weights[static_cast<int64_t>(token) * common.top_k + lane] : 0.0f;
-        const int home = expert < 0 ? -1 : expert / common.experts_per_rank;
-#pragma unroll 1
-        for (int base = 0; base < ranks * words; base += kWarpSize) {
-            const int i = base + lane, word = i % words, r = i / words;
-            uint64_t packed = 0;
-            bool goes = false;
-            for (int h = 0; h < kWeightsAWord; ++h) {
-                const int k = (word * kWeightsAWord + h) % kWarpSize;
-                goes |= __shfl_sync(kFullWarp, home, k) == r;
-                const int bits = __float_as_int(__shfl_sync(kFullWarp, weight, k));
-                packed |= static_cast<uint64_t>(static_cast<uint32_t>(bits)) << (32 * h);
-            }
-            if (goes && r < ranks && !masked[r]) {
-                send_packet(weights_of(args, turn, rank(), token) + word, packed, operation, r);
-            }
-        }
+        const float weight = load_weight(common, topk_weights, token);
+        send_weights_of(common, args.weights, token, expert, weight, operation, turn, masked);
     }
 }
 
@@ -74,20 +50,25 @@ struct Choices {
     float weight;  // of lane j
 };
 
-// Lane k: the place of the k-th choice. Of a token that does not exist it means nothing.
-EP_DEVICE int load_place(const LowLatencyCombineArgs& args, int source, int token) {
+// Lane k: the place of the k-th choice, and its weight where it is known. Of a token that does not exist they mean
+// nothing.
+struct Choice {
+    int place;
+    float weight;
+};
+EP_DEVICE Choice load_choice_here(const LowLatencyCombineArgs& args, int2 row) {
     const LowLatencyArgs& common = args.common;
-    if (lane_id() >= common.top_k || token >= common.max_tokens) return -1;
-    return args.places[(static_cast<int64_t>(source) * common.max_tokens + token) * common.top_k + lane_id()];
+    if (lane_id() >= common.top_k || row.y >= common.max_tokens) return {-1, 0.0f};
+    const int64_t i = (static_cast<int64_t>(row.x) * common.max_tokens + row.y) * common.top_k + lane_id();
+    return {args.places[i], args.known_weights ? args.known_weights[i] : 0.0f};
 }
 
-EP_DEVICE Choices pack_choices(int place) {
-    const unsigned here = __ballot_sync(kFullWarp, place >= 0);
+EP_DEVICE Choices pack_choices(Choice choice) {
+    const unsigned here = __ballot_sync(kFullWarp, choice.place >= 0);
     unsigned rest = here;
-#pragma unroll 1
     for (int j = 0; j < lane_id() && rest; ++j) rest &= rest - 1;
     const int k = rest ? __ffs(rest) - 1 : 0;  // the lane-th set bit
-    return {__popc(here), __shfl_sync(kFullWarp, place, k), k, 0.0f};
+    return {__popc(here), __shfl_sync(kFullWarp, choice.place, k), k, __shfl_sync(kFullWarp, choice.weight, k)};
 }
 
 // A warp waits for the weights of a token's choices.
@@ -96,9 +77,10 @@ EP_DEVICE WaitOutcome wait_weights(const LowLatencyCombineArgs& args, int turn, 
     int outcome = kArrived;
     if (lane_id() < choices->count) {
         uint64_t packed = 0;
-        outcome = wait_packet_or_mask(args.common, weights_of(args, turn, source, token) + choices->k / kWeightsAWord,
-                                      operation, &packed, {kPhaseCombine, source, token});
-        choices->weight = __int_as_float(static_cast<int>(packed >> (32 * (choices->k % kWeightsAWord))));
+        outcome = wait_packet_or_mask(
+            args.common, weights_of(args.common, args.weights, turn, source, token) + choices->k / kWeightsAWord,
+            operation, &packed, {kPhaseCombine, source, token});
+        choices->weight = weight_in(packed, choices->k);
     }
     return static_cast<WaitOutcome>(__reduce_max_sync(kFullWarp, outcome));
 }
@@ -108,7 +90,7 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
                                uint64_t operation, int turn, Choices* choices) {
     const int row_vectors = args.common.row_vectors;
     int4* const target = peer_ptr(args.slots + slot * row_vectors, source);
-    bool weighted = false;
+    bool weighted = args.known_weights != nullptr;
 #pragma unroll 1
     for (int base = 0; base < row_vectors; base += threads_in_block()) {
         const int i = base + thread_in_block();
@@ -156,13 +138,13 @@ EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, Sh
 #pragma unroll 1
     for (int r = 0; r < ranks; ++r) most = max(most, args.token_counts[r]);
     int2 next = nth_row(share.index, most);
-    int place = load_place(args, next.x, next.y);
+    Choice choice = load_choice_here(args, next);
 #pragma unroll 1
     for (int i = share.index; i < most * ranks; i += share.count) {
         const int source = next.x, token = next.y;
-        Choices choices = pack_choices(place);
+        Choices choices = pack_choices(choice);
         next = nth_row(i + share.count, most);
-        place = load_place(args, next.x, next.y);
+        choice = load_choice_here(args, next);
         if (masked[source] || token >= args.token_counts[source] || choices.count == 0) continue;
         const int64_t slot = static_cast<int64_t>(turn * ranks + rank()) * common.max_tokens + token;
         const WaitOutcome outcome = send_sum(args, rows, source, token, slot, operation, turn, &choices);
@@ -262,7 +244,7 @@ EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out,
         if (!wait_for_credits(common, kLowLatencyCombine, operation, look, masked)) return;
         // The weights are from those who have time: where some blocks only receive, from them.
         const Share idle = receiving.count ? receiving : sending;
-        if (receiving.count || kHalves == kSends) {
+        if (!args.known_weights && (receiving.count || kHalves == kSends)) {
             detail::send_weights(args, topk_idx, topk_weights, idle, operation, turn, masked);
         }
         if (sending.count && !detail::send_sums(args, rows, sending, operation, turn, masked)) return;

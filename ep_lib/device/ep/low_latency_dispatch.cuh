@@ -18,9 +18,10 @@ namespace ep {
 // kReceives or both.
 //   x         [num_tokens, row_vectors]   bfloat16; kFp8: hidden is a multiple of 128
 //   topk_idx  [num_tokens, top_k]         global expert ids; everything else means "not routed"
+//   topk_weights  [num_tokens, top_k] or null   given here, the combine need not send them first
 template <bool kFp8, int kHalves, typename Index>
 EP_DEVICE void low_latency_dispatch(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals,
-                                    const int4* x, const Index* topk_idx) {
+                                    const int4* x, const Index* topk_idx, const float* topk_weights) {
     const LowLatencyArgs& common = args.common;
     const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
     const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
@@ -47,7 +48,9 @@ EP_DEVICE void low_latency_dispatch(const LowLatencyDispatchArgs& args, const Lo
         note_masks(common, masked);
     }
     // Ids are from those who have time: where some blocks only receive, from them.
-    if (routing.count) detail::send_routes(args, topk_idx, expert, routing, operation, turn, masked);
+    if (routing.count) {
+        detail::send_routes(args, topk_idx, topk_weights, expert, routing, operation, turn, masked);
+    }
     if (sending.count) {
         detail::send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, operation, turn, masked);
     }

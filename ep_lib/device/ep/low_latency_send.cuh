@@ -11,6 +11,7 @@ struct LowLatencyDispatchArgs {
     int4* slots;          // symmetric [kTurns, ranks, max_tokens, row_vectors]   rows by source and token
     uint64_t* row_flags;  // symmetric [kTurns, ranks, max_tokens]
     TaggedWord* routes;   // symmetric [kTurns, ranks, 1 + max_tokens * route_words(top_k)]   count, then ids
+    TaggedWord* weights;  // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   for the combine, if given
 };
 
 // What arrives. All of it is this rank's own memory.
@@ -20,6 +21,7 @@ struct LowLatencyArrivals {
     int* counts;        // [experts_per_rank]
     int* places;        // [ranks, max_tokens, top_k]   expert * ranks * max_tokens + row; -1: not here
     int* token_counts;  // [ranks]   tokens of each source; `places` of others mean nothing
+    float* weights;     // [ranks, max_tokens, top_k]   where `places` are not -1; null: none travel
 };
 
 constexpr int kIdsAWord = 4;
@@ -62,10 +64,10 @@ EP_DEVICE void send_route(const LowLatencyDispatchArgs& args, int token, int exp
     }
 }
 
-// A block sends the ids of its tokens, a warp a token; `expert` is the choice of the first one.
+// A block sends the ids of its tokens, and weights if there are any, a warp a token; `expert` is the choice of the first.
 template <typename Index>
-EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk_idx, int expert, Share share,
-                           uint64_t operation, int turn, const uint8_t* masked) {
+EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk_idx, const float* topk_weights,
+                           int expert, Share share, uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
     if (share.index == 0) {
         TaggedWord* const mine = args.routes + (turn * num_ranks() + rank()) * route_stride(common);
@@ -78,6 +80,10 @@ EP_DEVICE void send_routes(const LowLatencyDispatchArgs& args, const Index* topk
 #pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
         send_route(args, token, expert, operation, turn, masked);
+        if (topk_weights) {
+            const float weight = load_weight(common, topk_weights, token);
+            send_weights_of(common, args.weights, token, expert, weight, operation, turn, masked);
+        }
         expert = load_choice(common, topk_idx, token + step);
     }
 }

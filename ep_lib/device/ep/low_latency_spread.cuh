@@ -71,6 +71,32 @@ EP_DEVICE void place_row(const LowLatencyDispatchArgs& args, const LowLatencyArr
     __syncwarp();  // the counts are for the next row
 }
 
+// The threads of a block wait for the weights of its rows' choices here and keep them for the combine. False after a
+// fault.
+EP_DEVICE bool keep_weights(const LowLatencyDispatchArgs& args, const LowLatencyArrivals& arrivals,
+                            const Receiving& receiving, int num_rows, uint64_t operation, int turn) {
+    const LowLatencyArgs& common = args.common;
+    const int words = weight_words(common.top_k), id_words = route_words(common.top_k);
+#pragma unroll 1
+    for (int i = thread_in_block(); i < num_rows * words; i += threads_in_block()) {
+        const int row = i / words, word = i % words, first = word * kWeightsAWord;
+        const int source = receiving.rows[row].source, token = receiving.rows[row].token;
+        const auto is_here = [&](int k) {
+            return k < common.top_k && id_of(receiving.words[row * id_words + k / kIdsAWord], k) != kNoId;
+        };
+        if (!is_here(first) && !is_here(first + 1)) continue;
+        uint64_t packed = 0;
+        const TaggedWord* const packet = weights_of(common, args.weights, turn, source, token) + word;
+        if (wait_packet_or_mask(common, packet, operation, &packed, {kPhaseLayout, source, token}) == kGaveUp) {
+            return false;
+        }
+        float* const kept =
+            arrivals.weights + (static_cast<int64_t>(source) * common.max_tokens + token) * common.top_k;
+        for (int k = first; k < min(first + kWeightsAWord, common.top_k); ++k) kept[k] = weight_in(packed, k);
+    }
+    return true;
+}
+
 // A warp copies vectors `begin` to `end` of a row to its places, and the row's scales, if there are any. `from` null:
 // zeros.
 EP_DEVICE void spread_row(const int4* from, const Arriving& row, const LowLatencyArrivals& to, int vectors, int begin,
@@ -194,6 +220,7 @@ EP_DEVICE bool receive_rows(const LowLatencyDispatchArgs& args, const LowLatency
             }
         }
         __syncthreads();
+        if (arrivals.weights) failed |= !keep_weights(args, arrivals, receiving, num_rows, operation, turn);
         failed |= !spread_rows<kFp8>(args, arrivals, receiving, num_rows, operation, turn);
         if (__syncthreads_or(failed)) return false;  // and the rows' records are written again
     }

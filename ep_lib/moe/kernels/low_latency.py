@@ -25,10 +25,12 @@ LOW_LATENCY_ARGS = struct(
     ("mask_on_timeout", "i4"),
 )
 
-LOW_LATENCY_DISPATCH_ARGS = struct(("common", LOW_LATENCY_ARGS), ("slots", "u8"), ("row_flags", "u8"), ("routes", "u8"))
+LOW_LATENCY_DISPATCH_ARGS = struct(
+    ("common", LOW_LATENCY_ARGS), ("slots", "u8"), ("row_flags", "u8"), ("routes", "u8"), ("weights", "u8")
+)
 
 LOW_LATENCY_ARRIVALS = struct(
-    ("rows", "u8"), ("scales", "u8"), ("counts", "u8"), ("places", "u8"), ("token_counts", "u8")
+    ("rows", "u8"), ("scales", "u8"), ("counts", "u8"), ("places", "u8"), ("token_counts", "u8"), ("weights", "u8")
 )
 
 LOW_LATENCY_COMBINE_ARGS = struct(
@@ -38,6 +40,7 @@ LOW_LATENCY_COMBINE_ARGS = struct(
     ("weights", "u8"),
     ("places", "u8"),
     ("token_counts", "u8"),
+    ("known_weights", "u8"),
 )
 
 
@@ -47,5 +50,5 @@ def route_words(top_k: int) -> int:
 
 
 def weight_words(top_k: int) -> int:
-    """``weight_words`` of <ep/low_latency_combine.cuh>: packets with one token's weights."""
+    """``weight_words`` of <ep/low_latency.cuh>: packets with one token's weights."""
     return -(-top_k // 2)

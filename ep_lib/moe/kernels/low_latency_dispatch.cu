@@ -3,6 +3,6 @@
 template <bool kFp8, int kHalves, typename Index>
 __global__ void __launch_bounds__(512, 2)
     ep_low_latency_dispatch(ep::LowLatencyDispatchArgs args, ep::LowLatencyArrivals arrivals, const int4* x,
-                            const Index* topk_idx) {
-    ep::low_latency_dispatch<kFp8, kHalves, Index>(args, arrivals, x, topk_idx);
+                            const Index* topk_idx, const float* topk_weights) {
+    ep::low_latency_dispatch<kFp8, kHalves, Index>(args, arrivals, x, topk_idx, topk_weights);
 }
