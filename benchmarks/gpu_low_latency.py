@@ -38,37 +38,25 @@ SMS = (24, 48)
 SWEEP = {  # blocks, threads, of so many blocks that only send or only receive, so many send
     "dispatch": [
         (132, 448, 132, 0),
-        (132, 448, 132, 44),
         (132, 448, 132, 66),
-        (132, 448, 132, 88),
         (264, 448, 264, 0),
         (264, 448, 264, 132),
         (264, 448, 132, 44),
         (264, 448, 132, 66),
         (264, 448, 132, 88),
-        (264, 224, 132, 66),
-        (396, 224, 132, 66),
         (528, 224, 132, 66),
-        (64, 448, 64, 32),
-        (16, 448, 16, 8),
     ],
     "combine": [
         (132, 448, 132, 0),
-        (132, 448, 132, 66),
-        (132, 448, 132, 99),
         (264, 448, 264, 0),
-        (264, 448, 264, 198),
-        (264, 448, 132, 66),
-        (264, 448, 132, 88),
-        (264, 448, 132, 99),
         (264, 448, 132, 110),
-        (528, 224, 132, 66),
-        (528, 224, 132, 99),
-        (528, 224, 528, 396),
-        (64, 448, 64, 48),
-        (16, 448, 16, 12),
+        (264, 512, 264, 0),
+        (264, 320, 264, 0),
+        (396, 320, 396, 0),
+        (528, 224, 528, 0),
     ],
 }
+SWEEP["combine_weighted"] = SWEEP["combine"]
 
 
 class Bench:
@@ -268,14 +256,26 @@ class Bench:
         assert config is not None
         return LowLatency(self.rank, config)
 
+    def empty(self) -> None:
+        """What a launch in a graph costs by itself."""
+        nothing = ep_lib.Kernel.from_source('extern "C" __global__ void nothing() {}', "nothing")
+        for blocks, threads in ((1, 32), (132, 448), (264, 448)) if self.gpu else ():
+
+            def launch(blocks: int = blocks, threads: int = threads) -> None:
+                with self.stream():
+                    nothing.launch(self.rank, blocks, threads)
+
+            self.graph(f"sweep launch of nothing {blocks}x{threads}", launch)
+
     def sweep(self, tokens: int) -> None:
+        self.empty()
         low_latency = self.make(tokens)
         for fp8 in (True, False):
             self.prepare(tokens, fp8, low_latency)
             kind = "fp8" if fp8 else "bf16"
-            for what in ("dispatch", "combine") if fp8 else ("dispatch",):
+            for what in SWEEP if fp8 else ("dispatch",):
                 for shape in SWEEP[what] if self.gpu else [(4, 64, 2, 1)]:
-                    low_latency.tuning = Tuning(**{what: Shape(*shape)})
+                    low_latency.tuning = Tuning(**{what.removesuffix("_weighted"): Shape(*shape)})
                     where = "{}x{}, of {} {} send".format(*shape)
                     self.graph(f"sweep {what} {kind} {tokens} tokens {where}", getattr(self, what))
             self.say()

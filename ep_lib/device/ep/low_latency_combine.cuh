@@ -129,16 +129,22 @@ EP_DEVICE int2 nth_row(int i, int most) {
     return make_int2((rank() + 1 + i % others) % num_ranks(), i / others);
 }
 
-// False after a fault.
-EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, Share share, uint64_t operation, int turn,
-                         const uint8_t* masked) {
+// Tokens of the source that has most.
+EP_DEVICE int most_tokens(const int* token_counts) {
+    int most = 0;
+    for (int base = 0; base < num_ranks(); base += kWarpSize) {
+        if (base + lane_id() < num_ranks()) most = max(most, token_counts[base + lane_id()]);
+    }
+    return __reduce_max_sync(kFullWarp, most);
+}
+
+// The block sends its rows; `choice` is of the first one. False after a fault.
+EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, int most, Choice choice, Share share,
+                         uint64_t operation, int turn, const uint8_t* masked) {
     const LowLatencyArgs& common = args.common;
     const int ranks = num_ranks();
-    int most = 0, signalling = 0;
-#pragma unroll 1
-    for (int r = 0; r < ranks; ++r) most = max(most, args.token_counts[r]);
     int2 next = nth_row(share.index, most);
-    Choice choice = load_choice_here(args, next);
+    int signalling = 0;
 #pragma unroll 1
     for (int i = share.index; i < most * ranks; i += share.count) {
         const int source = next.x, token = next.y;
@@ -235,6 +241,15 @@ EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out,
     const LowLatencyArgs& common = args.common;
     const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
     const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
+    // All of what is needed first is asked for at once: also the first row, if all ranks have as many tokens as this one.
+    int2 guess = make_int2(0, 0);
+    detail::Choice choice = {-1, 0.0f};
+    int most = 0;
+    if (sending.count) {
+        guess = detail::nth_row(sending.index, common.num_tokens);
+        choice = detail::load_choice_here(args, guess);
+        most = detail::most_tokens(args.token_counts);
+    }
     const uint64_t operation = operation_number(common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
     const FirstLook look = look_at_credits(common, kLowLatencyCombine);
     const int turn = static_cast<int>(operation % kTurns);
@@ -247,7 +262,11 @@ EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out,
         if (!args.known_weights && (receiving.count || kHalves == kSends)) {
             detail::send_weights(args, topk_idx, topk_weights, idle, operation, turn, masked);
         }
-        if (sending.count && !detail::send_sums(args, rows, sending, operation, turn, masked)) return;
+        if (sending.count) {
+            const int2 first = detail::nth_row(sending.index, most);
+            if (first.x != guess.x || first.y != guess.y) choice = detail::load_choice_here(args, first);
+            if (!detail::send_sums(args, rows, most, choice, sending, operation, turn, masked)) return;
+        }
     } else {
         note_masks(common, masked);
     }
