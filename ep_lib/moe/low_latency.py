@@ -15,7 +15,7 @@ from ep_lib.moe.low_latency_config import LowLatencyConfig, LowLatencyMap, make_
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
-_WARP, _MAX_THREADS = 32, 512
+_WARP, _MAX_THREADS = 32, 448
 _BLOCKS_A_SM = 2  # __launch_bounds__ of the kernels
 # Of the blocks of a kernel that sends and receives, those that only send; 0: all do both. A combine needs all
 # multiprocessors to add up, and few of them are as well off (benchmarks/NOTES.md).

@@ -26,7 +26,9 @@ struct LowLatencyCombineArgs {
 
 namespace detail {
 
-constexpr int kRowsInFlight = 4;  // of different experts, or of different ranks, that a thread loads at once
+constexpr int kRowsInFlight = 4;     // of different experts that a thread loads at once,
+constexpr int kRanksInFlight = 4;    // or of different ranks,
+constexpr int kVectorsInFlight = 1;  // and vectors of each
 
 // A block sends the weights of its tokens, a warp a token, to the ranks whose experts they are for.
 template <typename Index>
@@ -85,6 +87,29 @@ EP_DEVICE WaitOutcome wait_weights(const LowLatencyCombineArgs& args, int turn, 
     return static_cast<WaitOutcome>(__reduce_max_sync(kFullWarp, outcome));
 }
 
+// A thread's vectors of a row: i, i + threads_in_block(), ... `kWritten`: in this kernel, by peers.
+template <bool kWritten>
+EP_DEVICE void load_vectors(int4 (&v)[kVectorsInFlight], const int4* rows, int64_t row, int i, int row_vectors) {
+#pragma unroll
+    for (int u = 0; u < kVectorsInFlight; ++u, i += threads_in_block()) {
+        const int4* const vector = rows + row * row_vectors + i;
+        if (i < row_vectors) v[u] = kWritten ? ld_na_v4(vector) : ld_nc_v4(vector);
+    }
+}
+
+EP_DEVICE void add_vectors(Sums<__nv_bfloat16> (&sums)[kVectorsInFlight], const int4 (&v)[kVectorsInFlight],
+                           float weight) {
+#pragma unroll
+    for (int u = 0; u < kVectorsInFlight; ++u) sums[u].add(v[u], weight);
+}
+
+EP_DEVICE void store_sums(int4* row, const Sums<__nv_bfloat16> (&sums)[kVectorsInFlight], int i, int row_vectors) {
+#pragma unroll
+    for (int u = 0; u < kVectorsInFlight; ++u, i += threads_in_block()) {
+        if (i < row_vectors) st_na_v4(row + i, sums[u].rounded());
+    }
+}
+
 // The block adds up one token's rows and stores the sum at the owner. The same outcome in the threads of a warp.
 EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* rows, int source, int token, int64_t slot,
                                uint64_t operation, int turn, Choices* choices) {
@@ -92,18 +117,16 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
     int4* const target = peer_ptr(args.slots + slot * row_vectors, source);
     bool weighted = args.known_weights != nullptr;
 #pragma unroll 1
-    for (int base = 0; base < row_vectors; base += threads_in_block()) {
+    for (int base = 0; base < row_vectors; base += kVectorsInFlight * threads_in_block()) {
         const int i = base + thread_in_block();
-        Sums<__nv_bfloat16> sums;
+        Sums<__nv_bfloat16> sums[kVectorsInFlight];
 #pragma unroll 1
         for (int first = 0; first < choices->count; first += kRowsInFlight) {
-            int4 v[kRowsInFlight];
+            int4 v[kRowsInFlight][kVectorsInFlight];
 #pragma unroll
             for (int j = 0; j < kRowsInFlight; ++j) {
                 const int place = __shfl_sync(kFullWarp, choices->place, first + j);
-                if (first + j < choices->count && i < row_vectors) {
-                    v[j] = ld_nc_v4(rows + static_cast<int64_t>(place) * row_vectors + i);
-                }
+                if (first + j < choices->count) load_vectors<false>(v[j], rows, place, i, row_vectors);
             }
             if (!weighted) {  // the rows are on their way from memory
                 const WaitOutcome outcome = wait_weights(args, turn, source, token, operation, choices);
@@ -113,10 +136,10 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
 #pragma unroll
             for (int j = 0; j < kRowsInFlight; ++j) {
                 const float weight = __shfl_sync(kFullWarp, choices->weight, first + j);
-                if (first + j < choices->count) sums.add(v[j], weight);
+                if (first + j < choices->count) add_vectors(sums, v[j], weight);
             }
         }
-        if (i < row_vectors) st_na_v4(target + i, sums.rounded());
+        store_sums(target, sums, i, row_vectors);
     }
     return kArrived;
 }
@@ -191,25 +214,25 @@ EP_DEVICE RankSet wait_sums(const LowLatencyCombineArgs& args, int token, const 
 // The block adds up the ranks' sums of one of its own tokens.
 EP_DEVICE void add_sums(const LowLatencyCombineArgs& args, int4* out, int token, const RankSet& here, int turn) {
     const int row_vectors = args.common.row_vectors, ranks = num_ranks();
-    const int64_t step = static_cast<int64_t>(args.common.max_tokens) * row_vectors;
-    const int4* const first_row =
-        args.slots + (static_cast<int64_t>(turn * ranks) * args.common.max_tokens + token) * row_vectors;
+    const int64_t first_row = static_cast<int64_t>(turn * ranks) * args.common.max_tokens + token;
 #pragma unroll 1
-    for (int i = thread_in_block(); i < row_vectors; i += threads_in_block()) {
-        Sums<__nv_bfloat16> sums;
+    for (int i = thread_in_block(); i < row_vectors; i += kVectorsInFlight * threads_in_block()) {
+        Sums<__nv_bfloat16> sums[kVectorsInFlight];
 #pragma unroll 1
-        for (int first = 0; first < ranks; first += kRowsInFlight) {
-            int4 v[kRowsInFlight];
+        for (int first = 0; first < ranks; first += kRanksInFlight) {
+            int4 v[kRanksInFlight][kVectorsInFlight];
 #pragma unroll
-            for (int j = 0; j < kRowsInFlight; ++j) {
-                if (first + j < ranks && here.has(first + j)) v[j] = ld_na_v4(first_row + (first + j) * step + i);
+            for (int j = 0; j < kRanksInFlight; ++j) {
+                const int r = first + j;
+                const int64_t row = first_row + static_cast<int64_t>(r) * args.common.max_tokens;
+                if (r < ranks && here.has(r)) load_vectors<true>(v[j], args.slots, row, i, row_vectors);
             }
 #pragma unroll
-            for (int j = 0; j < kRowsInFlight; ++j) {
-                if (first + j < ranks && here.has(first + j)) sums.add(v[j], 1.0f);
+            for (int j = 0; j < kRanksInFlight; ++j) {
+                if (first + j < ranks && here.has(first + j)) add_vectors(sums, v[j], 1.0f);
             }
         }
-        st_na_v4(out + static_cast<int64_t>(token) * row_vectors + i, sums.rounded());
+        store_sums(out + static_cast<int64_t>(token) * row_vectors, sums, i, row_vectors);
     }
 }
 
