@@ -26,9 +26,9 @@ struct LowLatencyCombineArgs {
 
 namespace detail {
 
-constexpr int kRowsInFlight = 4;     // of different experts that a thread loads at once,
+constexpr int kRowsInFlight = 3;     // of different experts that a thread loads at once,
 constexpr int kRanksInFlight = 4;    // or of different ranks,
-constexpr int kVectorsInFlight = 1;  // and vectors of each
+constexpr int kVectorsInFlight = 2;  // and vectors of each
 
 // A block sends the weights of its tokens, a warp a token, to the ranks whose experts they are for.
 template <typename Index>
