@@ -240,7 +240,7 @@ class Bench:
 
     said = 0
 
-    def make(self, max_tokens: int) -> LowLatency:
+    def make(self, max_tokens: int, sms: int | None = None) -> LowLatency:
         args = self.args
         shape = {"num_experts": args.experts, "top_k": args.top_k, "hidden": args.hidden, "max_tokens": max_tokens}
         config = make_low_latency_config(
@@ -250,6 +250,7 @@ class Bench:
                 dtype="bfloat16",
                 num_sms=24,
                 num_max_dispatch_tokens_per_rank=max_tokens,
+                num_low_latency_sms=sms,
             )
         )
         assert config is not None
@@ -280,39 +281,28 @@ class Bench:
             self.say()
         low_latency.close(orderly=True)
 
-    def tuning(self, low_latency: LowLatency, fp8: bool, sms: int | None) -> Tuning:
-        """Shapes for fewer multiprocessors."""
-        if sms is None:
-            return Tuning()
-        vectors = low_latency.config.row_vectors
-        shapes = low_latency.shape(vectors // 2 if fp8 else vectors, 0.5), low_latency.shape(vectors, 0.75)
-        return Tuning(*(Shape(sms, s.threads, sms, s.send_blocks * sms // s.role_blocks) for s in shapes))
-
     def table(self) -> None:
         for tokens in self.args.tokens:
-            low_latency = self.make(max(tokens, min(128, max(self.args.tokens))))
-            for fp8 in (True, False):
-                self.prepare(tokens, fp8, low_latency)
-                kind = "fp8" if fp8 else "bf16"
-                for sms in (*SMS, None) if self.gpu and tokens == 128 else (None,):
-                    low_latency.tuning = self.tuning(low_latency, fp8, sms)
-                    self.check(f"{kind} {tokens} tokens {sms} SMs")
-                    at = f"{kind} {tokens} tokens {sms or 'all'} SMs"
-                    self.graph(f"graph dispatch {at}", self.dispatch)
-                    self.launch(f"launch dispatch {at}", self.dispatch)
-                    if not fp8:
-                        self.graph(f"graph combine {at}", self.combine)
-                        self.launch(f"launch combine {at}", self.combine)
-                        self.graph(f"graph combine with known weights {at}", self.combine_weighted)
-                        continue
-                    self.graph(f"graph both {at}", lambda: (self.dispatch(), self.combine()))
-                    if sms is None:
-                        self.graph(
-                            f"graph dispatch in two launches {at}",
-                            lambda: (self.dispatch(SENDS), self.dispatch(RECEIVES)),
-                        )
+            for sms in (*SMS, None) if self.gpu and tokens == 128 else (None,):
+                low_latency = self.make(max(tokens, min(128, max(self.args.tokens))), sms)
+                for fp8 in (True, False):
+                    self.prepare(tokens, fp8, low_latency)
+                    self.measure(f"{'fp8' if fp8 else 'bf16'} {tokens} tokens {sms or 'all'} SMs", fp8)
+                low_latency.close(orderly=True)
                 self.say()
-            low_latency.close(orderly=True)
+
+    def measure(self, at: str, fp8: bool) -> None:
+        """Everything about one setting."""
+        self.check(at)
+        self.graph(f"graph dispatch {at}", self.dispatch)
+        self.launch(f"launch dispatch {at}", self.dispatch)
+        if fp8:
+            self.graph(f"graph both {at}", lambda: (self.dispatch(), self.combine()))
+            self.graph(f"graph dispatch in two launches {at}", lambda: (self.dispatch(SENDS), self.dispatch(RECEIVES)))
+        else:
+            self.graph(f"graph combine {at}", self.combine)
+            self.launch(f"launch combine {at}", self.combine)
+            self.graph(f"graph combine with known weights {at}", self.combine_weighted)
 
     def wire(self, tokens: int) -> dict[str, float]:
         """Rows of this rank that leave it, and all, for `tokens`."""

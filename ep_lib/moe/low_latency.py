@@ -15,13 +15,15 @@ from ep_lib.moe.low_latency_config import LowLatencyConfig, LowLatencyMap, make_
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
-_WARP, _MAX_THREADS = 32, 448
-_BLOCKS_A_SM = 2  # __launch_bounds__ of the kernels
-# Of the blocks of a kernel that sends and receives, those that only send; 0: all do both. A combine needs all
-# multiprocessors to add up, and few of them are as well off (benchmarks/NOTES.md).
-_DISPATCH_SENDS, _COMBINE_SENDS = 0.5, 0.0
+_WARP = 32
+_BOTH = structs.SENDS | structs.RECEIVES
+# Blocks on each multiprocessor, and threads of each. Together they fill one: __launch_bounds__ leaves 72 registers a
+# thread. Two blocks of a dispatch keep the links busy while one of them signals; a combine has more to wait for.
+_DISPATCH_BLOCKS, _DISPATCH_THREADS = 2, 448
+_COMBINE_BLOCKS, _COMBINE_THREADS = 4, 224
+_MOST_THREADS = 896
 # An emulated thread costs memory and time of its own; two warps and a few blocks show all that more would.
-_EMULATED_BLOCKS, _EMULATED_THREADS = 2, 64
+_EMULATED_SMS, _EMULATED_COMBINE_BLOCKS, _EMULATED_THREADS = 2, 2, 64
 
 
 class Arrivals(NamedTuple):
@@ -65,7 +67,7 @@ class LowLatency:
 
     def __post_init__(self) -> None:
         rank, config = self.rank, self.config
-        self._sms, self._rounds = _num_blocks(rank, config.num_sms)
+        self._sms = _num_sms(rank, config.num_sms)
         self._map: LowLatencyMap = make_low_latency_map(config)
         self._memory = _allocate(rank, config, self._map.nbytes)
         self._memory[: self._map.zeroed_bytes] = 0
@@ -119,8 +121,7 @@ class LowLatency:
     ) -> None:
         """Launch what ``halves`` say (SENDS, RECEIVES) of a dispatch on the stream that is chosen."""
         index = _index_type(topk_idx)
-        vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
-        shape = self.tuning.dispatch or self.shape(vectors, _DISPATCH_SENDS)
+        shape = self.tuning.dispatch or self.dispatch_shape(fp8, halves)
         args = pack(
             structs.LOW_LATENCY_DISPATCH_ARGS,
             common=self._common(0 if x is None else len(x), shape),
@@ -146,7 +147,7 @@ class LowLatency:
     def combine(self, halves: int, out: Any, rows: Any, topk_idx: Any, topk_weights: Any, arrivals: Arrivals) -> None:
         """Launch what ``halves`` say of a combine on the stream that is chosen; of ``arrivals`` it needs the routing.
         Without ``topk_weights``: those that came with the dispatch."""
-        shape = self.tuning.combine or self.shape(self.config.row_vectors, _COMBINE_SENDS)
+        shape = self.tuning.combine or self.combine_shape()
         args = pack(
             structs.LOW_LATENCY_COMBINE_ARGS,
             common=self._common(len(topk_idx), shape),
@@ -173,14 +174,30 @@ class LowLatency:
             ),
         )
 
-    def shape(self, vectors: int, sends: float) -> Shape:
-        """For rows of ``vectors``: each thread moves as many as the next; the share ``sends`` of the blocks sends."""
-        rounds = -(-vectors // _MAX_THREADS)
-        threads = -(-vectors // (rounds * _WARP)) * _WARP
+    def dispatch_shape(self, fp8: bool, halves: int) -> Shape:
+        """On all multiprocessors, half of them send and half receive. Fewer get a block each, as nobody can say where
+        two would go, which sends, then receives."""
+        vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
+        if self.config.num_sms is not None:
+            return Shape(self._sms, self._threads(vectors, _MOST_THREADS), 1, 0)
+        threads = self._threads(vectors, _DISPATCH_THREADS)
+        if halves != _BOTH:
+            return Shape(self._sms, threads, 1, 0)
+        return Shape(_DISPATCH_BLOCKS * self._sms, threads, self._sms, self._sms // 2)
+
+    def combine_shape(self) -> Shape:
+        """All blocks send, then receive: it takes all multiprocessors to add up."""
+        if self.config.num_sms is not None:
+            return Shape(self._sms, self._threads(self.config.row_vectors, _MOST_THREADS), 1, 0)
+        blocks = _COMBINE_BLOCKS if self.rank.backend == "cuda" else _EMULATED_COMBINE_BLOCKS
+        return Shape(blocks * self._sms, self._threads(self.config.row_vectors, _COMBINE_THREADS), 1, 0)
+
+    def _threads(self, vectors: int, most: int) -> int:
+        """Up to ``most`` threads, of which each moves as many of a row's vectors as the next."""
         if self.rank.backend == "emulator":
-            threads = _EMULATED_THREADS
-        senders = min(round(sends * self._sms), self._sms - 1) if self._rounds > 1 else 0
-        return Shape(self._rounds * self._sms, threads, self._sms, senders)
+            return _EMULATED_THREADS
+        rounds = -(-vectors // most)
+        return -(-vectors // (rounds * _WARP)) * _WARP
 
     def _common(self, num_tokens: int, shape: Shape = _NO_ROLES, mask_on_timeout: bool = False) -> Any:
         config = self.config
@@ -205,15 +222,14 @@ class LowLatency:
         return self._address + offset
 
 
-def _num_blocks(rank: Rank, num_sms: int | None) -> tuple[int, int]:
-    """Multiprocessors to run on, and blocks on each: these wait for each other, so all must run at once. Fewer than all
-    multiprocessors get a block each, as nobody can say where two would go. Raises ArgumentError."""
+def _num_sms(rank: Rank, chosen: int | None) -> int:
+    """Blocks wait for each other, so all must run at once. Raises ArgumentError."""
     if rank.backend == "emulator":
-        return num_sms or _EMULATED_BLOCKS, 1 if num_sms else _BLOCKS_A_SM
+        return chosen or _EMULATED_SMS
     most = int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
-    if num_sms is not None and num_sms > most:
-        raise ArgumentError(f"num_low_latency_sms is {num_sms}, and this GPU has {most} multiprocessors: pass no more")
-    return (num_sms, 1) if num_sms else (most, _BLOCKS_A_SM)
+    if chosen is not None and chosen > most:
+        raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} multiprocessors: pass no more")
+    return chosen or most
 
 
 def _index_type(topk_idx: Any) -> str:

@@ -98,7 +98,11 @@ def all_in_one(name: str) -> Kernel:
         mine = call
         for argument, struct in types.items():
             mine = mine.replace(f"@{argument}", f"reinterpret_cast<const {space}::{struct}&>({argument})")
-        cases += f"        case {number}: return {space}::{mine};\n"
+        # A function of its own, so that not all variants' variables lie on one stack.
+        own = parameters.replace("@", f"{first}::")
+        program += f"__attribute__((noinline)) void run_{number}({own}) {{ {space}::{mine}; }}\n"
+        names = ", ".join(word.split()[-1].lstrip("*") for word in parameters.split(", "))
+        cases += f"        case {number}: return run_{number}({names});\n"
     program += f'extern "C" __global__ void wrong(int which, {parameters.replace("@", f"{first}::")}) {{\n'
     return Kernel.from_source(
         f"{program}    switch (which) {{\n{cases}    }}\n}}\n", "wrong", filename=f"{name}_variants.cu"
