@@ -332,7 +332,8 @@ def row_of(name: str, args: argparse.Namespace, wires: list[dict[int, dict[str, 
     if words[0] == "sweep":
         return row | {"note": name}
     tokens, sms = int(words[words.index("tokens") - 1]), words[words.index("SMs") - 1]
-    row |= {"tokens": tokens, "note": words[0] + (", two launches" if "two" in words else "")}
+    more = ", two launches" if "two" in words else ", weights from the dispatch" if "known" in words else ""
+    row |= {"tokens": tokens, "note": words[0] + more}
     row |= {} if sms == "all" else {"sms": int(sms)}
     if words[1] == "both":
         return row | {"what": "dispatch and combine", "dtype": "bf16" if "bf16" in words else "fp8"}
