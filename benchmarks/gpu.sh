@@ -14,7 +14,7 @@ RESULTS=${OUT:-build/gpu}
 LIMIT=${LIMIT:-335} # seconds for everything; the table at the end has 15 more
 DEADLINE=$(($(date +%s) + LIMIT))
 KILL_AFTER=5        # seconds from a step's limit to its end by force
-WORKERS=${WORKERS:-12} # of the tests: most of their time is compiling and starting
+WORKERS=${WORKERS:-16} # of the tests: most of their time is compiling and starting
 # Multicast stays off: on a shared host it can put GPUs of others out of service.
 export NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 export PYTHONPATH=".:benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
@@ -92,7 +92,7 @@ nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,nohea
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
 LINES_SHOWN=3 step doctor 15 "$PYTHON" -m ep_lib doctor
 # Notebooks first: they take longest. -v: a run that is stopped has said what failed until then.
-LINES_SHOWN=30 step tests 150 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
+LINES_SHOWN=30 step tests 165 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
     --durations=5 tests/test_notebooks.py tests
 LINES_SHOWN=60 step sanitizer 40 "$PYTHON" benchmarks/gpu_sanitize.py
 measure="$PYTHON benchmarks/gpu_measure.py --commit $commit"

@@ -23,7 +23,13 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "README.md")
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-OPERATIONS = (("dispatch", "fp8"), ("dispatch", "bf16"), ("combine", "bf16"))
+IN_PLACE = "from combine_input"
+OURS = (
+    ("dispatch", "fp8", "cached handle"),
+    ("dispatch", "bf16", "cached handle"),
+    ("combine", "bf16", None),
+    ("combine", "bf16", IN_PLACE),
+)
 # DeepEP V1 (commit 567632d, 24 SMs, best tuning, cached handle; low latency: 128 tokens) on GPUs of this kind, measured
 # in another run, with its own benchmark.
 DEEPEP = {
@@ -87,15 +93,18 @@ def operations(report: dict[str, Any]) -> str:
     sms = sorted({row["sms"] for row in find(report, group="normal", tokens=tokens)})
     deepep = DEEPEP.get(report["settings"]["ranks"], {}).get("normal", {})
     lines = []
-    for what, dtype in OPERATIONS:
+    for what, dtype, note in OURS:
         same = {"what": what, "dtype": dtype, "tokens": tokens, "routing": "random"}
-        ours = [best(find(report, group="normal", by="ep_lib", sms=number, **same)) for number in sms]
-        row = ours[0] if ours else None
+        ours = [best(find(report, group="normal", by="ep_lib", sms=number, note=note, **same)) for number in sms]
+        if note == IN_PLACE and not any(ours):
+            continue
+        row = next(iter(find(report, group="normal", **same)), None)
         floor = f"{row['wire_bytes'] / top / 1e3:.0f}" if row and top else "-"
-        peers = [best(find(report, group="peer", **{"by": "NCCL"}, **same))]
-        peers += [best(find(report, group="peer", note=note, **same)) for note in (ONCE, PER_EXPERT)]
+        peers = [best(find(report, group="peer", by="NCCL", **same))]
+        peers += [best(find(report, group="peer", note=peer, **same)) for peer in (ONCE, PER_EXPERT)]
         cells = [*map(us, ours), *map(us, peers), str(deepep.get((what, dtype), "-"))]
-        lines.append([f"{dtype.upper()} {what}", floor, *cells])
+        name = f"{dtype.upper()} {what}" + (", rows in the Buffer's memory" if note == IN_PLACE else "")
+        lines.append([name, floor, *cells])
     heads = ["us", "floor", *[f"{number} SMs" for number in sms]]
     return markdown([*heads, "NCCL", "torch, once a rank", "torch, by expert", "DeepEP V1 *"], lines)
 

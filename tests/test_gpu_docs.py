@@ -30,6 +30,8 @@ REPORT = {
          "wire_gb_s": 348.0, "logical_gb_s": 460.0, "call_us": 700},
         {"group": "normal", "by": "ep_lib", "what": "dispatch", "dtype": "bf16", "sms": 24, **SIZE, "us": 520.0,
          "note": "counted", "wire_bytes": 160_000_000, "logical_bytes": 212_000_000},
+        {"group": "normal", "by": "ep_lib", "what": "combine", "dtype": "bf16", "sms": 24, **SIZE, "us": 490.0,
+         "note": "from combine_input", "wire_bytes": 160_000_000},
         {"group": "peer", "by": "NCCL", "what": "dispatch", "dtype": "bf16", **SIZE, "us": 631.0},
         {"group": "low latency", "by": "ep_lib", "what": "dispatch", "dtype": "fp8", "tokens": 128, "us": 15.25},
         {"group": "transport", "by": "p2p", "what": "packets", "bytes": 64, "us": 1.5612},
@@ -60,6 +62,7 @@ def test_tables_say_what_the_rows_say(tmp_path: Path) -> None:
     assert "any SM: 390 GB/s" in table("ceilings")
     assert "| BF16 dispatch | 400 | 460 | 631 | - | - | 809 |" in table("operations")
     assert "| BF16 dispatch | 400 | 460 | 631 | - | - | 347 |" in table("operations 2")
+    assert "| BF16 combine, rows in the Buffer's memory | 400 | 490 | - |" in table("operations")
     assert "| BF16 dispatch, cached handle | 460 | 460 | 348 | 97% | 700 |" in table("cases")
     assert "| BF16 dispatch, counted | 520 | - | - | - | - |" in table("cases")
     assert "| FP8 dispatch | 15.2 | 34 |" in table("low latency")
