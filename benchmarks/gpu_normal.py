@@ -111,10 +111,13 @@ class Case:
         self.time(turns, what="dispatch", note=note, waits=note == WAITING)
 
     def time_combine(self) -> None:
-        """Of rows where the experts left them: in memory of their own."""
+        """Of rows where the experts left them: in memory of their own, and in the Buffer's."""
         if self.dtype == "bf16":
             y, handle = self.recv.x.clone(), self.recv.handle
             self.time([lambda: self.buffer.combine(y, handle)], what="combine")
+            place = self.buffer.combine_input(handle, y)
+            place.copy_(y)
+            self.time([lambda: self.buffer.combine(place, handle)], what="combine", note="from combine_input")
 
     def time(self, turns: list[Callable[[], Any]], *, waits: bool = False, **row: Any) -> None:
         """A row with the GPU's time, and ``call_us``: the whole Python call with a wait for its end."""

@@ -35,7 +35,7 @@ class DirectExchange(DirectLaunches):
     checks_values = True
 
     def __init__(self, rank: Rank, config: BufferConfig, tuning: Tuning | None = None) -> None:
-        """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by the size of a row."""
+        """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by rows' size."""
         super().__init__(rank, config, tuning)
         self._results = Results(rank)
         self._streams = OperationStreams(rank)

@@ -9,6 +9,7 @@ from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.kernels import direct
 
 _FEW_SMS = 16  # below that, what a multiprocessor can store is the limit, not the links
+_MANY_SMS = 24  # from there on a pushing combine wants more warps that push, which signal more often
 _LEAST_PIECE = 8  # vectors
 
 
@@ -39,6 +40,8 @@ def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated:
     wanted = EMULATED if emulated else Tuning()
     if config.num_sms < _FEW_SMS and not emulated:
         wanted = replace(wanted, way="Engine", dispatch_stages=3)
+    if config.num_sms >= _MANY_SMS and not emulated:
+        wanted = replace(wanted, push_warps=5, group_rows=2)
     return fitted(wanted, config, row_bytes // VECTOR_BYTES, limit)
 
 

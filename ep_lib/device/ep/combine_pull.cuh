@@ -49,15 +49,16 @@ EP_HOST_DEVICE size_t pull_combine_shared(int warps, int stages, int piece_vecto
 
 namespace detail {
 
-// One warp: out[i] = sum over rows of weight * piece of the row.
-template <typename T, bool kWeighted>
+// One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights, no bias, and none of their
+// time, which 8 multiprocessors do not have.
+template <typename T, bool kPlain>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
                           const Bias& bias, int64_t first_vector, int4* out) {
     constexpr int kVectors = 2;
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
-        if (bias.first) {
+        if (!kPlain && bias.first) {
 #pragma unroll
             for (int u = 0; u < kVectors; ++u) {
                 const int i = first + u * kWarpSize;
@@ -65,13 +66,13 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
             }
         }
         for (int p = 0; p < in.found; ++p) {
-            const float weight = kWeighted ? weights[p] : 1.0f;
+            const float weight = kPlain ? 1.0f : weights[p];
 #pragma unroll
             for (int u = 0; u < kVectors; ++u) {
                 const int i = first + u * kWarpSize;
                 if (i >= in.count) continue;
                 const int4 vector = pieces[p * piece_vectors + i];
-                kWeighted ? sums[u].add(vector, weight) : sums[u].add(vector);
+                kPlain ? sums[u].add(vector) : sums[u].add(vector, weight);
             }
         }
 #pragma unroll
@@ -123,6 +124,7 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* t
     if (!wait_for_all(signals, kSignalStaged, signals.operation, kPhaseCombine)) return;
     bulk_fence();  // what the peers' threads wrote is read by the copy engine
 
+    const bool is_plain = !topk_weights && !args.bias.first;
     int token = 0, found = 0, begin = row_vectors;  // of the next piece
     const auto fill = [&](int stage) {
         if (begin == row_vectors) {
@@ -164,7 +166,7 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* t
         const int4* const here = pieces + ring.stage * stage_vectors;
         const float* const weights_here = weights + ring.stage * args.most_ranks;
         const int64_t first_vector = static_cast<int64_t>(in.token) * row_vectors + in.begin;
-        if (topk_weights) {
+        if (is_plain) {
             detail::add_pieces<T, true>(here, args.piece_vectors, weights_here, in, args.bias, first_vector,
                                         out + first_vector);
         } else {

@@ -180,12 +180,12 @@ EP_DEVICE int find_returned(const PushCombineArgs& args, uint64_t operation, Pla
 }
 
 // One warp: target[i] = bias[i] + sum over the places of weight * row[i]; kCombineVectors of each row in flight a lane.
-template <typename T>
+template <typename T, bool kBiased>
 EP_DEVICE void sum_places(const Place* places, int found, const Bias& bias, int64_t first_vector, int4* target,
                           int row_vectors) {
     for (int first = lane_id(); first < row_vectors; first += kCombineVectors * kWarpSize) {
         Sums<T> sums[kCombineVectors];
-        if (bias.first) {
+        if (kBiased) {
 #pragma unroll
             for (int u = 0; u < kCombineVectors; ++u) {
                 const int i = first + u * kWarpSize;
@@ -246,7 +246,12 @@ EP_DEVICE void add_up(const PushCombineArgs& args, uint64_t operation, Place* pl
             __syncwarp();
         }
         const int64_t first_vector = static_cast<int64_t>(token) * args.row_vectors;
-        sum_places<T>(places, found, args.bias, first_vector, out + first_vector, args.row_vectors);
+        int4* const target = out + first_vector;
+        if (args.bias.first) {
+            sum_places<T, true>(places, found, args.bias, first_vector, target, args.row_vectors);
+        } else {
+            sum_places<T, false>(places, found, args.bias, first_vector, target, args.row_vectors);
+        }
     }
 }
 
