@@ -289,3 +289,26 @@ def test_a_rank_that_is_killed_in_mid_dispatch_is_named(
     monkeypatch.setitem(SHAPE, "num_experts", 6)
     results = ep_lib.spawn(stops, 3, "emulator", fabric=ep_lib.Fabric(stopped_ranks={1: after}))
     assert results == [phase, None, phase]
+
+
+def disagree_later(rank: Rank) -> list[str]:
+    """Handles of different dispatches where nothing waits: found by synchronize(), or by the next operation."""
+    found = []
+    with Buffer(rank, **SHAPE, dtype="float32") as buffer:
+        x, idx = to_input(rank, X), to_input(rank, IDX)
+        handles = [buffer.dispatch(x, idx).handle for _ in range(2)]
+        for look in ("synchronize", "next"):
+            buffer.dispatch(x, handle=handles[rank.rank], async_finish=True)
+            if look == "next":
+                rank.synchronize()
+            with pytest.raises(HandleError, match="dispatch with handles of different dispatches") as caught:
+                buffer.synchronize() if look == "synchronize" else buffer.dispatch(x, idx)
+            found.append(str(caught.value))
+        with pytest.raises(BufferClosedError, match="different handles or options to an earlier operation"):
+            buffer.dispatch(x, idx)
+    return found
+
+
+def test_ranks_that_disagree_where_nothing_waits(spmd: Spmd) -> None:
+    for rank, found in enumerate(spmd(disagree_later, 2)):
+        assert all(f"rank {rank} and rank {1 - rank}" in text for text in found)

@@ -111,6 +111,7 @@ class Buffer(LowLatencyMethods):
         self._set_low_latency(low_latency, self._exchange.device)
         self._owner = object()  # in every handle
         self._unusable = ""  # why, if it is
+        self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
         self.key = registry.add(self)
 
     @staticmethod
@@ -178,9 +179,9 @@ class Buffer(LowLatencyMethods):
         of such a dispatch.
 
         Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
-        or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches (with a
-        handle these two may be raised by a later call on GPUs: the host does not wait); PeerTimeout if a rank does not
-        come, on GPUs from the call that waits: this one, a later one or rank.synchronize().
+        or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout
+        if a rank does not come. With a handle the host does not wait for a GPU, and what goes wrong there is raised by
+        :meth:`synchronize`; also by the Buffer's next call, but that may find the ranks out of step.
         """
         self._require_usable()
         payload = self._checks.payload(x)
@@ -213,7 +214,7 @@ class Buffer(LowLatencyMethods):
                 again = self._exchange.dispatch_again(
                     payload, topk_weights, handle._routing, handle.num_recv_tokens, note, wishes, by_expert
                 )
-                self._require_agreement("dispatch with handles of different dispatches", options)
+                self._expect_agreement("dispatch with handles of different dispatches", options, async_finish)
                 assert again is not None
                 arrivals = again
             return self._received(handle, arrivals, wishes, (x, topk_idx, topk_weights))
@@ -248,8 +249,8 @@ class Buffer(LowLatencyMethods):
         ``(out, event)``.
 
         Raises ArgumentError and HandleError before anything is sent; HandleError also when ranks use handles of
-        different dispatches (on GPUs perhaps from a later call); PeerTimeout if a rank does not come, on GPUs from the
-        call that waits. On GPUs weights are not checked for being finite.
+        different dispatches; PeerTimeout if a rank does not come. On GPUs these two are raised by :meth:`synchronize`,
+        as in dispatch, and weights are not checked for being finite.
         """
         self._require_usable()
         self._require_own(handle)
@@ -273,7 +274,8 @@ class Buffer(LowLatencyMethods):
                 async_finish=async_finish,
                 by_expert=by_expert,
             )
-            self._require_agreement("combine with handles of different dispatches, or rows of different widths")
+            what = "combine with handles of different dispatches, or rows of different widths"
+            self._expect_agreement(what, None, async_finish)
         return (out, self._exchange.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
     def combine_input(self, handle: DispatchHandle, like: Any) -> Any:
@@ -289,6 +291,13 @@ class Buffer(LowLatencyMethods):
         if not isinstance(self._exchange, DirectExchange):
             raise ArgumentError("combine_input: PCIe mode (allow_nvlink_for_normal_mode=False) has no such memory")
         return self._exchange.combine_input(like, handle.num_recv_tokens)
+
+    def synchronize(self) -> None:
+        """Wait on the host for all operations of this Buffer, and raise what they found: PeerTimeout,
+        RankMismatchError, HandleError. After the latter two the Buffer works on, if all ranks call this."""
+        self._require_usable()
+        self._rank.synchronize()
+        self._require_agreement()
 
     @property
     def config(self) -> BufferConfig:
@@ -415,6 +424,12 @@ class Buffer(LowLatencyMethods):
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:
         """One collective operation. Errors that all ranks see together leave the Buffer usable, others do not."""
+        if self._is_direct:
+            try:
+                self._require_agreement()
+            except (HandleError, RankMismatchError):
+                self._unusable = "the ranks passed different handles or options to an earlier operation"
+                raise
         self._exchange.next_operation()
         try:
             yield
@@ -441,8 +456,15 @@ class Buffer(LowLatencyMethods):
                 "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
             )
 
-    def _require_agreement(self, what: str, options: int | None = None) -> None:
+    def _expect_agreement(self, what: str, options: int | None, async_finish: bool) -> None:
+        """Look at once where the operation is done: in PCIe mode, and on the emulator unless it finishes later."""
+        self._last = (what, options)
+        if not self._is_direct or (self._rank.backend == "emulator" and not async_finish):
+            self._require_agreement()
+
+    def _require_agreement(self) -> None:
         """Raises RankMismatchError for options, HandleError for other notes, as far as is known without waiting."""
+        what, options = self._last
         others = self._exchange.who_differs()
         if not others:
             return

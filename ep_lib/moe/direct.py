@@ -57,7 +57,7 @@ class DirectExchange(DirectLaunches):
         routing = DirectRouting(config, ints, payload.num_tokens, self._xp_kind)
         with rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
             self._launch_route(index, given, routing, options, wishes)
-            self._launch_dispatch(x, payload.scales, given, routing, note=options, send_routing=True)
+            self._launch_dispatch(x, payload.scales, given, routing, note=0, send_routing=True)
             if wishes.num_worst_tokens:
                 plan, rows = routing.plan_on_device(), wishes.num_worst_tokens
             else:
