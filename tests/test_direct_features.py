@@ -312,3 +312,58 @@ def disagree_later(rank: Rank) -> list[str]:
 def test_ranks_that_disagree_where_nothing_waits(spmd: Spmd) -> None:
     for rank, found in enumerate(spmd(disagree_later, 2)):
         assert all(f"rank {rank} and rank {1 - rank}" in text for text in found)
+
+
+def captured(rank: Rank, kind: str) -> None:
+    """A dispatch that counts, and its combine, in a CUDA graph: replayed with other tokens and other experts."""
+    case = make_case(35, world_size=rank.world_size, dtype="bfloat16", max_tokens=20)
+    other = Case(
+        **{**vars(case), "xs": [x[::-1].copy() for x in case.xs], "topk_idx": [i[::-1].copy() for i in case.topk_idx]}
+    )
+    me, worst = rank.rank, rank.world_size * case.max_tokens
+    x, idx = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx))
+    with Buffer(rank, **case.buffer_arguments()) as buffer:
+
+        def layer() -> Any:
+            recv = buffer.dispatch(x, idx, num_worst_tokens=worst, copy=False)
+            return buffer.combine(recv.x, recv.handle)
+
+        if kind == "torch":
+            import torch
+
+            side: Any = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                layer(), layer()
+                torch.cuda.synchronize()
+            graph: Any = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = layer()
+            replay = graph.replay
+        else:
+            side = rank.xp.cuda.Stream(non_blocking=True)
+            with side:
+                warm = [layer() for _ in range(3)]
+                side.synchronize()
+                del warm
+                side.begin_capture()
+                out = layer()
+                graph = side.end_capture()
+            replay = lambda: graph.launch(side)  # noqa: E731
+        rank.barrier()
+        for now in (case, other, case, case, other):
+            x[...], idx[...] = to_input(rank, now.xs[me], kind), to_input(rank, now.topk_idx[me], kind)
+            rank.synchronize()
+            rank.xp.cuda.Device().synchronize()
+            replay()
+            rank.xp.cuda.Device().synchronize()
+            ys = [r.x for r in now.expected_dispatch()]
+            assert_same(to_numpy(out, "bfloat16"), now.expected_combine(ys, weighted=False)[me], "replayed")
+            rank.barrier()
+
+
+@pytest.mark.gpu(count=2)
+@pytest.mark.parametrize("kind", ["torch", "native"])
+def test_dispatch_and_combine_in_a_cuda_graph(kind: str) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    ep_lib.spawn(captured, 2, "cuda", args=(kind,))
