@@ -166,7 +166,7 @@ def test_hooks_in_order_and_not_too_many() -> None:
         with make(rank) as buffer:
             first = buffer.low_latency_dispatch(X, IDX, False, return_recv_hook=True)
             second = buffer.low_latency_dispatch(X, IDX, False, return_recv_hook=True)
-            with pytest.raises(HandleError, match="2 low_latency_dispatchs wait for their hooks"):
+            with pytest.raises(HandleError, match="2 low_latency_dispatches wait for their hooks"):
                 buffer.low_latency_dispatch(X, IDX, return_recv_hook=True)
             with pytest.raises(HandleError, match="an earlier low_latency_dispatch waits for its hook"):
                 second.hook()

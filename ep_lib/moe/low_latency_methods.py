@@ -20,6 +20,7 @@ from ep_lib.runtime.rank import Rank
 
 Hook = Callable[[], None]
 _BOTH = SENDS | RECEIVES
+_PLURAL = {"dispatch": "dispatches", "combine": "combines"}
 _MOST_AT_ONCE = TURNS  # operations of a kind that wait for their hooks
 
 
@@ -239,12 +240,12 @@ class LowLatencyMethods:
         waiting = len(self._waiting[what])
         if hooked and waiting == _MOST_AT_ONCE:
             raise HandleError(
-                f"{waiting} low_latency_{what}s wait for their hooks, and there is memory for no more: call the first "
+                f"{waiting} low_latency_{_PLURAL[what]} wait for their hooks, and there is memory for no more: call the first "
                 "one's hook"
             )
         if not hooked and waiting:
             raise HandleError(
-                f"{waiting} low_latency_{what}{'s' if waiting > 1 else ''} before this one did not receive yet: call "
+                f"{waiting} low_latency_{_PLURAL[what] if waiting > 1 else what} before this one did not receive yet: call "
                 "the hook first, or pass return_recv_hook=True here, too"
             )
 
