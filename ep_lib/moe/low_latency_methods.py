@@ -240,13 +240,13 @@ class LowLatencyMethods:
         waiting = len(self._waiting[what])
         if hooked and waiting == _MOST_AT_ONCE:
             raise HandleError(
-                f"{waiting} low_latency_{_PLURAL[what]} wait for their hooks, and there is memory for no more: call the first "
-                "one's hook"
+                f"{waiting} low_latency_{_PLURAL[what]} wait for their hooks, and there is memory for no more: call "
+                "the first one's hook"
             )
         if not hooked and waiting:
             raise HandleError(
-                f"{waiting} low_latency_{_PLURAL[what] if waiting > 1 else what} before this one did not receive yet: call "
-                "the hook first, or pass return_recv_hook=True here, too"
+                f"{waiting} low_latency_{_PLURAL[what] if waiting > 1 else what} before this one did not receive "
+                "yet: call the hook first, or pass return_recv_hook=True here, too"
             )
 
     def _run(
