@@ -88,7 +88,7 @@ CUDA_VISIBLE_DEVICES=$(echo "${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((gpus - 1)))}
 export CUDA_VISIBLE_DEVICES
 commit=${COMMIT:-$("$PYTHON" -c 'from gpu_machine import git_commit; print(git_commit())')}
 
-nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader
+nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader 2>/dev/null
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
 LINES_SHOWN=3 step doctor 15 "$PYTHON" -m ep_lib doctor
 # Notebooks first: they take longest. -v: a run that is stopped has said what failed until then.

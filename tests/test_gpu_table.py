@@ -166,6 +166,28 @@ def test_gpu_sh_says_how_many_gpus_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
         assert says in done.stderr
 
 
+def test_gpu_sh_goes_on_and_keeps_its_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *"-m pytest "*) echo "FAILED tests/a.py::b"; exit 1;;\n'
+        '*gpu_sanitize*) exit 3;; *"--parts ceilings"*) exec sleep 30;; esac\n'
+    )
+    python.chmod(0o755)
+    settings = {"CUDA_VISIBLE_DEVICES": "0,1", "PYTHON": python, "OUT": tmp_path, "LIMIT": 4, "COMMIT": "abc"}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(value))
+    done = subprocess.run(["sh", str(ROOT / "benchmarks/gpu.sh")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout.count("FAILED tests/a.py::b") == 2, "in the log, and again as what failed"
+    words = {line.split()[0]: line for line in done.stdout.partition("logs and JSON in")[2].splitlines()[1:]}
+    assert words["doctor"].endswith("passed")
+    assert words["tests"].endswith("FAILED, exit status 1")
+    assert words["sanitizer"].endswith("not there")
+    assert "stopped after" in words["ceilings"]
+    assert words["transports"].endswith("NOT RUN: 4 s are over")
+
+
 def test_rows_of_low_latency() -> None:
     wires = [{128: {"all": 400, "wire": 300}}, {128: {"all": 402, "wire": 302}}]
     args = argparse.Namespace(ranks=4, hidden=256, experts=64, top_k=8)
