@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from ep_lib.errors import RankMismatchError
 from ep_lib.moe.config import BufferConfig
@@ -27,3 +28,20 @@ def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
             complaints.append(f"{name} is " + " but ".join(f"{v} on {name_ranks(r)}" for v, r in by_value.items()))
     if complaints:
         raise RankMismatchError(f"the ranks make different Buffers: {'; '.join(complaints)}; pass the same everywhere")
+
+
+# Bits of what the ranks compare in a dispatch: whether topk_weights were given, whether x is FP8.
+WITH_WEIGHTS, WITH_FP8 = 1, 2
+NUM_OPTIONS = 4
+
+
+def require_same_options(options: Any) -> None:
+    """Raises RankMismatchError that says who passed what, if ``options`` ``[ranks]`` differ."""
+    for bit, what in ((WITH_WEIGHTS, "topk_weights"), (WITH_FP8, "FP8 rows with scales")):
+        having = [r for r, bits in enumerate(options) if bits & bit]
+        lacking = [r for r, bits in enumerate(options) if not bits & bit]
+        if having and lacking:
+            raise RankMismatchError(
+                f"{name_ranks(having)} passed {what} to dispatch, {name_ranks(lacking)} did not; "
+                "pass them on all ranks or on none"
+            )

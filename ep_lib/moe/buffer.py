@@ -10,12 +10,11 @@ from typing import Any
 
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
 from ep_lib.moe import registry
-from ep_lib.moe.agreement import name_ranks
+from ep_lib.moe.agreement import NUM_OPTIONS, WITH_FP8, WITH_WEIGHTS, name_ranks, require_same_options
 from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.direct import DirectExchange
 from ep_lib.moe.direct_memory import make_direct_map
-from ep_lib.moe.expert_rows import ExpertRows
 from ep_lib.moe.handle import DispatchHandle, Received
 from ep_lib.moe.low_latency import LowLatency
 from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
@@ -25,9 +24,6 @@ from ep_lib.moe.pcie import PcieExchange
 from ep_lib.moe.pcie_config import make_pcie_map, make_pcie_sizes
 from ep_lib.runtime.rank import Rank
 
-# Bits of what the ranks compare: whether topk_weights were given, whether x is FP8.
-_WITH_WEIGHTS, _WITH_FP8 = 1, 2
-_NUM_OPTIONS = 4
 # In what they compare before a combine, where the width of narrow rows begins.
 _WIDTH_BITS = 16
 
@@ -186,7 +182,7 @@ class Buffer(LowLatencyMethods):
         self._require_usable()
         payload = self._checks.payload(x)
         num_tokens = payload.num_tokens
-        self._check_wishes(num_worst_tokens, expert_alignment, sorted_by_expert)
+        self._checks.wishes(num_worst_tokens, expert_alignment, sorted_by_expert)
         now = handle is not None and not self._only_later  # values are looked at on the host
         if topk_idx is not None:
             self._checks.topk_idx(topk_idx, num_tokens, values=now or not self._exchange.checks_values)
@@ -204,12 +200,12 @@ class Buffer(LowLatencyMethods):
             raise ArgumentError("dispatch needs topk_idx, or the handle of an earlier dispatch")
         index = topk_idx if handle is None else handle._recv_topk_idx
         wishes = Wishes(index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert)
-        options = (_WITH_WEIGHTS if topk_weights is not None else 0) | (_WITH_FP8 if payload.scales is not None else 0)
+        options = (WITH_WEIGHTS if topk_weights is not None else 0) | (WITH_FP8 if payload.scales is not None else 0)
         with self._operation():
             if handle is None:
                 handle, arrivals = self._dispatch_new(payload, topk_idx, topk_weights, options, wishes)
             else:
-                note = _NUM_OPTIONS * handle._operation + options
+                note = NUM_OPTIONS * handle._operation + options
                 by_expert = handle._by_expert if sorted_by_expert else None
                 again = self._exchange.dispatch_again(
                     payload, topk_weights, handle._routing, handle.num_recv_tokens, note, wishes, by_expert
@@ -256,13 +252,13 @@ class Buffer(LowLatencyMethods):
         self._require_own(handle)
         info = self._checks.rows("x", x, None, narrow=not sorted_by_expert)
         width = info.shape[1]
-        by_expert = self._expert_rows(handle, topk_weights) if sorted_by_expert else None
+        by_expert = self._checks.expert_rows(handle, topk_weights) if sorted_by_expert else None
         expected = handle.num_recv_tokens if by_expert is None else len(by_expert.row)
         if info.shape[0] != expected:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {expected}")
         if topk_weights is not None:
             self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
-        biases = self._check_bias(bias, handle.num_tokens, width)
+        biases = self._checks.bias(bias, handle.num_tokens, width)
         note = handle._operation + (0 if width == self._config.hidden else width << _WIDTH_BITS)
         with self._operation():
             out = self._exchange.combine(
@@ -339,7 +335,7 @@ class Buffer(LowLatencyMethods):
         """Count, tell everybody, send; then build the handle from what everybody told."""
         routing, plan, arrivals = self._exchange.dispatch(payload, topk_idx, topk_weights, options, wishes)
         if plan.options is not None:
-            _require_same_options(plan.options)
+            require_same_options(plan.options)
         assert arrivals is not None
         handle = DispatchHandle(
             num_tokens=payload.num_tokens,
@@ -376,50 +372,6 @@ class Buffer(LowLatencyMethods):
     def _only_later(self) -> bool:
         """Whether looking at values would make the host wait for a GPU that need not be waited for."""
         return self._is_direct and self._rank.backend == "cuda"
-
-    @staticmethod
-    def _expert_rows(handle: DispatchHandle, topk_weights: Any) -> ExpertRows:
-        if handle._by_expert is None:
-            raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
-        if topk_weights is not None:
-            raise ArgumentError(
-                "topk_weights cannot be given with sorted_by_expert: a row's weights are at its experts, multiply by "
-                "recv.by_expert.weights there"
-            )
-        return handle._by_expert
-
-    def _check_wishes(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> None:
-        if sorted_by_expert and not self._is_direct:
-            raise ArgumentError(
-                "sorted_by_expert: PCIe mode (allow_nvlink_for_normal_mode=False) has none; sort by recv.topk_idx"
-            )
-        if expert_alignment < 1:
-            raise ArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
-        if not num_worst_tokens:
-            return
-        if not self._is_direct:
-            raise ArgumentError(
-                "num_worst_tokens: in PCIe mode (allow_nvlink_for_normal_mode=False) the host waits for the counts"
-            )
-        if not 1 <= num_worst_tokens <= self._config.max_rows:
-            raise ArgumentError(
-                f"num_worst_tokens is {num_worst_tokens}; this Buffer receives 1 to world_size * max_tokens = "
-                f"{self._config.max_rows} rows"
-            )
-
-    def _check_bias(self, bias: Any, num_tokens: int, width: int) -> tuple[Any, ...]:
-        biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
-        if biases and not self._is_direct:
-            raise ArgumentError("bias: PCIe mode (allow_nvlink_for_normal_mode=False) has none; add it to the result")
-        if len(biases) > 2:
-            raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
-        for array in biases:
-            info = self._checks.rows("bias", array, num_tokens, narrow=True)
-            if info.shape[0] != num_tokens:
-                raise ArgumentError(f"bias has {info.shape[0]} rows; the handle's dispatch sent {num_tokens} tokens")
-            if info.shape[1] != width:
-                raise ArgumentError(f"bias has {info.shape[1]} columns, x {width}; they are added up: pass as many")
-        return biases
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:
@@ -470,17 +422,6 @@ class Buffer(LowLatencyMethods):
             return
         if options is not None:  # combine has none
             theirs = dict(others)
-            _require_same_options([options ^ theirs.get(r, 0) % _NUM_OPTIONS for r in range(self._rank.world_size)])
+            require_same_options([options ^ theirs.get(r, 0) % NUM_OPTIONS for r in range(self._rank.world_size)])
         ranks = name_ranks([r for r, _ in others])
         raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must use those of the same one")
-
-
-def _require_same_options(options: Any) -> None:
-    for bit, what in ((_WITH_WEIGHTS, "topk_weights"), (_WITH_FP8, "FP8 rows with scales")):
-        having = [r for r, bits in enumerate(options) if bits & bit]
-        lacking = [r for r, bits in enumerate(options) if not bits & bit]
-        if having and lacking:
-            raise RankMismatchError(
-                f"{name_ranks(having)} passed {what} to dispatch, {name_ranks(lacking)} did not; "
-                "pass them on all ranks or on none"
-            )

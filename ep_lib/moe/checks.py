@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.errors import ArgumentError
+from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.expert_rows import ExpertRows
+from ep_lib.moe.handle import DispatchHandle
 from ep_lib.moe.mode import Payload
 from ep_lib.reference import FP8, FP8_GROUP
 
@@ -125,6 +127,53 @@ class InputChecks:
                 f"a row for each token of x, and the Buffer's top_k={self._config.top_k}"
             )
         self._require_contiguous(name, info)
+
+    @staticmethod
+    def expert_rows(handle: DispatchHandle, topk_weights: Any) -> ExpertRows:
+        """What a combine of rows by expert needs of the handle. Raises HandleError and ArgumentError."""
+        if handle._by_expert is None:
+            raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
+        if topk_weights is not None:
+            raise ArgumentError(
+                "topk_weights cannot be given with sorted_by_expert: a row's weights are at its experts, multiply by "
+                "recv.by_expert.weights there"
+            )
+        return handle._by_expert
+
+    def wishes(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> None:
+        """What else a dispatch may be asked for."""
+        if sorted_by_expert and not self._config.allow_nvlink_for_normal_mode:
+            raise ArgumentError(
+                "sorted_by_expert: PCIe mode (allow_nvlink_for_normal_mode=False) has none; sort by recv.topk_idx"
+            )
+        if expert_alignment < 1:
+            raise ArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
+        if not num_worst_tokens:
+            return
+        if not self._config.allow_nvlink_for_normal_mode:
+            raise ArgumentError(
+                "num_worst_tokens: in PCIe mode (allow_nvlink_for_normal_mode=False) the host waits for the counts"
+            )
+        if not 1 <= num_worst_tokens <= self._config.max_rows:
+            raise ArgumentError(
+                f"num_worst_tokens is {num_worst_tokens}; this Buffer receives 1 to world_size * max_tokens = "
+                f"{self._config.max_rows} rows"
+            )
+
+    def bias(self, bias: Any, num_tokens: int, width: int) -> tuple[Any, ...]:
+        """None, one array or a pair of them, each ``[num_tokens, width]``: as a tuple."""
+        biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
+        if biases and not self._config.allow_nvlink_for_normal_mode:
+            raise ArgumentError("bias: PCIe mode (allow_nvlink_for_normal_mode=False) has none; add it to the result")
+        if len(biases) > 2:
+            raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
+        for array in biases:
+            info = self.rows("bias", array, num_tokens, narrow=True)
+            if info.shape[0] != num_tokens:
+                raise ArgumentError(f"bias has {info.shape[0]} rows; the handle's dispatch sent {num_tokens} tokens")
+            if info.shape[1] != width:
+                raise ArgumentError(f"bias has {info.shape[1]} columns, x {width}; they are added up: pass as many")
+        return biases
 
     def _describe(self, name: str, array: Any) -> ArrayInfo:
         if not is_array(array):
