@@ -114,13 +114,16 @@ def test_one_counter_is_right_on_rc_and_wrong_on_srd() -> None:
     assert "net_put_signal_nbi" in str(found[0]) and "05_bounce_buffer_broken.cu" in str(found[0])
 
 
+SOURCE_REUSED = "quiet before reuse of the source (or wait for a credit from its receiver)"
+
+
 @pytest.mark.parametrize("fabric", NETWORKS)
 @pytest.mark.parametrize(
     ("name", "kind", "remedy"),
     [
-        ("exchange_without_credits", "source reused", "quiet before reuse of the source"),
-        ("exchange_early_credit", "race", "credit before reuse"),
-        ("exchange_one_staging", "source reused", "quiet before reuse of the source"),
+        ("exchange_without_credits", "source reused", SOURCE_REUSED),
+        ("exchange_early_credit", "race", "missing __syncwarp between the read and its credit, which comes after it"),
+        ("exchange_one_staging", "source reused", SOURCE_REUSED),
     ],
 )
 def test_every_mistake_is_found_and_explained(name: str, kind: str, remedy: str, fabric: str) -> None:

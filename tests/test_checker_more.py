@@ -30,8 +30,9 @@ class Mistake(NamedTuple):
 
 
 BETWEEN = "put {} between line {} and line {} of"
+CREDIT = "between the read and its credit, which comes after it"
 MISTAKES = [
-    Mistake("credit_before_the_others_read", "p2p", "race", "missing __syncthreads between the read and its credit"),
+    Mistake("credit_before_the_others_read", "p2p", "race", f"missing __syncthreads {CREDIT}"),
     Mistake(
         "lanes_fill_while_lane_0_posts", "srd", "race", "__syncwarp", BETWEEN, ("__syncwarp()", "// fill", "// post")
     ),

@@ -9,8 +9,10 @@ namespace epemu {
 inline constexpr const char* kSyncwarp = "missing __syncwarp";
 inline constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
 inline constexpr const char* kSyncthreads = "missing __syncthreads";
-inline constexpr const char* kSyncwarpBeforeCredit = "missing __syncwarp between the read and its credit";
-inline constexpr const char* kSyncthreadsBeforeCredit = "missing __syncthreads between the read and its credit";
+inline constexpr const char* kSyncwarpBeforeCredit =
+    "missing __syncwarp between the read and its credit, which comes after it";
+inline constexpr const char* kSyncthreadsBeforeCredit =
+    "missing __syncthreads between the read and its credit, which comes after it";
 inline constexpr const char* kCreditOfMate =
     "another thread of the reader's block has given the credit; it covers the reader's work only after a barrier";
 inline constexpr const char* kEachSignal =
