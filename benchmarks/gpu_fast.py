@@ -115,8 +115,9 @@ class Sweep:
                     continue
                 exchange.tuning = fitted(replace(base, **shape), config, config.row_vectors, limit)
                 handle._routing.packed.clear()
-                self.rank.synchronize()
-                place.copy_(y)
+                if part == "pull":
+                    self.rank.synchronize()
+                    place.copy_(y)  # where the rows of a push arrive, so not before one
                 right = "" if torch.equal(buffer.combine(rows, handle), total) else "WRONG"
                 combine = lambda r=rows: buffer.combine(r, handle)  # noqa: E731
                 self.say(f"combine {part} {sms} SMs {shape} {right}", self.kernels(combine))

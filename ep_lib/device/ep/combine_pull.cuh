@@ -54,7 +54,7 @@ namespace detail {
 template <typename T, bool kPlain>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
                           const Bias& bias, int64_t first_vector, int4* out) {
-    constexpr int kVectors = 2;
+    constexpr int kVectors = 4;  // of each row, asked for at once: with 2, 8 multiprocessors take 6 % longer
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
