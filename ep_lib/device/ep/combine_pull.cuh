@@ -54,7 +54,7 @@ namespace detail {
 template <typename T, bool kPlain>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
                           const Bias& bias, int64_t first_vector, int4* out) {
-    constexpr int kVectors = 4;  // of each row, asked for at once: with 2, 8 multiprocessors take 6 % longer
+    constexpr int kVectors = 4;  // of one row, all asked for before the first is added: waiting for them takes the time
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
@@ -65,14 +65,18 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
                 if (i < in.count) add_bias(sums[u], bias, first_vector + i);
             }
         }
+#pragma unroll 1
         for (int p = 0; p < in.found; ++p) {
-            const float weight = kPlain ? 1.0f : weights[p];
+            int4 vectors[kVectors];  // beyond the piece's end they hold nothing, and the sums go nowhere
 #pragma unroll
             for (int u = 0; u < kVectors; ++u) {
                 const int i = first + u * kWarpSize;
-                if (i >= in.count) continue;
-                const int4 vector = pieces[p * piece_vectors + i];
-                kPlain ? sums[u].add(vector) : sums[u].add(vector, weight);
+                if (i < in.count) vectors[u] = pieces[p * piece_vectors + i];
+            }
+            const float weight = kPlain ? 1.0f : weights[p];
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                kPlain ? sums[u].add(vectors[u]) : sums[u].add(vectors[u], weight);
             }
         }
 #pragma unroll
