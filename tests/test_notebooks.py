@@ -123,7 +123,7 @@ def execute(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, backend: 
 def texts(notebook: Any, cell_id: str) -> str:
     """All text that a cell showed."""
     (cell,) = (cell for cell in notebook.cells if cell.id == cell_id)
-    # What two prints wrote comes in one piece or in two, as the kernel finds time: nothing may stand between the pieces.
+    # Two prints come in one piece or in two, as the kernel finds time: nothing may stand between the pieces.
     return "".join(out.get("text", "") or out.get("data", {}).get("text/plain", "") + "\n" for out in cell.outputs)
 
 
