@@ -170,7 +170,7 @@ def test_nothing_survives_that_left_the_process_group(scripted) -> None:  # type
     ask(box)
     tag = box._tag
     deadline = time.monotonic() + 5
-    # The sleeper may be in the middle of its exec, when it has no environment to show. One look decides: by the next one
+    # The sleeper may be in the middle of its exec, when it has no environment to show. One look decides: by the next
     # the process between may have gone and the one that it forks not be listed yet.
     while (found := len(sandbox_module._tagged(tag))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
