@@ -25,8 +25,9 @@ from ep_lib import Buffer
 from ep_lib.moe.direct_tuning import EMULATED, Tuning, fitted
 
 DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Engine", 5, 3), ("Engine", 8, 3)]  # who stores, warps, stages
-PUSH = [(16, 4, 3, 4), (16, 5, 3, 2), (16, 4, 3, 2), (14, 4, 3, 4)]  # warps, of which push, stages, rows of a group
-PULL = [(12, 2, 128), (16, 3, 64), (14, 2, 112), (16, 2, 96)]  # warps, stages, vectors of a piece
+PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a piece
+# then the share of blocks that push, their warps, stages, rows of a group
+PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4), (0.6, 7, 2, 4)]]
 TIMED_STEPS = ("_launch_route", "_launch_dispatch", "_await_plan", "_launch_unpack", "_unpack")
 CALLS = 100
 
@@ -101,13 +102,11 @@ class Sweep:
             factors = torch.arange(1, ranks + 1, device=self.device).float()
             total = (self.x.float() * (goes * factors).sum(1, keepdim=True)).bfloat16()
             place = buffer.combine_input(handle, y)
-            names = {
-                "push": ("combine_warps", "push_warps", "push_stages", "group_rows"),
-                "pull": ("pull_warps", "pull_stages", "piece_vectors"),
-            }
+            pull_names = ("add_warps", "add_stages", "add_vectors")
+            push_names = (*pull_names, "push_share", "push_warps", "push_stages", "group_rows")
             tried_shapes = [
-                (part, rows, dict(zip(names[part], numbers, strict=True)))
-                for part, rows, shapes in (("push", y, PUSH), ("pull", place, PULL))
+                (part, rows, dict(zip(names, numbers, strict=True)))
+                for part, rows, names, shapes in (("push", y, push_names, PUSH), ("pull", place, pull_names, PULL))
                 for numbers in shapes
             ]
             for part, rows, shape in tried_shapes:

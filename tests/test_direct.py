@@ -23,7 +23,8 @@ Spmd = Callable[..., list[Any]]
 
 TUNINGS: list[Tuning | None] = [
     replace(EMULATED, way="Engine", dispatch_stages=3),
-    replace(EMULATED, combine_warps=4, push_warps=2, push_stages=3, group_rows=3),
+    replace(EMULATED, push_share=1, push_warps=2, push_stages=3, group_rows=3, add_stages=3, add_vectors=40),
+    replace(EMULATED, push=False),
     None,
 ]
 
@@ -77,7 +78,7 @@ def run_default(rank: Rank, case: Case) -> None:
     run_case(rank, case, None, 4)
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", range(len(TUNINGS)))
 def test_clean_under_the_checker(which: int) -> None:
     case = make_case(5, world_size=3, dtype="bfloat16", max_tokens=10)
     report = ep_lib.check(run_case, 3, seeds=4, args=(case, TUNINGS[which]))

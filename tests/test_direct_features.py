@@ -314,6 +314,27 @@ def test_ranks_that_disagree_where_nothing_waits(spmd: Spmd) -> None:
         assert all(f"rank {rank} and rank {1 - rank}" in text for text in found)
 
 
+def some_in_place(rank: Rank) -> None:
+    """One rank passes combine_input and the others do not: all are told at once, and a new Buffer works."""
+    with Buffer(rank, **SHAPE, dtype="float32") as buffer:
+        recv = buffer.dispatch(to_input(rank, X), to_input(rank, IDX))
+        y = buffer.combine_input(recv.handle, recv.x) if rank.rank == 1 else recv.x
+        if rank.rank == 1:
+            rank.synchronize()
+            y[...] = recv.x
+        with pytest.raises(HandleError, match="or combine_input on some ranks only; all ranks must pass the same"):
+            buffer.combine(y, recv.handle)
+            buffer.synchronize()
+    with Buffer(rank, **SHAPE, dtype="float32") as again:
+        recv = again.dispatch(to_input(rank, X), to_input(rank, IDX))
+        out = to_numpy(again.combine(recv.x, recv.handle), np.dtype(np.float32))
+        assert (out == X * np.array([[2], [1], [1]])).all()
+
+
+def test_combine_input_on_some_ranks_only(spmd: Spmd) -> None:
+    spmd(some_in_place, 2)
+
+
 def captured(rank: Rank, kind: str) -> None:
     """A dispatch that counts, and its combine, in a CUDA graph: replayed with other tokens and other experts."""
     case = make_case(35, world_size=rank.world_size, dtype="bfloat16", max_tokens=20)

@@ -270,8 +270,8 @@ class Buffer(LowLatencyMethods):
                 async_finish=async_finish,
                 by_expert=by_expert,
             )
-            what = "combine with handles of different dispatches, or rows of different widths"
-            self._expect_agreement(what, None, async_finish)
+            what = "handles of different dispatches, rows of different widths, or combine_input on some ranks only"
+            self._expect_agreement(f"combine {what}", None, async_finish)
         return (out, self._exchange.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
     def combine_input(self, handle: DispatchHandle, like: Any) -> Any:
@@ -279,9 +279,10 @@ class Buffer(LowLatencyMethods):
         Buffer's dtype, as an array of the kind of ``like``, in symmetric memory.
 
         Passing it to combine (all ranks must, or none) has rows read from there by their tokens' ranks, which few
-        multiprocessors can do at full speed; from other memory rows are sent, which takes 16 or more. It may be written
-        after the Buffer's last operation, in stream order, until that combine; after it nothing is said of it. Whoever
-        has written there must pass it: a combine of other rows brings them to the same memory.
+        multiprocessors can do at full speed. From other memory rows are sent, which takes 16 multiprocessors or more;
+        with fewer they are copied here first, by all multiprocessors. It may be written after the Buffer's last
+        operation, in stream order, until that combine; after it nothing is said of it. Whoever has written there must
+        pass it: a combine of other rows brings them to the same memory.
         """
         self._require_usable()
         self._require_own(handle)
@@ -425,4 +426,4 @@ class Buffer(LowLatencyMethods):
             theirs = dict(others)
             require_same_options([options ^ theirs.get(r, 0) % NUM_OPTIONS for r in range(self._rank.world_size)])
         ranks = name_ranks([r for r, _ in others])
-        raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must use those of the same one")
+        raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must pass the same")

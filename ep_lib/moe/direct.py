@@ -107,13 +107,16 @@ class DirectExchange(DirectLaunches):
         y = describe(rows)
         out = self._results.empty(y.kind, (routing.num_tokens, y.shape[1]), self._config.dtype)
         place = self._at("returned")
-        in_place = y.address == place or by_expert is not None
+        staged = y.address != place and by_expert is None and not self._tuning_of(self._config.row_bytes).push
+        in_place = y.address == place or by_expert is not None or staged
         row_vectors = y.shape[1] * self._config.dtype.itemsize // VECTOR_BYTES
         key = (note, in_place, row_vectors, *(describe(b).address for b in bias))
         uses = (routing.info, *bias)
         with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
             if by_expert is not None:
                 self._sorter.reduce(by_expert, y, place, uses)
+            elif staged:
+                self._launch_stage(y, place, row_vectors, routing)
             launch = self._launch_pull if in_place else self._launch_push
             launch(key, out, y, weights, routing, uses=uses)
         self._settle(async_finish)

@@ -12,7 +12,13 @@ from ep_lib.moe.agreement import require_same_everywhere
 from ep_lib.moe.checks import UINT8
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct_memory import allocate, make_direct_map, row_scales, zeroed_bytes
-from ep_lib.moe.direct_tuning import Tuning, choose_tuning
+from ep_lib.moe.direct_tuning import (
+    Tuning,
+    choose_tuning,
+    most_ranks,
+    pull_combine_shared,
+    push_combine_shared,
+)
 from ep_lib.moe.kernels import direct, kernel, pack
 from ep_lib.moe.mode import Arrivals, Plan, Wishes
 from ep_lib.moe.results import as_kind
@@ -169,7 +175,7 @@ class DirectLaunches:
         kernel("combine_push", f"<{self._element}>").launch(
             self._rank,
             self.num_sms,
-            tuning.combine_warps * _WARP,
+            tuning.add_warps * _WARP,
             args,
             out,
             y,
@@ -178,9 +184,7 @@ class DirectLaunches:
             routing.slot,
             routing.plan,
             self._differs_address,
-            shared_bytes=direct.combine_shared(
-                tuning.combine_warps, tuning.push_warps, tuning.push_stages, config.row_vectors, config.world_size
-            ),
+            shared_bytes=push_combine_shared(tuning, config, config.row_vectors),
             uses=uses,
         )
 
@@ -192,7 +196,7 @@ class DirectLaunches:
         kernel("combine_pull", f"<{self._element}>").launch(
             self._rank,
             self.num_sms,
-            tuning.pull_warps * _WARP,
+            tuning.add_warps * _WARP,
             args,
             out,
             routing.topk,
@@ -200,9 +204,7 @@ class DirectLaunches:
             routing.slot,
             routing.plan,
             self._differs_address,
-            shared_bytes=direct.pull_shared(
-                tuning.pull_warps, tuning.pull_stages, tuning.piece_vectors, self._most_ranks, config.world_size
-            ),
+            shared_bytes=pull_combine_shared(tuning, config),
             uses=uses,
         )
 
@@ -212,7 +214,7 @@ class DirectLaunches:
         return args
 
     def _launch_unpack(self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, copy: bool) -> None:
-        config, rank = self._config, self._rank
+        config = self._config
         args = pack(
             direct.UNPACK_ARGS,
             rows=self._at("rows"),
@@ -225,21 +227,25 @@ class DirectLaunches:
             row_scales=row_scales(config),
             top_k=config.top_k,
         )
-        everywhere = rank.multiprocessors or min(self.num_sms, 2)  # memory of this GPU alone is not what num_sms is for
         is_int = to.topk is None or describe(to.topk).dtype == INT32
-        kernel("unpack", "<int>" if is_int else "<long long>").launch(
-            rank,
-            everywhere,
-            self._tuning_of(config.row_bytes).local_threads,
-            args,
-            routing.plan,
-            to.rows if copy else None,
-            to.scales if copy else None,
-            to.topk,
-            to.weights,
-            to.src_rank,
-            to.src_token,
-            uses=(routing.info,),
+        rows_to, scales_to = (to.rows, to.scales) if copy else (None, None)
+        targets = (rows_to, scales_to, to.topk, to.weights, to.src_rank, to.src_token)
+        self._launch_copy("<int>" if is_int else "<long long>", args, routing, targets)
+
+    def _launch_stage(self, y: ArrayInfo, place: int, row_vectors: int, routing: DirectRouting) -> None:
+        """Copy the experts' rows to symmetric memory."""
+        nothing = dict.fromkeys(("scales", "topk", "weights", "source", "row_scales", "top_k"), 0)
+        args = pack(direct.UNPACK_ARGS, rows=y.address, capacity=y.shape[0], row_vectors=row_vectors, **nothing)
+        self._launch_copy("<int>", args, routing, (place, None, None, None, None, None), uses=(y,))
+
+    def _launch_copy(
+        self, index: str, args: bytes, routing: DirectRouting, targets: tuple[Any, ...], uses: tuple[Any, ...] = ()
+    ) -> None:
+        rank = self._rank
+        everywhere = rank.multiprocessors or min(self.num_sms, 2)  # memory of this GPU alone is not what num_sms is for
+        threads = self._tuning_of(self._config.row_bytes).local_threads
+        kernel("unpack", index).launch(
+            rank, everywhere, threads, args, routing.plan, *targets, uses=(routing.info, *uses)
         )
 
     def _dispatch_args(self, routing: DirectRouting, row_bytes: int, fp8: bool, note: int, send_routing: bool) -> bytes:
@@ -281,30 +287,19 @@ class DirectLaunches:
     def _element(self) -> str:
         return "float" if self._config.dtype == FLOAT32 else "__nv_bfloat16"
 
-    @property
-    def _most_ranks(self) -> int:
-        return min(self._config.top_k, self._config.world_size)
-
     def _pull_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        config, (note, in_place, row_vectors, *bias) = self._config, key
-        tuning = self._tuning_of(config.row_bytes)
+        note, in_place, *of_rows = key
+        tuning = self._tuning_of(self._config.row_bytes)
         return pack(
             direct.PULL_COMBINE_ARGS,
             board=self._board,
             rows=self._at("returned"),
             note=2 * note + in_place,
-            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
-            num_tokens=routing.num_tokens,
-            row_vectors=row_vectors,
-            top_k=config.top_k,
-            experts_per_rank=config.experts_per_rank,
-            piece_vectors=tuning.piece_vectors,
-            most_ranks=self._most_ranks,
-            stages=tuning.pull_stages,
+            add=self._add_args(routing, of_rows, tuning),
         )
 
     def _push_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        config, (note, in_place, row_vectors, *bias) = self._config, key
+        config, (note, in_place, *of_rows) = self._config, key
         tuning = self._tuning_of(config.row_bytes)
         return pack(
             direct.PUSH_COMBINE_ARGS,
@@ -312,16 +307,27 @@ class DirectLaunches:
             returned=self._at("returned"),
             arrived=self._at("arrived"),
             note=2 * note + in_place,
-            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
-            num_tokens=routing.num_tokens,
+            add=self._add_args(routing, of_rows, tuning),
             max_tokens=config.max_tokens,
             max_groups=-(-config.max_tokens // tuning.group_rows),
             group_rows=tuning.group_rows,
-            row_vectors=row_vectors,
-            top_k=config.top_k,
-            experts_per_rank=config.experts_per_rank,
+            push_blocks=max(1, round(tuning.push_share * self.num_sms)),
             push_warps=tuning.push_warps,
-            stages=tuning.push_stages,
+            push_stages=tuning.push_stages,
+        )
+
+    def _add_args(self, routing: DirectRouting, of_rows: list[int], tuning: Tuning) -> bytes:
+        row_vectors, *bias = of_rows
+        return pack(
+            direct.ADD_ARGS,
+            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
+            num_tokens=routing.num_tokens,
+            row_vectors=row_vectors,
+            top_k=self._config.top_k,
+            experts_per_rank=self._config.experts_per_rank,
+            piece_vectors=tuning.add_vectors,
+            most_ranks=most_ranks(self._config),
+            stages=tuning.add_stages,
         )
 
     def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int) -> Any:

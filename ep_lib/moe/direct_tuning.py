@@ -9,7 +9,7 @@ from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.kernels import direct
 
 _FEW_SMS = 16  # below that, what a multiprocessor can store is the limit, not the links
-_MANY_SMS = 24  # from there on a pushing combine wants more warps that push, which signal more often
+_LEAST_WARPS = 4  # that add up; from there on their pieces get smaller
 _LEAST_PIECE = 8  # vectors
 
 
@@ -20,35 +20,44 @@ class Tuning:
     way: str = "Lanes"  # or "Engine": DispatchWay in <ep/dispatch_bulk.cuh>
     dispatch_warps: int = 8
     dispatch_stages: int = 2  # rows under way a warp
-    combine_warps: int = 16
-    push_warps: int = 4  # of these
+    add_warps: int = 12  # of a block that combines
+    add_stages: int = 2  # pieces under way a warp
+    add_vectors: int = 128  # of a row, that come together
+    push: bool = True  # rows that are not in symmetric memory; else they are copied there, and pulled
+    push_share: float = 0.55  # of the blocks: they push before they add up
+    push_warps: int = 5  # of such a block's add_warps
     push_stages: int = 3  # rows under way a warp
-    group_rows: int = 4  # rows that are signalled together
-    pull_warps: int = 12
-    pull_stages: int = 2  # pieces under way a warp
-    piece_vectors: int = 128  # of a row, that come together
+    group_rows: int = 4  # that are signalled together
     route_threads: int = 1024
     local_threads: int = 512  # of kernels that stay on this GPU
 
 
 # An emulated thread costs memory and time of its own.
-EMULATED = Tuning("Lanes", 2, 2, 3, 1, 2, 2, 2, 2, 5, 64, 64)
+EMULATED = Tuning(
+    dispatch_warps=2,
+    add_warps=2,
+    add_vectors=5,
+    push_warps=1,
+    push_stages=2,
+    group_rows=2,
+    route_threads=64,
+    local_threads=64,
+)
 
 
 def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated: bool) -> Tuning:
     """For rows of ``row_bytes`` where a block may have ``limit`` bytes of shared memory. Raises ArgumentError."""
     wanted = EMULATED if emulated else Tuning()
     if config.num_sms < _FEW_SMS and not emulated:
-        wanted = replace(wanted, way="Engine", dispatch_stages=3)
-    if config.num_sms >= _MANY_SMS and not emulated:
-        wanted = replace(wanted, push_warps=5, group_rows=2)
+        wanted = replace(wanted, way="Engine", dispatch_stages=3, push=False)
+    elif not emulated:  # with fewer blocks that push, signals cost more
+        wanted = replace(wanted, group_rows=max(4, 16 - config.num_sms // 2))
     return fitted(wanted, config, row_bytes // VECTOR_BYTES, limit)
 
 
 def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -> Tuning:
     """The largest shapes up to ``wanted`` that fit."""
-    ranks, most = config.world_size, min(config.top_k, config.world_size)
-    found = wanted
+    ranks, found = config.world_size, wanted
     while not direct.fits(
         direct.dispatch_shared(found.dispatch_warps, found.dispatch_stages, row_vectors, ranks), limit
     ):
@@ -58,25 +67,44 @@ def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -
             found = replace(found, dispatch_stages=2)
         else:
             raise _too_large(config, limit)
-    while not direct.fits(
-        direct.combine_shared(found.combine_warps, found.push_warps, found.push_stages, row_vectors, ranks), limit
-    ):
-        if found.push_stages > 2:
-            found = replace(found, push_stages=2)
+    while not direct.fits(push_combine_shared(found, config, row_vectors), limit):
+        rows, _ = direct.push_shared(found.push_warps, found.push_stages, row_vectors)
+        pieces, _ = _add_shared(found, config)
+        if pieces > rows and found.add_warps > _LEAST_WARPS:
+            found = replace(found, add_warps=found.add_warps - 1)
+        elif pieces > rows and found.add_vectors // 2 >= _LEAST_PIECE:
+            found = replace(found, add_vectors=found.add_vectors // 2)
         elif found.push_warps > 1:
             found = replace(found, push_warps=found.push_warps - 1)
+        elif found.push_stages > 2:
+            found = replace(found, push_stages=2)
+        elif found.add_warps > 1:
+            found = replace(found, add_warps=found.add_warps - 1)
         else:
             raise _too_large(config, limit)
-    while not direct.fits(
-        direct.pull_shared(found.pull_warps, found.pull_stages, found.piece_vectors, most, ranks), limit
-    ):
-        if found.piece_vectors // 2 >= _LEAST_PIECE:
-            found = replace(found, piece_vectors=found.piece_vectors // 2)
-        elif found.pull_warps > 1:
-            found = replace(found, pull_warps=found.pull_warps - 1)
-        else:
-            raise _too_large(config, limit)
-    return found
+    return replace(found, push_warps=min(found.push_warps, found.add_warps))
+
+
+def push_combine_shared(tuning: Tuning, config: BufferConfig, row_vectors: int) -> int:
+    """Bytes of dynamic shared memory of <ep/combine_push.cuh>, for rows that long or shorter."""
+    rows, notes = direct.push_shared(tuning.push_warps, tuning.push_stages, row_vectors)
+    pieces, add_notes = _add_shared(tuning, config)
+    return max(rows, pieces) + notes + add_notes
+
+
+def pull_combine_shared(tuning: Tuning, config: BufferConfig) -> int:
+    """Bytes of dynamic shared memory of <ep/combine_pull.cuh>."""
+    return sum(_add_shared(tuning, config))
+
+
+def _add_shared(tuning: Tuning, config: BufferConfig) -> tuple[int, int]:
+    ranks = config.world_size
+    return direct.add_shared(tuning.add_warps, tuning.add_stages, tuning.add_vectors, most_ranks(config), ranks)
+
+
+def most_ranks(config: BufferConfig) -> int:
+    """That a token can go to."""
+    return min(config.top_k, config.world_size)
 
 
 def _too_large(config: BufferConfig, limit: int) -> ArgumentError:

@@ -2,22 +2,20 @@
 //
 // <ep/combine.cuh> first copies all rows to symmetric memory, meets, and then reads them over the links. Here rows go
 // from wherever the experts left them: no copy before. Rows of one source lie together on this rank, in the source's
-// own order, so what goes back is cut into groups of consecutive rows. Some warps of each block push: the copy engine
-// loads rows (<ep/bulk.cuh>), lanes store them to their owner's `returned` area, then the group is signalled. The other
-// warps add up: each takes a token, waits for the groups with the token's rows, and sums them in ascending order of
-// ranks in float32, so the result does not depend on who came first. It is that of <ep/combine.cuh>, bit for bit.
+// own order, so what goes back is cut into groups of consecutive rows. Some blocks push: the copy engine loads rows
+// (<ep/bulk.cuh>) and stores them to their owner's `returned` area, then the group is signalled. The other blocks add up
+// (<ep/combine_add.cuh>): a warp takes a token, waits for the groups with its rows, and sums them in ascending order of
+// ranks, so the result does not depend on who came first. When nothing is left to push, all blocks add up.
 //
-// Every byte is stored twice, so this wants 16 multiprocessors or more; <ep/combine_pull.cuh> does with 8 what rows in
-// symmetric memory allow. Storing by the engine was no quicker, and larger groups or cheaper signals made it slower
-// (benchmarks/NOTES.md): what is under way must not outrun those who add up.
+// Blocks, not warps, have these roles: on one multiprocessor the loads of those who add up queue behind the stores that
+// the links hold back. A release waits for all stores of its multiprocessor that are under way, so there are not many.
+// Every byte is stored twice, which takes many multiprocessors; <ep/combine_pull.cuh> does with 8 what rows in symmetric
+// memory allow (benchmarks/NOTES.md).
 //
-// `arrived` needs no clearing, as numbers of operations only grow; `returned` no credits: see <ep/operation.cuh>.
-// All blocks must be resident at once, as blocks wait for what blocks of other ranks push: no more than the GPU has
-// multiprocessors.
+// `arrived` needs no clearing, as numbers of operations only grow; `returned` no credits: see <ep/operation.cuh>. Who
+// pushes waits for nobody, so any number of blocks will do.
 #pragma once
-#include <ep/bulk.cuh>
-#include <ep/combine.cuh>
-#include <ep/dispatch_bulk.cuh>
+#include <ep/combine_add.cuh>
 
 namespace ep {
 
@@ -26,16 +24,13 @@ struct PushCombineArgs {
     int4* returned;     // symmetric [ranks, max_tokens, row_vectors]
     uint64_t* arrived;  // symmetric [ranks, max_groups]: the last operation whose group has come
     uint64_t note;      // must be the same on all ranks: names the handle
-    Bias bias;
-    int num_tokens;
+    AddArgs add;
     int max_tokens;
     int max_groups;  // max_tokens / group_rows, rounded up
     int group_rows;
-    int row_vectors;
-    int top_k;
-    int experts_per_rank;
-    int push_warps;  // of each block
-    int stages;      // rows that such a warp has under way, at least 2
+    int push_blocks;  // at least 1
+    int push_warps;   // of such a block
+    int push_stages;  // rows that such a warp has under way, at least 2
 };
 
 namespace detail {
@@ -50,15 +45,18 @@ struct Outgoing {
 
 }  // namespace detail
 
-// Bytes of dynamic shared memory: the pushing warps' rows, a barrier and an Outgoing a row, a Place a warp and rank.
-EP_HOST_DEVICE size_t push_combine_shared(int warps, int push_warps, int stages, int row_vectors, int ranks) {
-    const size_t row = row_vectors * sizeof(int4) + sizeof(uint64_t) + sizeof(detail::Outgoing);
-    return static_cast<size_t>(push_warps) * stages * row + static_cast<size_t>(warps) * ranks * sizeof(Place);
+// Bytes of dynamic shared memory: rows of the warps that push, and in the same place later pieces of those that add up;
+// an Outgoing and a barrier a row, both of 16 bytes; add_notes_shared.
+EP_HOST_DEVICE size_t push_rows_shared(int push_warps, int push_stages, int row_vectors) {
+    return static_cast<size_t>(push_warps) * push_stages * row_vectors * sizeof(int4);
+}
+EP_HOST_DEVICE size_t push_notes_shared(int push_warps, int push_stages) {
+    return push_warps * push_stages * (sizeof(detail::Outgoing) + 2 * sizeof(uint64_t));
 }
 
 namespace detail {
 
-// Hands out rows to one pushing warp, group by group, as warps come for them. Consecutive groups go to different
+// Hands out rows to one warp that pushes, group by group, as warps come for them. Consecutive groups go to different
 // owners, so all links are busy all the time. All lanes call together and know the same.
 class Groups {
   public:
@@ -114,13 +112,12 @@ class Groups {
     int owner_ = 0, group_ = 0, row_ = 0, end_ = 0;
 };
 
-// One warp: pushes rows of `y` until all are gone.
+// One warp: pushes rows of `y` until all are gone. It waits for a row's store when the next one is on its way.
 EP_DEVICE void push_rows(const PushCombineArgs& args, uint64_t operation, int4* rows, uint64_t* barriers,
                          Outgoing* outgoing, const int4* y, const int* received) {
-    if (num_ranks() == 1) return;
-    const int row_vectors = args.row_vectors;
+    const int row_vectors = args.add.row_vectors;
     const uint32_t row_bytes = row_vectors * sizeof(int4);
-    BulkRing ring(barriers, args.stages);
+    BulkRing ring(barriers, args.push_stages);
     Groups groups(&args.board.state->next_item, args.group_rows, received);
     const auto fill = [&](int stage) {
         int64_t y_row = 0;
@@ -132,40 +129,47 @@ EP_DEVICE void push_rows(const PushCombineArgs& args, uint64_t operation, int4* 
         }
         __syncwarp();
     };
-    for (int stage = 0; stage < args.stages; ++stage) fill(stage);
-
+    const auto signal = [&](const Outgoing& out) {
+        if (out.group < 0 || lane_id() != 0) return;
+        uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
+        st_release_sys_u64(peer_ptr(flag, out.owner), operation);
+    };
+    int free_stage = args.push_stages - 1;
+    for (int stage = 0; stage < free_stage; ++stage) fill(stage);
+    Outgoing before = {-1, 0, -1, 0};
     for (;; ring.next()) {
         const Outgoing out = outgoing[ring.stage];
         if (out.owner < 0) break;
         const int64_t place = static_cast<int64_t>(rank()) * args.max_tokens + out.slot;
-        int4* const target = peer_ptr(args.returned + place * row_vectors, out.owner);
-        int4* const targets[kStoreRanks] = {target, target, target, target};
         ring.wait();
-        store_row_to(targets, 1, rows + ring.stage * row_vectors, row_vectors);
-        __syncwarp();  // all lanes have read and stored the row
-        if (out.group >= 0 && lane_id() == 0) {
-            uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
-            st_release_sys_u64(peer_ptr(flag, out.owner), operation);
-        }
-        fill(ring.stage);
+        bulk_store(peer_ptr(args.returned + place * row_vectors, out.owner), rows + ring.stage * row_vectors,
+                   row_bytes);
+        bulk_commit();
+        bulk_wait_written<1>();
+        signal(before);
+        before = out;
+        fill(free_stage);
+        free_stage = ring.stage;
     }
+    bulk_wait_written<0>();
+    signal(before);
 }
 
 // Where a token's rows are on this rank, in ascending order of the ranks that sent them; waits until they are there.
 // -1 if they did not come in time.
-EP_DEVICE int find_returned(const PushCombineArgs& args, uint64_t operation, Place* places, int token, const int* slot,
-                            const int* first_row, const int4* y) {
+EP_DEVICE int find_returned(const PushCombineArgs& args, uint64_t operation, Place* places, const PerRank& slots,
+                            int4* own_rows) {
     __syncwarp();  // nobody reads the previous token's places any more
     int found = 0;
     bool failed = false;
-    for (int base = 0; base < num_ranks(); base += kWarpSize) {
-        const int r = base + lane_id();
-        const int s = r < num_ranks() ? slot[static_cast<int64_t>(token) * num_ranks() + r] : -1;
+#pragma unroll
+    for (int i = 0; i < kRanksALane; ++i) {
+        const int r = lane_id() + i * kWarpSize, s = slots.of[i];
         const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
         if (s >= 0) {
-            const int64_t index = r == rank() ? first_row[r] + s : static_cast<int64_t>(r) * args.max_tokens + s;
-            int4* const area = r == rank() ? const_cast<int4*>(y) : args.returned;
-            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {area + index * args.row_vectors, r, s, 1.0f};
+            int4* const area = args.returned + static_cast<int64_t>(r) * args.max_tokens * args.add.row_vectors;
+            int4* const row = (r == rank() ? own_rows : area) + static_cast<int64_t>(s) * args.add.row_vectors;
+            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, s, 1.0f};
             if (r != rank()) {
                 const int group = s / args.group_rows;
                 failed |= !wait_until_ge(args.arrived + static_cast<int64_t>(r) * args.max_groups + group, operation,
@@ -175,89 +179,14 @@ EP_DEVICE int find_returned(const PushCombineArgs& args, uint64_t operation, Pla
         found += __popc(votes);
     }
     const bool any_failed = __any_sync(kFullWarp, failed);
+    bulk_fence();  // what the peers' threads wrote is read by the copy engine
     __syncwarp();
     return any_failed ? -1 : found;
 }
 
-// One warp: target[i] = bias[i] + sum over the places of weight * row[i]; kCombineVectors of each row in flight a lane.
-template <typename T, bool kBiased>
-EP_DEVICE void sum_places(const Place* places, int found, const Bias& bias, int64_t first_vector, int4* target,
-                          int row_vectors) {
-    for (int first = lane_id(); first < row_vectors; first += kCombineVectors * kWarpSize) {
-        Sums<T> sums[kCombineVectors];
-        if (kBiased) {
-#pragma unroll
-            for (int u = 0; u < kCombineVectors; ++u) {
-                const int i = first + u * kWarpSize;
-                if (i < row_vectors) add_bias(sums[u], bias, first_vector + i);
-            }
-        }
-        for (int p = 0; p < found; p += kCombineRanks) {
-            int4 vectors[kCombineRanks][kCombineVectors];
-#pragma unroll
-            for (int q = 0; q < kCombineRanks; ++q) {
-#pragma unroll
-                for (int u = 0; u < kCombineVectors; ++u) {
-                    const int i = first + u * kWarpSize;
-                    if (p + q < found && i < row_vectors) vectors[q][u] = ld_na_v4(places[p + q].row + i);
-                }
-            }
-#pragma unroll
-            for (int q = 0; q < kCombineRanks; ++q) {
-                if (p + q >= found) break;
-                const float weight = places[p + q].weight;
-#pragma unroll
-                for (int u = 0; u < kCombineVectors; ++u) sums[u].add(vectors[q][u], weight);
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < kCombineVectors; ++u) {
-            const int i = first + u * kWarpSize;
-            if (i < row_vectors) st_na_v4(target + i, sums[u].rounded());
-        }
-    }
-}
-
-// One warp: waits until all ranks are here, and tells whether they passed the same note. If they did not, they push
-// other rows than others wait for.
-EP_DEVICE bool same_note_warp(const Signals& signals, SignalKind kind, uint64_t note) {
-    bool same = true;
-    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
-        const int entry = kind * num_ranks() + r;
-        same &= wait_until_ge(signals.flags + entry, signals.operation, {kPhaseCombine, r, kind}) &&
-                signals.notes[entry] == note;
-    }
-    return __all_sync(kFullWarp, same) != 0;
-}
-
-// The tokens of one warp, until all are done or a group does not come.
-template <typename T>
-EP_DEVICE void add_up(const PushCombineArgs& args, uint64_t operation, Place* places, int4* out, const int4* y,
-                      const int* topk_idx, const float* topk_weights, const int* slot, const int* first_row) {
-    const int adders = gridDim.x * (warps_in_block() - args.push_warps);
-    for (int token = (warp_id() - args.push_warps) * gridDim.x + blockIdx.x; token < args.num_tokens; token += adders) {
-        const int found = find_returned(args, operation, places, token, slot, first_row, y);
-        if (found < 0) return;
-        if (topk_weights) {
-            for (int p = lane_id(); p < found; p += kWarpSize) {
-                places[p].weight =
-                    weight_on(args.top_k, args.experts_per_rank, places[p].rank, token, topk_idx, topk_weights);
-            }
-            __syncwarp();
-        }
-        const int64_t first_vector = static_cast<int64_t>(token) * args.row_vectors;
-        int4* const target = out + first_vector;
-        if (args.bias.first) {
-            sum_places<T, true>(places, found, args.bias, first_vector, target, args.row_vectors);
-        } else {
-            sum_places<T, false>(places, found, args.bias, first_vector, target, args.row_vectors);
-        }
-    }
-}
-
 }  // namespace detail
 
-// At most as many blocks as multiprocessors, any whole number of warps above push_warps; shared memory as above.
+// Any grid, at least push_warps warps a block; dynamic shared memory as above.
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], in any of this GPU's memory
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
@@ -267,22 +196,37 @@ template <typename T>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* slot, const int* plan, int* differs) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
-    const int warp = warp_id(), num_stages = args.push_warps * args.stages;
-    uint64_t* const barriers =
-        reinterpret_cast<uint64_t*>(bulk_shared + static_cast<size_t>(num_stages) * args.row_vectors);
-    detail::Outgoing* const outgoing = reinterpret_cast<detail::Outgoing*>(barriers + num_stages);
-    Place* const places = reinterpret_cast<Place*>(outgoing + num_stages) + static_cast<size_t>(warp) * num_ranks();
+    const int warp = warp_id(), warps = warps_in_block(), row_vectors = args.add.row_vectors;
+    const size_t rows = push_rows_shared(args.push_warps, args.push_stages, row_vectors);
+    const size_t pieces = add_pieces_shared(warps, args.add.stages, args.add.piece_vectors, args.add.most_ranks);
+    char* const notes = reinterpret_cast<char*>(bulk_shared) + max(rows, pieces);
     if (block_has_fault()) return;
     const Signals signals = this_operation(args.board);
     if (!meet_again(signals, args.board.state->last_combine, kPhaseCombine)) return;
     if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.note);
 
-    if (warp < args.push_warps) {
-        const int first = warp * args.stages;
-        detail::push_rows(args, signals.operation, bulk_shared + static_cast<size_t>(first) * args.row_vectors,
-                          barriers + first, outgoing + first, y, plan + num_ranks());
-    } else if (detail::same_note_warp(signals, kSignalStaged, args.note)) {
-        detail::add_up<T>(args, signals.operation, places, out, y, topk_idx, topk_weights, slot, plan);
+    if (blockIdx.x < args.push_blocks) {
+        if (warp < args.push_warps && num_ranks() > 1) {
+            const int first = warp * args.push_stages;
+            detail::Outgoing* const outgoing = reinterpret_cast<detail::Outgoing*>(notes);
+            uint64_t* const barriers = reinterpret_cast<uint64_t*>(outgoing + args.push_warps * args.push_stages);
+            detail::push_rows(args, signals.operation, bulk_shared + static_cast<size_t>(first) * row_vectors,
+                              barriers + first, outgoing + first, y, plan + num_ranks());
+        }
+        __syncthreads();  // pieces come to where rows were
+    }
+    if (detail::same_note_warp(signals, kSignalStaged, args.note)) {
+        const AddMemory memory(args.add, bulk_shared, notes + push_notes_shared(args.push_warps, args.push_stages),
+                               warp, warps);
+        int4* const own_rows = const_cast<int4*>(y) + static_cast<int64_t>(plan[rank()]) * row_vectors;
+        detail::Tokens tokens(&args.board.state->next_token, args.add.num_tokens, slot);
+        const auto next = [&](Place* places, int* found) {
+            const detail::OnItsWay here = tokens.next();
+            if (here.token >= args.add.num_tokens) return here.token;
+            *found = detail::find_returned(args, signals.operation, places, here.slots, own_rows);
+            return *found < 0 ? args.add.num_tokens : here.token;
+        };
+        add_tokens<T>(args.add, memory, out, topk_idx, topk_weights, next);
     }
     if (!is_last_block(&args.board.state->finished_blocks)) return;
     if (!wait_for_all(signals, kSignalStaged, signals.operation, kPhaseCombine)) return;

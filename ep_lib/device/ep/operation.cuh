@@ -20,6 +20,7 @@ struct BoardState {                        // of this rank alone; all zero at th
     uint32_t next_item;   // the next token or group of rows, for warps that take them as they come
     uint32_t bad_expert;  // of `route`: 0, or the first element that is wrong, counted from the end
     uint32_t bad_weight;
+    uint32_t next_token;  // where groups of rows are handed out at the same time
 };
 
 struct Board {
@@ -46,6 +47,7 @@ EP_DEVICE bool meet_again(const Signals& signals, uint64_t last, Phase phase) {
 EP_DEVICE void complete_operation(const Board& board, const Signals& signals) {
     if (thread_in_block() != 0) return;
     st_relaxed_gpu_u32(&board.state->next_item, 0);
+    st_relaxed_gpu_u32(&board.state->next_token, 0);
     st_relaxed_gpu_u64(&board.state->completed, signals.operation);
 }
 

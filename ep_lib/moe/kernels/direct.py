@@ -14,6 +14,7 @@ BOARD_STATE = struct(
     ("next_item", "u4"),
     ("bad_expert", "u4"),
     ("bad_weight", "u4"),
+    ("next_token", "u4"),
 )
 
 ROUTE_ARGS = struct(
@@ -56,27 +57,7 @@ EXPERT_ROWS_ARGS = struct(
     ("experts_per_rank", "i4"),
 )
 
-PUSH_COMBINE_ARGS = struct(
-    ("board", BOARD),
-    ("returned", "u8"),
-    ("arrived", "u8"),
-    ("note", "u8"),
-    ("bias", ("u8", (2,))),
-    ("num_tokens", "i4"),
-    ("max_tokens", "i4"),
-    ("max_groups", "i4"),
-    ("group_rows", "i4"),
-    ("row_vectors", "i4"),
-    ("top_k", "i4"),
-    ("experts_per_rank", "i4"),
-    ("push_warps", "i4"),
-    ("stages", "i4"),
-)
-
-PULL_COMBINE_ARGS = struct(
-    ("board", BOARD),
-    ("rows", "u8"),
-    ("note", "u8"),
+ADD_ARGS = struct(
     ("bias", ("u8", (2,))),
     ("num_tokens", "i4"),
     ("row_vectors", "i4"),
@@ -87,9 +68,25 @@ PULL_COMBINE_ARGS = struct(
     ("stages", "i4"),
 )
 
+PUSH_COMBINE_ARGS = struct(
+    ("board", BOARD),
+    ("returned", "u8"),
+    ("arrived", "u8"),
+    ("note", "u8"),
+    ("add", ADD_ARGS),
+    ("max_tokens", "i4"),
+    ("max_groups", "i4"),
+    ("group_rows", "i4"),
+    ("push_blocks", "i4"),
+    ("push_warps", "i4"),
+    ("push_stages", "i4"),
+)
+
+PULL_COMBINE_ARGS = struct(("board", BOARD), ("rows", "u8"), ("note", "u8"), ("add", ADD_ARGS))
+
 ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <ep/route.cuh>
 _STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
-_VECTOR_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 8, 16, 16
+_VECTOR_BYTES, _FLOAT_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 4, 8, 16, 16
 
 
 def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
@@ -97,16 +94,17 @@ def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> in
     return warps * (stages * (row_vectors * _VECTOR_BYTES + _BARRIER_BYTES) + ranks * PLACE_BYTES)
 
 
-def combine_shared(warps: int, push_warps: int, stages: int, row_vectors: int, ranks: int) -> int:
-    """``push_combine_shared`` of <ep/combine_push.cuh>, bytes."""
-    row = row_vectors * _VECTOR_BYTES + _BARRIER_BYTES + _OUTGOING_BYTES
-    return push_warps * stages * row + warps * ranks * PLACE_BYTES
+def add_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> tuple[int, int]:
+    """Bytes of ``add_pieces_shared`` and ``add_notes_shared`` of <ep/combine_add.cuh>."""
+    stage = _INCOMING_BYTES + _BARRIER_BYTES + most_ranks * _FLOAT_BYTES
+    pieces = warps * stages * most_ranks * piece_vectors * _VECTOR_BYTES
+    return pieces, warps * (stages * stage + ranks * PLACE_BYTES)
 
 
-def pull_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> int:
-    """``pull_combine_shared`` of <ep/combine_pull.cuh>, bytes."""
-    stage = most_ranks * (piece_vectors + 1) * _VECTOR_BYTES + _BARRIER_BYTES + _INCOMING_BYTES
-    return warps * (stages * stage + ranks * PLACE_BYTES)
+def push_shared(push_warps: int, push_stages: int, row_vectors: int) -> tuple[int, int]:
+    """Bytes of ``push_rows_shared`` and ``push_notes_shared`` of <ep/combine_push.cuh>."""
+    rows = push_warps * push_stages
+    return rows * row_vectors * _VECTOR_BYTES, rows * (_OUTGOING_BYTES + 2 * _BARRIER_BYTES)
 
 
 def fits(shared_bytes: int, limit: int) -> bool:

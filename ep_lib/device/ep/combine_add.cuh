@@ -1,0 +1,213 @@
+// Adding up a token's rows, at full speed: the half that <ep/combine_push.cuh> and <ep/combine_pull.cuh> share.
+//
+// The copy engine (<ep/bulk.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came
+// before. So bytes in flight need no registers, and few multiprocessors keep many of them. Rows may lie in this GPU's
+// memory or in a peer's. Sums are in float32, in ascending order of ranks: those of <ep/combine.cuh>, bit for bit.
+#pragma once
+#include <ep/bulk.cuh>
+#include <ep/combine.cuh>
+#include <ep/dispatch_bulk.cuh>
+
+namespace ep {
+
+struct AddArgs {
+    Bias bias;
+    int num_tokens;
+    int row_vectors;
+    int top_k;
+    int experts_per_rank;
+    int piece_vectors;  // of a row, that come together
+    int most_ranks;     // that a token can go to: the smaller of top_k and ranks
+    int stages;         // pieces under way a warp, at least 2
+};
+
+// A piece of a token, in shared memory, one a stage.
+struct Incoming {
+    int token;  // num_tokens or more: there are no more
+    int found;  // rows
+    int begin;  // vectors of the row before this piece
+    int count;  // vectors of this piece
+};
+
+// Bytes of dynamic shared memory: for each warp its pieces, and beside them an Incoming, a barrier and the weights a
+// stage, and a Place a rank.
+EP_HOST_DEVICE size_t add_pieces_shared(int warps, int stages, int piece_vectors, int most_ranks) {
+    return static_cast<size_t>(warps) * stages * most_ranks * piece_vectors * sizeof(int4);
+}
+EP_HOST_DEVICE size_t add_notes_shared(int warps, int stages, int most_ranks, int ranks) {
+    const size_t stage = sizeof(Incoming) + sizeof(uint64_t) + most_ranks * sizeof(float);
+    return warps * (stages * stage + ranks * sizeof(Place));
+}
+
+// One warp's part of it.
+struct AddMemory {
+    int4* pieces;        // [stages, most_ranks, piece_vectors]
+    Incoming* incoming;  // [stages]
+    Place* places;       // [ranks]
+    uint64_t* barriers;  // [stages]
+    float* weights;      // [stages, most_ranks]
+
+    // `all_pieces` and `notes` are those of all `warps`, at multiples of kBulkSharedAlignment and of 16.
+    EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* notes, int warp, int warps) {
+        const int before = warp * args.stages, stages = warps * args.stages;
+        Incoming* const all_incoming = static_cast<Incoming*>(notes);
+        Place* const all_places = reinterpret_cast<Place*>(all_incoming + stages);
+        uint64_t* const all_barriers = reinterpret_cast<uint64_t*>(all_places + warps * num_ranks());
+        pieces = all_pieces + static_cast<size_t>(before) * args.most_ranks * args.piece_vectors;
+        incoming = all_incoming + before;
+        places = all_places + warp * num_ranks();
+        barriers = all_barriers + before;
+        weights = reinterpret_cast<float*>(all_barriers + stages) + before * args.most_ranks;
+    }
+};
+
+namespace detail {
+
+// Hands out tokens to one warp as it comes for them; number and slots of the next one are asked for in advance. All
+// lanes call together and know the same.
+class Tokens {
+  public:
+    EP_DEVICE Tokens(uint32_t* next_token, int num_tokens, const int* slot)
+        : next_token_(next_token), num_tokens_(num_tokens), slot_(slot) {
+        ask();
+        next();
+    }
+
+    EP_DEVICE OnItsWay next() {
+        const OnItsWay here = on_its_way_;
+        on_its_way_.token = static_cast<int>(__shfl_sync(kFullWarp, ahead_, 0));
+        if (on_its_way_.token < num_tokens_) {
+            ask();
+            on_its_way_.slots = load_per_rank(slot_ + static_cast<int64_t>(on_its_way_.token) * num_ranks());
+        }
+        return here;
+    }
+
+  private:
+    EP_DEVICE void ask() {
+        if (lane_id() == 0) ahead_ = atom_add_relaxed_gpu_u32(next_token_, 1);
+    }
+
+    uint32_t* const next_token_;
+    const int num_tokens_;
+    const int* const slot_;
+    uint32_t ahead_ = 0;  // the token after the one on its way; lane 0 knows
+    OnItsWay on_its_way_ = {0, {}};
+};
+
+// One warp: waits until all ranks are here, and tells whether they passed the same note. If they did not, rows
+// are not where others look for them.
+EP_DEVICE bool same_note_warp(const Signals& signals, SignalKind kind, uint64_t note) {
+    bool same = true;
+    for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
+        const int entry = kind * num_ranks() + r;
+        same &= wait_until_ge(signals.flags + entry, signals.operation, {kPhaseCombine, r, kind}) &&
+                signals.notes[entry] == note;
+    }
+    return __all_sync(kFullWarp, same) != 0;
+}
+
+// One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights, no bias, and none of their
+// time, which 8 multiprocessors do not have.
+template <typename T, bool kPlain>
+EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
+                          const Bias& bias, int64_t first_vector, int4* out) {
+    constexpr int kVectors = 4;  // of one row, all asked for before the first is added: waiting for them takes the time
+#pragma unroll 1
+    for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
+        Sums<T> sums[kVectors];
+        if (!kPlain && bias.first) {
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (i < in.count) add_bias(sums[u], bias, first_vector + i);
+            }
+        }
+#pragma unroll 1
+        for (int p = 0; p < in.found; ++p) {
+            int4 vectors[kVectors];  // beyond the piece's end they hold nothing, and the sums go nowhere
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                const int i = first + u * kWarpSize;
+                if (i < in.count) vectors[u] = pieces[p * piece_vectors + i];
+            }
+            const float weight = kPlain ? 1.0f : weights[p];
+#pragma unroll
+            for (int u = 0; u < kVectors; ++u) {
+                kPlain ? sums[u].add(vectors[u]) : sums[u].add(vectors[u], weight);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u) {
+            const int i = first + u * kWarpSize;
+            if (i < in.count) st_na_v4(out + i, sums[u].rounded());
+        }
+    }
+}
+
+}  // namespace detail
+
+// One warp: adds up tokens until there are no more.
+//   out           [num_tokens, row_vectors]
+//   topk_weights  [num_tokens, top_k] or null: all weights are 1
+//   next(places, &found)   all lanes: the next token and where its rows are, once they are there; num_tokens or more if
+//                          there is none. What peers' threads wrote there is behind a bulk_fence.
+template <typename T, typename Next>
+EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* out, const int* topk_idx,
+                          const float* topk_weights, const Next& next) {
+    const int row_vectors = args.row_vectors, stage_vectors = args.most_ranks * args.piece_vectors;
+    const bool is_plain = !topk_weights && !args.bias.first;
+    BulkRing ring(memory.barriers, args.stages);
+    int token = 0, found = 0, begin = row_vectors;  // of the next piece
+    const auto fill = [&](int stage) {
+        if (begin == row_vectors && token < args.num_tokens) {
+            token = next(memory.places, &found);
+            if (token < args.num_tokens) {
+                begin = 0;
+                if (topk_weights) {
+                    for (int p = lane_id(); p < found; p += kWarpSize) {
+                        Place& place = memory.places[p];
+                        place.weight =
+                            weight_on(args.top_k, args.experts_per_rank, place.rank, token, topk_idx, topk_weights);
+                    }
+                    __syncwarp();
+                }
+            }
+        }
+        const int count = min(args.piece_vectors, row_vectors - begin);
+        if (lane_id() == 0) memory.incoming[stage] = {token, found, begin, count};
+        if (token < args.num_tokens) {
+            const uint32_t bytes = count * sizeof(int4);
+            for (int p = lane_id(); p < found; p += kWarpSize) {
+                memory.weights[stage * args.most_ranks + p] = memory.places[p].weight;
+            }
+            for (int p = 0; p < found; ++p) {
+                bulk_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors, memory.places[p].row + begin,
+                          bytes, memory.barriers + stage);
+            }
+            bulk_arrive(memory.barriers + stage, found * bytes);
+            begin += count;
+        }
+        __syncwarp();
+    };
+    for (int stage = 0; stage < args.stages; ++stage) fill(stage);
+    for (;; ring.next()) {
+        const Incoming in = memory.incoming[ring.stage];
+        if (in.token >= args.num_tokens) break;
+        ring.wait();
+        const int4* const pieces = memory.pieces + ring.stage * stage_vectors;
+        const float* const weights = memory.weights + ring.stage * args.most_ranks;
+        const int64_t first_vector = static_cast<int64_t>(in.token) * row_vectors + in.begin;
+        if (is_plain) {
+            detail::add_pieces<T, true>(pieces, args.piece_vectors, weights, in, args.bias, first_vector,
+                                        out + first_vector);
+        } else {
+            detail::add_pieces<T, false>(pieces, args.piece_vectors, weights, in, args.bias, first_vector,
+                                         out + first_vector);
+        }
+        __syncwarp();  // all lanes have read the pieces
+        fill(ring.stage);
+    }
+}
+
+}  // namespace ep
