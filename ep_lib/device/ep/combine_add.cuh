@@ -22,27 +22,27 @@ struct AddArgs {
 };
 
 // A piece of a token, in shared memory, one a stage.
-struct Incoming {
+struct Piece {
     int token;  // num_tokens or more: there are no more
     int found;  // rows
     int begin;  // vectors of the row before this piece
     int count;  // vectors of this piece
 };
 
-// Bytes of dynamic shared memory: for each warp its pieces, and beside them an Incoming, a barrier and the weights a
+// Bytes of dynamic shared memory: for each warp its pieces, and beside them a Piece, a barrier and the weights a
 // stage, and a Place a rank.
 EP_HOST_DEVICE size_t add_pieces_shared(int warps, int stages, int piece_vectors, int most_ranks) {
     return static_cast<size_t>(warps) * stages * most_ranks * piece_vectors * sizeof(int4);
 }
 EP_HOST_DEVICE size_t add_notes_shared(int warps, int stages, int most_ranks, int ranks) {
-    const size_t stage = sizeof(Incoming) + sizeof(uint64_t) + most_ranks * sizeof(float);
+    const size_t stage = sizeof(Piece) + sizeof(uint64_t) + most_ranks * sizeof(float);
     return warps * (stages * stage + ranks * sizeof(Place));
 }
 
 // One warp's part of it.
 struct AddMemory {
     int4* pieces;        // [stages, most_ranks, piece_vectors]
-    Incoming* incoming;  // [stages]
+    Piece* under_way;    // [stages]
     Place* places;       // [ranks]
     uint64_t* barriers;  // [stages]
     float* weights;      // [stages, most_ranks]
@@ -50,11 +50,11 @@ struct AddMemory {
     // `all_pieces` and `notes` are those of all `warps`, at multiples of kBulkSharedAlignment and of 16.
     EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* notes, int warp, int warps) {
         const int before = warp * args.stages, stages = warps * args.stages;
-        Incoming* const all_incoming = static_cast<Incoming*>(notes);
-        Place* const all_places = reinterpret_cast<Place*>(all_incoming + stages);
+        Piece* const all_under_way = static_cast<Piece*>(notes);
+        Place* const all_places = reinterpret_cast<Place*>(all_under_way + stages);
         uint64_t* const all_barriers = reinterpret_cast<uint64_t*>(all_places + warps * num_ranks());
         pieces = all_pieces + static_cast<size_t>(before) * args.most_ranks * args.piece_vectors;
-        incoming = all_incoming + before;
+        under_way = all_under_way + before;
         places = all_places + warp * num_ranks();
         barriers = all_barriers + before;
         weights = reinterpret_cast<float*>(all_barriers + stages) + before * args.most_ranks;
@@ -110,7 +110,7 @@ EP_DEVICE bool same_note_warp(const Signals& signals, SignalKind kind, uint64_t 
 // One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights, no bias, and none of their
 // time, which 8 multiprocessors do not have.
 template <typename T, bool kPlain>
-EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Incoming& in,
+EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Piece& in,
                           const Bias& bias, int64_t first_vector, int4* out) {
     constexpr int kVectors = 4;  // of one row, all asked for before the first is added: waiting for them takes the time
 #pragma unroll 1
@@ -175,7 +175,7 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
             }
         }
         const int count = min(args.piece_vectors, row_vectors - begin);
-        if (lane_id() == 0) memory.incoming[stage] = {token, found, begin, count};
+        if (lane_id() == 0) memory.under_way[stage] = {token, found, begin, count};
         if (token < args.num_tokens) {
             const uint32_t bytes = count * sizeof(int4);
             for (int p = lane_id(); p < found; p += kWarpSize) {
@@ -192,7 +192,7 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
     };
     for (int stage = 0; stage < args.stages; ++stage) fill(stage);
     for (;; ring.next()) {
-        const Incoming in = memory.incoming[ring.stage];
+        const Piece in = memory.under_way[ring.stage];
         if (in.token >= args.num_tokens) break;
         ring.wait();
         const int4* const pieces = memory.pieces + ring.stage * stage_vectors;

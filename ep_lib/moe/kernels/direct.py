@@ -86,7 +86,7 @@ PULL_COMBINE_ARGS = struct(("board", BOARD), ("rows", "u8"), ("note", "u8"), ("a
 
 ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <ep/route.cuh>
 _STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
-_VECTOR_BYTES, _FLOAT_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _INCOMING_BYTES = 16, 4, 8, 16, 16
+_VECTOR_BYTES, _FLOAT_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _PIECE_BYTES = 16, 4, 8, 16, 16
 
 
 def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
@@ -96,7 +96,7 @@ def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> in
 
 def add_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> tuple[int, int]:
     """Bytes of ``add_pieces_shared`` and ``add_notes_shared`` of <ep/combine_add.cuh>."""
-    stage = _INCOMING_BYTES + _BARRIER_BYTES + most_ranks * _FLOAT_BYTES
+    stage = _PIECE_BYTES + _BARRIER_BYTES + most_ranks * _FLOAT_BYTES
     pieces = warps * stages * most_ranks * piece_vectors * _VECTOR_BYTES
     return pieces, warps * (stages * stage + ranks * PLACE_BYTES)
 
