@@ -1,9 +1,9 @@
 """Normal mode over NVLink: every row straight to where it stays, no bounce buffers and no host in between.
 
 The kernels are <ep/route.cuh>, <ep/dispatch_bulk.cuh>, <ep/unpack.cuh>, <ep/combine_push.cuh> and
-<ep/combine_pull.cuh>. They run in the caller's stream or in one beside it. The host waits in one place only: where it must know how many rows a dispatch
-without a handle brings, and then while the rows are on their way. Operations count themselves on the GPU
-(<ep/operation.cuh>), so a CUDA graph may replay them.
+<ep/combine_pull.cuh>. They run in the caller's stream or in one beside it. The host waits in one place only: where it
+must know how many rows a dispatch without a handle brings, and then while the rows are on their way. Operations count
+themselves on the GPU (<ep/operation.cuh>), so a CUDA graph may replay them.
 """
 
 from __future__ import annotations
