@@ -15,7 +15,7 @@ from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.direct import DirectExchange
 from ep_lib.moe.direct_memory import make_direct_map
-from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.moe.handle import DispatchHandle, Received, require_owner
 from ep_lib.moe.low_latency import LowLatency
 from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
 from ep_lib.moe.low_latency_methods import LowLatencyMethods
@@ -405,10 +405,7 @@ class Buffer(LowLatencyMethods):
     def _require_own(self, handle: Any) -> None:
         if not isinstance(handle, DispatchHandle):
             raise HandleError(f"handle is a {type(handle).__name__}; it must be recv.handle of a dispatch")
-        if handle._owner is not self._owner:
-            raise HandleError(
-                "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
-            )
+        require_owner(handle, self._owner)
 
     def _expect_agreement(self, what: str, options: int | None, async_finish: bool) -> None:
         """Look at once where the operation is done: in PCIe mode, and on the emulator unless it finishes later."""

@@ -37,7 +37,7 @@ class InputChecks:
     def rows(self, name: str, array: Any, num_rows: int | None, *, narrow: bool = False) -> ArrayInfo:
         """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned; if ``narrow``, of
         hidden or fewer columns that fill whole vectors."""
-        info = self._describe(name, array)
+        info = describe_here(name, array, self._device)
         hidden, vector = self._config.hidden, VECTOR_BYTES // self._config.dtype.itemsize
         columns = info.shape[1] if len(info.shape) == 2 else 0
         if columns != hidden and not (narrow and 0 < columns < hidden and columns % vector == 0):
@@ -66,7 +66,7 @@ class InputChecks:
                 f"multiple; make the Buffer with hidden={-(-hidden // FP8_GROUP) * FP8_GROUP}, or pass "
                 f"{self._config.dtype.name}"
             )
-        info, scales = self._describe("x[0]", x[0]), self._describe("the scales of x", x[1])
+        info, scales = describe_here("x[0]", x[0], self._device), describe_here("the scales of x", x[1], self._device)
         if len(info.shape) != 2 or info.shape[1] != hidden:
             raise ArgumentError(f"x[0] has shape {info.shape}; it must be (T, {hidden}): [rows, hidden]")
         if info.dtype != FP8 and not (info.kind == "cupy" and info.dtype == UINT8):
@@ -100,7 +100,7 @@ class InputChecks:
 
     def topk_idx(self, array: Any, num_tokens: int, *, values: bool) -> None:
         """``[T, top_k]`` expert ids; with ``values`` also that they go from -1 to num_experts - 1."""
-        info = self._describe("topk_idx", array)
+        info = describe_here("topk_idx", array, self._device)
         if info.dtype not in INDEX_TYPES:
             raise ArgumentError(f"topk_idx has dtype {info.dtype.name}; expert ids must be int64 or int32")
         self._require_topk_shape("topk_idx", info, num_tokens)
@@ -109,7 +109,7 @@ class InputChecks:
 
     def topk_weights(self, array: Any, num_tokens: int, *, values: bool) -> None:
         """``[T, top_k]`` float32; with ``values`` also that every one is finite, also where topk_idx is -1."""
-        info = self._describe("topk_weights", array)
+        info = describe_here("topk_weights", array, self._device)
         if info.dtype != FLOAT32:
             raise ArgumentError(f"topk_weights has dtype {info.dtype.name}; weights must be float32")
         self._require_topk_shape("topk_weights", info, num_tokens)
@@ -175,18 +175,6 @@ class InputChecks:
                 raise ArgumentError(f"bias has {info.shape[1]} columns, x {width}; they are added up: pass as many")
         return biases
 
-    def _describe(self, name: str, array: Any) -> ArrayInfo:
-        if not is_array(array):
-            raise ArgumentError(f"{name} is {_show(array)}; it must be a NumPy, torch or CuPy array")
-        try:
-            info = describe(array)
-        except ArgumentError as error:
-            raise ArgumentError(f"{name}: {error}") from error
-        if info.device != self._device:
-            place = "the CPU (the emulator runs there)" if self._device == "cpu" else self._device
-            raise ArgumentError(f"{name} is on {info.device}; this rank's kernels run on {place}: copy it there first")
-        return info
-
     @staticmethod
     def _require_contiguous(name: str, info: ArrayInfo) -> None:
         if info.strides_bytes is not None:
@@ -221,6 +209,20 @@ def _first(bad: Any, values: Any) -> tuple[int, int, Any]:
     index = int(bad.ravel().argmax())
     row, column = divmod(index, bad.shape[1])
     return row, column, values[row, column].item()
+
+
+def describe_here(name: str, array: Any, device: str) -> ArrayInfo:
+    """What ``array`` is. Raises ArgumentError if it is no array, or not where kernels run ("cpu" or "cuda:N")."""
+    if not is_array(array):
+        raise ArgumentError(f"{name} is {_show(array)}; it must be a NumPy, torch or CuPy array")
+    try:
+        info = describe(array)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from error
+    if info.device != device:
+        place = "the CPU (the emulator runs there)" if device == "cpu" else device
+        raise ArgumentError(f"{name} is on {info.device}; this rank's kernels run on {place}: copy it there first")
+    return info
 
 
 def _show(value: Any) -> str:

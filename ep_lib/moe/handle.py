@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ep_lib.errors import HandleError
 from ep_lib.moe.event import Event
 from ep_lib.moe.expert_rows import ExpertRows
 from ep_lib.moe.mode import Routing
@@ -52,3 +53,11 @@ class Received:
     handle: DispatchHandle
     by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
     event: Event | None = None  # with async_finish: when all of this is there
+
+
+def require_owner(handle: Any, owner: object) -> None:
+    """Raises HandleError unless the Buffer whose token is ``owner`` made the handle."""
+    if handle._owner is not owner:
+        raise HandleError(
+            "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
+        )

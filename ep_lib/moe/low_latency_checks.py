@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import ArgumentError
-from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, describe, is_array, like
+from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, is_array, like
+from ep_lib.moe.checks import describe_here
 from ep_lib.moe.low_latency_config import LowLatencyConfig
 from ep_lib.reference import FP8_GROUP
 
@@ -104,15 +105,9 @@ class LowLatencyChecks:
         return info
 
     def _describe(self, name: str, array: Any) -> ArrayInfo:
-        if not is_array(array):
+        if not is_array(array):  # by its type alone: a repr would look at values
             raise ArgumentError(f"{name} is a {type(array).__name__}; it must be a NumPy, torch or CuPy array")
-        try:
-            info = describe(array)
-        except ArgumentError as error:
-            raise ArgumentError(f"{name}: {error}") from error
-        if info.device != self._device:
-            place = "the CPU (the emulator runs there)" if self._device == "cpu" else self._device
-            raise ArgumentError(f"{name} is on {info.device}; this rank's kernels run on {place}: copy it there first")
+        info = describe_here(name, array, self._device)
         if info.strides_bytes is not None:
             raise ArgumentError(f"{name} is not contiguous: strides are {info.strides_bytes} bytes; pass a copy of it")
         return info

@@ -13,6 +13,7 @@ import numpy as np
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe.event import Event
+from ep_lib.moe.handle import require_owner
 from ep_lib.moe.kernels.low_latency import RECEIVES, SENDS, TURNS
 from ep_lib.moe.low_latency import Arrivals, LowLatency
 from ep_lib.moe.low_latency_checks import LowLatencyChecks
@@ -230,10 +231,7 @@ class LowLatencyMethods:
     def _require_own_low_latency(self, handle: Any) -> None:
         if not isinstance(handle, LowLatencyHandle):
             raise HandleError(f"handle is a {type(handle).__name__}; it must be that of a low_latency_dispatch")
-        if handle._owner is not self._owner:
-            raise HandleError(
-                "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
-            )
+        require_owner(handle, self._owner)
 
     def _require_turn(self, what: str, hooked: bool) -> None:
         """There are two halves of memory, and each operation waits for its hook in one of them."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import all_in_one
 import numpy as np
 import pytest
 from dispatch_combine_cases import BF16
 
-import ep_lib
 from ep_lib import Buffer, Kernel, Rank
 from ep_lib.errors import RankMismatchError
 from ep_lib.moe import pcie
-from ep_lib.moe.kernels import kernel as right_kernel
 
-EP = Path(ep_lib.__file__).parent / "device" / "ep"
 HEADERS = {
     "pcie_meet": ("pcie.cuh", "pcie_meet.cuh"),
     "pcie_dispatch": ("pcie.cuh", "pcie_dispatch.cuh"),
@@ -101,46 +98,14 @@ VARIANTS = [
 
 
 @functools.cache
-def all_in_one(name: str) -> Kernel:
-    """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once."""
-    right = "".join((EP / header).read_text() for header in HEADERS[name])
-    parameters, call = ENTRIES[name]
-    types = {word.split()[1]: word.split()[0][1:] for word in parameters.split(", ") if word.startswith("@")}
-    program, cases, first = "#include <ep/combine.cuh>\n#include <ep/ring.cuh>\n#include <ep/trace.cuh>\n", "", ""
-    for number, variant in enumerate(VARIANTS):
-        if variant.kernel != name:
-            continue
-        assert right.count(variant.old) == 1, f"{variant.name}: its line is there {right.count(variant.old)} times"
-        space = f"v{number}"
-        first = first or space
-        text = right.replace(variant.old, variant.new).replace(
-            "namespace ep {", f"namespace {space} {{\nusing namespace ep;"
-        )
-        program += "\n".join(line for line in text.splitlines() if not line.startswith("#")) + "\n"
-        mine = call
-        for argument, struct in types.items():
-            mine = mine.replace(f"@{argument}", f"reinterpret_cast<const {space}::{struct}&>({argument})")
-        cases += f"        case {number}: return {space}::{mine};\n"
-    program += f'extern "C" __global__ void wrong(int which, {parameters.replace("@", f"{first}::")}) {{\n'
-    return Kernel.from_source(
-        f"{program}    switch (which) {{\n{cases}    }}\n}}\n", "wrong", filename=f"{name}_variants.cu"
-    )
-
-
-class Wrong(NamedTuple):
-    """Launches a variant as its right kernel is launched."""
-
-    number: int
-
-    def launch(self, rank: Rank, grid: Any, block: Any, *args: Any, **options: Any) -> None:
-        all_in_one(VARIANTS[self.number].kernel).launch(rank, grid, block, self.number, *args, **options)
+def programs(name: str) -> Kernel:
+    """The kernel ``name`` in all its variants."""
+    return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], ("combine.cuh", "ring.cuh", "trace.cuh"), VARIANTS)
 
 
 def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Buffers in PCIe mode run with this mistake from now on."""
-    name = VARIANTS[number].kernel
-    all_in_one(name).compile()
-    monkeypatch.setattr(pcie, "kernel", lambda n, t="": Wrong(number) if n == name else right_kernel(n, t))
+    all_in_one.use_variant(monkeypatch, pcie, programs, VARIANTS, number)
 
 
 def main(rank: Rank, tokens: int = 14) -> Any:

@@ -1,0 +1,89 @@
+"""A library kernel in all its wrong variants, as one program, and a Buffer's mode that runs with one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+import ep_lib
+from ep_lib import Kernel, Rank
+from ep_lib.moe.kernels import kernel as right_kernel
+
+EP = Path(ep_lib.__file__).parent / "device" / "ep"
+
+
+class Variant(Protocol):
+    """``old``, which is there once in the headers of ``kernel``, becomes ``new``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def old(self) -> str: ...
+    @property
+    def new(self) -> str: ...
+
+
+def all_in_one(
+    name: str, headers: Sequence[str], entry: tuple[str, str], includes: Sequence[str], variants: Sequence[Variant]
+) -> Kernel:
+    """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once.
+
+    ``headers``: the files that are varied; ``includes``: those that are not. ``entry``: parameters and the call;
+    @Type in the parameters is a struct of the variant's own, all of which are alike, and @name in the call takes it.
+    """
+    right = "".join((EP / header).read_text() for header in headers)
+    parameters, call = entry
+    types = {word.split()[1]: word.split()[0][1:] for word in parameters.split(", ") if word.startswith("@")}
+    program, cases, first = "".join(f"#include <ep/{file}>\n" for file in includes), "", ""
+    for number, variant in enumerate(variants):
+        if variant.kernel != name:
+            continue
+        assert right.count(variant.old) == 1, f"{variant.name}: its line is there {right.count(variant.old)} times"
+        space = f"v{number}"
+        first = first or space
+        text = right.replace(variant.old, variant.new).replace(
+            "namespace ep {", f"namespace {space} {{\nusing namespace ep;"
+        )
+        program += "\n".join(line for line in text.splitlines() if not line.startswith("#")) + "\n"
+        mine = call
+        for argument, struct in types.items():
+            mine = mine.replace(f"@{argument}", f"reinterpret_cast<const {space}::{struct}&>({argument})")
+        # A function of its own, so that not all variants' variables lie on one stack.
+        own = parameters.replace("@", f"{first}::")
+        program += f"__attribute__((noinline)) void run_{number}({own}) {{ {space}::{mine}; }}\n"
+        names = ", ".join(word.split()[-1].lstrip("*") for word in parameters.split(", "))
+        cases += f"        case {number}: return run_{number}({names});\n"
+    program += f'extern "C" __global__ void wrong(int which, {parameters.replace("@", f"{first}::")}) {{\n'
+    return Kernel.from_source(
+        f"{program}    switch (which) {{\n{cases}    }}\n}}\n", "wrong", filename=f"{name}_variants.cu"
+    )
+
+
+class Wrong(NamedTuple):
+    """Launches a variant as its right kernel is launched."""
+
+    program: Kernel
+    number: int
+
+    def launch(self, rank: Rank, grid: Any, block: Any, *args: Any, **options: Any) -> None:
+        self.program.launch(rank, grid, block, self.number, *args, **options)
+
+
+def use_variant(
+    monkeypatch: pytest.MonkeyPatch,
+    mode: ModuleType,
+    programs: Callable[[str], Kernel],
+    variants: Sequence[Variant],
+    number: int,
+) -> None:
+    """Buffers whose mode is the module ``mode`` run with this mistake from now on."""
+    name = variants[number].kernel
+    programs(name).compile()
+    wrong = Wrong(programs(name), number)
+    monkeypatch.setattr(mode, "kernel", lambda n, t="": wrong if n == name else right_kernel(n, t))
