@@ -17,7 +17,7 @@ KILL_AFTER=5        # seconds from a step's limit to its end by force
 WORKERS=${WORKERS:-16} # of the tests: most of their time is compiling and starting
 # Multicast stays off: on a shared host it can put GPUs of others out of service.
 export NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
-export PYTHONPATH=".:benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 mkdir -p "$RESULTS" || exit 1
 status=0
 table=
