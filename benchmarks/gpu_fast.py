@@ -1,6 +1,6 @@
 """Tuning of the normal mode: every shape of launch of its kernels, and what the host does in a call.
 
-    python benchmarks/gpu_fast.py [--ranks 4] [--sms 8,16,24] [--parts dispatch,push,pull,host] [--json FILE]
+    python benchmarks/gpu_fast.py [--ranks 4] [--sms 8,16,24] [--parts dispatch,push,pull,stage,host] [--json FILE]
 
 Results are checked before they are timed; a figure is the median over the repeats of the slowest rank, and is printed
 as soon as it is known. The table of record is gpu_measure.py's. With --backend emulator the same script runs without a
@@ -28,6 +28,8 @@ DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Engine", 5, 3), ("Engine", 8, 3)
 PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a piece
 # then the share of blocks that push, their warps, stages, rows of a group
 PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4)]]
+# the same for combines that copy rows to symmetric memory
+STAGE = [(*PULL[0], *send) for send in [(5, 3, 2), (5, 3, 1), (5, 3, 4), (4, 3, 2)]]
 TIMED_STEPS = ("_launch_route", "_launch_dispatch", "_await_plan", "_launch_unpack", "_unpack")
 CALLS = 100
 
@@ -103,16 +105,23 @@ class Sweep:
             total = (self.x.float() * (goes * factors).sum(1, keepdim=True)).bfloat16()
             place = buffer.combine_input(handle, y)
             pull_names = ("add_warps", "add_stages", "add_vectors")
-            push_names = (*pull_names, "push_share", "push_warps", "push_stages", "group_rows")
+            send_names = ("send_warps", "send_stages", "group_rows")
+            push_names = (*pull_names, "push_share", *send_names)
+            shapes_of = (
+                ("push", y, push_names, PUSH),
+                ("pull", place, pull_names, PULL),
+                ("stage", y, (*pull_names, *send_names), STAGE),
+            )
             tried_shapes = [
                 (part, rows, dict(zip(names, numbers, strict=True)))
-                for part, rows, names, shapes in (("push", y, push_names, PUSH), ("pull", place, pull_names, PULL))
+                for part, rows, names, shapes in shapes_of
                 for numbers in shapes
             ]
             for part, rows, shape in tried_shapes:
                 if part not in self.args.parts:
                     continue
-                exchange.tuning = fitted(replace(base, **shape), config, config.row_vectors, limit)
+                tried = replace(base, push=part != "stage", **shape)
+                exchange.tuning = fitted(tried, config, config.row_vectors, limit)
                 handle._routing.packed.clear()
                 if part == "pull":
                     self.rank.synchronize()
@@ -188,7 +197,7 @@ if __name__ == "__main__":
     }.items():  # fmt: skip
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
     parser.add_argument("--sms", default="8,16,24", help="numbers of multiprocessors, default 8,16,24")
-    parser.add_argument("--parts", default="dispatch,push,pull,host", help="which measurements")
+    parser.add_argument("--parts", default="dispatch,push,pull,stage,host", help="which measurements")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()

@@ -23,7 +23,7 @@ Spmd = Callable[..., list[Any]]
 
 TUNINGS: list[Tuning | None] = [
     replace(EMULATED, way="Engine", dispatch_stages=3),
-    replace(EMULATED, push_share=1, push_warps=2, push_stages=3, group_rows=3, add_stages=3, add_vectors=40),
+    replace(EMULATED, push_share=1, send_warps=2, send_stages=3, group_rows=3, add_stages=3, add_vectors=40),
     replace(EMULATED, push=False),
     None,
 ]

@@ -280,7 +280,7 @@ class Buffer(LowLatencyMethods):
 
         Passing it to combine (all ranks must, or none) has rows read from there by their tokens' ranks, which few
         multiprocessors can do at full speed. From other memory rows are sent, which takes 16 multiprocessors or more;
-        with fewer they are copied here first, by all multiprocessors. It may be written after the Buffer's last
+        with fewer they are copied here on the way, by all multiprocessors. It may be written after the Buffer's last
         operation, in stream order, until that combine; after it nothing is said of it. Whoever has written there must
         pass it: a combine of other rows brings them to the same memory.
         """

@@ -26,6 +26,7 @@ from ep_lib.moe.results import Results
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
+_HOW = ("push", "pull", "stage")  # of _launch_combine
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 
 
@@ -107,18 +108,17 @@ class DirectExchange(DirectLaunches):
         y = describe(rows)
         out = self._results.empty(y.kind, (routing.num_tokens, y.shape[1]), self._config.dtype)
         place = self._at("returned")
-        staged = y.address != place and by_expert is None and not self._tuning_of(self._config.row_bytes).push
-        in_place = y.address == place or by_expert is not None or staged
+        how = "push" if self._tuning_of(self._config.row_bytes).push else "stage"
+        if y.address == place or by_expert is not None:
+            how = "pull"
         row_vectors = y.shape[1] * self._config.dtype.itemsize // VECTOR_BYTES
-        key = (note, in_place, row_vectors, *(describe(b).address for b in bias))
+        # Ranks that disagree about the dispatch or about how are told so: both are in the note that all compare.
+        key = (3 * note + _HOW.index(how), row_vectors, *(describe(b).address for b in bias))
         uses = (routing.info, *bias)
         with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
             if by_expert is not None:
                 self._sorter.reduce(by_expert, y, place, uses)
-            elif staged:
-                self._launch_stage(y, place, row_vectors, routing)
-            launch = self._launch_pull if in_place else self._launch_push
-            launch(key, out, y, weights, routing, uses=uses)
+            self._launch_combine(how, key, out, y, weights, routing, uses=uses)
         self._settle(async_finish)
         return out
 

@@ -12,13 +12,7 @@ from ep_lib.moe.agreement import require_same_everywhere
 from ep_lib.moe.checks import UINT8
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct_memory import allocate, make_direct_map, row_scales, zeroed_bytes
-from ep_lib.moe.direct_tuning import (
-    Tuning,
-    choose_tuning,
-    most_ranks,
-    pull_combine_shared,
-    push_combine_shared,
-)
+from ep_lib.moe.direct_tuning import Tuning, choose_tuning, combine_shared, most_ranks
 from ep_lib.moe.kernels import direct, kernel, pack
 from ep_lib.moe.mode import Arrivals, Plan, Wishes
 from ep_lib.moe.results import as_kind
@@ -167,14 +161,30 @@ class DirectLaunches:
             uses=(routing.info,),
         )
 
-    def _launch_push(
-        self, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
+    def _launch_combine(
+        self, how: str, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
     ) -> None:
+        """``how``: "push", "pull" rows that are in symmetric memory, or "stage": copy them there and pull them."""
         config, tuning = self._config, self._tuning_of(self._config.row_bytes)
-        args = routing.packed.get(key) or self._keep(routing, key, self._push_args(routing, key))
-        kernel("combine_push", f"<{self._element}>").launch(
+        everywhere = self._rank.multiprocessors or self.num_sms + 2
+        send_blocks = {
+            "push": max(1, round(tuning.push_share * self.num_sms)),
+            "pull": 0,
+            # Memory of this GPU alone is not what num_sms is for.
+            "stage": max(1, everywhere - self.num_sms),
+        }[how]
+        args = routing.packed.get(key)
+        if args is None:
+            args = routing.packed[key] = self._combine_args(routing, key, tuning, send_blocks, how == "push")
+        element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
+        name, template = {
+            "push": ("combine_push", f"<{element}>"),
+            "pull": ("combine_pull", f"<{element}, false>"),
+            "stage": ("combine_pull", f"<{element}, true>"),
+        }[how]
+        kernel(name, template).launch(
             self._rank,
-            self.num_sms,
+            self.num_sms + (send_blocks if how == "stage" else 0),
             tuning.add_warps * _WARP,
             args,
             out,
@@ -184,37 +194,12 @@ class DirectLaunches:
             routing.slot,
             routing.plan,
             self._differs_address,
-            shared_bytes=push_combine_shared(tuning, config, config.row_vectors),
+            shared_bytes=combine_shared(tuning, config, config.row_vectors),
             uses=uses,
         )
-
-    def _launch_pull(
-        self, key: tuple[int, ...], out: Any, y: ArrayInfo, weights: Any, routing: DirectRouting, uses: Any
-    ) -> None:
-        config, tuning = self._config, self._tuning_of(self._config.row_bytes)
-        args = routing.packed.get(key) or self._keep(routing, key, self._pull_args(routing, key))
-        kernel("combine_pull", f"<{self._element}>").launch(
-            self._rank,
-            self.num_sms,
-            tuning.add_warps * _WARP,
-            args,
-            out,
-            routing.topk,
-            weights,
-            routing.slot,
-            routing.plan,
-            self._differs_address,
-            shared_bytes=pull_combine_shared(tuning, config),
-            uses=uses,
-        )
-
-    @staticmethod
-    def _keep(routing: DirectRouting, key: Any, args: bytes) -> bytes:
-        routing.packed[key] = args
-        return args
 
     def _launch_unpack(self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, copy: bool) -> None:
-        config = self._config
+        config, rank = self._config, self._rank
         args = pack(
             direct.UNPACK_ARGS,
             rows=self._at("rows"),
@@ -227,25 +212,21 @@ class DirectLaunches:
             row_scales=row_scales(config),
             top_k=config.top_k,
         )
-        is_int = to.topk is None or describe(to.topk).dtype == INT32
-        rows_to, scales_to = (to.rows, to.scales) if copy else (None, None)
-        targets = (rows_to, scales_to, to.topk, to.weights, to.src_rank, to.src_token)
-        self._launch_copy("<int>" if is_int else "<long long>", args, routing, targets)
-
-    def _launch_stage(self, y: ArrayInfo, place: int, row_vectors: int, routing: DirectRouting) -> None:
-        """Copy the experts' rows to symmetric memory."""
-        nothing = dict.fromkeys(("scales", "topk", "weights", "source", "row_scales", "top_k"), 0)
-        args = pack(direct.UNPACK_ARGS, rows=y.address, capacity=y.shape[0], row_vectors=row_vectors, **nothing)
-        self._launch_copy("<int>", args, routing, (place, None, None, None, None, None), uses=(y,))
-
-    def _launch_copy(
-        self, index: str, args: bytes, routing: DirectRouting, targets: tuple[Any, ...], uses: tuple[Any, ...] = ()
-    ) -> None:
-        rank = self._rank
         everywhere = rank.multiprocessors or min(self.num_sms, 2)  # memory of this GPU alone is not what num_sms is for
-        threads = self._tuning_of(self._config.row_bytes).local_threads
-        kernel("unpack", index).launch(
-            rank, everywhere, threads, args, routing.plan, *targets, uses=(routing.info, *uses)
+        is_int = to.topk is None or describe(to.topk).dtype == INT32
+        kernel("unpack", "<int>" if is_int else "<long long>").launch(
+            rank,
+            everywhere,
+            self._tuning_of(config.row_bytes).local_threads,
+            args,
+            routing.plan,
+            to.rows if copy else None,
+            to.scales if copy else None,
+            to.topk,
+            to.weights,
+            to.src_rank,
+            to.src_token,
+            uses=(routing.info,),
         )
 
     def _dispatch_args(self, routing: DirectRouting, row_bytes: int, fp8: bool, note: int, send_routing: bool) -> bytes:
@@ -283,52 +264,36 @@ class DirectLaunches:
             self._tunings[row_bytes] = found
         return found
 
-    @property
-    def _element(self) -> str:
-        return "float" if self._config.dtype == FLOAT32 else "__nv_bfloat16"
-
-    def _pull_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        note, in_place, *of_rows = key
-        tuning = self._tuning_of(self._config.row_bytes)
-        return pack(
-            direct.PULL_COMBINE_ARGS,
-            board=self._board,
-            rows=self._at("returned"),
-            note=2 * note + in_place,
-            add=self._add_args(routing, of_rows, tuning),
-        )
-
-    def _push_args(self, routing: DirectRouting, key: tuple[int, ...]) -> bytes:
-        config, (note, in_place, *of_rows) = self._config, key
-        tuning = self._tuning_of(config.row_bytes)
-        return pack(
-            direct.PUSH_COMBINE_ARGS,
-            board=self._board,
-            returned=self._at("returned"),
-            arrived=self._at("arrived"),
-            note=2 * note + in_place,
-            add=self._add_args(routing, of_rows, tuning),
-            max_tokens=config.max_tokens,
-            max_groups=-(-config.max_tokens // tuning.group_rows),
-            group_rows=tuning.group_rows,
-            push_blocks=max(1, round(tuning.push_share * self.num_sms)),
-            push_warps=tuning.push_warps,
-            push_stages=tuning.push_stages,
-        )
-
-    def _add_args(self, routing: DirectRouting, of_rows: list[int], tuning: Tuning) -> bytes:
-        row_vectors, *bias = of_rows
-        return pack(
+    def _combine_args(
+        self, routing: DirectRouting, key: tuple[int, ...], tuning: Tuning, send_blocks: int, push: bool
+    ) -> bytes:
+        config, (note, row_vectors, *bias) = self._config, key
+        add = pack(
             direct.ADD_ARGS,
             bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
             num_tokens=routing.num_tokens,
             row_vectors=row_vectors,
-            top_k=self._config.top_k,
-            experts_per_rank=self._config.experts_per_rank,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
             piece_vectors=tuning.add_vectors,
-            most_ranks=most_ranks(self._config),
+            most_ranks=most_ranks(config),
             stages=tuning.add_stages,
         )
+        send = pack(
+            direct.SEND_ARGS,
+            returned=self._at("returned"),
+            arrived=self._at("arrived"),
+            max_tokens=config.max_tokens,
+            max_groups=-(-config.max_tokens // tuning.group_rows),
+            group_rows=tuning.group_rows,
+            blocks=send_blocks,
+            warps=tuning.send_warps,
+            stages=tuning.send_stages,
+        )
+        if push:
+            return pack(direct.PUSH_COMBINE_ARGS, board=self._board, note=note, add=add, send=send)
+        pulling = {"pull_blocks": self.num_sms}
+        return pack(direct.PULL_COMBINE_ARGS, board=self._board, note=note, add=add, send=send, **pulling)
 
     def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int) -> Any:
         """A part of the receive area, all of it, as an array of the caller's kind."""

@@ -23,10 +23,10 @@ class Tuning:
     add_warps: int = 12  # of a block that combines
     add_stages: int = 2  # pieces under way a warp
     add_vectors: int = 128  # of a row, that come together
-    push: bool = True  # rows that are not in symmetric memory; else they are copied there, and pulled
+    push: bool = True  # rows that are not in symmetric memory; else they are copied there while they are pulled
     push_share: float = 0.55  # of the blocks: they push before they add up
-    push_warps: int = 5  # of such a block's add_warps
-    push_stages: int = 3  # rows under way a warp
+    send_warps: int = 5  # of a block that pushes or copies, of its add_warps
+    send_stages: int = 3  # rows under way a warp
     group_rows: int = 4  # that are signalled together
     route_threads: int = 1024
     local_threads: int = 512  # of kernels that stay on this GPU
@@ -37,8 +37,8 @@ EMULATED = Tuning(
     dispatch_warps=2,
     add_warps=2,
     add_vectors=5,
-    push_warps=1,
-    push_stages=2,
+    send_warps=1,
+    send_stages=2,
     group_rows=2,
     route_threads=64,
     local_threads=64,
@@ -49,7 +49,7 @@ def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated:
     """For rows of ``row_bytes`` where a block may have ``limit`` bytes of shared memory. Raises ArgumentError."""
     wanted = EMULATED if emulated else Tuning()
     if config.num_sms < _FEW_SMS and not emulated:
-        wanted = replace(wanted, way="Engine", dispatch_stages=3, push=False)
+        wanted = replace(wanted, way="Engine", dispatch_stages=3, push=False, group_rows=2)
     elif not emulated:  # with fewer blocks that push, signals cost more
         wanted = replace(wanted, group_rows=max(4, 16 - config.num_sms // 2))
     return fitted(wanted, config, row_bytes // VECTOR_BYTES, limit)
@@ -67,34 +67,29 @@ def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -
             found = replace(found, dispatch_stages=2)
         else:
             raise _too_large(config, limit)
-    while not direct.fits(push_combine_shared(found, config, row_vectors), limit):
-        rows, _ = direct.push_shared(found.push_warps, found.push_stages, row_vectors)
+    while not direct.fits(combine_shared(found, config, row_vectors), limit):
+        rows, _ = direct.send_shared(found.send_warps, found.send_stages, row_vectors)
         pieces, _ = _add_shared(found, config)
         if pieces > rows and found.add_warps > _LEAST_WARPS:
             found = replace(found, add_warps=found.add_warps - 1)
         elif pieces > rows and found.add_vectors // 2 >= _LEAST_PIECE:
             found = replace(found, add_vectors=found.add_vectors // 2)
-        elif found.push_warps > 1:
-            found = replace(found, push_warps=found.push_warps - 1)
-        elif found.push_stages > 2:
-            found = replace(found, push_stages=2)
+        elif found.send_warps > 1:
+            found = replace(found, send_warps=found.send_warps - 1)
+        elif found.send_stages > 2:
+            found = replace(found, send_stages=2)
         elif found.add_warps > 1:
             found = replace(found, add_warps=found.add_warps - 1)
         else:
             raise _too_large(config, limit)
-    return replace(found, push_warps=min(found.push_warps, found.add_warps))
+    return replace(found, send_warps=min(found.send_warps, found.add_warps))
 
 
-def push_combine_shared(tuning: Tuning, config: BufferConfig, row_vectors: int) -> int:
-    """Bytes of dynamic shared memory of <ep/combine_push.cuh>, for rows that long or shorter."""
-    rows, notes = direct.push_shared(tuning.push_warps, tuning.push_stages, row_vectors)
+def combine_shared(tuning: Tuning, config: BufferConfig, row_vectors: int) -> int:
+    """Bytes of dynamic shared memory of a combine, for rows that long or shorter: <ep/combine_push.cuh>."""
+    rows, send_notes = direct.send_shared(tuning.send_warps, tuning.send_stages, row_vectors)
     pieces, add_notes = _add_shared(tuning, config)
-    return max(rows, pieces) + notes + add_notes
-
-
-def pull_combine_shared(tuning: Tuning, config: BufferConfig) -> int:
-    """Bytes of dynamic shared memory of <ep/combine_pull.cuh>."""
-    return sum(_add_shared(tuning, config))
+    return max(rows, pieces) + send_notes + add_notes
 
 
 def _add_shared(tuning: Tuning, config: BufferConfig) -> tuple[int, int]:

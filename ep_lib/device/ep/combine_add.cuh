@@ -6,7 +6,7 @@
 #pragma once
 #include <ep/bulk.cuh>
 #include <ep/combine.cuh>
-#include <ep/dispatch_bulk.cuh>
+#include <ep/combine_send.cuh>
 
 namespace ep {
 
@@ -47,8 +47,9 @@ struct AddMemory {
     uint64_t* barriers;  // [stages]
     float* weights;      // [stages, most_ranks]
 
-    // `all_pieces` and `notes` are those of all `warps`, at multiples of kBulkSharedAlignment and of 16.
-    EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* notes, int warp, int warps) {
+    // `all_pieces` and `notes` are those of all warps of the block, at multiples of kBulkSharedAlignment and of 16.
+    EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* notes) {
+        const int warp = warp_id(), warps = warps_in_block();
         const int before = warp * args.stages, stages = warps * args.stages;
         Piece* const all_under_way = static_cast<Piece*>(notes);
         Place* const all_places = reinterpret_cast<Place*>(all_under_way + stages);
@@ -58,6 +59,25 @@ struct AddMemory {
         places = all_places + warp * num_ranks();
         barriers = all_barriers + before;
         weights = reinterpret_cast<float*>(all_barriers + stages) + before * args.most_ranks;
+    }
+};
+
+// The dynamic shared memory of a block that adds up, or sends, or does one after the other.
+struct CombineMemory {
+    int4* rows;  // of those that send, and in the same place pieces of those that add up
+    char* send_notes;
+    AddMemory add;
+
+    EP_DEVICE CombineMemory(int4* memory, const AddArgs& add_args, const SendArgs& send)
+        : rows(memory),
+          send_notes(after_rows(memory, add_args, send)),
+          add(add_args, memory, send_notes + send_notes_shared(send.warps, send.stages)) {}
+
+  private:
+    EP_DEVICE static char* after_rows(int4* memory, const AddArgs& add, const SendArgs& send) {
+        const size_t rows = send_rows_shared(send.warps, send.stages, add.row_vectors);
+        const size_t pieces = add_pieces_shared(warps_in_block(), add.stages, add.piece_vectors, add.most_ranks);
+        return reinterpret_cast<char*>(memory) + max(rows, pieces);
     }
 };
 

@@ -1,10 +1,12 @@
-// Combine by pulling, at full speed: for experts that write into symmetric memory, so that nothing is copied first.
+// Combine by pulling, at full speed: a token's owner reads its rows from the symmetric memory of the ranks that hold them,
+// as in <ep/combine.cuh>; <ep/combine_add.cuh> adds them up. 8 multiprocessors keep the links as busy as 24. Warps take
+// tokens as they come, as in <ep/dispatch_bulk.cuh>.
 //
-// As in <ep/combine.cuh> a token's owner reads its rows from the ranks that hold them; <ep/combine_add.cuh> adds them up.
-// 8 multiprocessors keep the links as busy as 24. Warps take tokens as they come, as in <ep/dispatch_bulk.cuh>.
+// Experts write their rows there, or kStaged blocks more than the first pull_blocks copy them there from elsewhere
+// (<ep/combine_send.cuh>), while the first groups are read already. They are done after a fifth of the time.
 //
 // Reading carries requests one way and data the other: 328 GB/s where stores reach 355. <ep/combine_push.cuh> stores,
-// but every byte twice, which takes many multiprocessors. With few, rows that lie elsewhere are copied first.
+// but every byte twice, which takes many multiprocessors.
 #pragma once
 #include <ep/combine_add.cuh>
 
@@ -12,47 +14,62 @@ namespace ep {
 
 struct PullCombineArgs {
     Board board;
-    int4* rows;     // symmetric [ranks * max_tokens, row_vectors]: the experts' rows
     uint64_t note;  // must be the same on all ranks: names the handle
     AddArgs add;
+    SendArgs send;  // its `returned` has the rows; without kStaged no more of it is used, but for shared memory
+    int pull_blocks;
 };
 
-// Any grid, any whole number of warps; dynamic shared memory: add_pieces_shared and add_notes_shared.
+// Any grid of pull_blocks, and as many more as shall copy; shared memory as for combine_push.
 //   out           [num_tokens, row_vectors]
+//   y             [rows that this rank received, row_vectors], in any of this GPU's memory; only with kStaged
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   slot, plan                          from `route`
 //   differs       [ranks]               as in compare_notes
-template <typename T>
-EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int* topk_idx, const float* topk_weights,
-                            const int* slot, const int* plan, int* differs) {
+template <typename T, bool kStaged>
+EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
+                            const float* topk_weights, const int* slot, const int* plan, int* differs) {
     extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
+    const CombineMemory memory(bulk_shared, args.add, args.send);
+    const int row_vectors = args.add.row_vectors;
     if (block_has_fault()) return;
     const Signals signals = this_operation(args.board);
     if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.note);
 
-    const detail::PerRank begins = detail::load_per_rank(plan);
-    detail::Tokens tokens(&args.board.state->next_item, args.add.num_tokens, slot);
-    const bool same = detail::same_note_warp(signals, kSignalStaged, args.note);
-    if (same) {
-        bulk_fence();  // what the peers' threads wrote is read by the copy engine
+    bool same = true;
+    if (kStaged && blockIdx.x >= args.pull_blocks) {
+        const auto target = [&](const SentRow& out) {
+            return args.send.returned + static_cast<int64_t>(out.row) * row_vectors;
+        };
+        send_rows(args.send, args.board, signals.operation, memory.rows, memory.send_notes, y, row_vectors,
+                  plan + num_ranks(), target);
+        if (is_last_block(&args.board.state->copied_blocks, args.send.blocks)) signal_all(signals, kSignalRows);
+        same = detail::same_note_warp(signals, kSignalStaged, args.note);
+    } else {
+        const detail::PerRank begins = detail::load_per_rank(plan);
+        detail::Tokens tokens(&args.board.state->next_token, args.add.num_tokens, slot);
+        same = detail::same_note_warp(signals, kSignalStaged, args.note);
+        Returns returns(args.send, signals.flags + kSignalRows * num_ranks(), signals.operation);
         const auto next = [&](Place* places, int* found) {
             const detail::OnItsWay here = tokens.next();
-            if (here.token < args.add.num_tokens) {
-                *found = detail::list_places(places, here.slots, begins, args.rows, args.add.row_vectors);
+            if (here.token >= args.add.num_tokens) return here.token;
+            *found = detail::list_places(places, here.slots, begins, args.send.returned, row_vectors);
+            if (!kStaged) return here.token;
+            for (int p = lane_id(); p < *found; p += kWarpSize) {  // what is here already needs no copy
+                const int64_t index = places[p].index;
+                if (places[p].rank == rank()) places[p].row = const_cast<int4*>(y) + index * row_vectors;
             }
-            return here.token;
+            return returns.wait_for(here.slots) ? here.token : args.add.num_tokens;
         };
-        const int warps = warps_in_block();
-        const size_t pieces = add_pieces_shared(warps, args.add.stages, args.add.piece_vectors, args.add.most_ranks);
-        const AddMemory memory(args.add, bulk_shared, bulk_shared + pieces / sizeof(int4), warp_id(), warps);
-        add_tokens<T>(args.add, memory, out, topk_idx, topk_weights, next);
+        bulk_fence();  // what the peers' threads wrote is read by the copy engine
+        if (same) add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
     }
 
     if (!is_last_block(&args.board.state->finished_blocks)) return;
     if (!wait_for_all(signals, kSignalStaged, signals.operation, kPhaseCombine)) return;
     compare_notes(signals, kSignalStaged, args.note, differs);
     if (same) {
-        signal_all(signals, kSignalPulled);  // experts may write into `rows` again once all have read theirs
+        signal_all(signals, kSignalPulled);  // rows may be written there again once all have read theirs
         if (!wait_for_all(signals, kSignalPulled, signals.operation, kPhaseCombine)) return;
     }
     complete_operation(args.board, signals);

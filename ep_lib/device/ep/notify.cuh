@@ -56,19 +56,20 @@ EP_DEVICE void compare_notes(const Signals& signals, SignalKind kind, uint64_t n
 // True if an earlier wait of this rank failed; the same in all threads of the block.
 EP_DEVICE bool block_has_fault() { return __syncthreads_or(thread_in_block() == 0 && has_fault()) != 0; }
 
-// True in exactly one block of the grid, the last to call. It then sees all that the others wrote before they called,
-// and what it releases publishes their work too. `finished_blocks` is 0 between kernels.
-EP_DEVICE bool is_last_block(uint32_t* finished_blocks) {
+// True in exactly one block of the grid, or of `blocks` of them: the last to call. It then sees all that the others wrote
+// before they called, and what it releases publishes their work too. `finished_blocks` is 0 between kernels.
+EP_DEVICE bool is_last_block(uint32_t* finished_blocks, uint32_t blocks) {
     __shared__ bool last;
     __syncthreads();
     if (thread_in_block() == 0) {
         fence_sys();  // this block's rows, also those on peers, come before its count
-        last = atom_add_acq_rel_gpu_u32(finished_blocks, 1) + 1 == gridDim.x;
+        last = atom_add_acq_rel_gpu_u32(finished_blocks, 1) + 1 == blocks;
         if (last) st_relaxed_gpu_u32(finished_blocks, 0);
     }
     __syncthreads();
     return last;
 }
+EP_DEVICE bool is_last_block(uint32_t* finished_blocks) { return is_last_block(finished_blocks, gridDim.x); }
 
 struct NotifyArgs {
     Signals signals;

@@ -21,6 +21,7 @@ struct BoardState {                        // of this rank alone; all zero at th
     uint32_t bad_expert;  // of `route`: 0, or the first element that is wrong, counted from the end
     uint32_t bad_weight;
     uint32_t next_token;  // where groups of rows are handed out at the same time
+    uint32_t copied_blocks;
 };
 
 struct Board {

@@ -15,6 +15,7 @@ BOARD_STATE = struct(
     ("bad_expert", "u4"),
     ("bad_weight", "u4"),
     ("next_token", "u4"),
+    ("copied_blocks", "u4"),
 )
 
 ROUTE_ARGS = struct(
@@ -68,25 +69,26 @@ ADD_ARGS = struct(
     ("stages", "i4"),
 )
 
-PUSH_COMBINE_ARGS = struct(
-    ("board", BOARD),
+SEND_ARGS = struct(
     ("returned", "u8"),
     ("arrived", "u8"),
-    ("note", "u8"),
-    ("add", ADD_ARGS),
     ("max_tokens", "i4"),
     ("max_groups", "i4"),
     ("group_rows", "i4"),
-    ("push_blocks", "i4"),
-    ("push_warps", "i4"),
-    ("push_stages", "i4"),
+    ("blocks", "i4"),
+    ("warps", "i4"),
+    ("stages", "i4"),
 )
 
-PULL_COMBINE_ARGS = struct(("board", BOARD), ("rows", "u8"), ("note", "u8"), ("add", ADD_ARGS))
+PUSH_COMBINE_ARGS = struct(("board", BOARD), ("note", "u8"), ("add", ADD_ARGS), ("send", SEND_ARGS))
+
+PULL_COMBINE_ARGS = struct(
+    ("board", BOARD), ("note", "u8"), ("add", ADD_ARGS), ("send", SEND_ARGS), ("pull_blocks", "i4")
+)
 
 ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <ep/route.cuh>
 _STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
-_VECTOR_BYTES, _FLOAT_BYTES, _BARRIER_BYTES, _OUTGOING_BYTES, _PIECE_BYTES = 16, 4, 8, 16, 16
+_VECTOR_BYTES, _FLOAT_BYTES, _BARRIER_BYTES, _SENT_ROW_BYTES, _PIECE_BYTES = 16, 4, 8, 16, 16
 
 
 def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
@@ -101,10 +103,10 @@ def add_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ran
     return pieces, warps * (stages * stage + ranks * PLACE_BYTES)
 
 
-def push_shared(push_warps: int, push_stages: int, row_vectors: int) -> tuple[int, int]:
-    """Bytes of ``push_rows_shared`` and ``push_notes_shared`` of <ep/combine_push.cuh>."""
-    rows = push_warps * push_stages
-    return rows * row_vectors * _VECTOR_BYTES, rows * (_OUTGOING_BYTES + 2 * _BARRIER_BYTES)
+def send_shared(warps: int, stages: int, row_vectors: int) -> tuple[int, int]:
+    """Bytes of ``send_rows_shared`` and ``send_notes_shared`` of <ep/combine_send.cuh>."""
+    rows = warps * stages
+    return rows * row_vectors * _VECTOR_BYTES, rows * (_SENT_ROW_BYTES + 2 * _BARRIER_BYTES)
 
 
 def fits(shared_bytes: int, limit: int) -> bool:

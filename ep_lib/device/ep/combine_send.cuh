@@ -1,0 +1,185 @@
+// Rows on their way back: what <ep/combine_push.cuh> and <ep/combine_pull.cuh> do with rows that are not in symmetric
+// memory.
+//
+// Rows of one source lie together on this rank, in the source's own order, so what goes back is cut into groups of
+// consecutive rows of one source. Warps take groups as they come: the copy engine loads rows from wherever the experts left
+// them (<ep/bulk.cuh>) and stores them where their owner will add them up; then the owner is told that the group is there.
+//
+// `arrived` needs no clearing, as numbers of operations only grow. Who sends waits for nobody.
+#pragma once
+#include <ep/bulk.cuh>
+#include <ep/dispatch_bulk.cuh>
+
+namespace ep {
+
+struct SendArgs {
+    int4* returned;     // symmetric [ranks * max_tokens, row_vectors]
+    uint64_t* arrived;  // symmetric [ranks, max_groups]: the last operation whose group has come
+    int max_tokens;
+    int max_groups;  // max_tokens / group_rows, rounded up
+    int group_rows;
+    int blocks;  // that send
+    int warps;   // of such a block
+    int stages;  // rows that such a warp has under way, at least 2
+};
+
+// A row on its way back. In shared memory, one a stage.
+struct SentRow {
+    int owner;  // whose token it is; -1: there are no more
+    int slot;   // of the row among the owner's on this rank
+    int row;    // of all rows here
+    int group;  // that is complete with this row; -1: there is more of it
+};
+
+// Bytes of dynamic shared memory: the rows; a SentRow and a barrier a row, both of 16 bytes.
+EP_HOST_DEVICE size_t send_rows_shared(int warps, int stages, int row_vectors) {
+    return static_cast<size_t>(warps) * stages * row_vectors * sizeof(int4);
+}
+EP_HOST_DEVICE size_t send_notes_shared(int warps, int stages) {
+    return warps * stages * (sizeof(SentRow) + 2 * sizeof(uint64_t));
+}
+
+namespace detail {
+
+// Hands out rows to one warp that sends, group by group, as warps come for them. Consecutive groups belong to different
+// owners, so all links are busy all the time. All lanes call together and know the same.
+class Groups {
+  public:
+    EP_DEVICE Groups(uint32_t* next_group, int group_rows, const int* received)
+        : next_group_(next_group), group_rows_(group_rows), received_(load_per_rank(received)) {
+        int most = 0, before = 0;
+        for (int r = 0; r < num_ranks(); ++r) {
+            const int rows = of(received_, r);
+            if (r != rank()) most = max(most, rows);
+            if (r % kWarpSize == lane_id()) first_row_.of[r / kWarpSize] = before;
+            before += rows;
+        }
+        num_groups_ = (most + group_rows - 1) / group_rows * (num_ranks() - 1);
+        take();
+    }
+
+    EP_DEVICE SentRow next() {
+        while (row_ == end_) {
+            const int item = static_cast<int>(__shfl_sync(kFullWarp, ahead_, 0));
+            if (item >= num_groups_) return {-1, 0, 0, -1};
+            take();
+            const int others = num_ranks() - 1;
+            group_ = item / others;
+            owner_ = (rank() + 1 + (item + group_) % others) % num_ranks();
+            row_ = group_ * group_rows_;
+            end_ = max(row_, min(row_ + group_rows_, of(received_, owner_)));
+        }
+        const int slot = row_++;
+        return {owner_, slot, of(first_row_, owner_) + slot, row_ == end_ ? group_ : -1};
+    }
+
+  private:
+    EP_DEVICE void take() {
+        if (lane_id() == 0) ahead_ = atom_add_relaxed_gpu_u32(next_group_, 1);
+    }
+    EP_DEVICE static int of(const PerRank& values, int r) {
+        int value = 0;
+#pragma unroll
+        for (int i = 0; i < kRanksALane; ++i) {
+            const int here = __shfl_sync(kFullWarp, values.of[i], r % kWarpSize);
+            if (i == r / kWarpSize) value = here;
+        }
+        return value;
+    }
+
+    uint32_t* const next_group_;
+    const int group_rows_;
+    PerRank received_, first_row_;  // of each owner: rows of its tokens here, and where they begin
+    uint32_t ahead_ = 0;            // the next group, asked for in advance; lane 0 knows
+    int num_groups_;
+    int owner_ = 0, group_ = 0, row_ = 0, end_ = 0;
+};
+
+}  // namespace detail
+
+// One block: sends rows of `y` until all are gone; all are written when it returns. A warp waits for a row's store when
+// the next one is on its way.
+//   memory, notes     shared memory as above, at multiples of kBulkSharedAlignment and of 16
+//   received          [ranks]   of each owner: rows of its tokens here
+//   target(sent)  where a row goes, as this rank addresses it
+template <typename Target>
+EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t operation, int4* memory, void* notes,
+                         const int4* y, int row_vectors, const int* received, const Target& target) {
+    if (num_ranks() == 1 || warp_id() >= args.warps) return;
+    const int before_mine = warp_id() * args.stages;
+    int4* const rows = memory + static_cast<size_t>(before_mine) * row_vectors;
+    SentRow* const all_sent = static_cast<SentRow*>(notes);
+    SentRow* const sent = all_sent + before_mine;
+    uint64_t* const barriers = reinterpret_cast<uint64_t*>(all_sent + args.warps * args.stages) + before_mine;
+    const uint32_t row_bytes = row_vectors * sizeof(int4);
+    BulkRing ring(barriers, args.stages);
+    detail::Groups groups(&board.state->next_item, args.group_rows, received);
+    const auto fill = [&](int stage) {
+        const SentRow next = groups.next();
+        if (lane_id() == 0) sent[stage] = next;
+        if (next.owner >= 0) {
+            bulk_load(rows + stage * row_vectors, y + static_cast<int64_t>(next.row) * row_vectors, row_bytes,
+                      barriers + stage);
+            bulk_arrive(barriers + stage, row_bytes);
+        }
+        __syncwarp();
+    };
+    const auto signal = [&](const SentRow& out) {
+        if (out.group < 0 || lane_id() != 0) return;
+        uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
+        st_release_sys_u64(peer_ptr(flag, out.owner), operation);
+    };
+    int free_stage = args.stages - 1;
+    for (int stage = 0; stage < free_stage; ++stage) fill(stage);
+    SentRow before = {-1, 0, 0, -1};
+    for (;; ring.next()) {
+        const SentRow out = sent[ring.stage];
+        if (out.owner < 0) break;
+        ring.wait();
+        bulk_store(target(out), rows + ring.stage * row_vectors, row_bytes);
+        bulk_commit();
+        bulk_wait_written<1>();
+        signal(before);
+        before = out;
+        fill(free_stage);
+        free_stage = ring.stage;
+    }
+    bulk_wait_written<0>();
+    signal(before);
+}
+
+// What one warp knows of rows on their way back. All lanes call together.
+class Returns {
+  public:
+    //   complete  [ranks] or null: the last operation all of whose groups have come
+    EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t operation)
+        : args_(args), complete_(complete), operation_(operation) {}
+
+    // Waits until the groups with a token's rows on other ranks are there, and may be read by the copy engine. False if
+    // they did not come in time.
+    EP_DEVICE bool wait_for(const detail::PerRank& slots) {
+        bool failed = false;
+#pragma unroll
+        for (int i = 0; i < detail::kRanksALane; ++i) {
+            const int r = lane_id() + i * kWarpSize;
+            if (slots.of[i] < 0 || r == rank() || has_all_[i]) continue;
+            has_all_[i] = complete_ && ld_acquire_sys_u64(complete_ + r) >= operation_;
+            if (has_all_[i]) continue;
+            const int group = slots.of[i] / args_.group_rows;
+            failed |= !wait_until_ge(args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, operation_,
+                                     {kPhaseCombine, r, group});
+        }
+        const bool any_failed = __any_sync(kFullWarp, failed);
+        bulk_fence();
+        __syncwarp();
+        return !any_failed;
+    }
+
+  private:
+    const SendArgs& args_;
+    const uint64_t* const complete_;
+    const uint64_t operation_;
+    bool has_all_[detail::kRanksALane] = {};  // of this lane's ranks: no need to look any more, a look takes its time
+};
+
+}  // namespace ep
