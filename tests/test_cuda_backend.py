@@ -389,6 +389,7 @@ def test_ranks_that_disagree_or_are_closed() -> None:
 
 
 PROGRAM = """
+import os
 import numpy as np
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.launcher import init
@@ -401,7 +402,8 @@ with init("cuda", heap_bytes=4 << 20) as rank:
     out = rank.to_device(np.zeros(1, np.int32))
     peer = rank.peer_address(mine, 1 - rank.rank)
     Kernel.from_source(SOURCE, "read_through").launch(rank, 1, 1, peer, out)
-    print("rank", rank.rank, "of", rank.world_size, "sees", int(rank.to_host(out)[0]), flush=True)
+    line = f"rank {rank.rank} of {rank.world_size} sees {int(rank.to_host(out)[0])}\\n"
+    os.write(1, line.encode())  # at once: pieces of two ranks' lines could mix
 """
 
 

@@ -209,13 +209,14 @@ def test_a_wait_over_nvshmem_has_its_limit_and_the_world_closes() -> None:
 
 
 PROGRAM = """
-import sys
+import os, sys
 sys.path.insert(0, {tests!r})
 import ep_lib, test_nvshmem_gpu
 with ep_lib.init("cuda", heap_bytes=64 << 20, transport="nvshmem") as rank:
     right = test_nvshmem_gpu.everything(rank)
     wrong = [name for name in right if not right[name]]
-    print("rank", rank.rank, "of", rank.world_size, right["transport"], "wrong:", wrong, flush=True)
+    line = f"rank {{rank.rank}} of {{rank.world_size}} {{right['transport']}} wrong: {{wrong}}\\n"
+    os.write(1, line.encode())  # at once: pieces of two ranks' lines could mix
 """
 
 
