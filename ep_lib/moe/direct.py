@@ -108,9 +108,12 @@ class DirectExchange(DirectLaunches):
         y = describe(rows)
         out = self._results.empty(y.kind, (routing.num_tokens, y.shape[1]), self._config.dtype)
         place = self._at("returned")
-        how = "push" if self._tuning_of(self._config.row_bytes).push else "stage"
         if y.address == place or by_expert is not None:
             how = "pull"
+        elif self._tuning_of(self._config.row_bytes).push or self._spare_blocks < 1:
+            how = "push"
+        else:
+            how = "stage"
         row_vectors = y.shape[1] * self._config.dtype.itemsize // VECTOR_BYTES
         # Ranks that disagree about the dispatch or about how are told so: both are in the note that all compare.
         key = (3 * note + _HOW.index(how), row_vectors, *(describe(b).address for b in bias))

@@ -19,6 +19,7 @@ from ep_lib.moe.results import as_kind
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
+_COMBINES = {"push": ("combine_push", ""), "pull": ("combine_pull", ", false"), "stage": ("combine_pull", ", true")}
 _ROUTE_BLOCKS = 16  # a destination each; those that are left over check values
 
 
@@ -166,25 +167,17 @@ class DirectLaunches:
     ) -> None:
         """``how``: "push", "pull" rows that are in symmetric memory, or "stage": copy them there and pull them."""
         config, tuning = self._config, self._tuning_of(self._config.row_bytes)
-        everywhere = self._rank.multiprocessors or self.num_sms + 2
-        send_blocks = {
-            "push": max(1, round(tuning.push_share * self.num_sms)),
-            "pull": 0,
-            # Memory of this GPU alone is not what num_sms is for.
-            "stage": max(1, everywhere - self.num_sms),
-        }[how]
+        name, staged = _COMBINES[how]
+        push_blocks = round(tuning.push_share * self.num_sms)
+        copy_blocks = self._spare_blocks if how == "stage" else 0
         args = routing.packed.get(key)
         if args is None:
+            send_blocks = max(1, copy_blocks or push_blocks)
             args = routing.packed[key] = self._combine_args(routing, key, tuning, send_blocks, how == "push")
         element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
-        name, template = {
-            "push": ("combine_push", f"<{element}>"),
-            "pull": ("combine_pull", f"<{element}, false>"),
-            "stage": ("combine_pull", f"<{element}, true>"),
-        }[how]
-        kernel(name, template).launch(
+        kernel(name, f"<{element}{staged}>").launch(
             self._rank,
-            self.num_sms + (send_blocks if how == "stage" else 0),
+            self.num_sms + copy_blocks,
             tuning.add_warps * _WARP,
             args,
             out,
@@ -197,6 +190,12 @@ class DirectLaunches:
             shared_bytes=combine_shared(tuning, config, config.row_vectors),
             uses=uses,
         )
+
+    @property
+    def _spare_blocks(self) -> int:
+        """For what touches memory of this GPU alone, which is not what num_sms is for. They must run beside the others,
+        which may wait for them."""
+        return (self._rank.multiprocessors or self.num_sms + 2) - self.num_sms
 
     def _launch_unpack(self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, copy: bool) -> None:
         config, rank = self._config, self._rank
