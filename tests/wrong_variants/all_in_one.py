@@ -32,7 +32,8 @@ class Variant(Protocol):
 def all_in_one(
     name: str, headers: Sequence[str], entry: tuple[str, str], includes: Sequence[str], variants: Sequence[Variant]
 ) -> Kernel:
-    """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once.
+    """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once. Words behind the
+    first tell apart what is made of the same kernel.
 
     ``headers``: the files that are varied; ``includes``: those that are not. ``entry``: parameters and the call;
     @Type in the parameters is a struct of the variant's own, all of which are alike, and @name in the call takes it.
@@ -56,12 +57,15 @@ def all_in_one(
             mine = mine.replace(f"@{argument}", f"reinterpret_cast<const {space}::{struct}&>({argument})")
         # A function of its own, so that not all variants' variables lie on one stack.
         own = parameters.replace("@", f"{first}::")
-        program += f"__attribute__((noinline)) void run_{number}({own}) {{ {space}::{mine}; }}\n"
+        body = f"using namespace {space}; {space}::{mine};"
+        program += f"__attribute__((noinline)) void run_{number}({own}) {{ {body} }}\n"
         names = ", ".join(word.split()[-1].lstrip("*") for word in parameters.split(", "))
         cases += f"        case {number}: return run_{number}({names});\n"
     program += f'extern "C" __global__ void wrong(int which, {parameters.replace("@", f"{first}::")}) {{\n'
     return Kernel.from_source(
-        f"{program}    switch (which) {{\n{cases}    }}\n}}\n", "wrong", filename=f"{name}_variants.cu"
+        f"{program}    switch (which) {{\n{cases}    }}\n}}\n",
+        "wrong",
+        filename=f"{name.replace(' ', '_')}_variants.cu",
     )
 
 
@@ -86,4 +90,4 @@ def use_variant(
     name = variants[number].kernel
     programs(name).compile()
     wrong = Wrong(programs(name), number)
-    monkeypatch.setattr(mode, "kernel", lambda n, t="": wrong if n == name else right_kernel(n, t))
+    monkeypatch.setattr(mode, "kernel", lambda n, t="": wrong if n == name.split()[0] else right_kernel(n, t))

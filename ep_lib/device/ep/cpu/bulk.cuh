@@ -16,7 +16,8 @@ EP_DEVICE void copy_by_lanes(void* target, const void* source, uint32_t bytes) {
     if (reinterpret_cast<uint64_t>(target) % 16 || reinterpret_cast<uint64_t>(source) % 16 || bytes % 16) {
         epemu_trap("a bulk copy whose source, target or size is not a multiple of 16 bytes");
     }
-    const int lane = thread_in_block() % kWarpSize;
+    // Not each lane what it most often uses itself: who forgets that the engine is somebody else shall be seen.
+    const int lane = (thread_in_block() + 1) % kWarpSize;
     for (uint32_t i = lane; i < bytes / 16; i += kWarpSize) {
         st_na_v4(static_cast<int4*>(target) + i, ld_na_v4(static_cast<const int4*>(source) + i));
     }

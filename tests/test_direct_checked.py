@@ -1,0 +1,29 @@
+"""Normal mode over NVLink under the checker: silent on what is right; a word for every mistake."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import ep_lib
+
+sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
+
+import direct_variants as variants
+
+
+@pytest.mark.parametrize("kernel", variants.HEADERS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_nothing_is_said_of_what_the_variants_break(kernel: str, ranks: int) -> None:
+    report = ep_lib.check(variants.main, ranks, seeds=6, args=(kernel,))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("number", range(len(variants.VARIANTS)), ids=[v.name for v in variants.VARIANTS])
+def test_every_mistake_is_flagged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants.use_variant(monkeypatch, number)
+    arguments = (variants.VARIANTS[number].kernel,)
+    report = ep_lib.check(variants.main, 3, None, 60, arguments, compare_values=False, stop_at_first=True, timeout=20)
+    assert {finding.kind for finding in report.findings} & variants.KINDS, str(report)

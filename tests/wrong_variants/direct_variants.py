@@ -1,0 +1,139 @@
+"""One-line mistakes in the kernels of direct writes, the normal mode over NVLink, and a Buffer that runs with them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import all_in_one
+import numpy as np
+import pytest
+from dispatch_combine_cases import BF16
+
+from ep_lib import Buffer, Kernel, Rank
+from ep_lib.moe import direct_launch
+from ep_lib.moe.direct_tuning import EMULATED
+
+_MEETING = ("notify.cuh", "operation.cuh", "dispatch.cuh", "dispatch_bulk.cuh")
+_SUMS = (*_MEETING, "combine_send.cuh", "combine_add.cuh")
+# A name's first word is the kernel's; the second one of its templates.
+HEADERS = {
+    "dispatch_bulk": _MEETING,
+    "combine_push": (*_SUMS, "combine_push.cuh"),
+    "combine_pull": (*_SUMS, "combine_pull.cuh"),
+    "combine_pull staged": (*_SUMS, "combine_pull.cuh"),
+}
+_SUM_PARAMETERS = (
+    "int4* out, const int4* y, const int* topk_idx, const float* topk_weights, const int* slot, const int* plan, "
+    "int* differs"
+)
+_SUM_ARGUMENTS = "(@args, out, y, topk_idx, topk_weights, slot, plan, differs)"
+ENTRIES = {
+    "dispatch_bulk": (
+        "@BulkDispatchArgs args, const int4* x, const float* scales, const int* topk_idx, const float* topk_weights, "
+        "const int* slot, const int* plan, int* differs",
+        "dispatch_bulk<kByLanes, 2>(@args, x, scales, topk_idx, topk_weights, slot, plan, differs)",
+    ),
+    "combine_push": (f"@PushCombineArgs args, {_SUM_PARAMETERS}", f"combine_push<__nv_bfloat16>{_SUM_ARGUMENTS}"),
+    "combine_pull": (
+        f"@PullCombineArgs args, {_SUM_PARAMETERS}",
+        f"combine_pull<__nv_bfloat16, false>{_SUM_ARGUMENTS}",
+    ),
+    "combine_pull staged": (
+        f"@PullCombineArgs args, {_SUM_PARAMETERS}",
+        f"combine_pull<__nv_bfloat16, true>{_SUM_ARGUMENTS}",
+    ),
+}
+KINDS = frozenset({"race", "uninitialised", "slot reused"})
+
+
+class Variant(NamedTuple):
+    """``old``, which is there once in the kernel's headers, becomes ``new``; a report has one of KINDS."""
+
+    name: str
+    kernel: str
+    old: str
+    new: str
+
+
+_DISPATCH, _PUSH, _PULL, _STAGED = HEADERS
+_SIGNAL = "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.operation)"
+_ROWS_THERE = "if (!wait_for_all(signals, kSignalRows, signals.operation, kPhaseDispatch)) return;"
+_LAST = (
+    "if (!is_last_block(&args.board.state->finished_blocks)) return;\n    signal_all(signals, kSignalRows, args.note);"
+)
+_MEET_DISPATCH = "if (!meet_again(signals, args.board.state->last_dispatch, kPhaseDispatch)) return;"
+_MEET_COMBINE = "if (!meet_again(signals, args.board.state->last_combine, kPhaseCombine)) return;"
+_GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, out.owner), operation);"
+_GROUP_WAIT = "args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, operation_,"
+_NOTE_WAIT = "same &= wait_until_ge(signals.flags + entry, signals.operation,"
+_ALL_COPIED = "is_last_block(&args.board.state->copied_blocks, args.send.blocks)"
+_ALL_PULLED = "if (!wait_for_all(signals, kSignalPulled, signals.operation, kPhaseCombine)) return;"
+_COMPLETE = "ld_acquire_sys_u64(complete_ + r)"
+
+VARIANTS = [
+    Variant("a relaxed signal for all rows", _DISPATCH, _SIGNAL, _SIGNAL.replace("release", "relaxed")),
+    Variant("each block for itself says that all rows are there", _DISPATCH, _LAST, _LAST.split("\n")[1]),
+    Variant("rows are taken before they are there", _DISPATCH, _ROWS_THERE, ""),
+    Variant("a second dispatch without a meeting", _DISPATCH, _MEET_DISPATCH, ""),
+    Variant("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
+    Variant("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
+    Variant("a group is signalled a row early", _PUSH, "row_ == end_ ? group_ : -1", "group_"),
+    Variant("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("operation_", "0")),
+    Variant("a second combine without a meeting", _PUSH, _MEET_COMBINE, ""),
+    Variant("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
+    Variant("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
+    Variant("rows are read before experts are done", _PULL, _NOTE_WAIT, _NOTE_WAIT.replace("signals.operation", "0")),
+    Variant("experts write while others read", _PULL, _ALL_PULLED, ""),
+    Variant("one block says that all have copied", _STAGED, _ALL_COPIED, "blockIdx.x == args.pull_blocks"),
+    Variant("a relaxed look whether all have copied", _STAGED, _COMPLETE, _COMPLETE.replace("acquire", "relaxed")),
+    Variant("rows are copied while others read", _STAGED, _ALL_PULLED, ""),
+]
+
+
+@functools.cache
+def programs(name: str) -> Kernel:
+    """The kernel ``name`` in all its variants."""
+    includes = ("wait.cuh", "layout.cuh", "bulk.cuh", "combine.cuh")
+    return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], includes, VARIANTS)
+
+
+def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Buffers in normal mode run with this mistake from now on."""
+    all_in_one.use_variant(monkeypatch, direct_launch, programs, VARIANTS, number)
+
+
+# What experts write must be seen by the checker, which does not see what NumPy does.
+EXPERTS = Kernel.from_source(
+    """
+    extern "C" __global__ void experts(int4* place, const int4* y, int vectors) {
+        for (int i = threadIdx.x; i < vectors; i += blockDim.x) place[i] = y[i];
+    }
+    """,
+    "experts",
+)
+
+
+def main(rank: Rank, kernel: str) -> Any:
+    """Dispatches and combines, several of a kind in a row, in the way in which ``kernel`` works."""
+    ranks, tokens, outs = rank.world_size, 7, []
+    x = np.full((tokens, 256), rank.rank + 1, BF16)
+    idx = (np.arange(tokens)[:, None] + np.arange(2)) % ranks
+    with Buffer(rank, num_experts=ranks, top_k=2, hidden=256, max_tokens=tokens, num_sms=2) as buffer:
+        exchange: Any = buffer._exchange
+        exchange.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3)
+        recv = buffer.dispatch(x, idx)
+        for turn in range(3):
+            if kernel == _DISPATCH:
+                again = buffer.dispatch(x * BF16(turn + 1), handle=recv.handle, async_finish=True)
+                rank.synchronize()
+                outs.append(again.x)
+            y = recv.x * BF16(rank.rank + turn + 1)
+            if kernel == _PULL:
+                place = buffer.combine_input(recv.handle, recv.x)
+                EXPERTS.launch(rank, 1, 32, place, y, y.nbytes // 16)
+                y = place
+            if kernel != _DISPATCH:
+                outs.append(buffer.combine(y, recv.handle))
+    return outs
