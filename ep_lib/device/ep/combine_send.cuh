@@ -101,7 +101,7 @@ class Groups {
 // the next one is on its way.
 //   memory, notes     shared memory as above, at multiples of kBulkSharedAlignment and of 16
 //   received          [ranks]   of each owner: rows of its tokens here
-//   target(sent)  where a row goes, as this rank addresses it
+//   target(row)       where a row goes, as this rank addresses it
 template <typename Target>
 EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t operation, int4* memory, void* notes,
                          const int4* y, int row_vectors, const int* received, const Target& target) {
