@@ -36,7 +36,7 @@ class Tuning:
 EMULATED = Tuning(
     dispatch_warps=2,
     add_warps=2,
-    add_vectors=5,
+    add_vectors=256,
     send_warps=1,
     send_stages=2,
     group_rows=2,

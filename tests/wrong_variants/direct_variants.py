@@ -122,7 +122,7 @@ def main(rank: Rank, kernel: str) -> Any:
     idx = (np.arange(tokens)[:, None] + np.arange(2)) % ranks
     with Buffer(rank, num_experts=ranks, top_k=2, hidden=256, max_tokens=tokens, num_sms=2) as buffer:
         exchange: Any = buffer._exchange
-        exchange.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3)
+        exchange.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3, add_vectors=5)
         recv = buffer.dispatch(x, idx)
         for turn in range(3):
             if kernel == _DISPATCH:
