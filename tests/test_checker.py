@@ -72,9 +72,6 @@ def test_nothing_is_said_over_50_schedules() -> None:
             args = (KERNELS.index(name), variants.BLOCKS.get(name, 1))
             report = ep_lib.check(variants.run, 4, fabric, seeds=50, args=args)
             assert report.ok, f"{name}: {report}"
-    case = make_case(7, max_tokens=6)
-    report = ep_lib.check(dispatch_combine, case.world_size, seeds=50, args=(case,))
-    assert report.ok, str(report)
 
 
 # ---- a word for every mistake --------------------------------------------------------------------------------------
