@@ -42,7 +42,8 @@ def run_case(rank: Rank, case: Case, kind: str = "native") -> dict[str, Any]:
     """Everything a Buffer does, once, with the results as NumPy arrays."""
     me, dtype = rank.rank, case.dtype
     x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
-    with Buffer(rank, **case.buffer_arguments()) as buffer:
+    num_sms = (2, 5, 24)[(case.num_experts + case.max_tokens) % 3]
+    with Buffer(rank, **case.buffer_arguments(), num_sms=num_sms) as buffer:
         recv = buffer.dispatch(x, idx, weights)
         first = unpack(recv, dtype)
         y = expert_output(rank, first["x"])
@@ -78,7 +79,7 @@ def test_200_seeds_against_the_oracle(first_seed: int) -> None:
 
 @pytest.mark.slow
 def test_bitwise_equal_over_200_interleavings() -> None:
-    case = make_case(7, world_size=4, dtype="bfloat16", max_tokens=12)
+    case = make_case(7, world_size=4, dtype="bfloat16", max_tokens=11)
 
     def digest(rank: Rank) -> str:
         result = run_case(rank, case)
