@@ -29,6 +29,19 @@ class Variant(Protocol):
     def new(self) -> str: ...
 
 
+KINDS = frozenset({"race", "uninitialised", "slot reused"})
+
+
+class Mistake(NamedTuple):
+    """A Variant; a report of it has one of KINDS."""
+
+    name: str
+    kernel: str
+    old: str
+    new: str
+    alone: bool = False  # seen where rank 0 alone has tokens: else what ranks send each other also orders them
+
+
 def all_in_one(
     name: str, headers: Sequence[str], entry: tuple[str, str], includes: Sequence[str], variants: Sequence[Variant]
 ) -> Kernel:

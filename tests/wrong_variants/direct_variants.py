@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import all_in_one
 import numpy as np
 import pytest
+from all_in_one import Mistake
 from dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
@@ -45,18 +46,6 @@ ENTRIES = {
         f"combine_pull<__nv_bfloat16, true>{_SUM_ARGUMENTS}",
     ),
 }
-KINDS = frozenset({"race", "uninitialised", "slot reused"})
-
-
-class Variant(NamedTuple):
-    """``old``, which is there once in the kernel's headers, becomes ``new``; a report has one of KINDS."""
-
-    name: str
-    kernel: str
-    old: str
-    new: str
-
-
 _DISPATCH, _PUSH, _PULL, _STAGED = HEADERS
 _SIGNAL = "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.operation)"
 _ROWS_THERE = "if (!wait_for_all(signals, kSignalRows, signals.operation, kPhaseDispatch)) return;"
@@ -73,22 +62,22 @@ _ALL_PULLED = "if (!wait_for_all(signals, kSignalPulled, signals.operation, kPha
 _COMPLETE = "ld_acquire_sys_u64(complete_ + r)"
 
 VARIANTS = [
-    Variant("a relaxed signal for all rows", _DISPATCH, _SIGNAL, _SIGNAL.replace("release", "relaxed")),
-    Variant("each block for itself says that all rows are there", _DISPATCH, _LAST, _LAST.split("\n")[1]),
-    Variant("rows are taken before they are there", _DISPATCH, _ROWS_THERE, ""),
-    Variant("a second dispatch without a meeting", _DISPATCH, _MEET_DISPATCH, ""),
-    Variant("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
-    Variant("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
-    Variant("a group is signalled a row early", _PUSH, "row_ == end_ ? group_ : -1", "group_"),
-    Variant("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("operation_", "0")),
-    Variant("a second combine without a meeting", _PUSH, _MEET_COMBINE, ""),
-    Variant("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
-    Variant("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
-    Variant("rows are read before experts are done", _PULL, _NOTE_WAIT, _NOTE_WAIT.replace("signals.operation", "0")),
-    Variant("experts write while others read", _PULL, _ALL_PULLED, ""),
-    Variant("one block says that all have copied", _STAGED, _ALL_COPIED, "blockIdx.x == args.pull_blocks"),
-    Variant("a relaxed look whether all have copied", _STAGED, _COMPLETE, _COMPLETE.replace("acquire", "relaxed")),
-    Variant("rows are copied while others read", _STAGED, _ALL_PULLED, ""),
+    Mistake("a relaxed signal for all rows", _DISPATCH, _SIGNAL, _SIGNAL.replace("release", "relaxed")),
+    Mistake("each block for itself says that all rows are there", _DISPATCH, _LAST, _LAST.split("\n")[1]),
+    Mistake("rows are taken before they are there", _DISPATCH, _ROWS_THERE, ""),
+    Mistake("a second dispatch without a meeting", _DISPATCH, _MEET_DISPATCH, ""),
+    Mistake("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
+    Mistake("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
+    Mistake("a group is signalled a row early", _PUSH, "row_ == end_ ? group_ : -1", "group_"),
+    Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("operation_", "0")),
+    Mistake("a second combine without a meeting", _PUSH, _MEET_COMBINE, ""),
+    Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
+    Mistake("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
+    Mistake("rows are read before experts are done", _PULL, _NOTE_WAIT, _NOTE_WAIT.replace("signals.operation", "0")),
+    Mistake("experts write while others read", _PULL, _ALL_PULLED, ""),
+    Mistake("one block says that all have copied", _STAGED, _ALL_COPIED, "blockIdx.x == args.pull_blocks"),
+    Mistake("a relaxed look whether all have copied", _STAGED, _COMPLETE, _COMPLETE.replace("acquire", "relaxed")),
+    Mistake("rows are copied while others read", _STAGED, _ALL_PULLED, ""),
 ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import all_in_one
 import numpy as np
 import pytest
+from all_in_one import Mistake
 from dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
@@ -34,19 +35,6 @@ ENTRIES = {
         "low_latency_combine<3>(@args, out, rows, idx, weights)",
     ),
 }
-KINDS = frozenset({"race", "uninitialised", "slot reused"})
-
-
-class Variant(NamedTuple):
-    """``old``, which is there once in the kernel's headers, becomes ``new``; a report has one of KINDS."""
-
-    name: str
-    kernel: str
-    old: str
-    new: str
-    alone: bool = False  # seen where rank 0 alone has tokens: else what ranks send each other also orders them
-
-
 _DISPATCH, _COMBINE = HEADERS
 _SENT = "__syncthreads();  // data, then signal"
 _FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), operation)"
@@ -58,20 +46,20 @@ _TURN = "static_cast<int>(operation % kTurns)"
 _PLACED = "__syncwarp();  // the counts are for the next row"
 
 VARIANTS = [
-    Variant("signals before all threads stored", _DISPATCH, _SENT, "__syncwarp();"),
-    Variant("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
-    Variant("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // what lane 0 acquired", "//"),
-    Variant("waits for the row before", _DISPATCH, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
-    Variant("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask}", True),
-    Variant("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), True),
-    Variant("one turn", _DISPATCH, _TURN, "0"),
-    Variant("places before the last row's", _DISPATCH, _PLACED, ""),
-    Variant("sum signalled before all threads stored", _COMBINE, _SUM_SENT, "if (outcome != kArrived) {"),
-    Variant("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
-    Variant("lanes add before one waited", _COMBINE, "__syncwarp();  // what one lane acquired", "//"),
-    Variant("adds before sums are there", _COMBINE, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
-    Variant("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask}", True),
-    Variant("one turn of sums", _COMBINE, _TURN, "0"),
+    Mistake("signals before all threads stored", _DISPATCH, _SENT, "__syncwarp();"),
+    Mistake("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
+    Mistake("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // what lane 0 acquired", "//"),
+    Mistake("waits for the row before", _DISPATCH, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
+    Mistake("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask}", True),
+    Mistake("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), True),
+    Mistake("one turn", _DISPATCH, _TURN, "0"),
+    Mistake("places before the last row's", _DISPATCH, _PLACED, ""),
+    Mistake("sum signalled before all threads stored", _COMBINE, _SUM_SENT, "if (outcome != kArrived) {"),
+    Mistake("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
+    Mistake("lanes add before one waited", _COMBINE, "__syncwarp();  // what one lane acquired", "//"),
+    Mistake("adds before sums are there", _COMBINE, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
+    Mistake("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask}", True),
+    Mistake("one turn of sums", _COMBINE, _TURN, "0"),
 ]
 
 
