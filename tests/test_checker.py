@@ -297,8 +297,8 @@ def line_of(name: str, text: str) -> int:
 @pytest.mark.parametrize(
     ("name", "first", "second", "says"),
     [
-        ("signal without quiet", "net_put_nbi", "net_add_u64", "a quiet (or a fence) between line {} and line {} of"),
-        ("signal on another queue pair", "net_put_nbi", "net_add_u64", "(or a fence) between line {} and line {} of"),
+        ("signal without quiet", "net_put_nbi", "net_atomic", "a quiet (or a fence) between line {} and line {} of"),
+        ("signal on another queue pair", "net_put_nbi", "net_atomic", "(or a fence) between line {} and line {} of"),
         ("source changed at once", "net_put_nbi", "data[512] = 7", "put a quiet between line {} and line {} of"),
         ("get without quiet", "net_get_nbi", "out[threadIdx", "put a quiet between line {} and line {} of"),
         ("tile read too early", "tile[threadIdx.x] =", "out[", "put __syncthreads() between line {} and line {} of"),

@@ -189,7 +189,7 @@ extern "C" __global__ void fetch(uint64_t* to, uint64_t* from, size_t bytes, int
 extern "C" __global__ void fenced(uint64_t* inbox, uint64_t* outbox, size_t bytes, uint64_t* flag, int peer) {
     ep::net_put_nbi(inbox, outbox, bytes, peer, 0);
     ep::net_fence(peer);
-    ep::net_add_u64_nbi(flag, 1, peer, 1);
+    ep::net_atomic_add_u64_nbi(flag, 1, peer, 1);
     ep::net_quiet();
 }
 extern "C" __global__ void two_puts(uint64_t* inbox, uint64_t* outbox, int words, int peer, int quiet_pe,

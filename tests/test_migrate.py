@@ -122,7 +122,7 @@ def test_what_is_right_is_left_alone(body: str) -> None:
         (f"switch (way) {{ case 1:\n{PUT}\ncase 2:\n{AMO} }}", "unordered-signal", 7),
         (f"auto send = [&](int i) {{ {PUT} }};\nsend(0);\n{AMO}", "unordered-signal", 6),
         ("nvshmem_putmem_nbi(a, b, n, pe);\nnvshmemx_signal_op(s, 1, NVSHMEM_SIGNAL_SET, pe);", "unordered-signal", 5),
-        ("ep::net_put_nbi(a, b, n, pe);\nep::net_add_u64_nbi(c, 1, pe);", "unordered-signal", 5),
+        ("ep::net_put_nbi(a, b, n, pe);\nep::net_atomic_add_u64_nbi(c, 1, pe);", "unordered-signal", 5),
         (f"while (true) {{\n{PUT}\n{QUIET} }}", "quiet-in-loop", 6),
         (f"for (;;)\nfor (;;) {{\n{PUT}\nif (last) break;\n{QUIET}\n{AMO} }}", "quiet-in-loop", 8),
     ],

@@ -25,7 +25,7 @@ extern "C" __global__ void put_then_add(char* inbox, const char* outbox, size_t 
     if (threadIdx.x != 0) return;
     ep::net_put_nbi(inbox, outbox, bytes, peer);
     if (fence) ep::net_fence(peer); else ep::net_quiet(peer);
-    ep::net_add_u64_nbi(signal, 1, peer);
+    ep::net_atomic_add_u64_nbi(signal, 1, peer);
     ep::net_quiet();
 }
 // All threads put, then one signals.
@@ -34,7 +34,7 @@ extern "C" __global__ void put_by_block(char* inbox, const char* outbox, size_t 
     __syncthreads();
     if (threadIdx.x != 0) return;
     ep::net_quiet(peer);
-    ep::net_add_u64_nbi(signal, 1, peer);
+    ep::net_atomic_add_u64_nbi(signal, 1, peer);
     ep::net_quiet(peer);
 }
 extern "C" __global__ void put_signal(char* inbox, const char* outbox, size_t bytes, uint64_t* signal, uint64_t value,
@@ -51,8 +51,8 @@ extern "C" __global__ void copy_when(const uint64_t* signal, uint64_t expected, 
 }
 extern "C" __global__ void add_both(uint32_t* small, uint64_t* large, int times, int target) {
     for (int i = 0; i < times; ++i) {
-        ep::net_add_u32_nbi(small, 3, target);
-        ep::net_add_u64_nbi(large, 1ull << 40, target);
+        ep::net_atomic_add_u32_nbi(small, 3, target);
+        ep::net_atomic_add_u64_nbi(large, 1ull << 40, target);
     }
     ep::net_quiet();
 }

@@ -103,7 +103,7 @@ _SENT = "ring.arrived + ring_slot(ring, message), message + 1, ring.peer"
 MISTAKES = [
     Mistake("no wait for a credit", _ROOM, "true", remedy="credit"),
     Mistake("one credit too few", "message - slots + 1;", "message - slots;", remedy="credit"),
-    Mistake("two credits a message", "net_add_u64_nbi(ring.credits, 1,", "net_add_u64_nbi(ring.credits, 2,"),
+    Mistake("two credits per message", "_nbi(ring.credits, 1,", "_nbi(ring.credits, 2,"),
     Mistake("credit before the read", f"{_READ}\n    {_ALL_READ}\n    {_CREDIT}", f"{_CREDIT}\n    {_READ}"),
     Mistake("credit before all lanes read", _ALL_READ, ""),
     Mistake("no credits", _CREDIT, "", frozenset({"deadlock", "timeout"})),

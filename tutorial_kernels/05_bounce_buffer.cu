@@ -73,7 +73,7 @@ EP_DEVICE void receive_one_by_one(const Streams& streams, const Ring& ring, int 
     for (uint64_t chunk = 0; !is_last; ++chunk) {
         if (!ep::wait_until_ge_warp(arrived_of(ring, peer, 0), chunk + 1, {ep::kPhaseSignal, peer, 0})) return;
         const ChunkHeader header = empty_slot(slot_of(ring.inbox, streams, ring, peer, 0), streams, peer, rows);
-        if (ep::lane_id() == 0) ep::net_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
+        if (ep::lane_id() == 0) ep::net_atomic_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
         rows += header.rows;
         is_last = header.is_last;
     }
@@ -133,7 +133,7 @@ EP_DEVICE void send_chunk(const Streams& streams, const Ring& ring, int peer, ui
 EP_DEVICE ChunkHeader take_chunk(const Streams& streams, const Ring& ring, int peer, uint64_t chunk, int rows_before) {
     const char* slot = slot_of(ring.inbox, streams, ring, peer, chunk);
     const ChunkHeader header = empty_slot(slot, streams, peer, rows_before);
-    if (ep::lane_id() == 0) ep::net_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
+    if (ep::lane_id() == 0) ep::net_atomic_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
     return header;
 }
 

@@ -26,7 +26,7 @@ EP_DEVICE void send_chunk(const Streams& streams, const Ring& ring, int peer, ui
 }
 
 EP_DEVICE void give_credit(const Ring& ring, int peer, uint64_t number) {
-    if (ep::lane_id() == 0) ep::net_add_u64_nbi(ring.credits + ep::rank(), number, peer);
+    if (ep::lane_id() == 0) ep::net_atomic_add_u64_nbi(ring.credits + ep::rank(), number, peer);
 }
 
 EP_DEVICE void finish(const Streams& streams, int peer, int rows) {

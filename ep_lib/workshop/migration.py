@@ -24,7 +24,8 @@ Step = Literal["done", "to do", "by hand"]
 
 PUT = re.compile(r"nvshmemi_ibgda_put_nbi_warp|nvshmemx?_(?!\w*signal)\w*put\w*|net_put_nbi")
 SIGNAL = re.compile(
-    r"nvshmemi_ibgda_amo_nonfetch_add|nvshmemx?_\w*atomic_\w+|nvshmemx_signal_op|nvshmemx?_\w+_p|net_add_u(32|64)_nbi"
+    r"nvshmemi_ibgda_amo_nonfetch_add|nvshmemx?_\w*atomic_\w+|nvshmemx_signal_op|nvshmemx?_\w+_p"
+    r"|net_(?:atomic_)?add_u(?:32|64)_nbi"
 )
 ORDERS = re.compile(r"nvshmemi_ibgda_quiet|nvshmemx?_(quiet|fence)\w*|nvshmemx?_(barrier|sync)\w*|net_(quiet|fence)")
 QUIET = re.compile(r"nvshmemi_ibgda_quiet|nvshmemx?_quiet\w*|net_quiet")

@@ -73,7 +73,7 @@ EP_DEVICE void receive_one_by_one(const Streams& streams, const Ring& ring, int 
     for (uint64_t chunk = 0; !is_last; ++chunk) {
         if (!ep::wait_until_ge_warp(arrived_of(ring, peer, 0), chunk + 1, {ep::kPhaseSignal, peer, 0})) return;
         const ChunkHeader header = empty_slot(slot_of(ring.inbox, streams, ring, peer, 0), streams, peer, rows);
-        if (ep::lane_id() == 0) ep::net_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
+        if (ep::lane_id() == 0) ep::net_atomic_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
         rows += header.rows;
         is_last = header.is_last;
     }
@@ -142,7 +142,7 @@ EP_DEVICE ChunkHeader take_chunk(const Streams& streams, const Ring& ring, int p
     // empty_slot copies the rows behind the `rows_before` that are there already, and returns the header; when
     // it returns, all lanes have read. The chunk lies in the part of ring.inbox that belongs to `peer`. The
     // credit is a 1 that one lane adds to the peer's copy of ring.credits, at the place of this rank:
-    // ep::net_add_u64_nbi(counter, 1, peer). When may it be given?
+    // ep::net_atomic_add_u64_nbi(counter, 1, peer). When may it be given?
     assert(!"Task 3 is still to do: take a chunk out and give its slot back");
     return {0, 1, {0, 0}};
     // end of TASK 3

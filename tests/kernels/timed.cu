@@ -33,9 +33,9 @@ extern "C" __global__ void timed(int program, char* data, char* source, uint64_t
         case kPingPong:
             if (!first || me > 1) break;
             for (int i = 1; i <= times; ++i) {
-                if (me == 0) ep::net_add_u64_nbi(flag, 1, 1);
+                if (me == 0) ep::net_atomic_add_u64_nbi(flag, 1, 1);
                 if (!ep::wait_until_ge(flag, i, {ep::kPhaseSignal, 1 - me, -1})) return;
-                if (me == 1) ep::net_add_u64_nbi(flag, 1, 0);
+                if (me == 1) ep::net_atomic_add_u64_nbi(flag, 1, 0);
             }
             break;
         case kGet:
@@ -48,11 +48,11 @@ extern "C" __global__ void timed(int program, char* data, char* source, uint64_t
             if (!first || me != 0) break;
             ep::net_put_nbi(data, source, bytes, 1);
             if (program == kFenced) ep::net_fence(1);
-            ep::net_add_u64_nbi(flag, 1, 1);
+            ep::net_atomic_add_u64_nbi(flag, 1, 1);
             break;
         case kAdds:
             if (!first) break;
-            for (int i = 0; i < times; ++i) ep::net_add_u64_nbi(flag, 1, 0);
+            for (int i = 0; i < times; ++i) ep::net_atomic_add_u64_nbi(flag, 1, 0);
             break;
         case kCopy: {
             const size_t part = bytes / gridDim.x;

@@ -162,7 +162,7 @@ EP_DEVICE void net_exchange(int* data, uint64_t* flag, int* out, int n) {
     if (threadIdx.x == 0) {
         ep::net_put_nbi(data, source, n * sizeof(int), peer, 0);
         ep::net_quiet(peer, 0);  // data before signal
-        ep::net_add_u64_nbi(flag, 1, peer, 0);
+        ep::net_atomic_add_u64_nbi(flag, 1, peer, 0);
         while (ep::ld_acquire_sys_u64(flag) == 0) {
         }
     }
@@ -179,7 +179,7 @@ EP_DEVICE void net_fence_exchange(int* data, uint64_t* flag, int* out, int n) {
     if (threadIdx.x == 0) {
         ep::net_put_nbi(data, data + 512, blockDim.x * sizeof(int), peer, 1);
         ep::net_fence(peer);  // data before signal
-        ep::net_add_u64_nbi(flag, 1, peer, 1);
+        ep::net_atomic_add_u64_nbi(flag, 1, peer, 1);
         while (ep::ld_acquire_sys_u64(flag) == 0) {
         }
     }
@@ -232,7 +232,7 @@ EP_DEVICE void net_rounds(int* data, uint64_t* flag, int* out, int n) {
         sum += data[threadIdx.x];
         __syncthreads();
         if (threadIdx.x == 0) {
-            ep::net_add_u64_nbi(flag + 1, 1, previous, 1);
+            ep::net_atomic_add_u64_nbi(flag + 1, 1, previous, 1);
             ep::net_quiet();  // the source may be written again
         }
         __syncthreads();
@@ -243,7 +243,7 @@ EP_DEVICE void net_rounds(int* data, uint64_t* flag, int* out, int n) {
 //---- net_count
 EP_DEVICE void net_count(int* data, uint64_t* flag, int* out, int n) {
     if (threadIdx.x == 0) {
-        ep::net_add_u64_nbi(flag, 1, 0, 0);
+        ep::net_atomic_add_u64_nbi(flag, 1, 0, 0);
         ep::net_quiet();
     }
 }

@@ -96,11 +96,11 @@ KERNEL(get_is_not_complete_when_the_owner_hears) {
     data[threadIdx.x] = 1;
     __syncthreads();
     if (threadIdx.x == 0) {
-        ep::net_add_u64_nbi(flag, 1, peer, 0);
+        ep::net_atomic_add_u64_nbi(flag, 1, peer, 0);
         while (ep::ld_acquire_sys_u64(flag) < 1) {
         }
-        ep::net_get_nbi(data + 512, data, 256, peer, 0);  // get
-        ep::net_add_u64_nbi(flag + 1, 1, peer, 0);        // done
+        ep::net_get_nbi(data + 512, data, 256, peer, 0);   // get
+        ep::net_atomic_add_u64_nbi(flag + 1, 1, peer, 0);  // done
         ep::net_quiet(peer, 0);
         while (ep::ld_acquire_sys_u64(flag + 1) < 1) {
         }

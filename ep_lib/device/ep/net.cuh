@@ -7,7 +7,7 @@
 //     net_put_nbi_block,                          the same for which a whole block calls: where threads copy, all of them
 //     net_put_signal_nbi_block                    do; a NIC takes one request, whoever calls
 //     net_put_signal_nbi                          data, then a 64-bit signal: never seen before its data
-//     net_add_u32_nbi, net_add_u64_nbi            adds to the peer's copy of a counter
+//     net_atomic_add_u32_nbi, _u64_nbi            adds to the peer's copy of a counter
 //     net_fence(peer, qp)                         what is posted later arrives after what was posted before
 //     net_quiet(peer, qp)                         waits until all that was posted before is done
 //
@@ -126,19 +126,29 @@ EP_DEVICE void net_put_signal_nbi_block(void* dst_mine, const void* src, size_t 
 }
 
 // Adds to the peer's copy of a counter.
-EP_DEVICE void net_add_u32_nbi(uint32_t* counter_mine, uint32_t value, int peer, int qp = 0) {
+EP_DEVICE void net_atomic_add_u32_nbi(uint32_t* counter_mine, uint32_t value, int peer, int qp = 0) {
     if constexpr (transport::kHasNetwork) {
         transport::net_add(peer, qp, counter_mine, value, sizeof(uint32_t));
     } else if (detail::stores_reach(peer)) {
         red_add_release_sys_u32(peer_ptr(counter_mine, peer), value);
     }
 }
-EP_DEVICE void net_add_u64_nbi(uint64_t* counter_mine, uint64_t value, int peer, int qp = 0) {
+EP_DEVICE void net_atomic_add_u64_nbi(uint64_t* counter_mine, uint64_t value, int peer, int qp = 0) {
     if constexpr (transport::kHasNetwork) {
         transport::net_add(peer, qp, counter_mine, value, sizeof(uint64_t));
     } else if (detail::stores_reach(peer)) {
         red_add_release_sys_u64(peer_ptr(counter_mine, peer), value);
     }
+}
+
+// Their old names.
+[[deprecated("use net_atomic_add_u32_nbi")]] EP_DEVICE void net_add_u32_nbi(uint32_t* counter_mine, uint32_t value,
+                                                                            int peer, int qp = 0) {
+    net_atomic_add_u32_nbi(counter_mine, value, peer, qp);
+}
+[[deprecated("use net_atomic_add_u64_nbi")]] EP_DEVICE void net_add_u64_nbi(uint64_t* counter_mine, uint64_t value,
+                                                                            int peer, int qp = 0) {
+    net_atomic_add_u64_nbi(counter_mine, value, peer, qp);
 }
 
 // What this rank posts to `peer` from now on arrives after what it has posted there before. It waits for nothing.

@@ -53,7 +53,7 @@ EP_DEVICE void tell(uint32_t* counter, const Job& job) {
     if (ep::reachable(int(job.to))) {
         ep::red_add_release_sys_u32(ep::peer_ptr(counter, int(job.to)), uint32_t(job.value));
     } else {
-        ep::net_add_u32_nbi(counter, uint32_t(job.value), int(job.to), 0);
+        ep::net_atomic_add_u32_nbi(counter, uint32_t(job.value), int(job.to), 0);
     }
 }
 
@@ -73,7 +73,7 @@ EP_DEVICE void learner_puts(const Job& job, const Memory& my) {
     if (job.then == kQuiet) ep::net_quiet(int(job.to), ep::kAllQueuePairs);
     if (job.then == kStore || job.then == kQuiet) tell(counter, job);
     if (job.then == kSameQueuePair)
-        ep::net_add_u32_nbi(counter, uint32_t(job.value), int(job.to), ep::ibgda::queue_pair(qp));
+        ep::net_atomic_add_u32_nbi(counter, uint32_t(job.value), int(job.to), ep::ibgda::queue_pair(qp));
 }
 
 EP_DEVICE void grader_receives(const Job& job, const Memory& my) {

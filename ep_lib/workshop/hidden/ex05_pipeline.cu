@@ -108,7 +108,7 @@ EP_DEVICE void receiver(const Job& job, const Streams& streams, const Ring& ring
         } else {
             const char* slot = slot_of(ring.inbox, streams, ring, peer, chunk);
             header = empty_slot(slot, streams, peer, rows);  // role: the receiver takes the chunk out of its slot
-            if (ep::lane_id() == 0) ep::net_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
+            if (ep::lane_id() == 0) ep::net_atomic_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
         }
         rows += header.rows;
         is_last = header.is_last;

@@ -117,7 +117,7 @@ EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint6
     if (job.learners & kCredit) {
         ep::ring_return_credit(ring);
     } else {
-        ep::net_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);
+        ep::net_atomic_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);
     }
     return true;
 }

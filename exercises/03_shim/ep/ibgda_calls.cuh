@@ -62,8 +62,8 @@ EP_DEVICE void nvshmemi_ibgda_amo_nonfetch_add(void* rptr, const int& value, int
     // TASK 4 (3 points): an atomic add, wherever the counter lies
     // Four cases. A local copy, or the caller's own: add to rptr itself. A peer within reach: add to its copy,
     // by ep::red_add_release_sys_u32 (a release: data written before must be seen before the counter). Else the
-    // NIC: ep::net_add_u32_nbi, on the queue pair that qp_id means, so that on InfiniBand it stays behind the
-    // put.
+    // NIC: ep::net_atomic_add_u32_nbi, on the queue pair that qp_id means, so that on InfiniBand it stays behind
+    // the put.
     assert(!"Task 4 is still to do: an atomic add, wherever the counter lies");
     // end of TASK 4
 }

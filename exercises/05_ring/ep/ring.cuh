@@ -112,7 +112,8 @@ EP_DEVICE bool ring_wait_for_message(const Ring& ring, uint64_t message, Phase p
 // Tells the sender that one more message has been read. One thread calls, after a __syncwarp with those that read.
 EP_DEVICE void ring_return_credit(const Ring& ring) {
     // TASK 3b (2 points): wait for a message, return its credit
-    // Adds 1 to the sender's ring.credits, through the NIC: net_add_u64_nbi(counter, value, peer, queue pair).
+    // Adds 1 to the sender's ring.credits, through the NIC: net_atomic_add_u64_nbi(counter, value, peer, queue
+    // pair).
     assert(!"Task 3b is still to do: wait for a message, return its credit");
     // end of TASK 3b
 }

@@ -60,7 +60,7 @@ EP_DEVICE void nvshmemi_ibgda_amo_nonfetch_add(void* rptr, const int& value, int
     } else if (ep::reachable(pe)) {
         ep::red_add_release_sys_u32(ep::peer_ptr(counter, pe), addend);
     } else {
-        ep::net_add_u32_nbi(counter, addend, pe, ep::ibgda::queue_pair(qp_id));
+        ep::net_atomic_add_u32_nbi(counter, addend, pe, ep::ibgda::queue_pair(qp_id));
     }
     // EXERCISE-END 4
 }

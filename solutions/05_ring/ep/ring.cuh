@@ -102,7 +102,8 @@ EP_DEVICE bool ring_wait_for_message(const Ring& ring, uint64_t message, Phase p
 // Tells the sender that one more message has been read. One thread calls, after a __syncwarp with those that read.
 EP_DEVICE void ring_return_credit(const Ring& ring) {
     // EXERCISE-BEGIN 3b
-    net_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);  // one count will do: messages are read in order
+    // One count will do: messages are read in order.
+    net_atomic_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);
     // EXERCISE-END 3b
 }
 

@@ -21,6 +21,6 @@ if (direct) {
     __threadfence_system();
     atomicAdd_system((int*)direct, value);
 } else {
-    ep::net_add_u32_nbi((uint32_t*)rptr, (uint32_t)value, pe, qp_id % ep::num_queue_pairs());
+    ep::net_atomic_add_u32_nbi((uint32_t*)rptr, (uint32_t)value, pe, qp_id % ep::num_queue_pairs());
 }
 // EXERCISE-END 4

@@ -19,7 +19,7 @@ __syncwarp();
 // EXERCISE-BEGIN 4
 const int to = is_local_copy ? ep::rank() : pe;
 if (!ep::reachable(to)) {
-    ep::net_add_u32_nbi(static_cast<uint32_t*>(rptr), value, to, ep::ibgda::queue_pair(qp_id));
+    ep::net_atomic_add_u32_nbi(static_cast<uint32_t*>(rptr), value, to, ep::ibgda::queue_pair(qp_id));
     return;
 }
 uint32_t* theirs = ep::peer_ptr(static_cast<uint32_t*>(rptr), to);

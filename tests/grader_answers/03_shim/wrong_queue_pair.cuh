@@ -7,6 +7,6 @@ __syncwarp();
 if (is_local_copy || ep::reachable(pe)) {
     ep::red_add_release_sys_u32(is_local_copy ? (uint32_t*)rptr : ep::peer_ptr((uint32_t*)rptr, pe), value);
 } else {
-    ep::net_add_u32_nbi((uint32_t*)rptr, value, pe, 0);
+    ep::net_atomic_add_u32_nbi((uint32_t*)rptr, value, pe, 0);
 }
 // EXERCISE-END 4

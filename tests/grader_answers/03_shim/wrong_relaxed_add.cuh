@@ -6,6 +6,6 @@ if (is_local_copy || pe == ep::rank()) {
 } else if (ep::reachable(pe)) {
     atomicAdd(ep::peer_ptr(counter, pe), static_cast<uint32_t>(value));
 } else {
-    ep::net_add_u32_nbi(counter, value, pe, ep::ibgda::queue_pair(qp_id));
+    ep::net_atomic_add_u32_nbi(counter, value, pe, ep::ibgda::queue_pair(qp_id));
 }
 // EXERCISE-END 4

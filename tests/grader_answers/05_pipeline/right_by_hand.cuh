@@ -17,7 +17,7 @@ __syncwarp();
 // EXERCISE-END 2
 // EXERCISE-BEGIN 3
 ChunkHeader header = empty_slot(slot_of(ring.inbox, streams, ring, peer, chunk), streams, peer, rows_before);
-if (ep::lane_id() == 7) ep::net_add_u64_nbi(&ring.credits[ep::rank()], 1, peer, int(chunk % ep::num_queue_pairs()));
+if (ep::lane_id() == 7) ep::net_atomic_add_u64_nbi(&ring.credits[ep::rank()], 1, peer, int(chunk % ep::num_queue_pairs()));
 return header;
 // EXERCISE-END 3
 // EXERCISE-BEGIN 4

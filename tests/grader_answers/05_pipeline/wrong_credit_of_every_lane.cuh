@@ -1,6 +1,6 @@
 // 32 credits a chunk.
 // EXERCISE-BEGIN 3
 const ChunkHeader header = empty_slot(slot_of(ring.inbox, streams, ring, peer, chunk), streams, peer, rows_before);
-ep::net_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
+ep::net_atomic_add_u64_nbi(ring.credits + ep::rank(), 1, peer);
 return header;
 // EXERCISE-END 3
