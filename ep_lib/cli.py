@@ -46,11 +46,11 @@ class _Entry:
 
 
 _COMMANDS = (
-    _Entry("doctor", "ep_lib.workshop.doctor", "what this machine can do, and the next step for what is missing"),
-    _Entry("demo", "ep_lib.workshop.demo", "train a small mixture-of-experts model and run it across ranks"),
+    _Entry("doctor", "ep_lib.commands.doctor", "what this machine can do, and the next step for what is missing"),
+    _Entry("demo", "ep_lib.commands.demo", "train a small mixture-of-experts model and run it across ranks"),
     _Entry("check", "ep_lib.commands.check", "find races, missing fences and deadlocks in a script's main(rank)"),
     _Entry("bench", "ep_lib.commands.bench", "measure puts, transports and modes, on GPUs or on the emulator"),
-    _Entry("grade", "ep_lib.workshop.grade_cli", "check your piece of an exercise with the hidden tests"),
+    _Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
     _Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
     _Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),
 )

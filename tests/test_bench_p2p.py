@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from ep_lib import Fabric, Rank, cli, spawn
-from ep_lib.commands import bench_p2p_gpu, bench_p2p_table
-from ep_lib.commands.bench_p2p_gpu import COPY, GOOD_LINES, PACKETS, STORES, WRITE, Plan
-from ep_lib.commands.bench_worlds import World
+from ep_lib.commands.bench import p2p_gpu as bench_p2p_gpu
+from ep_lib.commands.bench import p2p_table as bench_p2p_table
+from ep_lib.commands.bench.p2p_gpu import COPY, GOOD_LINES, PACKETS, STORES, WRITE, Plan
+from ep_lib.commands.bench.worlds import World
 from ep_lib.errors import ArgumentError, BackendUnavailable
 
 SIZES = (8, 64, 100, 1024, 40_000)

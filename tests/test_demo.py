@@ -17,6 +17,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, Listener, run_demo
+from ep_lib.commands.demo import spread as demo_spread
+from ep_lib.commands.demo.model import ByteMoE, ModelConfig, evaluate, generate, train
+from ep_lib.commands.demo.report import LOSS_TOLERANCE, Traffic
+from ep_lib.commands.demo.spread import run_spread
+from ep_lib.commands.demo.text import load_text, printable, random_windows, windows
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.moe.layer import (
     ExpertRange,
@@ -26,12 +32,6 @@ from ep_lib.moe.layer import (
     load_per_expert,
     route,
 )
-from ep_lib.workshop import demo_spread
-from ep_lib.workshop.demo import PICTURE_NAME, DemoOptions, Listener, run_demo
-from ep_lib.workshop.demo_model import ByteMoE, ModelConfig, evaluate, generate, train
-from ep_lib.workshop.demo_report import LOSS_TOLERANCE, Traffic
-from ep_lib.workshop.demo_spread import run_spread
-from ep_lib.workshop.demo_text import load_text, printable, random_windows, windows
 
 SMALL = ModelConfig(hidden=16, ffn=16, num_experts=8, context=16, conv_width=3)
 
@@ -254,7 +254,7 @@ def test_a_wrong_dispatch_is_explained(monkeypatch: pytest.MonkeyPatch, trained_
 @pytest.fixture
 def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less held-out text, where its amount does not matter."""
-    monkeypatch.setattr("ep_lib.workshop.demo._HELD_OUT_WINDOWS", 8)
+    monkeypatch.setattr("ep_lib.commands.demo._HELD_OUT_WINDOWS", 8)
 
 
 class _Told(Listener):

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from ep_lib.commands import doctor, efa_environment
+from ep_lib.commands.doctor import trials
+from ep_lib.commands.doctor.trials import Probe, Smi
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import toolkit
-from ep_lib.transports import efa_environment
-from ep_lib.workshop import doctor, trials
-from ep_lib.workshop.trials import Probe, Smi
 
 GPU = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150_754_820_096}
 
@@ -101,7 +101,7 @@ def test_a_report_without_a_compiler_exits_with_1(
     ],
 )
 def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error: str) -> None:
-    # A stand-in for Python: it takes "-m ep_lib.workshop.probes NAME" and does something terrible.
+    # A stand-in for Python: it takes "-m ep_lib.commands.doctor.probes NAME" and does something terrible.
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(program)}\n")
     stand_in.chmod(0o755)

@@ -89,7 +89,7 @@ def test_an_own_include_root_replaces_the_piece() -> None:
         ("05_pipeline", "{folder}/05_pipeline/05_bounce_buffer.cu", "exchange_merged"),
         ("05_ring", "tutorial_kernels/05_bounce_buffer.cu", "exchange_by_rings"),
         ("08_fp8", "ep_lib/workshop/hidden/ex08_fp8.cu", "examine"),
-        ("08_packets", "ep_lib/commands/bench_p2p_stores.cu", "ping_pong_packets"),
+        ("08_packets", "ep_lib/commands/bench/p2p_stores.cu", "ping_pong_packets"),
     ],
 )
 def test_both_compile_for_gpus(folder: str, name: str, source: str, kernel: str) -> None:

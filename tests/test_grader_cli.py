@@ -14,11 +14,10 @@ from grader_answers import submission
 
 from ep_lib import workshop
 from ep_lib.cli import main
+from ep_lib.commands import grade as grade_cli
 from ep_lib.errors import GradingError, KernelCompileError
-from ep_lib.workshop import grade_cli
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.grade_cli import as_text
-from ep_lib.workshop.grader import Grade, TaskGrade, grade
+from ep_lib.workshop.grader import Grade, TaskGrade, as_text, grade
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from ep_lib import cli
-from ep_lib.commands import bench_pcie, bench_pcie_text
+from ep_lib.commands.bench import pcie as bench_pcie
+from ep_lib.commands.bench import pcie_text as bench_pcie_text
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
 from ep_lib.workshop import pcie_model as model

@@ -30,8 +30,8 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     not exist. Your code runs in a process of its own: an endless loop or a crash cannot hurt the notebook. The public
     checks are few and small; ``ep-lib grade`` runs many more. GradingError for an unknown exercise or folder.
     """
-    from ep_lib.workshop import grade_cli, grader
+    from ep_lib.workshop import grader
 
     result = grader.grade(exercise, mine, public=True)
-    print(grade_cli.as_text(result), end="")
+    print(grader.as_text(result), end="")
     return result

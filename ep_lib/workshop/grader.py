@@ -25,6 +25,7 @@ from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpac
 
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
+_SHOWN = 2000  # characters of what the learner's code printed
 _COMPILER_SETTINGS = ("EP_LIB_CXX", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")  # for the child too
 
 
@@ -74,7 +75,7 @@ class Grade:
         return f"<Grade {self.exercise.name}: {self.points} of {self.exercise.points} points>"
 
     def as_json(self) -> dict[str, Any]:
-        """The documented form for programs (``ep-lib grade --json``, see docs in :mod:`ep_lib.workshop.grade_cli`)."""
+        """The documented form for programs (``ep-lib grade --json``, see docs in :mod:`ep_lib.commands.grade`)."""
         return {
             "schema": SCHEMA,
             "exercise": self.exercise.name,
@@ -97,6 +98,37 @@ class Grade:
                 for each in self.tasks
             ],
         }
+
+
+def as_text(result: Grade) -> str:
+    """A grade for people."""
+    lines = [f"Exercise {result.exercise.name}: {result.exercise.title}", ""]
+    for each in result.tasks:
+        mark = "ok  " if each.passed else "--  "
+        points = "" if result.public else f"{each.points} of {each.task.points}  "
+        lines.append(f"{mark}task {each.task.number}  {points}{each.task.title}")
+        if not each.passed and not result.problem:
+            if not each.unfinished:
+                lines.append(f"      should hold: {each.behaviour}")
+            lines += [f"      {line}" for line in each.message.splitlines()]
+    if result.problem:
+        lines += ["", "Nothing could be graded:", result.problem]
+    if result.output and not result.full:
+        lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
+    where = f"({result.seconds:.1f} s, files in {result.mine})"
+    if result.public:
+        done = sum(each.passed for each in result.tasks)
+        number = result.exercise.short_name
+        lines += ["", f"{done} of {len(result.tasks)} tasks pass the public checks {where}"]
+        lines += [f"`ep-lib grade {number}` runs all the tests and gives points."] if result.full else []
+    else:
+        lines += ["", f"{result.points} of {result.exercise.points} points {where}"]
+    return printable("\n".join(lines)) + "\n"
+
+
+def printable(text: str) -> str:
+    """The learner's code must not send commands to the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def default_mine(exercise: Exercise) -> Path:

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench_worlds import World
+from ep_lib.commands.bench.worlds import World
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 
-SOURCE = Path(__file__).with_name("bench_p2p.cu")
-STORES_SOURCE = Path(__file__).with_name("bench_p2p_stores.cu")  # the same for every transport: compiled once
+SOURCE = Path(__file__).with_name("p2p.cu")
+STORES_SOURCE = Path(__file__).with_name("p2p_stores.cu")  # the same for every transport: compiled once
 SIZES = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20, 256 << 20]
 WRITE, PACKETS, COPY, STORES = "write, then signal", "packets", "copy engine", "bare stores"
 GOOD_LINES = "packets, good lines"

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ep_lib.commands.demo.model import ByteMoE, cross_entropy
+from ep_lib.commands.demo.report import SpreadRun, Traffic
+from ep_lib.commands.demo.text import Bytes
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.layer import ExpertBuffer, load_per_expert
 from ep_lib.runtime.spawn import spawn
-from ep_lib.workshop.demo_model import ByteMoE, cross_entropy
-from ep_lib.workshop.demo_report import SpreadRun, Traffic
-from ep_lib.workshop.demo_text import Bytes
 
 _CHOICE_BYTES = 8  # an int32 expert number and its float32 weight travel with a row, top_k of each,
 _SOURCE_BYTES = 8  # and where the row came from: rank and token, int32 each

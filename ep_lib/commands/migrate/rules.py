@@ -1,9 +1,9 @@
 """From IBGDA to EFA: the guide's migration checklist, walked over one CUDA file.
 
-The rules look at the source as :mod:`ep_lib.workshop.cuda_source` sees it: they follow calls into functions of the
-same file, through branches and around loops, but they know neither other files nor which queue pair or peer a call
-means. ``ep_lib.check`` runs a kernel and knows all of that; this here finds what to change first, in any file, at once.
-Where it cannot tell, it says nothing: a quiet in a branch counts, since most often the branch elects its caller.
+The rules see the source as :mod:`ep_lib.commands.migrate.cuda_source` parses it. They follow calls into functions of
+the same file, through branches and around loops, but they know neither other files nor which queue pair or peer a call
+uses. ``ep_lib.check`` runs a kernel and knows all of that; these rules find what to change first, in any file, at once.
+In doubt they report nothing: a quiet in a branch counts, because the branch usually elects the thread that calls it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ep_lib.commands import efa_environment
+from ep_lib.commands.migrate import cuda_source
+from ep_lib.commands.migrate.cuda_source import Call, Function, Node
 from ep_lib.errors import ArgumentError
-from ep_lib.transports import efa_environment
-from ep_lib.workshop import cuda_source
-from ep_lib.workshop.cuda_source import Call, Function, Node
 
 Severity = Literal["wrong", "slow", "look", "host"]
 Step = Literal["done", "to do", "by hand"]

@@ -35,11 +35,11 @@ class _Entry:
 
 
 _BENCHMARKS = (
-    _Entry("put", "ep_lib.commands.bench_put", "cycles of one put through the IBGDA/EFA shim, and what a quiet costs"),
+    _Entry("put", "ep_lib.commands.bench.put", "cycles of one put through the IBGDA/EFA shim, and what a quiet costs"),
     _Entry(
-        "pcie", "ep_lib.commands.bench_pcie", "dispatch and combine in PCIe mode, modelled, against published figures"
+        "pcie", "ep_lib.commands.bench.pcie", "dispatch and combine in PCIe mode, modelled, against published figures"
     ),
-    _Entry("p2p", "ep_lib.commands.bench_p2p", "latency and bandwidth between two GPUs, by transport and size"),
+    _Entry("p2p", "ep_lib.commands.bench.p2p", "latency and bandwidth between two GPUs, by transport and size"),
 )
 
 

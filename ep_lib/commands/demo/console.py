@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ep_lib.workshop.demo import Listener
-from ep_lib.workshop.demo_report import DemoReport, SpreadRun, Traffic
+from ep_lib.commands.demo import Listener
+from ep_lib.commands.demo.report import DemoReport, SpreadRun, Traffic
 
 _INDENT = 11
 _WIDTH = 110

@@ -1,4 +1,4 @@
-"""What ``ep-lib doctor`` tries out, each in a process of its own: ``python -m ep_lib.workshop.probes NAME``.
+"""What ``ep-lib doctor`` tries out, each in a process of its own: ``python -m ep_lib.commands.doctor.probes NAME``.
 
 A probe prints one JSON object and exits with 0. ``{"missing": what}`` says that something is not installed. A probe
 catches nothing else: a library that raises or crashes while it loads is what the doctor wants to see, and it shows the

@@ -15,8 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ep_lib.commands import bench_pcie_text
-from ep_lib.commands.bench import stdout_kept_for_json
+from ep_lib.commands.bench import pcie_text, stdout_kept_for_json
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
 
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         "peak_memory_mb": max(memory for _, _, memory in found),
         "rows": [dataclasses.asdict(row) | {"ratio": row.ratio} for rows, _, _ in found for row in rows],
     }
-    print(json.dumps(report) if args.json else bench_pcie_text.table(report))
+    print(json.dumps(report) if args.json else pcie_text.table(report))
     return 0
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ep_lib.commands.demo.text import Bytes, random_windows
 from ep_lib.moe.layer import ExpertBuffer, MoELayer, Routing, load_balancing_loss
-from ep_lib.workshop.demo_text import Bytes, random_windows
 
 VOCABULARY = 256  # one symbol a byte value
 _BALANCE_WEIGHT = 0.02  # of the load-balancing loss, a layer

@@ -1,6 +1,6 @@
 """``ep-lib bench p2p``: how long a message takes from one rank to another and back, by transport and size.
 
-On GPUs (:mod:`ep_lib.commands.bench_p2p_gpu`): every transport that works, 8 bytes to 256 MB, beside copy engine and
+On GPUs (:mod:`ep_lib.commands.bench.p2p_gpu`): every transport that works, 8 bytes to 256 MB, beside copy engine and
 bare stores. On the emulator: data with its signal (``ep::net_put_signal_nbi``) posted by one thread, and the answer
 when the signal is seen; 0 bytes are a signal alone; the kernel is ``ping_pong`` of
 tutorial_kernels/03_ibgda_shim_debug.cu.
@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands import bench_p2p_gpu, bench_p2p_table, bench_worlds
-from ep_lib.commands.bench import sizes_from_zero
-from ep_lib.commands.bench_put import kernels_file
+from ep_lib.commands.bench import p2p_gpu, p2p_table, sizes_from_zero, worlds
+from ep_lib.commands.bench.put import kernels_file
 from ep_lib.config import TRANSPORTS
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
@@ -30,7 +29,7 @@ EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    bench_worlds.add_arguments(parser)
+    worlds.add_arguments(parser)
     parser.add_argument(
         "--transports",
         default="p2p,nvshmem,nixl",
@@ -53,29 +52,29 @@ def run(args: argparse.Namespace) -> int:
     for name, most in (("rounds", 1_000_000), ("blocks", 64)):
         if not 1 <= getattr(args, name) <= most:
             raise ArgumentError(f"--{name} is {getattr(args, name)}; it must be 1 to {most}")
-    backend = bench_worlds.choose_backend(args)
+    backend = worlds.choose_backend(args)
     if args.figure and backend == "emulator":
         raise ArgumentError("--figure draws what was measured on GPUs; the emulator's rows are a table only")
     names, known = (args.fabrics, KINDS) if backend == "emulator" else (args.transports, TRANSPORTS)
     networks = names.split(",")
     if unknown := [name for name in networks if name not in known]:
         raise ArgumentError(f"{unknown[0]!r} is not one of {', '.join(known)}")
-    worlds = [bench_worlds.make_world(args, backend, network) for network in networks]
+    places = [worlds.make_world(args, backend, network) for network in networks]
     report: dict[str, Any] = {"benchmark": "p2p", "rounds": args.rounds}
     if backend == "cuda":
-        sizes = tuple(sorted(set(args.bytes or bench_p2p_gpu.SIZES)))
-        plan = bench_p2p_gpu.Plan(sizes, args.rounds, args.blocks)
-        report["results"], report["not_measured"] = bench_p2p_gpu.compare(worlds, plan, quiet=args.json)
-        table = bench_p2p_table.of_gpus(report["results"], report["not_measured"])
+        sizes = tuple(sorted(set(args.bytes or p2p_gpu.SIZES)))
+        plan = p2p_gpu.Plan(sizes, args.rounds, args.blocks)
+        report["results"], report["not_measured"] = p2p_gpu.compare(places, plan, quiet=args.json)
+        table = p2p_table.of_gpus(report["results"], report["not_measured"])
     else:
         sizes = tuple(args.bytes or EMULATOR_SIZES)
         what = (kernels_file(), list(sizes), args.rounds)
         report["results"] = [
             {**world.facts(), **row}
-            for world in worlds
+            for world in places
             for row in world.run(_measure, 2, *what, heap_bytes=max(64 << 20, 4 * max(sizes)), quiet=args.json)[0]
         ]
-        table = bench_p2p_table.of_fabrics(report["results"], worlds[-1].note)
+        table = p2p_table.of_fabrics(report["results"], places[-1].note)
     print(json.dumps(report) if args.json else table)
     if args.figure:
         from ep_lib.viz import transports_compared  # only here: it needs matplotlib

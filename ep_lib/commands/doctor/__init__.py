@@ -1,8 +1,8 @@
 """``ep-lib doctor``: what this machine can do, and the one next step for each thing that is missing.
 
 Every finding comes from trying: the emulator runs a two-rank kernel, NVRTC compiles one, mpiexec starts two ranks. Each
-trial is a process of its own with a time limit (:mod:`ep_lib.workshop.probes`), so that a library which crashes while
-it loads is a finding, and not the doctor's end.
+trial (:mod:`ep_lib.commands.doctor.probes`) is a process of its own with a time limit, so a library that crashes while
+it loads becomes a finding and does not end the doctor.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Literal
 
 from ep_lib.backends import nics
-from ep_lib.errors import EpError
-from ep_lib.jit import nixl, toolkit
-from ep_lib.transports import efa_environment
-from ep_lib.workshop import trials
-from ep_lib.workshop.trials import (
+from ep_lib.commands import efa_environment
+from ep_lib.commands.doctor import trials
+from ep_lib.commands.doctor.trials import (
     Facts,
     Probe,
     Smi,
@@ -37,6 +35,8 @@ from ep_lib.workshop.trials import (
     probe_mpi,
     python_m,
 )
+from ep_lib.errors import EpError
+from ep_lib.jit import nixl, toolkit
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -158,7 +158,7 @@ def _compiler() -> Finding:
 def _emulator(tried: Probe) -> Finding:
     name = "emulator"
     if tried.error:
-        step = f"see the whole error: {python_m('ep_lib.workshop.probes', 'emulator')}"
+        step = f"see the whole error: {python_m('ep_lib.commands.doctor.probes', 'emulator')}"
         return Finding(name, "broken", tried.error, step, needed=True)
     detail = "compiled a CUDA kernel for the CPU and ran it on two ranks, which wrote into each other's memory"
     return Finding(name, "ok", detail, needed=True, facts=tried.facts)
@@ -210,7 +210,7 @@ def _nvrtc(tried: Probe) -> Finding:
     if tried.error and not any_installed("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
         return Finding(name, "missing", tried.error, pip(package))
     if tried.error:
-        step = f"see the whole error: {python_m('ep_lib.workshop.probes', 'nvrtc')}"
+        step = f"see the whole error: {python_m('ep_lib.commands.doctor.probes', 'nvrtc')}"
         return Finding(name, "broken", tried.error, step)
     detail = f"{tried.facts['version']}, compiled a kernel for {', '.join(tried.facts['targets'])}"
     return Finding(name, "ok", detail, facts=tried.facts)

@@ -2,7 +2,7 @@
 #include <ep/packet.cuh>
 #include <ep/put.cuh>
 
-#include "bench_p2p_slices.cuh"
+#include "p2p_slices.cuh"
 
 namespace {
 

@@ -33,8 +33,8 @@ class Probe:
 
 
 def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Probe:
-    """Run one of :mod:`ep_lib.workshop.probes` under ``command``."""
-    line = [*command, "-m", "ep_lib.workshop.probes", name]
+    """Run one of :mod:`ep_lib.commands.doctor.probes` under ``command``."""
+    line = [*command, "-m", "ep_lib.commands.doctor.probes", name]
     try:
         done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:

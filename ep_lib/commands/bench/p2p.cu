@@ -1,7 +1,7 @@
 // What `ep-lib bench p2p` times on GPUs over every transport: messages there and back by <ep/net.cuh>.
 #include <ep/net.cuh>
 
-#include "bench_p2p_slices.cuh"
+#include "p2p_slices.cuh"
 
 // A message goes there as gridDim.x slices, each with a signal that adds 1; the answer, of the same size, leaves when
 // all have come. `signal` counts on from `base`, so that no reset is needed. All blocks must be resident at once.

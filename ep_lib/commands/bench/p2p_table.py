@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ep_lib.commands.bench_p2p_gpu import COPY, PACKETS, STORES, WRITE
+from ep_lib.commands.bench.p2p_gpu import COPY, PACKETS, STORES, WRITE
 
 _WIDTH = 13
 

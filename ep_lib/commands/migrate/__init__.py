@@ -11,8 +11,8 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from ep_lib.workshop import migration
-from ep_lib.workshop.migration import Migration
+from ep_lib.commands.migrate import rules
+from ep_lib.commands.migrate.rules import Migration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    result = migration.migrate_file(args.file, os.environ)
+    result = rules.migrate_file(args.file, os.environ)
     print(_as_json(result) if args.json else _as_text(result))
     return 1 if result.must_change else 0
 

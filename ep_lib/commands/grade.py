@@ -30,9 +30,7 @@ from typing import Any
 
 from ep_lib.errors import EpError, GradingError
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.grader import SCHEMA, Grade, grade, prepare
-
-_SHOWN = 2000  # characters of what the learner's code printed
+from ep_lib.workshop.grader import SCHEMA, as_text, grade, prepare, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,37 +74,6 @@ def run(options: argparse.Namespace) -> int:
         return 2
 
 
-def as_text(result: Grade) -> str:
-    """A grade for people."""
-    lines = [f"Exercise {result.exercise.name}: {result.exercise.title}", ""]
-    for each in result.tasks:
-        mark = "ok  " if each.passed else "--  "
-        points = "" if result.public else f"{each.points} of {each.task.points}  "
-        lines.append(f"{mark}task {each.task.number}  {points}{each.task.title}")
-        if not each.passed and not result.problem:
-            if not each.unfinished:
-                lines.append(f"      should hold: {each.behaviour}")
-            lines += [f"      {line}" for line in each.message.splitlines()]
-    if result.problem:
-        lines += ["", "Nothing could be graded:", result.problem]
-    if result.output and not result.full:
-        lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
-    where = f"({result.seconds:.1f} s, files in {result.mine})"
-    if result.public:
-        done = sum(each.passed for each in result.tasks)
-        number = result.exercise.short_name
-        lines += ["", f"{done} of {len(result.tasks)} tasks pass the public checks {where}"]
-        lines += [f"`ep-lib grade {number}` runs all the tests and gives points."] if result.full else []
-    else:
-        lines += ["", f"{result.points} of {result.exercise.points} points {where}"]
-    return _printable("\n".join(lines)) + "\n"
-
-
-def _printable(text: str) -> str:
-    """The learner's code must not send commands to the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
 def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -> int:
     quiet = options.json or options.csv or not sys.stderr.isatty()
     result = grade(exercise.name, folder, progress=lambda text: None if quiet else _say(text), root=exercise.root)
@@ -137,7 +104,7 @@ def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespac
             failed = ", ".join(str(each["task"]) for each in record.get("tasks", []) if not each["passed"])
             text = record.get("error") or f"{record['points']} of {exercise.points}"
             text = f"{folder}: {text}" + (f" (not passed: task {failed})" if failed else "") + "\n"
-            (sys.stderr if options.json or options.csv else sys.stdout).write(_printable(text))
+            (sys.stderr if options.json or options.csv else sys.stdout).write(printable(text))
     if options.json:
         sys.stdout.write(json.dumps(records, indent=2) + "\n")
     return max((0 if record.get("full") else 2 if "error" in record else 1 for record in records), default=0)
@@ -168,8 +135,8 @@ def _write_csv(exercise: Exercise, records: list[dict[str, Any]], *, header: boo
     for record in records:
         tasks = [each["points"] for each in record.get("tasks", [])] or [""] * len(exercise.tasks)
         problem = record.get("error") or record.get("problem") or ""
-        writer.writerow([_printable(record["mine"]), record.get("points", ""), exercise.points, *tasks, problem])
-    sys.stdout.write(_printable(text.getvalue()))
+        writer.writerow([printable(record["mine"]), record.get("points", ""), exercise.points, *tasks, problem])
+    sys.stdout.write(printable(text.getvalue()))
     sys.stdout.flush()
 
 

@@ -2,7 +2,7 @@
 
 The loss on held-out text must be the same, to 1e-4, whether all experts are in one place or every token travels through
 ep_lib's dispatch and combine kernels; where it is not, the command explains and ends with 1. ``--json`` prints one
-object (the fields of ``DemoReport`` and ``SpreadRun``, see ep_lib/workshop/demo_report.py) and nothing else on stdout.
+object (the fields of ``DemoReport`` and ``SpreadRun``, see ep_lib/commands/demo/report.py) and nothing else on stdout.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ep_lib.commands.demo.report import DemoReport, SpreadRun, problems_of
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.workshop.demo_report import DemoReport, SpreadRun, problems_of
 
 if TYPE_CHECKING:
-    from ep_lib.workshop.demo_model import ModelConfig
+    from ep_lib.commands.demo.model import ModelConfig
 
 BACKENDS = ("emulator", "cuda")
 DEFAULT_STEPS = 240
@@ -90,7 +90,10 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
     import torch
 
     # Here and not above: `ep-lib demo --help` works without torch and matplotlib.
-    from ep_lib.workshop import demo_model, demo_picture, demo_spread, demo_text
+    from ep_lib.commands.demo import model as demo_model
+    from ep_lib.commands.demo import picture as demo_picture
+    from ep_lib.commands.demo import spread as demo_spread
+    from ep_lib.commands.demo import text as demo_text
 
     text = demo_text.load_text()
     config = model_config()
@@ -172,7 +175,7 @@ def _one_thread(torch: Any) -> Iterator[None]:
 
 def model_config() -> ModelConfig:
     """The demo's model: two layers, top-2 of 16 experts."""
-    from ep_lib.workshop.demo_model import ModelConfig
+    from ep_lib.commands.demo.model import ModelConfig
 
     return ModelConfig(num_experts=NUM_EXPERTS)
 
@@ -263,7 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs ``ep-lib demo``; 0 when the losses agree, 1 when they do not."""
-    from ep_lib.workshop.demo_console import Console
+    from ep_lib.commands.demo.console import Console
 
     options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out)
     report = run_demo(options, None if args.json else Console())
