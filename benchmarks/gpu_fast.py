@@ -22,7 +22,7 @@ from gpu_clock import watch_of
 
 import ep_lib
 from ep_lib import Buffer
-from ep_lib.moe.direct_tuning import EMULATED, Tuning, fitted
+from ep_lib.moe.direct.tuning import EMULATED, Tuning, fitted
 
 DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Engine", 5, 3), ("Engine", 8, 3)]  # who stores, warps, stages
 PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a piece

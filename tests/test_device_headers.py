@@ -16,6 +16,7 @@ from ep_lib.memory import device_state
 Spmd = Callable[..., list[Any]]
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE = ROOT / "ep_lib" / "device" / "ep"
+MOE = ROOT / "ep_lib" / "moe"
 HEADERS = ("platform", "device_state", "memory", "peer", "wait", "put", "signal", "net", "ibgda_shim", "nixl_device")
 TARGETS = ("emulator", "sm_80", "sm_90", "sm_100")
 DIRECTIVE = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b.*", re.MULTILINE)
@@ -34,7 +35,7 @@ def test_only_platform_decides_what_we_run_on() -> None:
         "ep/nixl_device.cuh": ["#ifndef WARP_SIZE"],
         "gpu/bulk.cuh": ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900", "#else"],  # has the GPU a copy engine?
     }
-    for path in sorted(DEVICE.rglob("*.cuh")):
+    for path in sorted([*DEVICE.rglob("*.cuh"), *MOE.rglob("*.cu*")]):
         if path.parent.name == "detail":  # the compiler's side of launching, not for kernels
             continue
         found = [match.group().strip() for match in DIRECTIVE.finditer(path.read_text())]
@@ -43,7 +44,7 @@ def test_only_platform_decides_what_we_run_on() -> None:
 
 def test_headers_include_with_angle_brackets_only() -> None:
     """A learner's own piece replaces the library's by standing first among the include roots."""
-    for path in DEVICE.rglob("*.cuh"):
+    for path in [*DEVICE.rglob("*.cuh"), *MOE.rglob("*.cu*")]:
         assert not re.search(r'#\s*include\s*"', path.read_text()), path
 
 

@@ -15,8 +15,8 @@ import ep_lib
 from ep_lib import Rank, reference
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.config import make_config
-from ep_lib.moe.direct import DirectExchange
-from ep_lib.moe.direct_tuning import EMULATED, Tuning
+from ep_lib.moe.direct.mode import DirectExchange
+from ep_lib.moe.direct.tuning import EMULATED, Tuning
 from ep_lib.moe.mode import Payload, Wishes
 
 Spmd = Callable[..., list[Any]]

@@ -255,11 +255,11 @@ def test_python_and_device_structs_agree(name: str) -> None:
     offsets = "".join(f"out[{i}] = offsetof(ep::{struct}, {field}); " for i, field in enumerate(dtype.names))
     source = f"""
         #include <stddef.h>
-        #include <ep/combine_pull.cuh>
-        #include <ep/combine_push.cuh>
-        #include <ep/expert_rows.cuh>
-        #include <ep/route.cuh>
-        #include <ep/unpack.cuh>
+        #include <moe/direct/combine_pull.cuh>
+        #include <moe/direct/combine_push.cuh>
+        #include <moe/direct/expert_rows.cuh>
+        #include <moe/direct/route.cuh>
+        #include <moe/direct/copy_epilogue.cuh>
         extern "C" __global__ void offsets(int* out) {{
             {offsets}
             out[{len(dtype.names)}] = sizeof(ep::{struct});

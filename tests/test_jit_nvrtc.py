@@ -77,8 +77,10 @@ def test_sources_may_include_the_cpp_library() -> None:
     assert kernel.compile("sm_80").params == kernel.compile().params
 
 
-def test_our_device_headers_compile_for_gpus() -> None:
-    headers = sorted(path.relative_to(toolkit.DEVICE_INCLUDE) for path in (toolkit.DEVICE_INCLUDE / "ep").glob("*.cuh"))
+@pytest.mark.parametrize("folder", ["device/ep", "moe/common", "moe/direct"])
+def test_our_device_headers_compile_for_gpus(folder: str) -> None:
+    root = toolkit.DEVICE_INCLUDE if folder.startswith("device") else toolkit.PACKAGE
+    headers = sorted(path.relative_to(root) for path in (toolkit.PACKAGE / folder).glob("*.cuh"))
     source = "".join(f"#include <{header}>\n" for header in headers) + "__global__ void k() {}\n"
     assert compile_for("sm_80", source).params == ()
 

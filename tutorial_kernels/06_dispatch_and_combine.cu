@@ -1,18 +1,19 @@
 // Dispatch and combine, as simply as they can be written: the kernels that notebook 06 reads.
 //
-//     layout           <ep/layout.cuh>: where every token goes, and how many go where
-//     exchange_counts  <ep/notify.cuh>: everybody's counts, so everybody's final rows
+//     layout           <moe/common/layout.cuh>: where every token goes, and how many go where
+//     exchange_counts  <moe/common/notify.cuh>: everybody's counts, so everybody's final rows
 //     dispatch         every token straight into its final rows, on all the ranks that hold its experts
 //     enter            instead of layout and counts where those of an earlier dispatch still hold
 //     stage            the experts' rows into symmetric memory, where others can read them
 //     combine          every token collects what its experts made of it and adds it up, always in the same order
 //
-// ep_lib.Buffer does the same, bit for bit, with fewer and quicker kernels: <ep/route.cuh> is layout and notify in one
-// launch, <ep/dispatch_bulk.cuh> lets the copy engine load while lanes store, and <ep/combine_push.cuh> needs no stage.
-#include <ep/combine.cuh>
-#include <ep/dispatch.cuh>
-#include <ep/layout.cuh>
-#include <ep/notify.cuh>
+// ep_lib.Buffer does the same, bit for bit, with fewer and quicker kernels: <moe/direct/route.cuh> is layout and notify
+// in one launch, <moe/direct/dispatch_bulk.cuh> lets the copy engine load while lanes store, and
+// <moe/direct/combine_push.cuh> needs no stage.
+#include <moe/common/sums.cuh>
+#include <moe/common/dispatch.cuh>
+#include <moe/common/layout.cuh>
+#include <moe/common/notify.cuh>
 
 using namespace ep;
 

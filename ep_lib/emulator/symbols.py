@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from ep_lib.jit.kernel import filename_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUILTINS = _PACKAGE / "emulator"
-_DEVICE_HEADERS = _PACKAGE / "device"
+_HEADER = re.compile(r"(?:^|/)((?:ep|moe)/.*\.cuh)$")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ def _inside(file: Path, directory: Path) -> bool:
     return file.resolve().is_relative_to(directory)
 
 
+def _header_of_ours(file: Path) -> str:
+    """What kernels include it as: "ep/wait.cuh"; empty for other files."""
+    path = file.resolve()
+    inside = path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else ""
+    match = _HEADER.search(inside)
+    return match[1] if match else ""
+
+
 def _is_of_cuda(file: Path) -> bool:
     """CUDA's own headers: <cuda/atomic>, cuda_fp16.h, ..."""
     return any(_inside(file, folder) for folder in _cuda_headers())
@@ -70,11 +79,11 @@ def find(image: str, offset: int) -> Place:
     frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
     if not frames:
         return Place()
-    users = [f for f in frames if not _inside(f[0], _DEVICE_HEADERS) and not _is_of_cuda(f[0])]
+    users = [f for f in frames if not _header_of_ours(f[0]) and not _is_of_cuda(f[0])]
     file, line = users[0] if users else frames[0]
     location = f"{_short(file)}:{line}"
     if users and frames[0] != users[0] and not _is_of_cuda(frames[0][0]):
         inner, inner_line = frames[0]
-        location += f" (in <ep/{inner.name}>:{inner_line})"
+        location += f" (in <{_header_of_ours(inner)}>:{inner_line})"
     linecache.checkcache(str(file))
     return Place(location, linecache.getline(str(file), line).strip())

@@ -120,7 +120,7 @@ class _Report:
         self.own_roots = [folder.resolve() for folder in kernel.include]
         if kernel.path is not None:
             self.own_roots.append(kernel.path.parent.resolve())
-        self.not_own = [toolkit.DEVICE_INCLUDE, toolkit.EMULATOR_INCLUDE, *toolkit.cuda_include_dirs()]
+        self.not_own = [*toolkit.DEVICE_ROOTS, toolkit.EMULATOR_INCLUDE, *toolkit.cuda_include_dirs()]
         self.error: _Place | None = None
         self.text, self.begin, self.end, self.count = log.strip()[:2000] or "the compiler failed silently", 0, 0, 1
         self._find_first_error()
@@ -203,8 +203,9 @@ class _Report:
 
     def show(self, place: _Place) -> str:
         path = Path(place.file)
-        if path.is_relative_to(toolkit.DEVICE_INCLUDE):
-            return f"<{path.relative_to(toolkit.DEVICE_INCLUDE)}>:{place.line}"
+        for root in toolkit.DEVICE_ROOTS:
+            if path.is_relative_to(root):
+                return f"<{path.relative_to(root)}>:{place.line}"
         return f"{self.display(place.file)}:{place.line}"
 
     def source_line(self, place: _Place) -> str:

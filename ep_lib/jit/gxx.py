@@ -144,7 +144,7 @@ def build_emulator_kernel(kernel: Kernel) -> EmulatorImage:
 def emulator_roots(kernel: Kernel) -> list[Path]:
     """Include roots in order, without CUDA's: the learner's, the source's own, ep_lib's headers, the emulator's."""
     beside = [kernel.path.parent] if kernel.path is not None else []
-    return [*kernel.include, *beside, toolkit.DEVICE_INCLUDE, toolkit.EMULATOR_INCLUDE]
+    return [*kernel.include, *beside, *toolkit.DEVICE_ROOTS, toolkit.EMULATOR_INCLUDE]
 
 
 def build_runtime() -> Path:

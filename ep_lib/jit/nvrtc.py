@@ -93,7 +93,7 @@ def load(folder: Path) -> NvrtcImage:
 def nvrtc_roots(kernel: Kernel) -> list[Path]:
     """Include roots in order, without CUDA's: the learner's folders, the source's own, ep_lib's headers, C headers."""
     beside = [kernel.path.parent] if kernel.path is not None else []
-    return [*kernel.include, *beside, toolkit.DEVICE_INCLUDE, toolkit.NVRTC_INCLUDE]
+    return [*kernel.include, *beside, *toolkit.DEVICE_ROOTS, toolkit.NVRTC_INCLUDE]
 
 
 class CompilerRefused(Exception):

@@ -18,6 +18,7 @@ from ep_lib.version import __version__
 
 PACKAGE = Path(__file__).resolve().parent.parent
 DEVICE_INCLUDE = PACKAGE / "device"
+DEVICE_ROOTS = (DEVICE_INCLUDE, PACKAGE)  # <ep/...>, and <moe/...> of dispatch and combine
 NVRTC_INCLUDE = PACKAGE / "device" / "nvrtc"  # <stdint.h> and the like, which NVRTC lacks
 EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"
 RUNTIME_SOURCES = PACKAGE / "emulator" / "runtime"

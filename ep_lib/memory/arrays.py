@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +15,9 @@ import numpy as np
 from ep_lib.errors import ArgumentError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+# An array of NumPy, CuPy or torch. CuPy has no types, and what the three share has no name.
+Array: TypeAlias = Any
 
 # torch's names of the types that NumPy lacks
 _TORCH_EXTENSION_TYPES: dict[str, np.dtype[Any]] = {

@@ -13,8 +13,8 @@ from ep_lib.moe import registry
 from ep_lib.moe.agreement import NUM_OPTIONS, WITH_FP8, WITH_WEIGHTS, name_ranks, require_same_options
 from ep_lib.moe.checks import InputChecks
 from ep_lib.moe.config import BufferConfig, make_config
-from ep_lib.moe.direct import DirectExchange
-from ep_lib.moe.direct_memory import make_direct_map
+from ep_lib.moe.direct.memory import make_direct_map
+from ep_lib.moe.direct.mode import DirectExchange
 from ep_lib.moe.handle import DispatchHandle, Received, require_owner
 from ep_lib.moe.low_latency import LowLatency
 from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
@@ -37,11 +37,11 @@ class Buffer(LowLatencyMethods):
     call (ArgumentError, HandleError) the Buffer works on, and a rank may simply call again with better input while the
     others wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
 
-    The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/device/ep``,
-    files route, dispatch_bulk, unpack and combine_push. Kernels run in the caller's current stream (torch's where x is
-    a torch tensor, CuPy's otherwise), or beside it with ``async_finish``. ``allow_nvlink_for_normal_mode=False`` is
-    DeepEP's PCIe mode: everything that crosses ranks goes through the NIC and bounce buffers (files ring and pcie*),
-    also inside a node.
+    The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/moe/direct``,
+    files route, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream (torch's
+    where x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
+    ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: everything that crosses ranks goes through the NIC and
+    bounce buffers, also inside a node.
     :mod:`ep_lib.reference` computes the same in NumPy.
     """
 
@@ -170,9 +170,9 @@ class Buffer(LowLatencyMethods):
         tokens_per_expert are rounded up to multiples of it. ``async_finish``: runs beside the caller's stream;
         recv.event says when the results are there. ``copy=False``: recv.x (and its scales) is a view of the receive
         area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
-        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.expert_rows.ExpertRows`) has the rows grouped by expert
-        as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. With a handle, that
-        of such a dispatch.
+        ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.direct.expert_rows.ExpertRows`) has the rows grouped by
+        expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. With a
+        handle, that of such a dispatch.
 
         Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
         or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout

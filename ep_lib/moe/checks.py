@@ -9,7 +9,7 @@ import numpy as np
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.expert_rows import ExpertRows
+from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.handle import DispatchHandle
 from ep_lib.moe.mode import Payload
 from ep_lib.reference import FP8, FP8_GROUP

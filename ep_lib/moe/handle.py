@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.errors import HandleError
+from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.expert_rows import ExpertRows
 from ep_lib.moe.mode import Routing
 
 

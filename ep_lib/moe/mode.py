@@ -1,6 +1,6 @@
 """What a Buffer needs of the way that its data takes: a small Protocol, and the records that cross it.
 
-:class:`ep_lib.moe.direct.DirectExchange` writes directly into peers' memory, :class:`ep_lib.moe.pcie.PcieExchange`
+:class:`ep_lib.moe.direct.mode.DirectExchange` writes directly into peers' memory, :class:`ep_lib.moe.pcie.PcieExchange`
 sends everything through NICs and bounce buffers.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.expert_rows import ExpertRows
 
 
 class Payload(NamedTuple):

@@ -34,7 +34,7 @@ class PcieRouting(NamedTuple):
     """Where this rank's tokens go and where its rows come from: int32 arrays in memory that kernels read."""
 
     topk_idx: Any  # [num_tokens, top_k]: global expert ids
-    slot: Any  # [num_tokens, ranks]: see <ep/layout.cuh>
+    slot: Any  # [num_tokens, ranks]: see <moe/common/layout.cuh>
     sends: Any  # [ranks, channels + 1]: see <ep/pcie_meet.cuh>
     receives: Any  # [ranks, channels + 1]
     first_row: Any  # [ranks]
@@ -321,7 +321,8 @@ def _different_operations(notes: Any) -> RankMismatchError:
 
 
 def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) -> tuple[Any, Any, Any, Any]:
-    """Launch <ep/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, slot, rank_counts, expert_counts."""
+    """Launch <moe/common/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, slot, rank_counts,
+    expert_counts."""
     ranks, num_tokens = config.world_size, len(experts)
     # Kernels know one type of index. The copy is the handle's own: the caller may overwrite his array.
     topk_idx = rank.empty((num_tokens, config.top_k), np.int32)

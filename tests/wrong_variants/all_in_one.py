@@ -13,7 +13,7 @@ import ep_lib
 from ep_lib import Kernel, Rank
 from ep_lib.moe.kernels import kernel as right_kernel
 
-EP = Path(ep_lib.__file__).parent / "device" / "ep"
+ROOTS = (Path(ep_lib.__file__).parent / "device", Path(ep_lib.__file__).parent)
 
 
 class Variant(Protocol):
@@ -48,13 +48,14 @@ def all_in_one(
     """The kernel ``name`` in all its variants, chosen by their number, so that the compiler runs once. Words behind the
     first tell apart what is made of the same kernel.
 
-    ``headers``: the files that are varied; ``includes``: those that are not. ``entry``: parameters and the call;
-    @Type in the parameters is a struct of the variant's own, all of which are alike, and @name in the call takes it.
+    ``headers``: the files that are varied; ``includes``: those that are not; both without suffix. ``entry``: parameters
+    and the call; @Type in the parameters is a struct of the variant's own, all of which are alike, and @name in the
+    call takes it.
     """
-    right = "".join((EP / header).read_text() for header in headers)
+    right = "".join(read(header) for header in headers)
     parameters, call = entry
     types = {word.split()[1]: word.split()[0][1:] for word in parameters.split(", ") if word.startswith("@")}
-    program, cases, first = "".join(f"#include <ep/{file}>\n" for file in includes), "", ""
+    program, cases, first = "".join(f"#include <{file}.cuh>\n" for file in includes), "", ""
     for number, variant in enumerate(variants):
         if variant.kernel != name:
             continue
@@ -80,6 +81,12 @@ def all_in_one(
         "wrong",
         filename=f"{name.replace(' ', '_')}_variants.cu",
     )
+
+
+def read(name: str) -> str:
+    """A header, or a kernel, by the name under which it is included, without its suffix."""
+    places = [root / f"{name}{suffix}" for root in ROOTS for suffix in (".cuh", ".cu")]
+    return next(place for place in places if place.exists()).read_text()
 
 
 class Wrong(NamedTuple):

@@ -13,17 +13,17 @@ from all_in_one import Mistake
 from dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
-from ep_lib.moe import direct_launch
-from ep_lib.moe.direct_tuning import EMULATED
+from ep_lib.moe.direct import launches
+from ep_lib.moe.direct.tuning import EMULATED
 
-_MEETING = ("notify.cuh", "operation.cuh", "dispatch.cuh", "dispatch_bulk.cuh")
-_SUMS = (*_MEETING, "combine_send.cuh", "combine_add.cuh")
+_MEETING = ("moe/common/notify", "moe/common/epoch", "moe/common/dispatch", "moe/direct/dispatch_bulk")
+_SUMS = (*_MEETING, "moe/direct/combine_send", "moe/direct/combine_add")
 # A name's first word is the kernel's; the second one of its templates.
 HEADERS = {
     "dispatch_bulk": _MEETING,
-    "combine_push": (*_SUMS, "combine_push.cuh"),
-    "combine_pull": (*_SUMS, "combine_pull.cuh"),
-    "combine_pull staged": (*_SUMS, "combine_pull.cuh"),
+    "combine_push": (*_SUMS, "moe/direct/combine_push"),
+    "combine_pull": (*_SUMS, "moe/direct/combine_pull"),
+    "combine_pull staged": (*_SUMS, "moe/direct/combine_pull"),
 }
 _SUM_PARAMETERS = (
     "int4* out, const int4* y, const int* topk_idx, const float* topk_weights, const int* slot, const int* plan, "
@@ -84,13 +84,13 @@ VARIANTS = [
 @functools.cache
 def programs(name: str) -> Kernel:
     """The kernel ``name`` in all its variants."""
-    includes = ("wait.cuh", "layout.cuh", "bulk.cuh", "combine.cuh")
+    includes = ("ep/wait", "moe/common/layout", "ep/bulk", "moe/common/sums")
     return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], includes, VARIANTS)
 
 
 def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Buffers in normal mode run with this mistake from now on."""
-    all_in_one.use_variant(monkeypatch, direct_launch, programs, VARIANTS, number)
+    all_in_one.use_variant(monkeypatch, launches, programs, VARIANTS, number)
 
 
 # What experts write must be seen by the checker, which does not see what NumPy does.

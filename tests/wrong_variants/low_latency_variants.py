@@ -16,12 +16,12 @@ from ep_lib.moe import low_latency
 
 HEADERS = {
     "low_latency_dispatch": (
-        "low_latency.cuh",
-        "low_latency_send.cuh",
-        "low_latency_spread.cuh",
-        "low_latency_dispatch.cuh",
+        "ep/low_latency",
+        "ep/low_latency_send",
+        "ep/low_latency_spread",
+        "ep/low_latency_dispatch",
     ),
-    "low_latency_combine": ("low_latency.cuh", "low_latency_combine.cuh"),
+    "low_latency_combine": ("ep/low_latency", "ep/low_latency_combine"),
 }
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
@@ -66,7 +66,9 @@ VARIANTS = [
 @functools.cache
 def programs(name: str) -> Kernel:
     """The kernel ``name`` in all its variants."""
-    return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], ("combine.cuh", "fp8.cuh", "packet.cuh"), VARIANTS)
+    return all_in_one.all_in_one(
+        name, HEADERS[name], ENTRIES[name], ("moe/common/sums", "ep/fp8", "ep/packet"), VARIANTS
+    )
 
 
 def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -15,9 +15,9 @@ from ep_lib.errors import RankMismatchError
 from ep_lib.moe import pcie
 
 HEADERS = {
-    "pcie_meet": ("pcie.cuh", "pcie_meet.cuh"),
-    "pcie_dispatch": ("pcie.cuh", "pcie_dispatch.cuh"),
-    "pcie_combine": ("pcie.cuh", "pcie_combine.cuh"),
+    "pcie_meet": ("ep/pcie", "ep/pcie_meet"),
+    "pcie_dispatch": ("ep/pcie", "ep/pcie_dispatch"),
+    "pcie_combine": ("ep/pcie", "ep/pcie_combine"),
 }
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
@@ -100,7 +100,9 @@ VARIANTS = [
 @functools.cache
 def programs(name: str) -> Kernel:
     """The kernel ``name`` in all its variants."""
-    return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], ("combine.cuh", "ring.cuh", "trace.cuh"), VARIANTS)
+    return all_in_one.all_in_one(
+        name, HEADERS[name], ENTRIES[name], ("moe/common/sums", "ep/ring", "ep/trace"), VARIANTS
+    )
 
 
 def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -19,7 +19,7 @@
 // that are dead: rows of one that comes back at that very moment may be lost in part.
 #pragma once
 #include <ep/memory.cuh>
-#include <ep/notify.cuh>
+#include <moe/common/notify.cuh>
 #include <ep/packet.cuh>
 #include <ep/peer.cuh>
 #include <ep/wait.cuh>

@@ -9,7 +9,7 @@
 // DeepEP's low-latency combine sends a row for each expert, and the owner weighs and adds: one rounding less, and with
 // 8 experts on 4 ranks 2.2 times the bytes.
 #pragma once
-#include <ep/combine.cuh>
+#include <moe/common/sums.cuh>
 #include <ep/low_latency.cuh>
 
 namespace ep {

@@ -3,13 +3,13 @@
 // The ranks that hold experts send the rows of each (source, channel) back in the order in which they came. On the
 // source, the receiving warps of a channel walk its tokens in that order together, each with a part of the columns; lane
 // r keeps its place in the ring from rank r. Sums are float32 in ascending order of ranks, rounded once: the same bits
-// as in <ep/combine.cuh> and in the oracle.
+// as in <moe/common/sums.cuh> and in the oracle.
 //
 // A slot may be filled again when all warps have read it. Each counts itself in; the last one returns the credit. Warps
 // that are ahead may return the credit of a later message first: when a message has been read by all of them, every
 // earlier one has been too, so a count of credits still says how many slots are free.
 #pragma once
-#include <ep/combine.cuh>
+#include <moe/common/sums.cuh>
 #include <ep/pcie.cuh>
 
 namespace ep {

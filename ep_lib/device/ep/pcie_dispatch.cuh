@@ -154,7 +154,7 @@ EP_DEVICE void copy_own_rows(const PcieDispatchArgs& args, const PcieRole& role,
     }
 }
 
-// Blocks: 2 a channel, or 1 if merged. A whole number of warps, an even one if merged. `slot` is from <ep/layout.cuh>,
+// Blocks: 2 a channel, or 1 if merged. A whole number of warps, an even one if merged. `slot` is from <moe/common/layout.cuh>,
 // the others from pcie_meet: sends and receives [ranks, channels + 1], first_row [ranks].
 EP_DEVICE void pcie_dispatch(const PcieDispatchArgs& args, const Tokens& tokens, const Arrivals& arrivals,
                              const int* slot, const int* sends, const int* receives, const int* first_row) {

@@ -41,7 +41,7 @@ EP_DEVICE int rows_before_warp(int token, int num_tokens, int destination, const
     return rank_counts[destination];
 }
 
-// One block. With counts, from <ep/layout.cuh>: slot [num_tokens, ranks], rank_counts [ranks], expert_counts [experts].
+// One block. With counts, from <moe/common/layout.cuh>: slot [num_tokens, ranks], rank_counts [ranks], expert_counts [experts].
 //   notes  out [ranks]   what each rank passed; the rest is valid only if all are equal
 //   plan   out: sends[ranks, channels + 1]      rows to each destination before each channel, and in all
 //               receives[ranks, channels + 1]   rows from each source, alike

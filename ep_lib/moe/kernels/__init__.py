@@ -91,8 +91,8 @@ PCIE_COMBINE_ARGS = struct(
     ("rings", PCIE_RINGS), ("num_tokens", "i4"), ("row_vectors", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4")
 )
 
-NUM_SIGNALS = 5  # kNumSignals in <ep/notify.cuh>
-MAX_WARPS = 32  # kMaxWarps in <ep/layout.cuh>
+NUM_SIGNALS = 5  # kNumSignals in <moe/common/notify.cuh>
+MAX_WARPS = 32  # kMaxWarps in <moe/common/layout.cuh>
 PLACE_BYTES = 24  # sizeof(ep::Place)
 MAX_PCIE_RANKS = 32  # kMaxPcieRanks in <ep/pcie.cuh>
 

@@ -1,4 +1,4 @@
-#include <ep/combine_pull.cuh>
+#include <moe/direct/combine_pull.cuh>
 
 template <typename T, bool kStaged>
 __global__ void __launch_bounds__(512)

@@ -1,4 +1,4 @@
-#include <ep/combine_push.cuh>
+#include <moe/direct/combine_push.cuh>
 
 template <typename T>
 __global__ void __launch_bounds__(512)

@@ -86,25 +86,25 @@ PULL_COMBINE_ARGS = struct(
     ("board", BOARD), ("note", "u8"), ("add", ADD_ARGS), ("send", SEND_ARGS), ("pull_blocks", "i4")
 )
 
-ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <ep/route.cuh>
+ROUTED, REFUSED, ROUTE_FAILED = range(3)  # RouteStatus in <moe/direct/route.cuh>
 _STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
 _VECTOR_BYTES, _FLOAT_BYTES, _BARRIER_BYTES, _SENT_ROW_BYTES, _PIECE_BYTES = 16, 4, 8, 16, 16
 
 
 def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
-    """``bulk_dispatch_shared`` of <ep/dispatch_bulk.cuh>, bytes."""
+    """``bulk_dispatch_shared`` of <moe/direct/dispatch_bulk.cuh>, bytes."""
     return warps * (stages * (row_vectors * _VECTOR_BYTES + _BARRIER_BYTES) + ranks * PLACE_BYTES)
 
 
 def add_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> tuple[int, int]:
-    """Bytes of ``add_pieces_shared`` and ``add_notes_shared`` of <ep/combine_add.cuh>."""
+    """Bytes of ``add_pieces_shared`` and ``add_notes_shared`` of <moe/direct/combine_add.cuh>."""
     stage = _PIECE_BYTES + _BARRIER_BYTES + most_ranks * _FLOAT_BYTES
     pieces = warps * stages * most_ranks * piece_vectors * _VECTOR_BYTES
     return pieces, warps * (stages * stage + ranks * PLACE_BYTES)
 
 
 def send_shared(warps: int, stages: int, row_vectors: int) -> tuple[int, int]:
-    """Bytes of ``send_rows_shared`` and ``send_notes_shared`` of <ep/combine_send.cuh>."""
+    """Bytes of ``send_rows_shared`` and ``send_notes_shared`` of <moe/direct/combine_send.cuh>."""
     rows = warps * stages
     return rows * row_vectors * _VECTOR_BYTES, rows * (_SENT_ROW_BYTES + 2 * _BARRIER_BYTES)
 

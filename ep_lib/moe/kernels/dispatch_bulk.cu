@@ -1,4 +1,4 @@
-#include <ep/dispatch_bulk.cuh>
+#include <moe/direct/dispatch_bulk.cuh>
 
 template <ep::DispatchWay kWay, int kStages>
 __global__ void __launch_bounds__(512)

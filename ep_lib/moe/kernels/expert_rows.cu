@@ -1,4 +1,4 @@
-#include <ep/expert_rows.cuh>
+#include <moe/direct/expert_rows.cuh>
 
 template <typename Index>
 __global__ void __launch_bounds__(512)

@@ -1,4 +1,4 @@
-#include <ep/layout.cuh>
+#include <moe/common/layout.cuh>
 
 extern "C" __global__ void ep_layout(ep::LayoutArgs args, const int* topk_idx, int* slot, int* rank_counts,
                                      int* expert_counts) {

@@ -1,4 +1,4 @@
-#include <ep/route.cuh>
+#include <moe/direct/route.cuh>
 
 template <typename Index>
 __global__ void __launch_bounds__(1024)

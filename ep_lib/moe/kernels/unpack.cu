@@ -1,4 +1,4 @@
-#include <ep/unpack.cuh>
+#include <moe/direct/copy_epilogue.cuh>
 
 template <typename Index>
 __global__ void __launch_bounds__(512) ep_unpack(ep::UnpackArgs args, const int* plan, int4* x, float* scales,

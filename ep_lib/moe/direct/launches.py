@@ -11,8 +11,8 @@ from ep_lib.moe import kernels
 from ep_lib.moe.agreement import require_same_everywhere
 from ep_lib.moe.checks import UINT8
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct_memory import allocate, make_direct_map, row_scales, zeroed_bytes
-from ep_lib.moe.direct_tuning import Tuning, choose_tuning, combine_shared, most_ranks
+from ep_lib.moe.direct.memory import allocate, make_direct_map, row_scales, zeroed_bytes
+from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, most_ranks
 from ep_lib.moe.kernels import direct, kernel, pack
 from ep_lib.moe.mode import Arrivals, Plan, Wishes
 from ep_lib.moe.results import as_kind
@@ -26,8 +26,8 @@ _ROUTE_BLOCKS = 16  # a destination each; those that are left over check values
 class DirectRouting:
     """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
-    Its parts: topk_idx ``[T, top_k]``, slot ``[T, ranks]`` (<ep/layout.cuh>), counts ``[ranks + num_experts]``, and the
-    plan ``[3 * ranks + experts_per_rank + 1]`` of <ep/route.cuh>.
+    Its parts: topk_idx ``[T, top_k]``, slot ``[T, ranks]`` (<moe/common/layout.cuh>), counts
+    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of <moe/direct/route.cuh>.
     """
 
     def __init__(self, config: BufferConfig, ints: Any, num_tokens: int, xp_kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Received rows grouped by expert, ready for a grouped GEMM; the kernels are in <ep/expert_rows.cuh>."""
+"""Received rows grouped by expert, ready for a grouped GEMM; the kernels are in <moe/direct/expert_rows.cuh>."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExpertSorter:
         return rows * self._config.top_k + self._config.experts_per_rank * (alignment - 1)
 
     def sort(self, topk: Any, weights: Any, plan: int, all_rows: int, uses: Any) -> ExpertRows:
-        """Say where each choice's row stands. ``plan``: address of <ep/route.cuh>'s; ``all_rows``: M."""
+        """Say where each choice's row stands. ``plan``: address of <moe/direct/route.cuh>'s; ``all_rows``: M."""
         config, index, capacity = self._config, describe(topk), len(topk)
         empty, kind = self._results.empty, index.kind
         rows = ExpertRows(

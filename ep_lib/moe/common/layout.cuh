@@ -5,7 +5,7 @@
 //
 //     slot[token, rank] = how many earlier tokens of mine go to that rank, or -1 if this one does not
 //
-// Once everybody knows how many rows everybody sends (<ep/notify.cuh>), slot + first row of this source is the final
+// Once everybody knows how many rows everybody sends (<moe/common/notify.cuh>), slot + first row of this source is the final
 // row in the destination's receive area, and a token can be written straight to it. DeepEP's `get_dispatch_layout`
 // counts in the same way; the oracle is `ep_lib.reference.layout`.
 #pragma once

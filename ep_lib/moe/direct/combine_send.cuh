@@ -1,4 +1,4 @@
-// Rows on their way back: what <ep/combine_push.cuh> and <ep/combine_pull.cuh> do with rows that are not in symmetric
+// Rows on their way back: what <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> do with rows that are not in symmetric
 // memory.
 //
 // Rows of one source lie together on this rank, in the source's own order, so what goes back is cut into groups of
@@ -8,7 +8,7 @@
 // `arrived` needs no clearing, as numbers of operations only grow. Who sends waits for nobody.
 #pragma once
 #include <ep/bulk.cuh>
-#include <ep/dispatch_bulk.cuh>
+#include <moe/direct/dispatch_bulk.cuh>
 
 namespace ep {
 

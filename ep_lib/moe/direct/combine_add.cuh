@@ -1,12 +1,12 @@
-// Adding up a token's rows, at full speed: the half that <ep/combine_push.cuh> and <ep/combine_pull.cuh> share.
+// Adding up a token's rows, at full speed: the half that <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> share.
 //
 // The copy engine (<ep/bulk.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came
 // before. So bytes in flight need no registers, and few multiprocessors keep many of them. Rows may lie in this GPU's
-// memory or in a peer's. Sums are in float32, in ascending order of ranks: those of <ep/combine.cuh>, bit for bit.
+// memory or in a peer's. Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit.
 #pragma once
 #include <ep/bulk.cuh>
-#include <ep/combine.cuh>
-#include <ep/combine_send.cuh>
+#include <moe/common/sums.cuh>
+#include <moe/direct/combine_send.cuh>
 
 namespace ep {
 

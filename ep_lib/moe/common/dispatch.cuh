@@ -1,8 +1,8 @@
-// What dispatch sends beside rows. <ep/dispatch_bulk.cuh> sends the rows; tutorial_kernels/06_dispatch_and_combine.cu
+// What dispatch sends beside rows. <moe/direct/dispatch_bulk.cuh> sends the rows; tutorial_kernels/06_dispatch_and_combine.cu
 // has the simple kernel that the course begins with.
 #pragma once
-#include <ep/layout.cuh>
-#include <ep/notify.cuh>
+#include <moe/common/layout.cuh>
+#include <moe/common/notify.cuh>
 
 namespace ep {
 

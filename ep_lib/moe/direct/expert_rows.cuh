@@ -2,10 +2,10 @@
 //
 // A row that several of this rank's experts chose is there once for each choice. The rows of an expert stand together
 // in the order in which they were received, and each expert's part is filled up to a multiple of the alignment, with
-// rows of zeros. `plan` (<ep/route.cuh>) has the counts, rounded up already, so no host is needed.
+// rows of zeros. `plan` (<moe/direct/route.cuh>) has the counts, rounded up already, so no host is needed.
 #pragma once
-#include <ep/combine.cuh>
-#include <ep/route.cuh>
+#include <moe/common/sums.cuh>
+#include <moe/direct/route.cuh>
 
 namespace ep {
 

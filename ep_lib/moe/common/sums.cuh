@@ -1,9 +1,9 @@
 // The arithmetic of combine: sums in float32, in ascending order of ranks, rounded once, so that results are equal bit
-// for bit from run to run, whatever the timing. <ep/combine_push.cuh> and <ep/combine_pull.cuh> bring the rows;
+// for bit from run to run, whatever the timing. <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> bring the rows;
 // tutorial_kernels/06_dispatch_and_combine.cu has the simple kernels that the course begins with.
 #pragma once
-#include <ep/layout.cuh>
-#include <ep/notify.cuh>
+#include <moe/common/layout.cuh>
+#include <moe/common/notify.cuh>
 
 #include <cuda_bf16.h>
 

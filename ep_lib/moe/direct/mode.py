@@ -1,9 +1,8 @@
 """Normal mode over NVLink: every row straight to where it stays, no bounce buffers and no host in between.
 
-The kernels are <ep/route.cuh>, <ep/dispatch_bulk.cuh>, <ep/unpack.cuh>, <ep/combine_push.cuh> and
-<ep/combine_pull.cuh>. They run in the caller's stream or in one beside it. The host waits in one place only: where it
-must know how many rows a dispatch without a handle brings, and then while the rows are on their way. Operations count
-themselves on the GPU (<ep/operation.cuh>), so a CUDA graph may replay them.
+The kernels lie beside this file. They run in the caller's stream or in one beside it. The host waits in one place
+only: where it must know how many rows a dispatch without a handle brings, and then while the rows are on their way.
+Operations count themselves on the GPU (<moe/common/epoch.cuh>), so a CUDA graph may replay them.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any
 from ep_lib.memory.arrays import describe, like
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.direct_launch import DirectLaunches, DirectRouting
-from ep_lib.moe.direct_memory import row_scales
-from ep_lib.moe.direct_tuning import Tuning
+from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter
+from ep_lib.moe.direct.launches import DirectLaunches, DirectRouting
+from ep_lib.moe.direct.memory import row_scales
+from ep_lib.moe.direct.tuning import Tuning
 from ep_lib.moe.event import Event, OperationStreams
-from ep_lib.moe.expert_rows import ExpertRows, ExpertSorter
 from ep_lib.moe.kernels import direct
 from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
 from ep_lib.moe.results import Results

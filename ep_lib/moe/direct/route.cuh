@@ -1,4 +1,4 @@
-// Routing in one launch: <ep/layout.cuh> and <ep/notify.cuh> together, and quicker. The results are the same.
+// Routing in one launch: <moe/common/layout.cuh> and <moe/common/notify.cuh> together, and quicker. The results are the same.
 //
 // A block a destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32 tokens a
 // thread. The last block to finish tells the other ranks and adds up what they tell.
@@ -6,8 +6,8 @@
 // Values are checked on the way. If one is wrong nobody is told anything: the operation did not begin, and the dispatch
 // that was launched behind it does nothing.
 #pragma once
-#include <ep/layout.cuh>
-#include <ep/operation.cuh>
+#include <moe/common/layout.cuh>
+#include <moe/common/epoch.cuh>
 
 namespace ep {
 

@@ -1,4 +1,4 @@
-// Dispatch at full speed: <ep/dispatch.cuh> with three changes. What arrives where is the same, bit for bit.
+// Dispatch at full speed: <moe/common/dispatch.cuh> with three changes. What arrives where is the same, bit for bit.
 //
 // 1. Each warp has a few rows in shared memory. The copy engine brings a token's row there (<ep/bulk.cuh>) while the
 //    row before it goes to all its ranks: loads take no registers, and none of the warp's time.
@@ -12,8 +12,8 @@
 // FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them a row, 0 for other types.
 #pragma once
 #include <ep/bulk.cuh>
-#include <ep/dispatch.cuh>
-#include <ep/operation.cuh>
+#include <moe/common/dispatch.cuh>
+#include <moe/common/epoch.cuh>
 
 namespace ep {
 
@@ -61,7 +61,7 @@ struct OnItsWay {
     PerRank slots;
 };
 
-// find_places of <ep/layout.cuh> with slots that are here already.
+// find_places of <moe/common/layout.cuh> with slots that are here already.
 EP_DEVICE int list_places(Place* places, const PerRank& slots, const PerRank& first_row, int4* rows, int row_vectors) {
     __syncwarp();  // nobody reads the previous token's places any more
     int found = 0;
@@ -216,7 +216,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
 
     if (kWay == kByEngine) bulk_wait_written<0>();
 
-    // Data, then signal, as in <ep/dispatch.cuh>.
+    // Data, then signal, as in <moe/common/dispatch.cuh>.
     if (!is_last_block(&args.board.state->finished_blocks)) return;
     signal_all(signals, kSignalRows, args.note);
     if (!wait_for_all(signals, kSignalRows, signals.operation, kPhaseDispatch)) return;

@@ -1,18 +1,18 @@
 // Combine by pushing: the ranks that hold the experts send rows back while the tokens' owners already add them up.
 //
-// <ep/combine.cuh> first copies all rows to symmetric memory, meets, and then reads them over the links. Here some blocks
-// send rows from wherever the experts left them to their owner's `returned` area (<ep/combine_send.cuh>). The other blocks
-// add up (<ep/combine_add.cuh>): a warp takes a token, waits for the groups with its rows, and sums them in ascending order
+// <moe/common/sums.cuh> first copies all rows to symmetric memory, meets, and then reads them over the links. Here some blocks
+// send rows from wherever the experts left them to their owner's `returned` area (<moe/direct/combine_send.cuh>). The other blocks
+// add up (<moe/direct/combine_add.cuh>): a warp takes a token, waits for the groups with its rows, and sums them in ascending order
 // of ranks, so the result does not depend on who came first. When nothing is left to send, all blocks add up.
 //
 // Blocks, not warps, have these roles: on one multiprocessor the loads of those who add up queue behind the stores that
 // the links hold back. A release waits for all stores of its multiprocessor that are under way, so there are not many.
-// Every byte is stored twice, which takes 16 multiprocessors or more; <ep/combine_pull.cuh> does with 8
+// Every byte is stored twice, which takes 16 multiprocessors or more; <moe/direct/combine_pull.cuh> does with 8
 // (benchmarks/NOTES.md).
 //
-// `returned` needs no credits: see <ep/operation.cuh>. Who sends waits for nobody, so any number of blocks will do.
+// `returned` needs no credits: see <moe/common/epoch.cuh>. Who sends waits for nobody, so any number of blocks will do.
 #pragma once
-#include <ep/combine_add.cuh>
+#include <moe/direct/combine_add.cuh>
 
 namespace ep {
 

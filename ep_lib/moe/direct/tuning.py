@@ -17,7 +17,7 @@ _LEAST_PIECE = 8  # vectors
 class Tuning:
     """Shapes of the launches for rows of one size. Measurements: benchmarks/NOTES.md."""
 
-    way: str = "Lanes"  # or "Engine": DispatchWay in <ep/dispatch_bulk.cuh>
+    way: str = "Lanes"  # or "Engine": DispatchWay in <moe/direct/dispatch_bulk.cuh>
     dispatch_warps: int = 8
     dispatch_stages: int = 2  # rows under way a warp
     add_warps: int = 12  # of a block that combines
@@ -86,7 +86,7 @@ def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -
 
 
 def combine_shared(tuning: Tuning, config: BufferConfig, row_vectors: int) -> int:
-    """Bytes of dynamic shared memory of a combine, for rows that long or shorter: <ep/combine_push.cuh>."""
+    """Bytes of dynamic shared memory of a combine, for rows that long or shorter: <moe/direct/combine_push.cuh>."""
     rows, send_notes = direct.send_shared(tuning.send_warps, tuning.send_stages, row_vectors)
     pieces, add_notes = _add_shared(tuning, config)
     return max(rows, pieces) + send_notes + add_notes

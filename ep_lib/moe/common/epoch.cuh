@@ -1,6 +1,6 @@
 // Operations that count themselves: what lets a CUDA graph replay a dispatch or a combine.
 //
-// The number of an operation is in every signal (<ep/notify.cuh>). Here it comes not from the host, whose arguments a
+// The number of an operation is in every signal (<moe/common/notify.cuh>). Here it comes not from the host, whose arguments a
 // graph would repeat, but from the GPU: each kernel reads how many operations this rank has completed, and its last
 // block counts one more. All ranks launch the same operations in the same order, so the numbers agree.
 //
@@ -9,7 +9,7 @@
 // operation and lies twice in memory, by parity, needs no other care. What lies there once, like the area in which rows
 // arrive, may be written by an operation if the one before was of another kind; else all meet first (`meet_again`).
 #pragma once
-#include <ep/notify.cuh>
+#include <moe/common/notify.cuh>
 
 namespace ep {
 

@@ -3,7 +3,7 @@
 // How many rows came is read from `plan` on the device, so the host need not know. Rows of the arrays behind them get
 // ids and sources of -1 and weights of 0; their `x` and scales are left as they are.
 #pragma once
-#include <ep/notify.cuh>
+#include <moe/common/notify.cuh>
 
 namespace ep {
 

@@ -1,14 +1,14 @@
 // Combine by pulling, at full speed: a token's owner reads its rows from the symmetric memory of the ranks that hold them,
-// as in <ep/combine.cuh>; <ep/combine_add.cuh> adds them up. 8 multiprocessors keep the links as busy as 24. Warps take
-// tokens as they come, as in <ep/dispatch_bulk.cuh>.
+// as in <moe/common/sums.cuh>; <moe/direct/combine_add.cuh> adds them up. 8 multiprocessors keep the links as busy as 24. Warps take
+// tokens as they come, as in <moe/direct/dispatch_bulk.cuh>.
 //
 // Experts write their rows there, or kStaged blocks more than the first pull_blocks copy them there from elsewhere
-// (<ep/combine_send.cuh>), while the first groups are read already. They are done after a fifth of the time.
+// (<moe/direct/combine_send.cuh>), while the first groups are read already. They are done after a fifth of the time.
 //
-// Reading carries requests one way and data the other: 328 GB/s where stores reach 355. <ep/combine_push.cuh> stores,
+// Reading carries requests one way and data the other: 328 GB/s where stores reach 355. <moe/direct/combine_push.cuh> stores,
 // but every byte twice, which takes many multiprocessors.
 #pragma once
-#include <ep/combine_add.cuh>
+#include <moe/direct/combine_add.cuh>
 
 namespace ep {
 
