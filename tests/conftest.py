@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytest.register_assert_rewrite("support", "wrong_variants")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--seeds N``: schedules of each right kernel (tests/test_right_kernels.py)."""

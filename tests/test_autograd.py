@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_cases import device_of, whole_world
+from support.torch_cases import device_of, whole_world
 
 import ep_lib
 from ep_lib.errors import ArgumentError, EpError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bounce_buffer_cases import FABRICS, MAX_ROWS, counts_of, exchange, kernel, name_of
+from support.bounce_buffer_cases import FABRICS, MAX_ROWS, counts_of, exchange, kernel, name_of
 
 from ep_lib import CheckReport, Fabric, check, spawn
 from ep_lib.errors import EpError, PeerTimeout

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
-
-import simple_exchange
-import variants
-from dispatch_combine_cases import Case, make_case
-from test_dispatch_combine import run_case
-from test_write_signal import RIGHT, broken, kernel, pipeline, ring, several
+from support import simple_exchange
+from support.buffer_cases import run_case
+from support.dispatch_combine_cases import Case, make_case
+from support.write_signal import RIGHT, broken, kernel, pipeline, ring, several
+from wrong_variants import variants
 
 import ep_lib
 from ep_lib import Rank

@@ -298,7 +298,7 @@ def test_kernels_follow_torchs_stream() -> None:
 
 
 @two_gpus
-def test_a_wait_that_runs_into_its_limit_names_the_peer_and_the_rank_works_on() -> None:
+def test_a_wait_past_its_limit_names_the_peer_and_the_rank_works_on() -> None:
     def main(rank: Rank) -> Any:
         flag = rank.symmetric(1, np.uint64, fill=3)
         start = time.monotonic()

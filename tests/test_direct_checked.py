@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from wrong_variants import direct_variants as variants
 
 import ep_lib
-
-sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
-
-import direct_variants as variants
 
 
 @pytest.mark.parametrize("kernel", variants.HEADERS)

@@ -7,99 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dispatch_combine_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.direct_cases import features
+from support.dispatch_combine_cases import (
     Case,
-    assert_received,
     assert_same,
     make_case,
     to_input,
     to_numpy,
-    unpack,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, PeerTimeout, RankMismatchError
-from ep_lib.moe import Received
 
 Spmd = Callable[..., list[Any]]
-
-
-def ready(rank: Rank, recv: Received) -> Received:
-    if recv.event is not None:
-        recv.event.synchronize()
-    rank.synchronize()
-    return recv
-
-
-def features(rank: Rank, case: Case, choice: int, kind: str = "native") -> None:
-    """One dispatch and what goes with it, in a way that ``choice`` says, compared here."""
-    rng, me = np.random.default_rng(choice), rank.rank
-    worst = rank.world_size * case.max_tokens if choice % 2 else 0
-    aside, copied, alignment = choice // 2 % 2 == 1, choice // 4 % 2 == 1, int(rng.choice([1, 3, 16]))
-    x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
-    want, experts = case.expected_dispatch()[me], case.num_experts // rank.world_size
-    with Buffer(rank, **case.buffer_arguments()) as buffer:
-        recv = buffer.dispatch(
-            x,
-            idx,
-            weights,
-            num_worst_tokens=worst,
-            async_finish=aside,
-            expert_alignment=alignment,
-            sorted_by_expert=True,
-            copy=copied,
-        )
-        got, rows = unpack(ready(rank, recv), case.dtype), len(want.x)
-        tokens = to_numpy(got.pop("tokens_per_expert"))
-        assert np.array_equal(tokens, -(-want.tokens_per_expert // alignment) * alignment)
-        assert len(got["x"]) == (worst or rows)
-        for name, empty in (("topk_idx", -1), ("topk_weights", 0), ("src_rank", -1), ("src_token", -1)):
-            assert (got[name][rows:] == empty).all(), name
-        assert_received({name: array[:rows] for name, array in got.items()}, want, "dispatch")
-
-        grouped = recv.by_expert
-        assert grouped is not None
-        row, offsets = reference.expert_rows(want.topk_idx, experts=experts, alignment=alignment)
-        assert np.array_equal(to_numpy(grouped.offsets), offsets) and np.array_equal(
-            to_numpy(grouped.row)[: len(row)], row
-        )
-        expected_x = np.where(row[:, None] < 0, np.zeros(1, want.x.dtype), want.x[row] if rows else want.x[:0])
-        assert_same(to_numpy(grouped.x, case.dtype)[: len(row)], expected_x, "rows by expert")
-        here = to_numpy(grouped.weights)[: len(row)]
-        for e in range(experts):
-            chosen = want.topk_weights[want.topk_idx == e]
-            assert np.array_equal(here[offsets[e] :][: len(chosen)], chosen), "weights by expert"
-            assert not here[offsets[e] + len(chosen) : offsets[e + 1]].any()
-
-        ys = [grouped_output(r, w.x, w.topk_idx, experts, alignment) for r, w in enumerate(case.expected_dispatch())]
-        y = np.zeros((len(grouped.row), case.hidden), want.x.dtype)
-        y[: len(row)] = ys[me]
-        backs = [
-            reference.reduce_expert_rows(y, w.topk_idx, experts=experts, alignment=alignment)
-            for y, w in zip(ys, case.expected_dispatch(), strict=True)
-        ]
-        biases = [[(x * np.float32(0.5 + i)).astype(x.dtype) for i in range(choice % 3)] for x in case.xs]
-        bias = tuple(to_input(rank, b, kind) for b in biases[me]) or None
-        out = buffer.combine(to_input(rank, y, kind), recv.handle, bias=bias, async_finish=aside, sorted_by_expert=True)
-        if aside:
-            out, event = out
-            event.synchronize()
-        sums = reference.combine(backs, case.topk_idx, None, num_experts=case.num_experts, biases=biases)
-        assert_same(to_numpy(out, case.dtype), sums[me], "combine of rows by expert")
-
-        again = ready(rank, buffer.dispatch(x, None, weights, handle=recv.handle, sorted_by_expert=True, copy=copied))
-        assert again.by_expert is not None
-        assert_same(to_numpy(again.by_expert.x, case.dtype)[: len(row)], expected_x, "rows by expert, again")
-        assert_same(to_numpy(again.x, case.dtype)[:rows], want.x, "x again")
-
-
-def grouped_output(rank: int, x: Any, topk_idx: Any, experts: int, alignment: int) -> Any:
-    row, _ = reference.expert_rows(topk_idx, experts=experts, alignment=alignment)
-    values = np.where(row[:, None] < 0, 7, x[row] if len(x) else x[:0]).astype(np.float32)
-    return (values * (rank + 1) + np.arange(len(row))[:, None] % 5).astype(x.dtype)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4]), st.integers(0, 23), st.integers(0, 999))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builtins_table import alone
+from support.builtins_table import alone
 
 import ep_lib
 

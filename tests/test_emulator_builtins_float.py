@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builtins_table import Row, Table, every_row, f32
+from support.builtins_table import Row, Table, every_row, f32
 
 RNG = np.random.default_rng(2)
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, -1.5, 1e-40, -3e9, 3e9, 5e9, 1e19, -1e19])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from builtins_table import Row, Table, every_row, lanes, s32, s64, u32, u64, word
+from support.builtins_table import Row, Table, every_row, lanes, s32, s64, u32, u64, word
 
 RNG = np.random.default_rng(1)
 EDGES_32 = [0, 1, 2, 7, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x80808080, 0x7F7F7F7F, 0x80008000, 0x00FF00FF]

@@ -18,9 +18,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_cases import device_of, gather, sum_gradients
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_cases import device_of, gather, sum_gradients
 
 import ep_lib
 from ep_lib.errors import ArgumentError

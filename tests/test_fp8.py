@@ -9,10 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from dispatch_combine_cases import Case, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pcie_cases import FABRIC_NAMES, FABRICS, check_fp8, run_fp8
+from support.pcie_cases import FABRIC_NAMES, FABRICS, check_fp8, fp8_case, run_fp8
 
 from ep_lib import Buffer, Fabric, Rank, reference, spawn
 from ep_lib.errors import ArgumentError, EpError
@@ -65,15 +64,6 @@ def test_torch_rounds_alike() -> None:
 
 
 # ---- through a Buffer ----------------------------------------------------------------------------------------------
-def fp8_case(seed: int, ranks: int, dtype: str = "bfloat16") -> Case:
-    """Rows of 128 or 384 elements, some of them zeros and NaN."""
-    rng, case = np.random.default_rng(seed), make_case(seed, world_size=ranks, dtype=dtype)
-    hidden = int(rng.choice([128, 384]))
-    xs = [rng.standard_normal((len(x), hidden)).astype(x.dtype) for x in case.xs]
-    for x in xs:
-        x[: len(x) // 4, :128] = 0
-        x[: len(x) // 8, 200:201] = np.nan
-    return Case(**{**vars(case), "hidden": hidden, "xs": xs})
 
 
 @pytest.mark.parametrize("fabric", FABRICS, ids=FABRIC_NAMES)

@@ -53,7 +53,7 @@ def test_full_marks_end_with_0_and_several_submissions_with_the_worst(
     assert [set(each) >= {"schema", "exercise", "mine"} for each in json.loads(capsys.readouterr().out)] == [True] * 2
 
 
-def test_whatever_a_submission_holds_it_is_one_row_and_the_next_one_is_graded(
+def test_any_submission_is_one_row_and_the_next_one_is_graded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     piece = EXERCISE.pieces[0]

@@ -44,7 +44,7 @@ def test_the_finding_that_names_the_missing_barrier_comes_first() -> None:
     assert "because     another thread has signalled" in said(complaint(OWN, TEST), exact)
 
 
-def test_a_finding_explains_more_than_the_deadlock_after_it_and_a_hole_more_than_both() -> None:
+def test_a_finding_explains_more_than_its_deadlock_and_a_hole_more() -> None:
     deadlock = Failure("deadlock", "nobody can go on")
     todo = Failure("fault", 'assert(!"Task 2 is still to do: wait")')
     assert said(complaint(CANARY, CANARY), failure=deadlock) == "deadlock: nobody can go on"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_ibgda_shim import LADDER, any_fabric, counted, ring
+from support.ibgda_shim import LADDER, any_fabric, counted, ring
 
 from ep_lib import Fabric, Kernel, Rank, check, ibgda
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dispatch_combine_cases import BF16, Case, to_input, to_numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from low_latency_cases import check_case, experts, low_latency_case, receive, run_case
+from support.dispatch_combine_cases import BF16, Case, to_input, to_numpy
+from support.low_latency_cases import check_case, experts, low_latency_case, receive, run_case
 
 from ep_lib import Buffer, Rank, spawn
 from ep_lib.jit.kernel import Kernel

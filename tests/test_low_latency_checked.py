@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from low_latency_cases import low_latency_case, run_case
+from support.low_latency_cases import low_latency_case, run_case
+from wrong_variants import low_latency_variants as variants
 
 import ep_lib
 from ep_lib import Rank
-
-sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
-
-import low_latency_variants as variants
 
 
 def results(rank: Rank, case: Any, fp8: bool, rounds: int, hooks: bool, sms: int | None) -> Any:

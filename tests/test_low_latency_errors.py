@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dispatch_combine_cases import BF16, to_input, to_numpy
-from low_latency_cases import low_latency_case, receive
+from support.dispatch_combine_cases import BF16, to_input, to_numpy
+from support.low_latency_cases import low_latency_case, receive
 
 from ep_lib import Buffer, Rank, reference, spawn
 from ep_lib.errors import (

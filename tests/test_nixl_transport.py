@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import test_nvshmem as over_networks
+from support import stand_ins
 
 from ep_lib import Kernel, spawn
 from ep_lib.backends import cuda_heap, nixl_heap, transport
@@ -22,7 +22,7 @@ from ep_lib.jit.elf import Elf
 from ep_lib.runtime.bootstrap import SingleBootstrap
 
 ROOT = Path(__file__).resolve().parents[1]
-opened = over_networks.opened  # a fixture
+opened = stand_ins.opened  # a fixture
 
 
 # ---- what is installed -----------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def needs_wheels() -> None:
 @pytest.mark.parametrize("file", ["tutorial_kernels/03_ibgda_shim.cu", "ep_lib/moe/kernels/pcie_dispatch.cu"])
 def test_kernels_over_networks_compile_unchanged(file: str) -> None:
     needs_wheels()
-    template, name = over_networks.GLOBAL.findall((ROOT / file).read_text(encoding="utf-8"))[0]
+    template, name = stand_ins.GLOBAL.findall((ROOT / file).read_text(encoding="utf-8"))[0]
     image = nixl.compile_cubin(Kernel.from_file(ROOT / file, name + ("<float>" if template else "")), "sm_90")
     symbols = {symbol.name for symbol in Elf(image.cubin).symbols}
     assert {image.lowered_name, "ep_device_state", nixl.STATE_SYMBOL} <= symbols
@@ -316,7 +316,7 @@ def heap_of(machine: dict[str, Any], agents: FakeAgents, monkeypatch: pytest.Mon
         monkeypatch.setattr(nixl, "unusable_reason", lambda major: None)
         monkeypatch.setattr(nixl, "mapped_addresses_cubin", lambda arch: arch.encode())
         theirs = (b"ep_lib rank 1", 0x1234, 1)  # answer to the second exchange: metadata, address, device
-        world = over_networks.Two((None, None), (None, theirs)) if ranks == 2 else SingleBootstrap()
+        world = stand_ins.Two((None, None), (None, theirs)) if ranks == 2 else SingleBootstrap()
         return nixl_heap.NixlHeap(world, 0, heap_bytes, 1.0, list(unreachable))
 
     return make
@@ -371,7 +371,7 @@ def nothing(rank: Any) -> None:
 
 def test_nixl_is_one_of_the_transports(opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nixl_heap, "NixlHeap", lambda *args: ("nixl", *args[1:]))
-    chosen = transport.open_transport("nixl", over_networks.Two(), 3, 64, 1.0)
+    chosen = transport.open_transport("nixl", stand_ins.Two(), 3, 64, 1.0)
     assert chosen == ("nixl", 3, 64, 1.0, [])
     with pytest.raises(ArgumentError, match="transport is 'nixl'; it is for GPUs"):
         spawn(nothing, 1, "emulator", transport="nixl")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import stand_ins
+from support.stand_ins import GLOBAL, FakeCuda, Two
 
 from ep_lib import Kernel, spawn
 from ep_lib.backends import cuda_devices, cuda_heap, nics, nvshmem_heap, nvshmem_library, transport
@@ -22,10 +23,8 @@ from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.runtime.bootstrap import SingleBootstrap
 from ep_lib.runtime.rank import Rank
 
+opened = stand_ins.opened  # a fixture
 ROOT = Path(__file__).resolve().parents[1]
-GLOBAL = re.compile(
-    r"(template <typename T>\s+)?(?:extern \"C\" )?__global__ void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\("
-)
 
 
 def kernels_over_networks() -> list[Path]:
@@ -201,27 +200,6 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-class FakeCuda:
-    """What NvshmemHeap asks of CuPy."""
-
-    def __init__(self) -> None:
-        self.zeroed: list[int] = []
-        self.cuda = SimpleNamespace(runtime=self)
-
-    CUDARuntimeError = ZeroDivisionError
-
-    def runtimeGetVersion(self) -> int:
-        return 13000
-
-    def memset(self, address: int, value: int, size: int) -> None:
-        self.zeroed.append(size)
-
-    def deviceSynchronize(self) -> None: ...
-
-    def memGetInfo(self) -> tuple[int, int]:
-        return 1 << 20, 1 << 21
-
-
 @pytest.fixture
 def heap_of(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a NvshmemHeap over the stand-ins; ``.log()`` is what the library was called for."""
@@ -369,31 +347,6 @@ def test_structs_have_the_sizes_of_nvshmem_3() -> None:
 
 
 # ---- which transport -------------------------------------------------------------------------------------------------
-class Two(SingleBootstrap):
-    """Another rank that does the same, but for what a test says."""
-
-    world_size = 2
-
-    def __init__(self, *others: Any) -> None:
-        self.others = dict(enumerate(others))
-        self.calls = -1
-
-    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
-        self.calls += 1
-        return [obj, self.others.get(self.calls, obj)]
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    state: dict[str, Any] = {"problems": [], "usable": None}
-    gpu = DeviceIdentity("a", "host", 0, "0", "GPU")
-    monkeypatch.setattr(transport, "identify", lambda device: gpu)
-    monkeypatch.setattr(transport, "peer_problems", lambda rank, identities: state["problems"])
-    monkeypatch.setattr(transport.nvshmem, "unusable_reason", lambda route: state["usable"])
-    monkeypatch.setattr(transport, "IpcHeap", lambda *args: ("p2p", *args[1:]))
-    monkeypatch.setattr(nvshmem_heap, "NvshmemHeap", lambda *args: ("nvshmem", *args[1:]))
-    monkeypatch.setattr(cuda_heap, "import_cupy", FakeCuda)
-    return state
 
 
 def test_auto_is_p2p_where_it_works_and_nvshmem_where_it_does_not(opened: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_ibgda_shim as shim
+from support import ibgda_shim as shim
 
 from ep_lib import Fabric, Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dispatch_combine_cases import BF16, Case, assert_received, assert_same, make_case, to_numpy, unpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pcie_cases import FABRIC_NAMES, FABRICS, check_case, pcie_arguments, run_case, smallest_bounce
+from support.dispatch_combine_cases import BF16, Case, assert_received, assert_same, make_case, to_numpy, unpack
+from support.pcie_cases import FABRIC_NAMES, FABRICS, check_case, pcie_arguments, run_case, smallest_bounce
 
 from ep_lib import Buffer, Fabric, Rank, simulate, spawn
 from ep_lib.memory.arrays import BFLOAT16

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatch_combine_cases import Case, make_case
-from pcie_cases import run_case
+from support.dispatch_combine_cases import Case, make_case
+from support.pcie_cases import run_case
+from wrong_variants import pcie_variants
 
 import ep_lib
 from ep_lib import Fabric, Rank
-
-sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
-
-import pcie_variants
 
 
 def results(rank: Rank, case: Case, variety: int) -> Any:

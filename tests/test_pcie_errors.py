@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import test_dispatch_combine_errors as shared
-from test_dispatch_combine_errors import IDX, SHAPE, X, check_good, refused
+from support import bad_input as shared
+from support.bad_input import IDX, SHAPE, X, check_good, refused
 
 from ep_lib import Buffer, Fabric, Rank, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
@@ -59,7 +59,7 @@ def test_bad_buffers_are_refused() -> None:
             assert kind == "ArgumentError" and re.search(pattern, message), f"{name}: {kind}: {message}"
 
 
-def test_more_blocks_than_multiprocessors_are_refused_before_anything_is_sent() -> None:
+def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
     """On a GPU of 78 multiprocessors, that is not there: nothing else of the rank is touched."""
     device = SimpleNamespace(attributes={"MultiProcessorCount": 78})
     gpu = SimpleNamespace(backend="cuda", xp=SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dispatch_combine_cases import make_case
-from pcie_cases import check_case, check_fp8, run_case, run_fp8
-from test_fp8 import fp8_case
+from support.dispatch_combine_cases import make_case
+from support.pcie_cases import check_case, check_fp8, fp8_case, run_case, run_fp8
 
 from ep_lib import Rank, spawn
 from ep_lib.jit import nvshmem

@@ -48,7 +48,7 @@ def test_a_routing_names_different_experts_and_is_repeatable() -> None:
     assert not np.array_equal(topk_idx, model.routing(Setting(8, tokens=50), rank=2))
 
 
-def test_what_is_published_stays_below_the_line_once_own_rows_are_taken_off() -> None:
+def test_published_figures_stay_below_the_line_without_own_rows() -> None:
     assert len(model.PUBLISHED) == 4
     for (_, ranks), gbps in model.PUBLISHED.items():
         assert 40 < gbps * (ranks - 1) / ranks < 50

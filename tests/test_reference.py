@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from dispatch_combine_cases import BF16, Case, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dispatch_combine_cases import BF16, Case, make_case
 
 from ep_lib import reference
 

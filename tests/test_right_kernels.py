@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from right_kernels import CASES, RightKernel
+from support.right_kernels import CASES, RightKernel
 
 from ep_lib import check
 

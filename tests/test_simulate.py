@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from timed_programs import (
+from support.timed_programs import (
     CX7,
     Run,
     acknowledged,

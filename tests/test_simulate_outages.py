@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from test_outages import noticing
-from timed_programs import CX7, Run, acknowledged, on_wire, simulate, source_read, to_target
+from support.outages import noticing
+from support.timed_programs import CX7, Run, acknowledged, on_wire, simulate, source_read, to_target
 
 from ep_lib import Fabric
 from ep_lib import simulate as simulate_main

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from timed_programs import CX7, Run, body, simulate
+from support.timed_programs import CX7, Run, body, simulate
 
 import ep_lib
 from ep_lib import HARDWARE, Fabric, Timeline

@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from support.torch_cases import device_of
 from torch import nn
-from torch_cases import device_of
 
 import ep_lib
 from ep_lib.errors import BufferClosedError, HandleError

@@ -6,15 +6,15 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-import all_in_one
 import numpy as np
 import pytest
-from all_in_one import Mistake
-from dispatch_combine_cases import BF16
+from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
 from ep_lib.moe.direct import launches
 from ep_lib.moe.direct.tuning import EMULATED
+from wrong_variants import all_in_one
+from wrong_variants.all_in_one import Mistake
 
 _MEETING = ("moe/common/notify", "moe/common/epoch", "moe/common/dispatch", "moe/direct/dispatch_bulk")
 _SUMS = (*_MEETING, "moe/direct/combine_send", "moe/direct/combine_add")

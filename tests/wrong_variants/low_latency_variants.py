@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import all_in_one
 import numpy as np
 import pytest
-from all_in_one import Mistake
-from dispatch_combine_cases import BF16
+from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
 from ep_lib.moe import low_latency
+from wrong_variants import all_in_one
+from wrong_variants.all_in_one import Mistake
 
 HEADERS = {
     "low_latency_dispatch": (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-import all_in_one
 import numpy as np
 import pytest
-from dispatch_combine_cases import BF16
+from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
 from ep_lib.errors import RankMismatchError
 from ep_lib.moe import pcie
+from wrong_variants import all_in_one
 
 HEADERS = {
     "pcie_meet": ("ep/pcie", "ep/pcie_meet"),

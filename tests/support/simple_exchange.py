@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dispatch_combine_cases import Case, assert_same, expert_output
 
 from ep_lib import Kernel, Rank
 from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe import kernels
 from ep_lib.moe.config import BufferConfig, lay_out, make_config
 from ep_lib.moe.kernels import pack, struct
+from support.dispatch_combine_cases import Case, assert_same, expert_output
 
-SOURCE = Path(__file__).parents[1] / "tutorial_kernels" / "06_dispatch_and_combine.cu"
+SOURCE = Path(__file__).parents[2] / "tutorial_kernels" / "06_dispatch_and_combine.cu"
 STAGE_ARGS = struct(
     ("signals", kernels.SIGNALS),
     ("rows", "u8"),

@@ -12,7 +12,7 @@ import ep_lib
 from ep_lib import HARDWARE, Fabric, Hardware, Timeline
 
 PROGRAMS = ("puts", "incast", "ping_pong", "get", "overtake", "fenced", "adds", "copy", "store", "all_to_all", "sleep")
-KERNEL = ep_lib.Kernel.from_file(Path(__file__).parent / "kernels" / "timed.cu", "timed")
+KERNEL = ep_lib.Kernel.from_file(Path(__file__).parents[1] / "kernels" / "timed.cu", "timed")
 CX7 = HARDWARE["h20-cx7"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ep_lib import Fabric, Kernel, Rank
 
 Array = np.ndarray[Any, Any]
-TUTORIAL = Path(__file__).resolve().parents[1] / "tutorial_kernels"
+TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
 RIGHT, BROKEN = "05_bounce_buffer", "05_bounce_buffer_broken"
 ROW_BYTES, MAX_ROWS, SLOT_ROWS = 48, 11, 2
 HEADER_BYTES = 16

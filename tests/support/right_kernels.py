@@ -5,28 +5,21 @@ A new kernel joins by a line in :data:`CASES`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent / "wrong_variants"))
-
-import bounce_buffer_cases as bounce
-import low_latency_cases as low_latency
-import pcie_cases
-import simple_exchange
-import test_direct
-import test_ibgda_shim as shim
-import test_ring
-import test_write_signal as write
-import variants
-from dispatch_combine_cases import make_case
-from test_direct_features import features
-from test_dispatch_combine import run_case
+from wrong_variants import variants
 
 from ep_lib import Fabric, Rank
+from support import bounce_buffer_cases as bounce
+from support import direct_cases, pcie_cases, ring_stream, simple_exchange
+from support import ibgda_shim as shim
+from support import low_latency_cases as low_latency
+from support import write_signal as write
+from support.buffer_cases import run_case
+from support.direct_cases import features
+from support.dispatch_combine_cases import make_case
 
 NVLINK = {"p2p": Fabric()}  # kernels of loads and stores
 NICS = {
@@ -64,7 +57,7 @@ def _bounce(rank: Rank, *args: Any) -> None:
 
 
 def _stream(rank: Rank, slots: int) -> None:
-    assert all(test_ring.stream(rank, test_ring.kernel(), slots, 64, (300, 100)))
+    assert all(ring_stream.stream(rank, ring_stream.kernel(), slots, 64, (300, 100)))
 
 
 def _simple_kernels(rank: Rank) -> None:
@@ -73,7 +66,7 @@ def _simple_kernels(rank: Rank) -> None:
 
 def _engine(rank: Rank) -> None:
     case = make_case(5, world_size=2, dtype="bfloat16", max_tokens=6)
-    test_direct.run_case(rank, case, test_direct.TUNINGS[0])
+    direct_cases.run_case(rank, case, direct_cases.TUNINGS[0])
 
 
 def _features(rank: Rank) -> None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dispatch_combine_cases import Case, assert_received, assert_same, expert_output, to_input, to_numpy, unpack
 
 from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.memory.arrays import like
 from ep_lib.moe.pcie_config import packet_bytes
+from support.dispatch_combine_cases import (
+    Case,
+    assert_received,
+    assert_same,
+    expert_output,
+    make_case,
+    to_input,
+    to_numpy,
+    unpack,
+)
 
 FABRICS = ["rc", "srd", Fabric("rc", ranks_per_node=2), Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=2)]
 FABRIC_NAMES = ["rc", "srd", "rc-2", "srd-2-nop2p"]
@@ -110,3 +119,14 @@ def check_fp8(case: Case, results: list[dict[str, Any]]) -> None:
         assert_same(result["topk_idx"], qs[rank].topk_idx, f"rank {rank}, topk_idx")
         assert_same(result["weights"], qs[rank].topk_weights, f"rank {rank}, weights")
         assert_same(result["out"], outs[rank], f"rank {rank}, combine")
+
+
+def fp8_case(seed: int, ranks: int, dtype: str = "bfloat16") -> Case:
+    """Rows of 128 or 384 elements, some of them zeros and NaN."""
+    rng, case = np.random.default_rng(seed), make_case(seed, world_size=ranks, dtype=dtype)
+    hidden = int(rng.choice([128, 384]))
+    xs = [rng.standard_normal((len(x), hidden)).astype(x.dtype) for x in case.xs]
+    for x in xs:
+        x[: len(x) // 4, :128] = 0
+        x[: len(x) // 8, 200:201] = np.nan
+    return Case(**{**vars(case), "hidden": hidden, "xs": xs})
