@@ -19,7 +19,7 @@ from support.torch_cases import device_of, whole_world
 
 import ep_lib
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.moe import Buffer, combine, dispatch, gradients
+from ep_lib.moe import Buffer, autograd, combine, dispatch
 
 SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 8, "max_tokens": 4, "dtype": "float32"}
 # A token to two ranks, one with half a choice, one with one expert twice, one that goes nowhere.
@@ -121,7 +121,7 @@ def weights_come_back_exactly(rank: ep_lib.Rank) -> None:
         came = dispatch(buffer, torch.zeros(3, 8, dtype=torch.bfloat16, device=idx.device), idx, wanted.nan_to_num(3.0))
         values = came.topk_weights.clone()
         values[values == 3.0] = float("inf")
-        got = gradients.return_weights(buffer, came.handle.handle, values)
+        got = autograd.return_weights(buffer, came.handle.handle, values)
     wanted.masked_fill_(idx < 0, 0)
     finite = wanted.isfinite()
     assert torch.equal(got[finite], wanted[finite]) and not got[~finite].isfinite().any() and not finite.all()

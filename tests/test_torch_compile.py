@@ -18,7 +18,7 @@ from torch import nn
 
 import ep_lib
 from ep_lib.errors import BufferClosedError, HandleError
-from ep_lib.moe import Buffer, ExpertParallel, combine, compiled, dispatch
+from ep_lib.moe import Buffer, ExpertParallel, autograd, combine, dispatch
 from ep_lib.moe.layer import MoELayer
 
 SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 8, "max_tokens": 4, "dtype": "float32"}
@@ -181,31 +181,31 @@ def check_operators(rank: ep_lib.Rank) -> None:
     with Buffer(rank, **SHAPE) as buffer:
         x, idx, weights, _ = inputs_of(rank, 4)
         for given in (weights, None):
-            came = compiled.dispatch(x.detach(), idx, given, buffer.key, 4, 0)
+            came = autograd.dispatch_operator(x.detach(), idx, given, buffer.key, 4, 0)
             rows, token = torch.randn_like(came[0]).requires_grad_(), came[4]
             count = rows.shape[0]
             samples: list[tuple[Any, tuple[Any, ...]]] = [
-                (compiled.dispatch, (x, idx, given, buffer.key, 4, 0)),
-                (compiled.combine, (rows, token, given, buffer.key, 4, 0)),
+                (autograd.dispatch_operator, (x, idx, given, buffer.key, 4, 0)),
+                (autograd.combine_operator, (rows, token, given, buffer.key, 4, 0)),
                 (
-                    compiled.combine_backward,
+                    autograd.combine_backward_operator,
                     (x.detach(), token, None if given is None else rows.detach(), given, buffer.key, count, 0),
                 ),
                 (
-                    compiled.dispatch_backward,
+                    autograd.dispatch_backward_operator,
                     (rows.detach(), None if given is None else came[2], came[1], token, buffer.key, 4),
                 ),
             ]
             for operator, arguments in samples:
                 # Every dispatch gives another token: comparing outputs bit by bit is for the others.
                 tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
-                if operator is not compiled.dispatch:
+                if operator is not autograd.dispatch_operator:
                     tests.append("test_aot_dispatch_dynamic")
                 arguments = tuple(a.detach() if operator in _NOT_RECORDED and _is(a) else a for a in arguments)
                 torch.library.opcheck(operator, arguments, test_utils=tests)
 
 
-_NOT_RECORDED = (compiled.combine_backward, compiled.dispatch_backward)
+_NOT_RECORDED = (autograd.combine_backward_operator, autograd.dispatch_backward_operator)
 
 
 def _is(thing: Any) -> bool:
@@ -264,7 +264,7 @@ def tokens_of_handles(rank: ep_lib.Rank) -> list[str]:
 
     came = torch.compile(there, fullgraph=True, backend="aot_eager")(x)
     torch.testing.assert_close(combine(buffer, came.x, came.handle), x * 1.0)
-    alive = weakref.ref(compiled.handle_of(came.handle.handle))
+    alive = weakref.ref(autograd.handle_of(came.handle.handle))
     number = came.handle.handle.clone()
     assert alive() is not None
     del came
@@ -274,11 +274,11 @@ def tokens_of_handles(rank: ep_lib.Rank) -> list[str]:
     ticket = dispatch(buffer, x, idx, weights).handle
     said = []
     for wrong in (
-        lambda: compiled.handle_of(number),
-        lambda: compiled.handle_of(torch.zeros(2)),
+        lambda: autograd.handle_of(number),
+        lambda: autograd.handle_of(torch.zeros(2)),
         lambda: torch.compile(lambda x: combine(buffer, x, ticket), backend="eager", fullgraph=True)(x),
         buffer.close,
-        lambda: compiled.dispatch(x, idx, weights, key, 4, 0),
+        lambda: autograd.dispatch_operator(x, idx, weights, key, 4, 0),
     ):
         try:
             wrong()

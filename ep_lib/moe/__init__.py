@@ -10,12 +10,12 @@ from ep_lib.moe.handle import DispatchHandle, Received
 
 if TYPE_CHECKING:
     from ep_lib.moe.autograd import combine, dispatch
-    from ep_lib.moe.expert_parallel import ExpertParallel
+    from ep_lib.moe.layer import ExpertParallel
 
 __all__ = ["Buffer", "DispatchHandle", "ExpertParallel", "Received", "combine", "dispatch"]
 
 _NEED_TORCH = {
-    "ExpertParallel": "ep_lib.moe.expert_parallel",
+    "ExpertParallel": "ep_lib.moe.layer",
     "combine": "ep_lib.moe.autograd",
     "dispatch": "ep_lib.moe.autograd",
 }

@@ -1,25 +1,35 @@
 """Differentiable dispatch and combine for torch: :func:`dispatch`, :func:`combine`, and both around experts.
 
-The backward of dispatch is a combine, and the backward of combine a dispatch by the same handle, so a backward pass is
-collective as well: on every rank the same tensors must want gradients, and every rank must run backward, also one
-whose tokens or experts had nothing to do. Eager code records a ``torch.autograd.Function``, code under
-``torch.compile`` an operator (:mod:`ep_lib.moe.compiled`); the arithmetic is the same (:mod:`ep_lib.moe.gradients`).
+Dispatch copies a token's row to the ranks of its experts, and combine adds a token's rows up: each is the transpose of
+the other. So the backward of dispatch is a combine of the gradients, and the backward of combine a dispatch by the same
+handle. Weights of single choices travel back as columns of a combine (:func:`return_weights`).
+
+A backward pass is collective as well: on every rank the same tensors must require gradients, and every rank must run
+backward, also one whose tokens or experts had nothing to do.
+
+Read it in this order: what callers use; the arithmetic of both directions, which records nothing; how eager code
+records it (``torch.autograd.Function``); how code under ``torch.compile`` does (operators, ``torch.ops.ep_lib``).
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: torch reads an operator's schema from its annotations.
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.library import custom_op
 
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import like
-from ep_lib.moe import compiled, gradients
+from ep_lib.moe import registry
+from ep_lib.moe.handle import DispatchHandle, Received
 
 Rows = Tensor | tuple[Tensor, Tensor]
+_ALIGNMENT_BYTES = 16  # of the rows that kernels read
 
 
 class Ticket(NamedTuple):
@@ -69,7 +79,7 @@ def dispatch(
         if quantized or handle is not None or topk_idx is None:
             raise ArgumentError("under torch.compile dispatch takes x in the Buffer's dtype and topk_idx, no handle")
         config = buffer.config
-        rows, idx, weights, counts, token = compiled.dispatch(
+        rows, idx, weights, counts, token = dispatch_operator(
             x, topk_idx, topk_weights, buffer.key, config.experts_per_rank, num_worst_tokens
         )
         ticket = Ticket(token, None, x.shape[0], num_worst_tokens)  # type: ignore[union-attr]
@@ -106,7 +116,7 @@ def combine(buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None 
     if torch.compiler.is_compiling():
         if not isinstance(handle.handle, Tensor):
             raise HandleError("this handle comes from outside of the compiled function: dispatch inside of it")
-        out: Tensor = compiled.combine(
+        out: Tensor = combine_operator(
             x, handle.handle, topk_weights, buffer.key, handle.num_tokens, handle.num_worst_tokens
         )
         return out
@@ -149,10 +159,109 @@ def _anchored(ticket: Ticket, experts: Any) -> Ticket:
 
 def _eager_handle(ticket: Ticket) -> Any:
     if isinstance(ticket.handle, Tensor):  # a compiled function gave it to eager code
-        return compiled.handle_of(ticket.handle)
+        return handle_of(ticket.handle)
     return ticket.handle
 
 
+# ---- The arithmetic of both directions, on torch tensors and a Buffer ------------------------------------------------
+
+
+def dense(x: Tensor) -> Tensor:
+    """``x``, or a copy of it that kernels can read: contiguous, and aligned to 16 bytes."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % _ALIGNMENT_BYTES else x
+
+
+def send(
+    buffer: Any,
+    x: Any,
+    topk_idx: Tensor | None,
+    topk_weights: Tensor | None,
+    handle: Any = None,
+    num_worst_tokens: int = 0,
+) -> Received:
+    """``buffer.dispatch`` of inputs in any layout. Rows past the received ones, if there are any, become zeros: an
+    expert may run on them, and the gradient of its weights stays what it is."""
+    x = (dense(x[0]), x[1].contiguous()) if isinstance(x, tuple) else dense(x)
+    topk_idx = None if topk_idx is None else topk_idx.contiguous()
+    topk_weights = None if topk_weights is None else topk_weights.detach().contiguous()
+    options: dict[str, Any] = {}
+    if handle is not None:
+        options["handle"] = handle  # which knows how many rows there are to be
+    elif num_worst_tokens:
+        options["num_worst_tokens"] = num_worst_tokens
+    received: Received = buffer.dispatch(x, topk_idx, topk_weights, **options)
+    if num_worst_tokens:
+        empty = (received.topk_idx < 0).all(dim=1, keepdim=True)
+        for rows in received.x if isinstance(received.x, tuple) else (received.x,):
+            (rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows).masked_fill_(empty, 0)
+        if received.topk_weights is not None:
+            received.topk_weights.masked_fill_(empty, 0)
+    return received
+
+
+def bring_back(buffer: Any, x: Tensor, handle: Any, topk_weights: Tensor | None = None) -> Tensor:
+    """``buffer.combine`` of inputs in any layout."""
+    weights = () if topk_weights is None else (topk_weights.contiguous(),)
+    out: Tensor = buffer.combine(dense(x), handle, *weights)
+    return out
+
+
+def dispatch_backward(
+    buffer: Any, handle: Any, grad_x: Tensor | None, grad_weights: Tensor | None, recv_topk_idx: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """From gradients of ``recv.x`` and ``recv.topk_weights`` to those of ``x`` and ``topk_weights``.
+
+    Each is a collective combine; None is passed, and returned, on all ranks or on none.
+    """
+    x = None if grad_x is None else bring_back(buffer, grad_x, handle)
+    if grad_weights is None:
+        return x, None
+    chosen_here = grad_weights.masked_fill(recv_topk_idx < 0, 0)
+    return x, return_weights(buffer, handle, chosen_here)
+
+
+def combine_backward(
+    buffer: Any, handle: Any, grad: Tensor, rows: Tensor | None, weights: Tensor | None, num_worst_tokens: int = 0
+) -> tuple[Tensor, Tensor | None]:
+    """From the gradient of combine's result to those of its rows and, given the ``rows``, of its weights."""
+    received = send(buffer, grad, None, weights, handle, num_worst_tokens)
+    grad_rows: Tensor = received.x
+    if weights is None:
+        return grad_rows, None
+    assert received.topk_weights is not None
+    wide = grad_rows.float()
+    factor = received.topk_weights.sum(dim=1, keepdim=True)  # what combine multiplied the row by; 0 where not local
+    grad_rows = (wide * factor).to(grad_rows.dtype)
+    if rows is None:
+        return grad_rows, None
+    # All choices of a token on one rank share its row there, so they share this product.
+    products = (wide * rows.float()).sum(dim=1, keepdim=True)
+    chosen_here = (products * (received.topk_idx >= 0)).contiguous()
+    return grad_rows, return_weights(buffer, handle, chosen_here)
+
+
+def return_weights(buffer: Any, handle: Any, values: Tensor) -> Tensor:
+    """Collective: bring ``values``, float32 ``[rows, top_k]``, 0 where a choice is not local, back to their tokens.
+
+    Returns float32 ``[num_tokens, top_k]``, exact: each choice has one rank, so that combine adds one number to zeros,
+    and a bfloat16 Buffer carries a float32 as three numbers of 8 bits each. What is not finite stays not finite.
+    """
+    rows, top_k = values.shape
+    hidden, dtype = buffer.config.hidden, getattr(torch, buffer.config.dtype.name)
+    num_parts = 3 if dtype == torch.bfloat16 else 1
+    vector = _ALIGNMENT_BYTES // dtype.itemsize
+    columns = values.new_zeros(rows, -(-num_parts * top_k // vector) * vector, dtype=dtype)
+    for first in range(0, num_parts * top_k, top_k):
+        part = columns[:, first : first + top_k]
+        part.copy_(values)
+        values = values - part
+    came = torch.cat([bring_back(buffer, piece, handle) for piece in torch.split(columns, hidden, dim=1)], dim=1)
+    parts = came[:, : num_parts * top_k].view(-1, num_parts, top_k)
+    return parts.sum(dim=1, dtype=torch.float32)
+
+
+# ---- Eager code -----------------------------------------------------------------------------------------------------
 class _Dispatch(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -166,7 +275,7 @@ class _Dispatch(torch.autograd.Function):
         num_worst_tokens: int,
     ) -> tuple[Any, ...]:
         payload = x if scales is None else (x, scales)
-        received = gradients.send(buffer, payload, topk_idx, topk_weights, handle, num_worst_tokens)
+        received = send(buffer, payload, topk_idx, topk_weights, handle, num_worst_tokens)
         rows, came_scales = received.x if isinstance(received.x, tuple) else (received.x, None)
         idx, weights = received.topk_idx, received.topk_weights
         counts = received.tokens_per_expert
@@ -183,7 +292,7 @@ class _Dispatch(torch.autograd.Function):
         (idx,) = ctx.saved_tensors
         _, wants_x, _, _, wants_weights, _, _ = ctx.needs_input_grad
         with torch.no_grad():
-            x, weights = gradients.dispatch_backward(
+            x, weights = dispatch_backward(
                 ctx.buffer, ctx.handle, grads[0] if wants_x else None, grads[3] if wants_weights else None, idx
             )
         x, weights = _only_once((x, weights), grads)
@@ -206,14 +315,14 @@ class _Combine(torch.autograd.Function):
         # every rank, whatever that rank's experts saved.
         wants_weights = topk_weights is not None and topk_weights.requires_grad
         ctx.save_for_backward(x if wants_weights else x.new_empty(0), topk_weights)
-        return gradients.bring_back(buffer, x, handle, topk_weights)
+        return bring_back(buffer, x, handle, topk_weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         rows, weights = ctx.saved_tensors
         _, wants_x, wants_weights, _, wants_anchor, _ = ctx.needs_input_grad
         with torch.no_grad():
-            x, grad_weights = gradients.combine_backward(
+            x, grad_weights = combine_backward(
                 ctx.buffer, ctx.handle, grad, rows if wants_weights else None, weights, ctx.num_worst_tokens
             )
         results = _only_once((x if wants_x else None, grad_weights), (grad,))
@@ -247,3 +356,181 @@ class _Once(torch.autograd.Function):
 _RECORD_DISPATCH: Any = _Dispatch.apply
 _RECORD_COMBINE: Any = _Combine.apply
 _RECORD_ONCE: Any = _Once.apply
+
+
+# ---- Under torch.compile --------------------------------------------------------------------------------------------
+# Operators, which torch.compile puts into its graphs without looking inside. An operator sees tensors and numbers only.
+# A Buffer goes in as its number (Buffer.key); the handle of a dispatch comes out as an int64 tensor [1] in host memory,
+# which holds the handle's number and keeps it alive. The number of rows that arrive is known at run time only: an
+# unbacked size, or num_worst_tokens, which makes shapes static.
+#
+# The operators of a graph run in the order of its data flow, which is the same on all ranks if their programs are.
+
+
+def token_of(handle: DispatchHandle) -> Tensor:
+    """An int64 tensor ``[1]`` that stands for ``handle``, and keeps it for as long as its memory lives."""
+    number = np.array([registry.add(handle)], np.int64)
+    # The tensor holds `number`, whatever torch makes of the tensor object; the finalizer holds the handle.
+    weakref.finalize(number, _let_go, handle).atexit = False
+    return torch.from_numpy(number)
+
+
+def _let_go(handle: DispatchHandle) -> None:
+    """The finalizer's reference was the last one that a graph had."""
+
+
+def handle_of(token: Tensor) -> Any:
+    """The handle that :func:`token_of` made ``token`` of."""
+    if token.shape != (1,) or token.dtype != torch.int64:
+        raise HandleError(f"a handle in compiled code is an int64 tensor [1]; got {token.dtype} {list(token.shape)}")
+    return registry.find(int(token))
+
+
+@custom_op("ep_lib::dispatch", mutates_args=())
+def dispatch_operator(
+    x: Tensor,
+    topk_idx: Tensor,
+    topk_weights: Tensor | None,
+    buffer: int,
+    experts_per_rank: int,
+    num_worst_tokens: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """recv.x, recv.topk_idx, recv.topk_weights (``[0]`` without weights), tokens_per_expert, token of the handle."""
+    received = send(registry.find(buffer), x, topk_idx, topk_weights, num_worst_tokens=num_worst_tokens)
+    counts = received.tokens_per_expert
+    counts = counts if isinstance(counts, Tensor) else like("torch", counts)
+    weights = x.new_empty(0, dtype=torch.float32) if received.topk_weights is None else received.topk_weights
+    return received.x, received.topk_idx, weights, counts, token_of(received.handle)
+
+
+@dispatch_operator.register_fake
+def _(
+    x: Tensor,
+    topk_idx: Tensor,
+    topk_weights: Tensor | None,
+    buffer: int,
+    experts_per_rank: int,
+    num_worst_tokens: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rows: Any = num_worst_tokens if num_worst_tokens else torch.library.get_ctx().new_dynamic_size()
+    return (
+        x.new_empty(rows, x.shape[1]),
+        topk_idx.new_empty(rows, topk_idx.shape[1]),
+        x.new_empty(0, dtype=torch.float32)
+        if topk_weights is None
+        else topk_weights.new_empty(rows, topk_idx.shape[1]),
+        torch.empty(experts_per_rank, dtype=torch.int32, device=x.device if num_worst_tokens else "cpu"),
+        torch.empty(1, dtype=torch.int64, device="cpu"),
+    )
+
+
+@custom_op("ep_lib::dispatch_backward", mutates_args=())
+def dispatch_backward_operator(
+    grad_x: Tensor | None,
+    grad_weights: Tensor | None,
+    recv_topk_idx: Tensor,
+    token: Tensor,
+    buffer: int,
+    num_tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x and of topk_weights; ``[0]`` for one that is not wanted."""
+    x, weights = dispatch_backward(registry.find(buffer), handle_of(token), grad_x, grad_weights, recv_topk_idx)
+    return _or_empty(x, recv_topk_idx), _or_empty(weights, recv_topk_idx)
+
+
+@dispatch_backward_operator.register_fake
+def _(
+    grad_x: Tensor | None,
+    grad_weights: Tensor | None,
+    recv_topk_idx: Tensor,
+    token: Tensor,
+    buffer: int,
+    num_tokens: int,
+) -> tuple[Tensor, Tensor]:
+    x = None if grad_x is None else grad_x.new_empty(num_tokens, grad_x.shape[1])
+    weights = None if grad_weights is None else grad_weights.new_empty(num_tokens, grad_weights.shape[1])
+    return _or_empty(x, recv_topk_idx), _or_empty(weights, recv_topk_idx)
+
+
+@custom_op("ep_lib::combine", mutates_args=())
+def combine_operator(
+    x: Tensor, token: Tensor, topk_weights: Tensor | None, buffer: int, num_tokens: int, num_worst_tokens: int
+) -> Tensor:
+    """``[num_tokens, hidden]``."""
+    return bring_back(registry.find(buffer), x, handle_of(token), topk_weights)
+
+
+@combine_operator.register_fake
+def _(
+    x: Tensor, token: Tensor, topk_weights: Tensor | None, buffer: int, num_tokens: int, num_worst_tokens: int
+) -> Tensor:
+    return x.new_empty(num_tokens, x.shape[1])
+
+
+@custom_op("ep_lib::combine_backward", mutates_args=())
+def combine_backward_operator(
+    grad: Tensor,
+    token: Tensor,
+    rows: Tensor | None,
+    topk_weights: Tensor | None,
+    buffer: int,
+    num_rows: int,
+    num_worst_tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the rows and of topk_weights (``[0]`` without ``rows``)."""
+    x, weights = combine_backward(registry.find(buffer), handle_of(token), grad, rows, topk_weights, num_worst_tokens)
+    return x, _or_empty(weights, grad)
+
+
+@combine_backward_operator.register_fake
+def _(
+    grad: Tensor,
+    token: Tensor,
+    rows: Tensor | None,
+    topk_weights: Tensor | None,
+    buffer: int,
+    num_rows: int,
+    num_worst_tokens: int,
+) -> tuple[Tensor, Tensor]:
+    weights = None if rows is None or topk_weights is None else torch.empty_like(topk_weights)
+    return grad.new_empty(num_rows, grad.shape[1]), _or_empty(weights, grad)
+
+
+def _or_empty(tensor: Tensor | None, beside: Tensor) -> Tensor:
+    """Operators return tensors only."""
+    return beside.new_empty(0, dtype=torch.float32) if tensor is None else tensor
+
+
+def _keep_dispatch(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, _, topk_weights, ctx.buffer, _, _ = inputs
+    ctx.num_tokens = x.shape[0]
+    ctx.wants = (x.requires_grad, topk_weights is not None and topk_weights.requires_grad)
+    ctx.save_for_backward(output[1], output[4])
+
+
+def _dispatch_gradients(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+    idx, token = ctx.saved_tensors
+    wants_x, wants_weights = ctx.wants
+    x, weights = dispatch_backward_operator(
+        grads[0] if wants_x else None, grads[2] if wants_weights else None, idx, token, ctx.buffer, ctx.num_tokens
+    )
+    return x if wants_x else None, None, weights if wants_weights else None, None, None, None
+
+
+def _keep_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, token, topk_weights, ctx.buffer, _, ctx.num_worst_tokens = inputs
+    ctx.num_rows = x.shape[0]
+    ctx.wants_weights = topk_weights is not None and topk_weights.requires_grad
+    ctx.save_for_backward(x if ctx.wants_weights else None, token, topk_weights)
+
+
+def _combine_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    rows, token, weights = ctx.saved_tensors
+    x, grad_weights = combine_backward_operator(
+        grad, token, rows, weights, ctx.buffer, ctx.num_rows, ctx.num_worst_tokens
+    )
+    return x, None, grad_weights if ctx.wants_weights else None, None, None, None
+
+
+dispatch_operator.register_autograd(_dispatch_gradients, setup_context=_keep_dispatch)
+combine_operator.register_autograd(_combine_gradients, setup_context=_keep_combine)
