@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ep_lib.emulator import chrome_trace
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import Hardware
 
@@ -87,8 +87,98 @@ class Timeline:
 
     def chrome_trace(self) -> dict[str, Any]:
         """In Chrome's trace event format: processes are ranks, threads their blocks, warps and NICs."""
-        return chrome_trace.from_timeline(self)
+        return _trace_events(self)
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`chrome_trace` as JSON, which https://ui.perfetto.dev opens."""
         Path(path).write_text(json.dumps(self.chrome_trace(), separators=(",", ":"), allow_nan=False))
+
+
+# ---- Chrome's trace event format, which https://ui.perfetto.dev opens. Processes are ranks; their threads are blocks
+# (kernels), warps of blocks, and the two directions of the NIC. Arrows lead from the thread that posted a message to
+# its departure and delivery; counters show samples. Times are in microseconds.
+
+_WARPS = 64  # lanes kept for a block: itself and up to 32 warps
+_NIC = 1 << 24  # the first lane of the NIC
+
+
+def _lane(block: int, warp: int | None) -> int:
+    return block * _WARPS + (0 if warp is None else warp + 1)
+
+
+def _trace_events(timeline: Timeline) -> dict[str, Any]:
+    """The trace as a dict for ``json.dump``."""
+    events: list[dict[str, Any]] = []
+    lanes: dict[tuple[int, int], str] = {}
+    for span in timeline.spans:
+        lane = _lane(span.block, span.warp)
+        lanes[span.rank, lane] = f"block {span.block}" + ("" if span.warp is None else f" warp {span.warp}")
+        events.append(_complete(span.rank, lane, span.kind, span.name, span.begin_ns, span.end_ns, where=span.where))
+    warps = {(s.rank, s.begin_ns, s.where): _lane(s.block, s.warp) for s in timeline.spans if s.kind == "post"}
+    for message in timeline.messages:
+        if message.completed_ns == math.inf:
+            continue
+        _add_message(events, lanes, message, warps.get((message.source, message.posted_ns, message.where)))
+    for sample in timeline.samples:
+        events.append(
+            {
+                "ph": "C",
+                "pid": sample.rank,
+                "tid": _lane(sample.block, None),
+                "ts": sample.at_ns / 1e3,
+                "name": f"{sample.name} (block {sample.block})",
+                "args": {"value": sample.value},
+            }
+        )
+    names = [_name("process_name", rank, 0, f"rank {rank}") for rank in range(timeline.ranks)]
+    for (rank, lane), text in sorted(lanes.items()):
+        names.append(_name("thread_name", rank, lane, text))
+        names.append({**_name("thread_sort_index", rank, lane, ""), "args": {"sort_index": lane}})
+    about = {"hardware": timeline.hardware.name, "fabric": timeline.fabric.kind, "ranks": timeline.ranks}
+    return {"traceEvents": names + events, "displayTimeUnit": "ns", "otherData": about}
+
+
+def _complete(pid: int, tid: int, kind: str, name: str, begin: float, end: float, **args: Any) -> dict[str, Any]:
+    duration = (end - begin) / 1e3
+    return {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "cat": kind,
+        "name": name,
+        "ts": begin / 1e3,
+        "dur": duration,
+        "args": args,
+    }
+
+
+def _name(what: str, pid: int, tid: int, text: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": text}}
+
+
+def _add_message(
+    events: list[dict[str, Any]], lanes: dict[tuple[int, int], str], message: Message, poster: int | None
+) -> None:
+    """A bar on the sending NIC while it flies, a mark on the receiving one where it lands, and arrows."""
+    name = f"{message.kind} {message.bytes} B"
+    out, into = _NIC + 2 * message.target, _NIC + 2 * message.source + 1
+    lanes[message.source, out] = f"NIC to rank {message.target}"
+    lanes[message.target, into] = f"NIC from rank {message.source}"
+    about = {
+        "number": message.number,
+        "queue pair": message.queue_pair,
+        "wire bytes": message.wire_bytes,
+        "where": message.where,
+    }
+    shared = {"cat": "message", "name": name, "id": message.number}
+    flight = {**shared, "pid": message.source, "tid": out}
+    # Messages of a link overlap, as threads' spans may not: asynchronous events.
+    events.append({**flight, "ph": "b", "ts": message.departed_ns / 1e3, "args": about})
+    events.append({**flight, "ph": "e", "ts": message.delivered_ns / 1e3})
+    landed = message.delivered_ns
+    events.append(_complete(message.target, into, "delivered", name, landed, landed, **about))
+    if poster is not None:
+        posted = message.posted_ns / 1e3
+        events.append({**shared, "cat": "flow", "ph": "s", "pid": message.source, "tid": poster, "ts": posted})
+        arrow = {**shared, "cat": "flow", "ph": "f", "bp": "e", "pid": message.target, "tid": into}
+        events.append({**arrow, "ts": landed / 1e3})

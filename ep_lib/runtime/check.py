@@ -11,9 +11,9 @@ from typing import Any
 
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.emulator.failures import from_error
 from ep_lib.emulator.findings import Finding, parse, told_together
 from ep_lib.emulator.machine import pct_depth
+from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest

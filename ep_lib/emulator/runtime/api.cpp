@@ -1,15 +1,14 @@
 // What Python calls, through ctypes (ep_lib/emulator/library.py mirrors these declarations).
+#include <algorithm>
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-
 #include "checker.hpp"
+#include "fault_injection.hpp"
 #include "machine.hpp"
-#include "outages.hpp"
 #include "pct.hpp"
 #include "virtual_time.hpp"
 
@@ -30,7 +29,8 @@ void sort_ranges(std::vector<Range>& ranges) {
 Machine::Machine(int ranks_, const Settings& settings_)
     : settings(settings_), random(settings_.seed), num_ranks(ranks_), ranks(ranks_) {
     constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64}, kDeliver[] = {2, 8, 64};
-    temper = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)], kDeliver[random.below(3)]};
+    parameters = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)],
+                  kDeliver[random.below(3)]};
     if (const int depth = pct_depth(settings.seed)) pct = std::make_shared<Pct>(*this, depth);
     network = std::make_unique<Network>(settings.fabric);
     network->links.resize(num_ranks * num_ranks);
@@ -216,6 +216,52 @@ void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
 const char* epemu_findings(Machine* m) {
     m->findings = m->checker ? m->checker->findings() : "[]";
     return m->findings.c_str();
+}
+
+}  // extern "C"
+
+// Virtual time as Python sees it (ep_lib/emulator/library.py mirrors these), and what kernels say about themselves.
+using namespace epemu;
+
+extern "C" {
+
+// Virtual time is on from here; call it before anything is launched.
+void epemu_time_begin(Machine* m, const HardwareModel* hardware) {
+    m->time = std::make_shared<VirtualTime>(*m, *hardware);
+    m->pct.reset();  // what is earliest runs, whatever the seed
+}
+
+const SpanRecord* epemu_time_spans(Machine* m, uint64_t* count) {
+    *count = m->time->spans.size();
+    return m->time->spans.data();
+}
+const MessageRecord* epemu_time_messages(Machine* m, uint64_t* count) {
+    *count = m->time->messages.size();
+    return m->time->messages.data();
+}
+const SampleRecord* epemu_time_samples(Machine* m, uint64_t* count) {
+    *count = m->time->samples.size();
+    return m->time->samples.data();
+}
+// Names of kernels, waits and samples by number; null behind the last.
+const char* epemu_time_name(Machine* m, int number) {
+    const auto& names = m->time->names;
+    return number < static_cast<int>(names.size()) ? names[number].c_str() : nullptr;
+}
+const char* epemu_image_path(Machine* m, int number) {
+    return number < static_cast<int>(m->images.size()) ? m->images[number]->path.c_str() : nullptr;
+}
+// A rank's host has waited for a ticket; rank -1: all hosts have met.
+void epemu_time_host(Machine* m, int rank, int64_t ticket) {
+    if (rank < 0) {
+        m->time->hosts_met();
+    } else {
+        m->time->host_waited(rank, ticket);
+    }
+}
+
+void epemu_trace_value(const char* name, double value) {
+    if (timed) timed->sample(name, value);
 }
 
 }  // extern "C"

@@ -1,13 +1,13 @@
 // Ids of threads and blocks, launches and hosts, and the memory of accesses. What orders threads is in checker_sync.cpp,
 // what NICs do in checker_network.cpp, what a conflict means in checker_verdicts.cpp, and how it is told in
 // checker_findings.cpp.
-#include "checker.hpp"
-
+#include <algorithm>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <algorithm>
+#include "checker.hpp"
+#include "network.hpp"
 
 namespace epemu {
 
@@ -246,6 +246,295 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (on_stack(fiber, address) || !size) return;
     touch(*fiber->check, address, size, flags, pc);
+}
+
+// ---- What orders threads: releases and acquires, fences, barriers of blocks and warps.
+namespace {
+
+constexpr uint64_t kManyBlocks = ~0ull;
+
+bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
+bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
+uint8_t atomic_flags(int scope, bool writes) {
+    return static_cast<uint8_t>(kAtomic | (writes ? kWrites : 0) | scope << kScopeShift);
+}
+
+}  // namespace
+
+Clock Checker::publish(ThreadCheck& t) {
+    t.known.raise(t.id, t.time++);
+    return t.known;
+}
+
+Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address) {
+    Location& l = locations_[address];
+    const bool heap = address - reinterpret_cast<uintptr_t>(m_.heaps) < m_.heaps_bytes;
+    const bool shared = address - reinterpret_cast<uintptr_t>(m_.shared_area) < kSharedSlots * kSharedSlotBytes;
+    const uint64_t owner = heap ? 0 : shared ? t.block << 8 | 1 : static_cast<uint64_t>(t.rank) << 8 | 2;
+    if (l.owner != owner) l = Location{owner};
+    return l;
+}
+
+void Checker::contribute(Location& l, const ThreadCheck& t, Clock clock, int scope) {
+    l.any_release = true;
+    for (Published& p : l.published) {
+        if (p.scope != scope || p.rank != t.rank || (scope == EPEMU_SCOPE_BLOCK && p.block != t.block)) continue;
+        if (p.block != t.block) p.block = kManyBlocks;
+        p.clock.join(clock);
+        return;
+    }
+    l.published.push_back({std::move(clock), scope, t.rank, t.block});
+}
+
+void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
+    if (releases(order)) {
+        contribute(l, t, publish(t), scope);
+        return;
+    }
+    for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--)
+        if (!t.fenced[s].empty() && (s == scope || !t.fenced[s].same(t.fenced[s + 1])))
+            contribute(l, t, t.fenced[s], s);
+}
+
+void Checker::acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc) {
+    bool too_narrow = false;
+    const uint32_t before = t.known.get(l.writer);
+    for (const Published& p : l.published) {
+        const int needed = scope_between(t, p.rank, p.block);
+        if (p.scope < needed || scope < needed) {
+            too_narrow = true;
+        } else if (acquires(order)) {
+            t.known.join(p.clock);
+        } else {
+            t.pending[needed].join(p.clock);
+        }
+    }
+    if (!t.owner || l.writer_rank < 0 || l.writer == t.id) return;
+    if (t.known.get(l.writer) > before) heard(t, l, pc);
+    Hint::Why why = Hint::kNone;
+    if (!l.any_release) {
+        why = Hint::kNotReleased;
+    } else if (too_narrow) {
+        why = Hint::kScope;
+    } else if (!acquires(order)) {
+        why = Hint::kNotAcquired;
+    }
+    if (why != Hint::kNone) t.owner->hint = {why, l.writer_rank, l.store_pc, pc};
+}
+
+void Checker::heard(ThreadCheck& t, const Location& l, uint32_t pc) {
+    constexpr size_t kKept = 8;
+    t.waited_pc = pc;
+    const auto remember = [&](std::deque<Heard>& all) {
+        const auto known = std::find_if(all.begin(), all.end(), [&](const Heard& h) {
+            return h.writer_rank == l.writer_rank && h.store_pc == l.store_pc && h.load_pc == pc;
+        });
+        if (known != all.end()) {
+            all.erase(known);
+        } else if (all.size() == kKept) {
+            all.pop_front();
+        }
+        all.push_back({l.writer_rank, l.store_pc, pc});
+    };
+    remember(t.owner->heard);
+    remember(ranks_[t.rank].heard);
+}
+
+void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
+    if (on_stack(fiber, address)) return;
+    ThreadCheck& t = *fiber->check;
+    touch(t, address, size, atomic_flags(scope, false), pc);
+    auto it = locations_.find(address);
+    if (it != locations_.end()) acquire_from(location(t, address), t, order, scope, static_cast<uint32_t>(pc));
+}
+
+void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
+    if (on_stack(fiber, address)) return;
+    ThreadCheck& t = *fiber->check;
+    touch(t, address, size, atomic_flags(scope, true), pc);
+    Location& l = location(t, address);
+    l.published.clear();
+    l.any_release = false;
+    release_into(l, t, order, scope);
+    l.writer = t.id;
+    l.writer_rank = t.rank;
+    l.store_pc = static_cast<uint32_t>(pc);
+}
+
+// A read-modify-write: what was published before stays published with it.
+void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
+    if (on_stack(fiber, address)) return;
+    ThreadCheck& t = *fiber->check;
+    touch(t, address, size, atomic_flags(scope, true), pc);
+    Location& l = location(t, address);
+    acquire_from(l, t, order, scope, static_cast<uint32_t>(pc));
+    release_into(l, t, order, scope);
+    l.writer = t.id;
+    l.writer_rank = t.rank;
+    l.store_pc = static_cast<uint32_t>(pc);
+}
+
+void Checker::fence(Fiber* fiber, int, int scope) {
+    ThreadCheck& t = *fiber->check;
+    for (int s = 0; s <= scope; s++) {
+        t.known.join(t.pending[s]);
+        t.pending[s] = Clock();
+    }
+    const Clock covered = publish(t);
+    for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
+    Hint& hint = t.owner->hint;
+    if (hint.why != Hint::kNotAcquired) return;
+    const int needed = hint.writer_rank == t.rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
+    hint = scope < needed ? Hint{Hint::kScope, hint.writer_rank, hint.store_pc, hint.load_pc} : Hint{};
+}
+
+// All that any of these threads knew, all know from now on. The joined clock is made while nobody else holds it.
+template <class Each>
+void Checker::meet(const Each& each) {
+    Clock joined, previous;
+    each([&](ThreadCheck& t) {
+        if (!previous.same(t.known)) joined.join(t.known);
+        previous = t.known;
+    });
+    previous = Clock();
+    each([](ThreadCheck& t) { t.known = Clock(); });
+    each([&](ThreadCheck& t) { joined.raise(t.id, t.time++); });
+    each([&](ThreadCheck& t) { t.known = joined; });
+}
+
+void Checker::barrier(Block* block) {
+    const Fiber* first = nullptr;
+    meet([&](auto&& use) {
+        for (Fiber& f : block->fibers)
+            if (f.state == State::kBarrier) use(*f.check);
+    });
+    for (Fiber& f : block->fibers) {
+        if (f.state != State::kBarrier) continue;
+        if (!first) first = &f;
+        if (f.pc == first->pc && f.mask == first->mask) continue;
+        const Side a = {first->check->id, first->check->time, static_cast<uint32_t>(first->pc), 0};
+        const Side b = {f.check->id, f.check->time, static_cast<uint32_t>(f.pc), 0};
+        Verdict& verdict = note(a, b).verdict;
+        verdict.kind = "divergent barrier";
+        verdict.remedy = "one barrier that all threads of the block reach";
+        verdict.how = "outside";
+        verdict.from = a.pc;
+        verdict.to = b.pc;
+        if (f.mask != first->mask) verdict.detail = "two calls, and threads of one block wait in both";
+    }
+}
+
+void Checker::syncwarp(Warp* warp, uint32_t mask) {
+    meet([&](auto&& use) {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) use(*warp->lanes[__builtin_ctz(rest)].check);
+    });
+}
+
+// ---- Operations of NICs as threads of their own. Each knows what its poster knew; when it writes, also what its fabric keeps
+// before it: on rc all that was posted earlier on its queue pair, on any fabric what a fence put before it.
+namespace {
+
+constexpr uint32_t kOpIds = 256;  // taken at once; an id rests while others are used, so that races stay visible
+constexpr uint64_t kNoBlock = ~1ull;
+
+uint8_t system_atomic(bool staged) {
+    return static_cast<uint8_t>(kWrites | kAtomic | EPEMU_SCOPE_SYSTEM << kScopeShift | (staged ? kStaged : 0));
+}
+OpCheck& check_of(NetOp& op) { return *static_cast<OpCheck*>(op.check); }
+
+}  // namespace
+
+Clock& Checker::link(std::unordered_map<uint64_t, Clock>& clocks, int source, int target, int queue_pair) {
+    return clocks[(static_cast<uint64_t>(source) << 16 | static_cast<uint64_t>(target)) << 32 |
+                  static_cast<uint32_t>(queue_pair)];
+}
+
+void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
+    auto& free = free_ops_[op.source_rank];
+    if (free.size() < kOpIds / 2) {
+        const Ids& ids = ids_[new_ids(op.source_rank, kOpIds, true)];
+        for (uint32_t i = 0; i < kOpIds; i++) free.emplace_back(ids.first + i, 1);
+    }
+    const auto [id, time] = free.front();
+    free.pop_front();
+
+    auto* check = new OpCheck;
+    op.check = check;
+    check->reader.known = publish(*poster->check);
+    check->reader.id = id;
+    check->reader.time = time;
+    check->reader.rank = -1;  // outside of all ranks' scopes but the system's
+    check->reader.block = kNoBlock;
+    check->reader.owner = nullptr;
+    check->writer = check->reader;
+    Clock& known = check->writer.known;
+    known.join(link(fences_, op.source_rank, op.target_rank, op.queue_pair));
+    known.join(link(fences_, op.source_rank, op.target_rank, -1));
+    Clock& earlier = link(posted_, op.source_rank, op.target_rank, op.queue_pair);
+    if (m_.network->settings.kind != Fabric::kSrd) known.join(earlier);
+    earlier.join(known);
+    earlier.raise(id, time);
+
+    check->record = records_.size();
+    record_by_op_[static_cast<uint64_t>(id) << 32 | time] = records_.size();
+    records_.push_back({op.number, op.kind, op.signal != 0, op.bytes != 0, op.source_rank, op.target_rank,
+                        op.queue_pair, op.bytes, op.poster, poster->check->id, poster->check->time - 1, m_.picks});
+    if (op.bytes) touch(check->reader, op.from, op.bytes, 0, pc);
+}
+
+void Checker::net_read(NetOp& op) {
+    Record& r = records_[check_of(op).record];
+    if (!r.first_read) r.first_read = m_.picks;
+    r.last_read = m_.picks;
+}
+
+void Checker::net_wrote(NetOp& op, uintptr_t address, size_t bytes) {
+    Record& r = records_[check_of(op).record];
+    if (!r.first_write) r.first_write = m_.picks;
+    r.delivered = m_.picks;
+    touch(check_of(op).writer, address, bytes, kWrites, op.poster.pc);
+}
+
+// Whoever acquires the signal knows this operation, and all that was before it.
+void Checker::net_signalled(NetOp& op, bool staged) {
+    ThreadCheck& t = check_of(op).writer;
+    records_[check_of(op).record].delivered = m_.picks;
+    Location& l = location(t, op.signal);
+    if (op.signal_op == EPEMU_SIGNAL_SET) l.published.clear();
+    Clock clock = t.known;
+    clock.raise(t.id, t.time);
+    contribute(l, t, std::move(clock), EPEMU_SCOPE_SYSTEM);
+    l.writer = t.id;
+    l.writer_rank = op.source_rank;
+    l.store_pc = static_cast<uint32_t>(op.poster.pc);
+    touch(t, op.signal, op.value_bytes, system_atomic(staged), op.poster.pc);
+}
+
+void Checker::net_completed(NetOp& op) {
+    OpCheck* check = &check_of(op);
+    records_[check->record].completed = m_.picks;
+    free_ops_[op.source_rank].emplace_back(check->reader.id, check->reader.time + 1);
+    delete check;
+    op.check = nullptr;
+}
+
+Clock Checker::net_posted_so_far(int source, int target, int queue_pair) {
+    Clock all;
+    for (int to = 0; to < m_.num_ranks; to++) {
+        if (target >= 0 && to != target) continue;
+        for (int qp = 0; qp < m_.network->settings.queue_pairs; qp++)
+            if (queue_pair < 0 || qp == queue_pair) all.join(link(posted_, source, to, qp));
+    }
+    return all;
+}
+
+void Checker::net_fence(int source, int target, int queue_pair) {
+    link(fences_, source, target, queue_pair).join(net_posted_so_far(source, target, queue_pair));
+}
+
+void Checker::net_quiet(Fiber* fiber, const Clock& covered, uintptr_t pc) {
+    fiber->check->known.join(covered);
+    fiber->check->waited_pc = static_cast<uint32_t>(pc);
 }
 
 }  // namespace epemu

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "clocks.hpp"
+#include "vector_clock.hpp"
 #include "machine.hpp"
 
 namespace epemu {

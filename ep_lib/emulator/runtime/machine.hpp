@@ -25,7 +25,7 @@ constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over
 struct Block;
 struct BlockCheck;
 class Pct;
-struct Outages;
+struct FaultInjection;
 struct ThreadCheck;
 struct Warp;
 class Checker;
@@ -176,7 +176,7 @@ struct Settings {
 
 // How rough a schedule is. Each seed draws its own: a bug that calm schedules hide shows in a stormy one, and the other
 // way round (swarm testing: Groce et al., 2012).
-struct Temper {
+struct ScheduleParameters {
     uint32_t preempt_one_in;  // synchronising operations, that the thread is preempted there
     uint32_t stall_one_in;    // preemptions, that the whole warp then waits for a long time
     uint32_t split_one_in;    // turns of a warp, that only some of its lanes run on
@@ -211,12 +211,12 @@ struct Random {
 struct Machine {
     Settings settings;
     Random random;
-    Temper temper;
+    ScheduleParameters parameters;
     std::unique_ptr<Network> network;
-    std::shared_ptr<Checker> checker;   // null while checks are off
-    std::shared_ptr<Outages> outages;   // null while no fault is asked for
-    std::shared_ptr<VirtualTime> time;  // null in the random walk
-    std::shared_ptr<Pct> pct;           // null in random walks and in virtual time
+    std::shared_ptr<Checker> checker;          // null while checks are off
+    std::shared_ptr<FaultInjection> injected;  // null while no fault is asked for
+    std::shared_ptr<VirtualTime> time;         // null in the random walk
+    std::shared_ptr<Pct> pct;                  // null in random walks and in virtual time
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;

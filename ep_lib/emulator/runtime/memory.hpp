@@ -4,7 +4,7 @@
 
 #include "checker.hpp"
 #include "machine.hpp"
-#include "outages.hpp"
+#include "fault_injection.hpp"
 #include "virtual_time.hpp"
 
 namespace epemu {
@@ -19,7 +19,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
 
 // Stores that another rank may wait for are what a rank that stops no longer does.
 inline void before_signal(uintptr_t address, uintptr_t pc) {
-    if (__builtin_expect(machine->outages != nullptr, 0) && is_remote(address)) about_to_send(pc);
+    if (__builtin_expect(machine->injected != nullptr, 0) && is_remote(address)) about_to_send(pc);
 }
 
 // Every other load and store.

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "machine.hpp"
-#include "outages.hpp"
+#include "fault_injection.hpp"
 
 namespace epemu {
 

@@ -6,9 +6,8 @@
 
 #include "checker.hpp"
 #include "machine.hpp"
-#include "outages.hpp"
+#include "fault_injection.hpp"
 #include "pct.hpp"
-#include "polling.hpp"
 #include "virtual_time.hpp"
 
 extern "C" {
@@ -129,7 +128,7 @@ uint32_t random_warp(Machine& m) {
 void run_warp(Machine& m, Warp* warp) {
     epemu_shared_base = warp->block->shared;
     uint32_t lanes = warp->runnable, later = 0;
-    if (m.run_queue.size() < kCrowd && m.random.below(m.temper.split_one_in) == 0) {
+    if (m.run_queue.size() < kCrowd && m.random.below(m.parameters.split_one_in) == 0) {
         const uint32_t some = lanes & static_cast<uint32_t>(m.random.next() >> 32);
         if (some) {
             later = lanes & ~some;
@@ -155,7 +154,99 @@ void run_warp(Machine& m, Warp* warp) {
     end_turn(m, warp);
 }
 
+// Wakes polling fibers: those whose values changed unseen (by plain stores), those that look at the clock, or all. In
+// block order, so that runs do not depend on addresses.
+size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
+    std::vector<Block*> blocks;
+    for (auto& b : m.resident)
+        if (!has_stopped(m, b->launch->rank)) blocks.push_back(b.get());
+    std::sort(blocks.begin(), blocks.end(), [](Block* a, Block* b) { return a->id < b->id; });
+    m.parked.clear();
+    m.num_parked = 0;
+    size_t woken = 0;
+    for (Block* block : blocks)
+        for (Fiber& fiber : block->fibers) {
+            if (fiber.state != State::kPolling) continue;
+            PollSet& p = *fiber.polls;
+            bool changed = false;
+            for (int i = 0; i < p.num_loads && !changed; i++)
+                changed = read_raw(p.loads[i].address, p.loads[i].size) != p.loads[i].value;
+            if (changed) p.num_loads = 0;  // it may never look there again, and must not be woken for it again
+            if (changed || (!only_changed && (!only_clock || p.used_clock))) {
+                if (timed) timed->woke(&fiber);
+                make_runnable(&fiber);
+                woken++;
+            } else {
+                park(&fiber);
+            }
+        }
+    return woken;
+}
+
+// What happens when no warp is runnable: is it over, or do bounded loops and time limits still change something?
+class Quiescence {
+  public:
+    explicit Quiescence(Machine& m) : m_(m) {}
+
+    // Returns false when nothing can ever go on.
+    bool resolve();
+
+  private:
+    static constexpr uint64_t kWork = 2000000, kRoundsPerStep = 64, kForeverNs = 1000000000ull * 100000;
+    Machine& m_;
+    uint64_t progress_ = ~0ull, rounds_ = 0, step_ns_ = 1000;
+};
+
 }  // namespace
+
+bool Quiescence::resolve() {
+    if (unpark_if(m_, true, false)) return true;
+    if (m_.progress != progress_) {
+        progress_ = m_.progress;
+        rounds_ = 0;
+        step_ns_ = 1000;
+    }
+    if (!m_.num_parked) return skip_to_next_release(m_);
+    // Loops with a bounded number of polls end by themselves: let everyone go round some more times.
+    uint64_t fibers = 0;
+    for (const auto& block : m_.resident) fibers += block->num_threads;
+    const uint64_t limit = std::clamp<uint64_t>(kWork / fibers, 50, 100000);
+    if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
+    // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
+    if (step_ns_ < kForeverNs) {
+        if (rounds_ % kRoundsPerStep == 0) step_ns_ *= 2;
+        m_.now_ns = std::min(m_.now_ns + step_ns_ / kRoundsPerStep, next_release_ns(m_));
+        if (timed) timed->passed(static_cast<double>(step_ns_ / kRoundsPerStep));
+        return unpark_if(m_, false, true) > 0 || skip_to_next_release(m_);
+    }
+    return skip_to_next_release(m_);
+}
+
+void park(Fiber* fiber) {
+    machine->num_parked++;
+    for (int i = 0; i < fiber->polls->num_loads; i++)
+        machine->parked[fiber->polls->loads[i].address / 8].push_back(fiber);
+}
+
+void wake(uintptr_t address) {
+    if (!machine->num_parked) return;
+    auto it = machine->parked.find(address / 8);
+    if (it == machine->parked.end()) return;
+    const std::vector<Fiber*> fibers = std::move(it->second);
+    machine->parked.erase(it);
+    for (Fiber* fiber : fibers) {
+        if (fiber->state != State::kPolling) continue;  // it looked twice at this word
+        machine->num_parked--;
+        for (int i = 0; i < fiber->polls->num_loads; i++) {
+            auto other = machine->parked.find(fiber->polls->loads[i].address / 8);
+            if (other == machine->parked.end()) continue;
+            auto& list = other->second;
+            list.erase(std::remove(list.begin(), list.end(), fiber), list.end());
+        }
+        if (timed) timed->woke(fiber);
+        make_runnable(fiber);
+    }
+}
 
 void run_lane(Machine& m, Fiber* fiber) {
     switch_to(fiber);
@@ -208,7 +299,7 @@ void yield() {
 void preempt() {
     if (timed) return yield();
     Machine& m = *machine;
-    if (!m.pct && m.random.below(m.temper.stall_one_in) == 0) {
+    if (!m.pct && m.random.below(m.parameters.stall_one_in) == 0) {
         // From a turn of everybody to a hundred turns: long enough for others to finish what they are at.
         const uint64_t turn = m.run_queue.size() + 1;
         current->warp->stalled_until = m.picks + (turn << m.random.below(kLongestStall));
@@ -219,7 +310,7 @@ void preempt() {
 void maybe_preempt() {
     if (timed) return timed->synchronise();
     if (machine->pct) return machine->pct->synchronised(current->warp);
-    if (machine->random.below(machine->temper.preempt_one_in) == 0) preempt();
+    if (machine->random.below(machine->parameters.preempt_one_in) == 0) preempt();
 }
 
 void retire(Fiber* fiber) {
@@ -236,7 +327,7 @@ Outcome run(Machine& m, const int64_t* awaited) {
     machine = &m;
     checker = m.checker.get();
     timed = m.time.get();
-    Standstill standstill(m);
+    Quiescence quiescence(m);
     admit_blocks(m);
     Outcome outcome = Outcome::kDone;
     while (!awaited_done(m, awaited)) {
@@ -251,10 +342,11 @@ Outcome run(Machine& m, const int64_t* awaited) {
         }
         const bool traffic = !timed && !m.network->in_flight.empty();
         if (traffic && m.pct && m.pct->move_network()) continue;
-        if (traffic && !m.pct && !m.run_queue.empty() && m.random.below(m.temper.deliver_one_in) == 0) network_step(m);
+        if (traffic && !m.pct && !m.run_queue.empty() && m.random.below(m.parameters.deliver_one_in) == 0)
+            network_step(m);
         if (m.run_queue.empty()) {
             if (traffic && !m.pct && network_step(m)) continue;
-            if (admit_blocks(m) || standstill.resolve()) continue;
+            if (admit_blocks(m) || quiescence.resolve()) continue;
             outcome = Outcome::kDeadlock;
             break;
         }

@@ -20,7 +20,7 @@
 #include <cmath>
 
 #include "machine.hpp"
-#include "outages.hpp"
+#include "fault_injection.hpp"
 #include "virtual_time.hpp"
 
 namespace epemu {
@@ -155,7 +155,8 @@ void VirtualTime::transmit(int rank) {
         if (!(key & kAnswers) && !may_start(*job.op)) {
             nic.held.push_back(key);
             const uint64_t until = held_until(machine_, *job.op);
-            if (until && until != Outages::kNever) at(static_cast<double>(until), Event::kRelease, rank, nullptr);
+            if (until && until != FaultInjection::kNever)
+                at(static_cast<double>(until), Event::kRelease, rank, nullptr);
             continue;
         }
         send_packet(rank, job);

@@ -86,7 +86,7 @@ class VirtualTime {
     double remote(uintptr_t address) const;  // how long a store takes to get there; 0 for one's own memory
     void store_later(uintptr_t address, uint64_t value, int size, double delay);
     void spent(double ns);
-    void passed(double ns) { now_ += ns; }  // at a standstill
+    void passed(double ns) { now_ += ns; }  // at a quiescence
     double now() const;
     double clock_ghz() const { return hardware_.clock_ghz; }
     void waited(double begin, const char* what, uintptr_t pc);

@@ -10,7 +10,7 @@
 
 namespace epemu {
 
-struct Outages {
+struct FaultInjection {
     static constexpr uint64_t kNever = ~0ull;  // in nanoseconds: for good
     struct Stall {
         uint64_t after, ns;  // when so many operations were posted before, for how long
@@ -25,7 +25,7 @@ struct Outages {
         bool will_stop = false, stopped = false;
         uint64_t sends_left = 0;
     };
-    explicit Outages(int num_ranks) : links(num_ranks * num_ranks), ranks(num_ranks) {}
+    explicit FaultInjection(int num_ranks) : links(num_ranks * num_ranks), ranks(num_ranks) {}
     std::vector<Link> links;  // [source * ranks + target]
     std::vector<Rank> ranks;
 };
@@ -34,7 +34,7 @@ struct Outages {
 void about_to_send(uintptr_t pc);
 bool has_stopped(const Machine& m, int rank);
 // An operation was posted: is it, or its link, to stand still?
-void begin_outages(Machine& m, NetOp& op);
+void inject_faults(Machine& m, NetOp& op);
 // When this operation may move again, in nanoseconds of the clock that runs (virtual time's under simulate); 0 if it may
 // now.
 uint64_t held_until(const Machine& m, const NetOp& op);

@@ -1,4 +1,6 @@
 // What the threads of a block do together: barriers, warp-wide operations, __activemask.
+#include <stdarg.h>
+
 #include "checker.hpp"
 #include "machine.hpp"
 #include "virtual_time.hpp"
@@ -195,5 +197,60 @@ int epemu_rank() { return current->block->launch->rank; }
 int epemu_num_ranks() { return machine->num_ranks; }
 char* epemu_heap_base(int rank) { return machine->heaps + static_cast<size_t>(rank) * machine->heap_stride; }
 uint64_t epemu_heap_bytes() { return machine->settings.heap_bytes; }
+
+}  // extern "C"
+
+// Virtual time, printf, and the ends that a kernel chooses itself (trap, assert).
+using namespace epemu;
+
+namespace {
+constexpr uint64_t kTickNs = 20;  // what one look at the clock costs in virtual time
+
+// A loop that looks at the clock may end by time alone.
+void time_matters() {
+    if (current->polls) current->polls->used_clock = true;
+    machine->now_ns += kTickNs;
+    if (timed) timed->spent(kTickNs);
+    if (--quantum < 0) yield();
+}
+}  // namespace
+
+extern "C" {
+
+long long epemu_clock64() {
+    time_matters();
+    if (timed) return static_cast<long long>(timed->now() * timed->clock_ghz());
+    return static_cast<long long>(machine->now_ns * 2);  // a virtual GPU of 2 GHz
+}
+
+uint64_t epemu_globaltimer() {
+    time_matters();
+    return timed ? static_cast<uint64_t>(timed->now()) : machine->now_ns;
+}
+
+// CUDA lets a sleep end early, so one turn of everybody else is as good as any duration.
+void epemu_nanosleep(unsigned ns) {
+    time_matters();
+    if (timed) timed->spent(ns);
+    yield();
+}
+
+int epemu_printf(const char* format, ...) {
+    // vsnprintf wants kilobytes of stack: the scheduler formats, on its own.
+    va_list args;
+    va_start(args, format);
+    current->format = format;
+    current->format_args = &args;
+    block_current(State::kPrinting, "printf", EPEMU_PC);
+    va_end(args);
+    return 0;
+}
+
+void epemu_trap(const char* why) { raise_fault(Fault::kTrap, EPEMU_PC, 0, why); }
+
+void epemu_assert_fail(const char* expression, const char* file, unsigned line, const char*) {
+    raise_fault(Fault::kAssert, EPEMU_PC, 0,
+                std::string("assertion failed: ") + expression + " (" + file + ":" + std::to_string(line) + ")");
+}
 
 }  // extern "C"

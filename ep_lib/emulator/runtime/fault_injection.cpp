@@ -1,4 +1,4 @@
-#include "outages.hpp"
+#include "fault_injection.hpp"
 
 #include <algorithm>
 
@@ -8,12 +8,12 @@
 namespace epemu {
 namespace {
 
-Outages& outages_of(Machine& m) {
-    if (!m.outages) m.outages = std::make_shared<Outages>(m.num_ranks);
-    return *m.outages;
+FaultInjection& injected_faults(Machine& m) {
+    if (!m.injected) m.injected = std::make_shared<FaultInjection>(m.num_ranks);
+    return *m.injected;
 }
 
-uint64_t later(uint64_t now_ns, uint64_t ns) { return ns == Outages::kNever ? ns : now_ns + ns; }
+uint64_t later(uint64_t now_ns, uint64_t ns) { return ns == FaultInjection::kNever ? ns : now_ns + ns; }
 
 uint64_t clock_ns(const Machine& m) { return timed ? static_cast<uint64_t>(timed->now()) : m.now_ns; }
 
@@ -21,32 +21,32 @@ uint64_t clock_ns(const Machine& m) { return timed ? static_cast<uint64_t>(timed
 
 uint64_t held_until(const Machine& m, const NetOp& op) {
     const uint64_t now_ns = clock_ns(m);
-    if (m.network->links[op.source_rank * m.num_ranks + op.target_rank].broken) return Outages::kNever;
-    if (!m.outages) return 0;
+    if (m.network->links[op.source_rank * m.num_ranks + op.target_rank].broken) return FaultInjection::kNever;
+    if (!m.injected) return 0;
     // The second half of an atomic is the target's work, and it does not wait for the source.
-    if (has_stopped(m, op.target_rank) || (has_stopped(m, op.source_rank) && !op.staged)) return Outages::kNever;
+    if (has_stopped(m, op.target_rank) || (has_stopped(m, op.source_rank) && !op.staged)) return FaultInjection::kNever;
     uint64_t until = op.held_until_ns > now_ns ? op.held_until_ns : 0;
     if (op.staged) return until;
-    for (const auto& stall : m.outages->links[op.source_rank * m.num_ranks + op.target_rank].stalls)
+    for (const auto& stall : m.injected->links[op.source_rank * m.num_ranks + op.target_rank].stalls)
         if (stall.until_ns > now_ns) until = std::max(until, stall.until_ns);
     return until;
 }
 
 void about_to_send(uintptr_t pc) {
-    if (!machine->outages) return;
-    Outages::Rank& rank = machine->outages->ranks[current->block->launch->rank];
+    if (!machine->injected) return;
+    FaultInjection::Rank& rank = machine->injected->ranks[current->block->launch->rank];
     if (!rank.will_stop || rank.sends_left-- > 0) return;
     rank.stopped = true;
     machine->progress++;
     block_current(State::kStopped, "(stopped", pc);
 }
 
-bool has_stopped(const Machine& m, int rank) { return m.outages && m.outages->ranks[rank].stopped; }
+bool has_stopped(const Machine& m, int rank) { return m.injected && m.injected->ranks[rank].stopped; }
 
-void begin_outages(Machine& m, NetOp& op) {
-    if (!m.outages) return;
+void inject_faults(Machine& m, NetOp& op) {
+    if (!m.injected) return;
     const uint64_t now_ns = clock_ns(m);
-    Outages::Link& link = m.outages->links[op.source_rank * m.num_ranks + op.target_rank];
+    FaultInjection::Link& link = m.injected->links[op.source_rank * m.num_ranks + op.target_rank];
     const auto delay = link.delays.find(link.posted);
     if (delay != link.delays.end()) op.held_until_ns = later(now_ns, delay->second);
     for (auto& stall : link.stalls)
@@ -57,8 +57,8 @@ void begin_outages(Machine& m, NetOp& op) {
 bool is_held(const Machine& m, const NetOp& op) { return held_until(m, op) != 0; }
 
 uint64_t next_release_ns(const Machine& m) {
-    uint64_t next = Outages::kNever;
-    if (!m.outages) return next;
+    uint64_t next = FaultInjection::kNever;
+    if (!m.injected) return next;
     for (const auto& op : m.network->in_flight)
         if (const uint64_t until = held_until(m, *op)) next = std::min(next, until);
     return next;
@@ -66,7 +66,7 @@ uint64_t next_release_ns(const Machine& m) {
 
 bool skip_to_next_release(Machine& m) {
     const uint64_t next = next_release_ns(m);
-    if (next == Outages::kNever) return false;
+    if (next == FaultInjection::kNever) return false;
     if (timed) timed->passed(static_cast<double>(next) - timed->now());
     m.now_ns = std::max(m.now_ns, next);
     return true;
@@ -107,13 +107,13 @@ using namespace epemu;
 extern "C" {
 
 void epemu_stall_link(Machine* m, int from, int to, uint64_t after, uint64_t ns) {
-    outages_of(*m).links[from * m->num_ranks + to].stalls.push_back({after, ns, 0});
+    injected_faults(*m).links[from * m->num_ranks + to].stalls.push_back({after, ns, 0});
 }
 void epemu_delay_message(Machine* m, int from, int to, uint64_t number, uint64_t ns) {
-    outages_of(*m).links[from * m->num_ranks + to].delays[number] = ns;
+    injected_faults(*m).links[from * m->num_ranks + to].delays[number] = ns;
 }
 void epemu_stop_rank(Machine* m, int rank, uint64_t after) {
-    Outages::Rank& r = outages_of(*m).ranks[rank];
+    FaultInjection::Rank& r = injected_faults(*m).ranks[rank];
     r.will_stop = true;
     r.sends_left = after;
 }

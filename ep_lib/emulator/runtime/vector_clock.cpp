@@ -1,4 +1,4 @@
-#include "clocks.hpp"
+#include "vector_clock.hpp"
 
 #include <stdlib.h>
 #include <string.h>
