@@ -1,5 +1,5 @@
 // How fast bytes can cross when every GPU sends to all others at once (gpu_ceilings.py): nothing is waited for.
-#include <ep/bulk.cuh>
+#include <ep/tma.cuh>
 #include <ep/put.cuh>
 
 // Piece `i` of what a rank sends goes to one of the others in turn; its place there is this rank's own.
@@ -51,7 +51,7 @@ extern "C" __global__ void bulk_all(char* mine, const char* data, char* out, siz
     char* const pieces_here = reinterpret_cast<char*>(shared) + ep::warp_id() * stages * piece_bytes;
     uint64_t* const barriers =
         reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(shared) + ep::warps_in_block() * stages * piece_bytes);
-    ep::BulkRing ring(barriers + ep::warp_id() * stages, stages);
+    ep::TmaRing ring(barriers + ep::warp_id() * stages, stages);
     const size_t others = ep::num_ranks() - 1, pieces = bytes_each / piece_bytes * others;
     const size_t step = gridDim.x * ep::warps_in_block(), first = ep::warp_id() * gridDim.x + blockIdx.x;
     const auto far = [&](size_t i) {
@@ -60,8 +60,8 @@ extern "C" __global__ void bulk_all(char* mine, const char* data, char* out, siz
     };
     const auto load = [&](int stage, size_t i) {
         const char* const source = out ? far(i) : data + i / others * piece_bytes;
-        ep::bulk_load(pieces_here + stage * piece_bytes, source, piece_bytes, ring.barriers + stage);
-        ep::bulk_arrive(ring.barriers + stage, piece_bytes);
+        ep::tma_load(pieces_here + stage * piece_bytes, source, piece_bytes, ring.barriers + stage);
+        ep::tma_arrive(ring.barriers + stage, piece_bytes);
     };
     size_t dealt = first;
     const auto fill = [&](int stage) {
@@ -81,15 +81,15 @@ extern "C" __global__ void bulk_all(char* mine, const char* data, char* out, siz
         const size_t i = piece_in[ep::warp_id()][ring.stage];
         if (i >= pieces) break;
         ring.wait();
-        ep::bulk_store(out ? out + i / others * piece_bytes : far(i), pieces_here + ring.stage * piece_bytes,
-                       piece_bytes);
-        ep::bulk_commit();
+        ep::tma_store(out ? out + i / others * piece_bytes : far(i), pieces_here + ring.stage * piece_bytes,
+                      piece_bytes);
+        ep::tma_commit();
         if (previous >= 0) {
-            ep::bulk_wait_read<1>();
+            ep::tma_wait_read<1>();
             fill(previous);
         }
         previous = ring.stage;
         ring.next();
     }
-    ep::bulk_wait_written<0>();
+    ep::tma_wait_written<0>();
 }

@@ -24,7 +24,7 @@ import ep_lib
 from ep_lib import Buffer
 from ep_lib.moe.direct.tuning import EMULATED, Tuning, fitted
 
-DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Engine", 5, 3), ("Engine", 8, 3)]  # who stores, warps, stages
+DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Tma", 5, 3), ("Tma", 8, 3)]  # who stores, warps, stages
 PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a piece
 # then the share of blocks that push, their warps, stages, rows of a group
 PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4)]]

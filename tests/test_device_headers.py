@@ -33,7 +33,7 @@ def test_only_platform_decides_what_we_run_on() -> None:
     allowed = {
         "ep/platform.cuh": ["#if defined(EP_EMULATOR)", "#else"],
         "ep/nixl_device.cuh": ["#ifndef WARP_SIZE"],
-        "gpu/bulk.cuh": ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900", "#else"],  # has the GPU a copy engine?
+        "gpu/tma.cuh": ["#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900", "#else"],  # does the GPU have TMA?
     }
     for path in sorted([*DEVICE.rglob("*.cuh"), *MOE.rglob("*.cu*")]):
         if path.parent.name == "detail":  # the compiler's side of launching, not for kernels

@@ -8,7 +8,7 @@
 //     combine          every token collects what its experts made of it and adds it up, always in the same order
 //
 // ep_lib.Buffer does the same, bit for bit, with fewer and quicker kernels: <moe/direct/route.cuh> is layout and notify
-// in one launch, <moe/direct/dispatch_bulk.cuh> lets the copy engine load while lanes store, and
+// in one launch, <moe/direct/dispatch_bulk.cuh> lets TMA load while lanes store, and
 // <moe/direct/combine_push.cuh> needs no stage.
 #include <moe/common/sums.cuh>
 #include <moe/common/dispatch.cuh>

@@ -24,7 +24,7 @@ from support.dispatch_combine_cases import (
 )
 
 TUNINGS: list[Tuning | None] = [
-    replace(EMULATED, way="Engine", dispatch_stages=3, add_vectors=5),
+    replace(EMULATED, way="Tma", dispatch_stages=3, add_vectors=5),
     replace(EMULATED, push_share=1, send_warps=2, send_stages=3, group_rows=3, add_stages=3, add_vectors=40),
     replace(EMULATED, push=False, add_vectors=7),
     None,

@@ -64,7 +64,7 @@ def _simple_kernels(rank: Rank) -> None:
     simple_exchange.run_simple(rank, make_case(4, world_size=2, dtype="bfloat16", max_tokens=6))
 
 
-def _engine(rank: Rank) -> None:
+def _by_tma(rank: Rank) -> None:
     case = make_case(5, world_size=2, dtype="bfloat16", max_tokens=6)
     direct_cases.run_case(rank, case, direct_cases.TUNINGS[0])
 
@@ -114,7 +114,7 @@ CASES = [
     *(RightKernel(f"ring of {slots}", _stream, 2, ALL, (slots,)) for slots in (1, 3)),
     RightKernel("dispatch and combine", _nvlink_mode, 2, NVLINK),
     RightKernel("06 dispatch and combine", _simple_kernels, 2, NVLINK),
-    RightKernel("dispatch by the engine, combine in place", _engine, 2, NVLINK),
+    RightKernel("dispatch by TMA, combine in place", _by_tma, 2, NVLINK),
     RightKernel("rows by expert, bias, views", _features, 2, NVLINK),
     *(
         RightKernel(f"low latency {fp8} {hooks}", _low_latency, 2, NVLINK, (fp8, hooks))

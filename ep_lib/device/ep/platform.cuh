@@ -34,9 +34,9 @@ EP_DEVICE int warps_in_block() { return (threads_in_block() + kWarpSize - 1) / k
 #include <ep/device_state.cuh>
 
 #if defined(EP_EMULATOR)
-#include <ep/cpu/bulk.cuh>
+#include <ep/cpu/tma.cuh>
 #include <ep/cpu/primitives.cuh>
 #else
-#include <ep/gpu/bulk.cuh>
+#include <ep/gpu/tma.cuh>
 #include <ep/gpu/primitives.cuh>
 #endif

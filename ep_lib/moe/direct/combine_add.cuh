@@ -1,10 +1,10 @@
 // Adding up a token's rows, at full speed: the half that <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> share.
 //
-// The copy engine (<ep/bulk.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came
+// TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came
 // before. So bytes in flight need no registers, and few multiprocessors keep many of them. Rows may lie in this GPU's
 // memory or in a peer's. Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit.
 #pragma once
-#include <ep/bulk.cuh>
+#include <ep/tma.cuh>
 #include <moe/common/sums.cuh>
 #include <moe/direct/combine_send.cuh>
 
@@ -47,7 +47,7 @@ struct AddMemory {
     uint64_t* barriers;  // [stages]
     float* weights;      // [stages, most_ranks]
 
-    // `all_pieces` and `notes` are those of all warps of the block, at multiples of kBulkSharedAlignment and of 16.
+    // `all_pieces` and `notes` are those of all warps of the block, at multiples of kTmaSharedAlignment and of 16.
     EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* notes) {
         const int warp = warp_id(), warps = warps_in_block();
         const int before = warp * args.stages, stages = warps * args.stages;
@@ -171,13 +171,13 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
 //   out           [num_tokens, row_vectors]
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   next(places, &found)   all lanes: the next token and where its rows are, once they are there; num_tokens or more if
-//                          there is none. What peers' threads wrote there is behind a bulk_fence.
+//                          there is none. What peers' threads wrote there is behind a tma_fence.
 template <typename T, typename Next>
 EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* out, const int* topk_idx,
                           const float* topk_weights, const Next& next) {
     const int row_vectors = args.row_vectors, stage_vectors = args.most_ranks * args.piece_vectors;
     const bool is_plain = !topk_weights && !args.bias.first;
-    BulkRing ring(memory.barriers, args.stages);
+    TmaRing ring(memory.barriers, args.stages);
     int token = 0, found = 0, begin = row_vectors;  // of the next piece
     const auto fill = [&](int stage) {
         if (begin == row_vectors && token < args.num_tokens) {
@@ -202,10 +202,10 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
                 memory.weights[stage * args.most_ranks + p] = memory.places[p].weight;
             }
             for (int p = 0; p < found; ++p) {
-                bulk_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors, memory.places[p].row + begin,
-                          bytes, memory.barriers + stage);
+                tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors, memory.places[p].row + begin,
+                         bytes, memory.barriers + stage);
             }
-            bulk_arrive(memory.barriers + stage, found * bytes);
+            tma_arrive(memory.barriers + stage, found * bytes);
             begin += count;
         }
         __syncwarp();

@@ -29,8 +29,8 @@ struct PullCombineArgs {
 template <typename T, bool kStaged>
 EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* slot, const int* plan, int* differs) {
-    extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
-    const CombineMemory memory(bulk_shared, args.add, args.send);
+    extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
+    const CombineMemory memory(tma_shared, args.add, args.send);
     const int row_vectors = args.add.row_vectors;
     if (block_has_fault()) return;
     const Signals signals = this_operation(args.board);
@@ -61,7 +61,7 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
             }
             return returns.wait_for(here.slots) ? here.token : args.add.num_tokens;
         };
-        bulk_fence();  // what the peers' threads wrote is read by the copy engine
+        tma_fence();  // what the peers' threads wrote is read by TMA
         if (same) add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
     }
 

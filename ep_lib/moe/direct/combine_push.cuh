@@ -57,8 +57,8 @@ EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& 
 template <typename T>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* slot, const int* plan, int* differs) {
-    extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
-    const CombineMemory memory(bulk_shared, args.add, args.send);
+    extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
+    const CombineMemory memory(tma_shared, args.add, args.send);
     const int row_vectors = args.add.row_vectors;
     if (block_has_fault()) return;
     const Signals signals = this_operation(args.board);

@@ -2,12 +2,12 @@
 // memory.
 //
 // Rows of one source lie together on this rank, in the source's own order, so what goes back is cut into groups of
-// consecutive rows of one source. Warps take groups as they come: the copy engine loads rows from wherever the experts left
-// them (<ep/bulk.cuh>) and stores them where their owner will add them up; then the owner is told that the group is there.
+// consecutive rows of one source. Warps take groups as they come: TMA loads rows from wherever the experts left
+// them (<ep/tma.cuh>) and stores them where their owner will add them up; then the owner is told that the group is there.
 //
 // `arrived` needs no clearing, as numbers of operations only grow. Who sends waits for nobody.
 #pragma once
-#include <ep/bulk.cuh>
+#include <ep/tma.cuh>
 #include <moe/direct/dispatch_bulk.cuh>
 
 namespace ep {
@@ -99,7 +99,7 @@ class Groups {
 
 // One block: sends rows of `y` until all are gone; all are written when it returns. A warp waits for a row's store when
 // the next one is on its way.
-//   memory, notes     shared memory as above, at multiples of kBulkSharedAlignment and of 16
+//   memory, notes     shared memory as above, at multiples of kTmaSharedAlignment and of 16
 //   received          [ranks]   of each owner: rows of its tokens here
 //   target(row)       where a row goes, as this rank addresses it
 template <typename Target>
@@ -112,15 +112,15 @@ EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t oper
     SentRow* const sent = all_sent + before_mine;
     uint64_t* const barriers = reinterpret_cast<uint64_t*>(all_sent + args.warps * args.stages) + before_mine;
     const uint32_t row_bytes = row_vectors * sizeof(int4);
-    BulkRing ring(barriers, args.stages);
+    TmaRing ring(barriers, args.stages);
     detail::Groups groups(&board.state->next_item, args.group_rows, received);
     const auto fill = [&](int stage) {
         const SentRow next = groups.next();
         if (lane_id() == 0) sent[stage] = next;
         if (next.owner >= 0) {
-            bulk_load(rows + stage * row_vectors, y + static_cast<int64_t>(next.row) * row_vectors, row_bytes,
-                      barriers + stage);
-            bulk_arrive(barriers + stage, row_bytes);
+            tma_load(rows + stage * row_vectors, y + static_cast<int64_t>(next.row) * row_vectors, row_bytes,
+                     barriers + stage);
+            tma_arrive(barriers + stage, row_bytes);
         }
         __syncwarp();
     };
@@ -136,15 +136,15 @@ EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t oper
         const SentRow out = sent[ring.stage];
         if (out.owner < 0) break;
         ring.wait();
-        bulk_store(target(out), rows + ring.stage * row_vectors, row_bytes);
-        bulk_commit();
-        bulk_wait_written<1>();
+        tma_store(target(out), rows + ring.stage * row_vectors, row_bytes);
+        tma_commit();
+        tma_wait_written<1>();
         signal(before);
         before = out;
         fill(free_stage);
         free_stage = ring.stage;
     }
-    bulk_wait_written<0>();
+    tma_wait_written<0>();
     signal(before);
 }
 
@@ -155,7 +155,7 @@ class Returns {
     EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t operation)
         : args_(args), complete_(complete), operation_(operation) {}
 
-    // Waits until the groups with a token's rows on other ranks are there, and may be read by the copy engine. False if
+    // Waits until the groups with a token's rows on other ranks are there, and may be read by TMA. False if
     // they did not come in time.
     EP_DEVICE bool wait_for(const detail::PerRank& slots) {
         bool failed = false;
@@ -170,7 +170,7 @@ class Returns {
                                      {kPhaseCombine, r, group});
         }
         const bool any_failed = __any_sync(kFullWarp, failed);
-        bulk_fence();
+        tma_fence();
         __syncwarp();
         return !any_failed;
     }

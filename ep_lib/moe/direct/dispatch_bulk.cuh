@@ -1,17 +1,17 @@
 // Dispatch at full speed: <moe/common/dispatch.cuh> with three changes. What arrives where is the same, bit for bit.
 //
-// 1. Each warp has a few rows in shared memory. The copy engine brings a token's row there (<ep/bulk.cuh>) while the
+// 1. Each warp has a few rows in shared memory. TMA brings a token's row there (<ep/tma.cuh>) while the
 //    row before it goes to all its ranks: loads take no registers, and none of the warp's time.
 // 2. Warps take tokens as they come. Multiprocessors do not get equal shares of the links, so with tokens dealt out
 //    evenly some end late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
 // 3. What a warp needs to know about its next token (its number, its slots) is asked for one token ahead.
 //
-// Lanes store, or the copy engine does: lanes reach 350 of the links' 355 GB/s, the engine 343, but on 8
-// multiprocessors, which have to store 49 GB/s each, the engine is 5 to 10 % quicker (benchmarks/NOTES.md).
+// Lanes store, or TMA does: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8
+// SMs, which have to store 49 GB/s each, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
 //
 // FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them a row, 0 for other types.
 #pragma once
-#include <ep/bulk.cuh>
+#include <ep/tma.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/epoch.cuh>
 
@@ -25,8 +25,8 @@ struct BulkDispatchArgs {
     int row_scales;
 };
 
-// Who stores rows, once the copy engine has brought them to shared memory.
-enum DispatchWay { kByLanes, kByEngine };
+// Who stores rows once TMA has brought them to shared memory.
+enum DispatchWay { kByLanes, kByTma };
 
 constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,
 constexpr int kStoreVectors = 4;  // and vectors that a lane reads before it stores them
@@ -112,12 +112,12 @@ EP_DEVICE void store_row(const int4* row, const Place* places, int found, int ro
     }
 }
 
-// The copy engine stores the row to peers, the lanes to this GPU's own memory meanwhile. One bulk group.
+// TMA stores the row to peers while the lanes store it to this GPU's own memory. One bulk group.
 EP_DEVICE void bulk_store_row(const int4* row, const Place* places, int found, int row_vectors) {
     for (int p = 0; p < found; ++p) {
-        if (places[p].rank != rank()) bulk_store(places[p].row, row, row_vectors * sizeof(int4));
+        if (places[p].rank != rank()) tma_store(places[p].row, row, row_vectors * sizeof(int4));
     }
-    bulk_commit();
+    tma_commit();
     for (int p = 0; p < found; ++p) {
         if (places[p].rank == rank()) store_row(row, places + p, 1, row_vectors);
     }
@@ -147,15 +147,15 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, in
 template <DispatchWay kWay, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
                              const float* topk_weights, const int* slot, const int* plan, int* differs) {
-    extern __shared__ __align__(kBulkSharedAlignment) int4 bulk_shared[];
+    extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const DispatchArgs& common = args.common;
     const int row_vectors = common.row_vectors, warps = warps_in_block(), warp = warp_id();
     const uint32_t row_bytes = row_vectors * sizeof(int4);
-    int4* const rows = bulk_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
+    int4* const rows = tma_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
     uint64_t* const barriers =
-        reinterpret_cast<uint64_t*>(bulk_shared + static_cast<size_t>(warps) * kStages * row_vectors);
+        reinterpret_cast<uint64_t*>(tma_shared + static_cast<size_t>(warps) * kStages * row_vectors);
     Place* const places = reinterpret_cast<Place*>(barriers + warps * kStages) + warp * num_ranks();
-    BulkRing ring(barriers + warp * kStages, kStages);
+    TmaRing ring(barriers + warp * kStages, kStages);
     if (block_has_fault()) return;
     if (plan[3 * num_ranks() + common.experts_per_rank] != 0) return;  // refused
     const Signals signals = this_operation(args.board);
@@ -171,9 +171,9 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
         if (next.token >= common.num_tokens) return next;
         take();
-        bulk_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
-                  ring.barriers + stage);
-        bulk_arrive(ring.barriers + stage, row_bytes);
+        tma_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
+                 ring.barriers + stage);
+        tma_arrive(ring.barriers + stage, row_bytes);
         next.slots = detail::load_per_rank(slot + static_cast<int64_t>(next.token) * num_ranks());
         return next;
     };
@@ -186,15 +186,15 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         const int4* const row = rows + stage * row_vectors;
         ring.wait();
         ring.next();
-        if (kWay == kByEngine) {
+        if (kWay == kByTma) {
             detail::bulk_store_row(row, places, found, row_vectors);
         } else {
             detail::store_row(row, places, found, row_vectors);
         }
         __syncwarp();  // all lanes have read the row
     };
-    // Where the engine stores it still reads this row, and the stage of the row before is filled again.
-    constexpr int kLag = kWay == kByEngine ? 1 : 0;
+    // TMA may still be reading the row that it stores, so the stage of the row before is filled again.
+    constexpr int kLag = kWay == kByTma ? 1 : 0;
     detail::OnItsWay on_its_way[kStages];
     take();
 #pragma unroll
@@ -206,7 +206,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
             if (on_its_way[stage].token >= common.num_tokens) return false;
             send(stage, on_its_way[stage]);
             constexpr int kOthers = kStages - kLag;
-            if (kWay == kByEngine) bulk_wait_read<1>();
+            if (kWay == kByTma) tma_wait_read<1>();
             on_its_way[(stage + kOthers) % kStages] = fill((stage + kOthers) % kStages);
         }
         return true;
@@ -214,7 +214,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     while (send_some()) {
     }
 
-    if (kWay == kByEngine) bulk_wait_written<0>();
+    if (kWay == kByTma) tma_wait_written<0>();
 
     // Data, then signal, as in <moe/common/dispatch.cuh>.
     if (!is_last_block(&args.board.state->finished_blocks)) return;

@@ -17,7 +17,7 @@ _LEAST_PIECE = 8  # vectors
 class Tuning:
     """Shapes of the launches for rows of one size. Measurements: benchmarks/NOTES.md."""
 
-    way: str = "Lanes"  # or "Engine": DispatchWay in <moe/direct/dispatch_bulk.cuh>
+    way: str = "Lanes"  # or "Tma": DispatchWay in <moe/direct/dispatch_bulk.cuh>
     dispatch_warps: int = 8
     dispatch_stages: int = 2  # rows under way a warp
     add_warps: int = 12  # of a block that combines
@@ -49,7 +49,7 @@ def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated:
     """For rows of ``row_bytes`` where a block may have ``limit`` bytes of shared memory. Raises ArgumentError."""
     wanted = EMULATED if emulated else Tuning()
     if config.num_sms < _FEW_SMS and not emulated:
-        wanted = replace(wanted, way="Engine", dispatch_stages=3, push=False, group_rows=2)
+        wanted = replace(wanted, way="Tma", dispatch_stages=3, push=False, group_rows=2)
     elif not emulated:  # with fewer blocks that push, signals cost more
         wanted = replace(wanted, group_rows=max(4, 16 - config.num_sms // 2))
     return fitted(wanted, config, row_bytes // VECTOR_BYTES, limit)
