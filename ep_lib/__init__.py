@@ -3,7 +3,8 @@
 Importing it starts nothing and loads neither torch nor CuPy.
 """
 
-from ep_lib import errors, ibgda
+from ep_lib import errors
+from ep_lib.compat import ibgda
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE, Hardware, Link
 from ep_lib.emulator.timeline import Message, Sample, Span, Timeline

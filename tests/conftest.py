@@ -28,7 +28,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(count: int) -> None:
-    from ep_lib.backends.cuda_devices import unusable_reason
+    from ep_lib.cuda.devices import unusable_reason
 
     reason = unusable_reason(count)
     if reason is not None:

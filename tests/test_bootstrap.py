@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from ep_lib.bootstrap import SingleBootstrap
+from ep_lib.bootstrap.hub import Hub, HubBootstrap
+from ep_lib.bootstrap.srun import SrunBootstrap
 from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed
-from ep_lib.runtime.bootstrap import SingleBootstrap
-from ep_lib.runtime.bootstrap.hub import Hub, HubBootstrap
-from ep_lib.runtime.bootstrap.srun import SrunBootstrap
 
 PROGRAM = Path(__file__).parent / "programs" / "bootstrap_program.py"
 

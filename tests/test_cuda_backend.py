@@ -17,9 +17,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ep_lib.backends import cuda_devices, cuda_errors, cuda_heap
 from ep_lib.backends.base import Backend
-from ep_lib.backends.cuda_devices import DeviceIdentity
+from ep_lib.bootstrap import SingleBootstrap
+from ep_lib.cuda import devices as cuda_devices
+from ep_lib.cuda import errors as cuda_errors
+from ep_lib.cuda.devices import DeviceIdentity
 from ep_lib.errors import (
     BackendUnavailable,
     BufferClosedError,
@@ -35,9 +37,9 @@ from ep_lib.jit import nvrtc
 from ep_lib.jit.kernel import Kernel
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import describe
-from ep_lib.runtime.bootstrap import SingleBootstrap
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
+from ep_lib.transports import base
 
 SOURCE = """
 #include <ep/put.cuh>
@@ -154,7 +156,7 @@ def test_pairs_without_peer_access_are_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_fails_on_one_rank_fails_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_heap, "import_cupy", lambda: _runtime(set()))
+    monkeypatch.setattr(base, "import_cupy", lambda: _runtime(set()))
 
     class Two(SingleBootstrap):
         """The other rank failed."""
@@ -163,14 +165,14 @@ def test_what_fails_on_one_rank_fails_on_all(monkeypatch: pytest.MonkeyPatch) ->
             return [obj, ("no memory", None)]
 
     with pytest.raises(BackendUnavailable, match="rank 1 could not set up the cuda backend: no memory"):
-        cuda_heap.agree(Two(), lambda: 5, 1.0)
+        base.agree(Two(), lambda: 5, 1.0)
 
     def fail() -> None:
         raise OutOfSymmetricMemory("too small", requested=2, available=1)
 
     with pytest.raises(OutOfSymmetricMemory):
-        cuda_heap.agree(Two(), fail, 1.0)
-    assert cuda_heap.agree(SingleBootstrap(), lambda: 5, 1.0) == [5]
+        base.agree(Two(), fail, 1.0)
+    assert base.agree(SingleBootstrap(), lambda: 5, 1.0) == [5]
 
 
 def test_cuda_errors_become_sentences() -> None:

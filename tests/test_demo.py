@@ -177,7 +177,7 @@ def trained_small():
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])  # 8 ranks, 6 sequences: two ranks have no token
 def test_spread_loss_equals_local_loss(trained_small, backend: str, ranks: int) -> None:
     if backend == "cuda":
-        from ep_lib.backends.cuda_devices import unusable_reason
+        from ep_lib.cuda.devices import unusable_reason
 
         if reason := unusable_reason(ranks):
             pytest.skip(reason)
@@ -373,7 +373,7 @@ def test_a_file_in_the_way_of_out_is_refused(tmp_path: Path) -> None:
 
 
 def test_cuda_without_gpus_is_said(tmp_path: Path) -> None:
-    from ep_lib.backends.cuda_devices import unusable_reason
+    from ep_lib.cuda.devices import unusable_reason
 
     if unusable_reason(1) is None and torch.cuda.is_available():
         pytest.skip("this machine has GPUs")

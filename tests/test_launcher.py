@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ep_lib.backends import cuda_devices
+from ep_lib.cuda import devices as cuda_devices
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime import launcher

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ep_lib import Kernel, Rank
+from ep_lib.compat import nixl
+from ep_lib.compat.nixl import DeviceHost
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelFault
-from ep_lib.transports import nixl_handles
-from ep_lib.transports.nixl_handles import DeviceHost
 
 Spmd = Callable[..., list[Any]]
 KERNELS = Path(__file__).parent / "kernels"
@@ -263,4 +263,4 @@ def test_mistakes_on_the_host_are_named(spmd: Spmd) -> None:
 
 
 def test_the_mirrored_structs_have_the_devices_sizes() -> None:
-    assert (nixl_handles.TABLE_DTYPE.itemsize, nixl_handles.REGION_DTYPE.itemsize) == (16, 24)
+    assert (nixl.TABLE_DTYPE.itemsize, nixl.REGION_DTYPE.itemsize) == (16, 24)

@@ -14,12 +14,14 @@ import pytest
 from support import stand_ins
 
 from ep_lib import Kernel, spawn
-from ep_lib.backends import cuda_heap, nixl_heap, transport
-from ep_lib.backends.nixl_agent import NixlAgent
+from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.errors import ArgumentError, BackendUnavailable, OutOfSymmetricMemory, PeerTimeout
-from ep_lib.jit import nixl, nvcc, nvrtc
+from ep_lib.jit import nvcc, nvrtc
 from ep_lib.jit.elf import Elf
-from ep_lib.runtime.bootstrap import SingleBootstrap
+from ep_lib.transports import base, registry
+from ep_lib.transports.nixl import build as nixl
+from ep_lib.transports.nixl import heap as nixl_heap
+from ep_lib.transports.nixl.agent import NixlAgent
 
 ROOT = Path(__file__).resolve().parents[1]
 opened = stand_ins.opened  # a fixture
@@ -121,7 +123,7 @@ def needs_wheels() -> None:
 
 
 @pytest.mark.parametrize("file", ["tutorial_kernels/03_ibgda_shim.cu", "ep_lib/moe/kernels/pcie_dispatch.cu"])
-def test_kernels_over_networks_compile_unchanged(file: str) -> None:
+def test_kernels_stand_ins_compile_unchanged(file: str) -> None:
     needs_wheels()
     template, name = stand_ins.GLOBAL.findall((ROOT / file).read_text(encoding="utf-8"))[0]
     image = nixl.compile_cubin(Kernel.from_file(ROOT / file, name + ("<float>" if template else "")), "sm_90")
@@ -311,7 +313,7 @@ class FakeCuda:
 @pytest.fixture
 def heap_of(machine: dict[str, Any], agents: FakeAgents, monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(cuda: FakeCuda, heap_bytes: int = 4096, unreachable: tuple[str, ...] = (), ranks: int = 2) -> Any:
-        for module in (nixl_heap, cuda_heap):
+        for module in (nixl_heap, base):
             monkeypatch.setattr(module, "import_cupy", lambda: cuda)
         monkeypatch.setattr(nixl, "unusable_reason", lambda major: None)
         monkeypatch.setattr(nixl, "mapped_addresses_cubin", lambda arch: arch.encode())
@@ -371,7 +373,7 @@ def nothing(rank: Any) -> None:
 
 def test_nixl_is_one_of_the_transports(opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nixl_heap, "NixlHeap", lambda *args: ("nixl", *args[1:]))
-    chosen = transport.open_transport("nixl", stand_ins.Two(), 3, 64, 1.0)
+    chosen = registry.open_transport("nixl", stand_ins.Two(), 3, 64, 1.0)
     assert chosen == ("nixl", 3, 64, 1.0, [])
     with pytest.raises(ArgumentError, match="transport is 'nixl'; it is for GPUs"):
         spawn(nothing, 1, "emulator", transport="nixl")

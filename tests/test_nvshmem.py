@@ -13,15 +13,20 @@ from support import stand_ins
 from support.stand_ins import GLOBAL, FakeCuda, Two
 
 from ep_lib import Kernel, spawn
-from ep_lib.backends import cuda_devices, cuda_heap, nics, nvshmem_heap, nvshmem_library, transport
-from ep_lib.backends.cuda_devices import DeviceIdentity
-from ep_lib.backends.nvshmem_library import NvshmemLibrary
+from ep_lib.bootstrap import SingleBootstrap
+from ep_lib.cuda import devices as cuda_devices
+from ep_lib.cuda.devices import DeviceIdentity
 from ep_lib.errors import ArgumentError, BackendUnavailable, OutOfSymmetricMemory, RankMismatchError
-from ep_lib.jit import nvrtc, nvshmem, toolkit
+from ep_lib.jit import nvrtc, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.nvrtc import NvrtcImage
-from ep_lib.runtime.bootstrap import SingleBootstrap
 from ep_lib.runtime.rank import Rank
+from ep_lib.transports import base, registry
+from ep_lib.transports.nvshmem import build as nvshmem
+from ep_lib.transports.nvshmem import heap as nvshmem_heap
+from ep_lib.transports.nvshmem import library as nvshmem_library
+from ep_lib.transports.nvshmem import nics
+from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
 opened = stand_ins.opened  # a fixture
 ROOT = Path(__file__).resolve().parents[1]
@@ -204,7 +209,7 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def heap_of(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a NvshmemHeap over the stand-ins; ``.log()`` is what the library was called for."""
     cuda, log = FakeCuda(), tmp_path / "log"
-    for module in (nvshmem_heap, cuda_heap):
+    for module in (nvshmem_heap, base):
         monkeypatch.setattr(module, "import_cupy", lambda: cuda)
     monkeypatch.setattr(nvshmem, "unusable_reason", lambda route: None)
     monkeypatch.setattr(os, "environ", {**os.environ})  # a heap sets variables for NVSHMEM
@@ -350,16 +355,16 @@ def test_structs_have_the_sizes_of_nvshmem_3() -> None:
 
 
 def test_auto_is_p2p_where_it_works_and_nvshmem_where_it_does_not(opened: dict[str, Any]) -> None:
-    assert transport.open_transport("auto", Two(), 0, 64, 1.0) == ("p2p", 64, 1.0)
-    assert transport.open_transport("nvshmem:link", Two(), 0, 64, 1.0) == ("nvshmem", 64, 1.0, "link", [])
+    assert registry.open_transport("auto", Two(), 0, 64, 1.0) == ("p2p", 64, 1.0)
+    assert registry.open_transport("nvshmem:link", Two(), 0, 64, 1.0) == ("nvshmem", 64, 1.0, "link", [])
     opened["problems"] = ["rank 0 cannot access rank 1"]
     with pytest.warns(RuntimeWarning, match="transport='auto' is 'nvshmem' here: rank 0 cannot access rank 1"):
-        assert transport.open_transport("auto", Two(), 0, 64, 1.0)[0] == "nvshmem"  # type: ignore[index]
+        assert registry.open_transport("auto", Two(), 0, 64, 1.0)[0] == "nvshmem"  # type: ignore[index]
     with pytest.raises(BackendUnavailable, match=r"(?s)'p2p'.*rank 0 cannot access rank 1.*take transport='nvshmem'"):
-        transport.open_transport("p2p", Two(), 0, 64, 1.0)
+        registry.open_transport("p2p", Two(), 0, 64, 1.0)
     opened["usable"] = "NVSHMEM is not installed"
     with pytest.raises(BackendUnavailable, match=r"(?s)cannot access rank 1.*\(not yet: NVSHMEM is not installed\)"):
-        transport.open_transport("auto", Two(), 0, 64, 1.0)
+        registry.open_transport("auto", Two(), 0, 64, 1.0)
 
 
 class OneHost:
@@ -408,8 +413,8 @@ def test_a_driver_too_old_for_cupy_says_found_and_needed(monkeypatch: pytest.Mon
 
 
 def test_ranks_must_agree_about_transport_and_size(opened: dict[str, Any]) -> None:
-    identity = transport.identify(0)
+    identity = registry.identify(0)
     with pytest.raises(RankMismatchError, match=r"transport must be .*rank 0: p2p, rank 1: nvshmem"):
-        transport.open_transport("p2p", Two((None, ("nvshmem", 64, identity))), 0, 64, 1.0)
+        registry.open_transport("p2p", Two((None, ("nvshmem", 64, identity))), 0, 64, 1.0)
     with pytest.raises(RankMismatchError, match=r"heap_bytes must be .*rank 0: 64, rank 1: 65"):
-        transport.open_transport("p2p", Two((None, ("p2p", 65, identity))), 0, 64, 1.0)
+        registry.open_transport("p2p", Two((None, ("p2p", 65, identity))), 0, 64, 1.0)

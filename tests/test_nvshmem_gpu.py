@@ -14,7 +14,8 @@ from support import ibgda_shim as shim
 
 from ep_lib import Fabric, Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout
-from ep_lib.jit import nixl, nvshmem
+from ep_lib.transports.nixl import build as nixl
+from ep_lib.transports.nvshmem import build as nvshmem
 
 TRANSPORTS = ("p2p", *(f"nvshmem:{route}" for route in nvshmem.ROUTES), "nixl")
 SOURCE = r"""

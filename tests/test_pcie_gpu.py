@@ -9,7 +9,7 @@ from support.dispatch_combine_cases import make_case
 from support.pcie_cases import check_case, check_fp8, fp8_case, run_case, run_fp8
 
 from ep_lib import Rank, spawn
-from ep_lib.jit import nvshmem
+from ep_lib.transports.nvshmem import build as nvshmem
 
 SEEDS = range(2000, 2006)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from ep_lib.bootstrap import Bootstrap
 from ep_lib.errors import BackendUnavailable, KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed
-from ep_lib.runtime.bootstrap import Bootstrap
 from ep_lib.runtime.spawn_cuda import spawn_processes
 
 
@@ -256,7 +256,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_without_gpus_spawn_says_so_before_it_starts_anything() -> None:
-    from ep_lib.backends.cuda_devices import unusable_reason
+    from ep_lib.cuda.devices import unusable_reason
 
     if unusable_reason(64) is None:
         pytest.skip("this machine has 64 GPUs")

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends import cuda_errors
 from ep_lib.backends.base import Dim, Streams
-from ep_lib.backends.cuda_devices import device_for, import_cupy
-from ep_lib.backends.cuda_module import LoadedKernel, ModuleCache
-from ep_lib.backends.cuda_streams import CudaStreams
 from ep_lib.backends.geometry import launch_dimensions
-from ep_lib.backends.transport import open_transport
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT
+from ep_lib.cuda import errors as cuda_errors
+from ep_lib.cuda.devices import device_for, import_cupy
+from ep_lib.cuda.module import LoadedKernel, ModuleCache
+from ep_lib.cuda.streams import CudaStreams
 from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -35,8 +36,7 @@ from ep_lib.errors import (
 from ep_lib.jit.signature import MarshalledArg, marshal
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe
-from ep_lib.runtime.bootstrap import Bootstrap
-from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT
+from ep_lib.transports.registry import open_transport
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -66,7 +66,7 @@ class CudaBackend:
 
     ``heap_bytes`` is the size of the symmetric heap in bytes, ``kernel_timeout`` the number of seconds that
     :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
-    itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.backends.transport`);
+    itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.transports.registry`);
     ``self.transport`` says what "auto" became. Kernels run on torch's current stream where torch uses this GPU, else
     on CuPy's, or where ``self.streams.on(stream)`` says. Raises BackendUnavailable, OutOfSymmetricMemory and
     RankMismatchError, the same on every rank.

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, read_int
 from ep_lib.config import BACKENDS, Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.runtime import arguments
-from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, read_int
 from ep_lib.runtime.rank import Rank
 
 Launcher = Literal["torchrun", "mpi", "srun", "single"]
@@ -63,14 +63,14 @@ def make_bootstrap(
     if world.world_size == 1:
         return SingleBootstrap()
     if world.launcher == "torchrun":
-        from ep_lib.runtime.bootstrap.torchrun import TorchrunBootstrap
+        from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 
         return TorchrunBootstrap(environ, timeout)
     if world.launcher == "mpi":
-        from ep_lib.runtime.bootstrap.mpi import MpiBootstrap
+        from ep_lib.bootstrap.mpi import MpiBootstrap
 
         return MpiBootstrap(world.world_size, world.local_rank)
-    from ep_lib.runtime.bootstrap.srun import SrunBootstrap
+    from ep_lib.bootstrap.srun import SrunBootstrap
 
     return SrunBootstrap(environ, timeout)
 
@@ -114,7 +114,7 @@ def init(
 
 def _choose_backend(backend: str | None, config: Config, world: World) -> str:
     """The backend to use. Raises BackendUnavailable for the emulator in several processes."""
-    from ep_lib.backends.cuda_devices import unusable_reason
+    from ep_lib.cuda.devices import unusable_reason
 
     if backend is not None and backend not in BACKENDS:
         raise ArgumentError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ep_lib.runtime.bootstrap.base import Bootstrap, dumps, loads
-from ep_lib.runtime.bootstrap.hub import HubBootstrap
+from ep_lib.bootstrap.base import Bootstrap, dumps, loads
+from ep_lib.bootstrap.hub import HubBootstrap
 from ep_lib.runtime.remote_error import RemoteError, encode
 
 

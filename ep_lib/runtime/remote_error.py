@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
+from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.errors import RankFailed
-from ep_lib.runtime.bootstrap.base import dumps, loads
 
 
 @dataclass(frozen=True)

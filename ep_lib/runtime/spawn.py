@@ -32,7 +32,8 @@ def spawn(
     EP_LIB_* environment variables (see :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated
     ranks, an :class:`ep_lib.Fabric` or its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each
     other: "p2p" (stores over NVLink or PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE"
-    names the build route of kernels, see :mod:`ep_lib.jit.nvshmem`), or "auto" (P2P where all GPUs have it).
+    names the build route of kernels, see :mod:`ep_lib.transports.nvshmem.build`), or "auto" (P2P where all GPUs have
+    it).
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """

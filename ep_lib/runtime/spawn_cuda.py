@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from ep_lib.bootstrap.base import dumps, loads, rank_list
+from ep_lib.bootstrap.hub import Hub
 from ep_lib.errors import BackendUnavailable, KernelTimeout, PeerTimeout, RankFailed
-from ep_lib.runtime.bootstrap.base import dumps, loads, rank_list
-from ep_lib.runtime.bootstrap.hub import Hub
 from ep_lib.runtime.rank_process import Job, MakeRank, Outcome, make_cuda_rank, socket_pair
 from ep_lib.runtime.remote_error import decode
 
@@ -70,7 +70,7 @@ def spawn_processes(
 
 def _check_gpus(ranks: int) -> None:
     """Refuse before any process starts; the rest is checked by the ranks."""
-    from ep_lib.backends.cuda_devices import unusable_reason
+    from ep_lib.cuda.devices import unusable_reason
 
     reason = unusable_reason(ranks)
     if reason is not None:

@@ -1,5 +1,5 @@
-"""Ways for a kernel to reach a peer that need a host half; each works with a :class:`ep_lib.Rank`, none with another.
+"""How bytes travel between ranks, a folder for each transport; they never import each other.
 
-Plain stores over NVLink, PCIe P2P or the emulator need none: ``ep::peer_ptr`` of ``<ep/peer.cuh>`` is all.
-``nixl_handles``: the host half of NIXL's device API.
+``p2p``: GPUs of one host that reach each other's memory. ``nvshmem`` and ``nixl``: those libraries, which may go
+through NICs. Begin with ``base``, what each of them offers; ``registry`` finds one by its name.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import ep_lib
-from ep_lib import ibgda
+from ep_lib.compat import ibgda
 from ep_lib.emulator.findings import Access, Finding
 from ep_lib.errors import KernelCompileError
 from ep_lib.workshop.scenario import Array, Ref, Scenario, pack

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from ep_lib.backends import cuda_heap, nvshmem_heap, transport
-from ep_lib.backends.cuda_devices import DeviceIdentity
-from ep_lib.runtime.bootstrap import SingleBootstrap
+from ep_lib.bootstrap import SingleBootstrap
+from ep_lib.cuda.devices import DeviceIdentity
+from ep_lib.transports import base, registry
+from ep_lib.transports.nvshmem import build as nvshmem
+from ep_lib.transports.nvshmem import heap as nvshmem_heap
 
 GLOBAL = re.compile(
     r"(template <typename T>\s+)?(?:extern \"C\" )?__global__ void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\("
@@ -56,10 +58,10 @@ class Two(SingleBootstrap):
 def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"problems": [], "usable": None}
     gpu = DeviceIdentity("a", "host", 0, "0", "GPU")
-    monkeypatch.setattr(transport, "identify", lambda device: gpu)
-    monkeypatch.setattr(transport, "peer_problems", lambda rank, identities: state["problems"])
-    monkeypatch.setattr(transport.nvshmem, "unusable_reason", lambda route: state["usable"])
-    monkeypatch.setattr(transport, "IpcHeap", lambda *args: ("p2p", *args[1:]))
+    monkeypatch.setattr(registry, "identify", lambda device: gpu)
+    monkeypatch.setattr(registry, "peer_problems", lambda rank, identities: state["problems"])
+    monkeypatch.setattr(nvshmem, "unusable_reason", lambda route: state["usable"])
+    monkeypatch.setattr(registry, "IpcHeap", lambda *args: ("p2p", *args[1:]))
     monkeypatch.setattr(nvshmem_heap, "NvshmemHeap", lambda *args: ("nvshmem", *args[1:]))
-    monkeypatch.setattr(cuda_heap, "import_cupy", FakeCuda)
+    monkeypatch.setattr(base, "import_cupy", FakeCuda)
     return state

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib import ibgda
 from ep_lib.commands.bench import sizes, worlds
 from ep_lib.commands.bench.worlds import World
 from ep_lib.commands.lab import workshop_root
+from ep_lib.compat import ibgda
 from ep_lib.config import TRANSPORTS, Config
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError

@@ -205,7 +205,7 @@ def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
 
 def _usable_gpus(wanted: int) -> int:
     """The number of GPUs here; BackendUnavailable with the reason where ``wanted`` ranks cannot run on them."""
-    from ep_lib.backends.cuda_devices import gpu_count, unusable_reason
+    from ep_lib.cuda.devices import gpu_count, unusable_reason
 
     reason = unusable_reason(wanted)
     if reason is None and not _import_torch().cuda.is_available():

@@ -19,7 +19,6 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Literal
 
-from ep_lib.backends import nics
 from ep_lib.commands import efa_environment
 from ep_lib.commands.doctor import trials
 from ep_lib.commands.doctor.trials import (
@@ -36,7 +35,9 @@ from ep_lib.commands.doctor.trials import (
     python_m,
 )
 from ep_lib.errors import EpError
-from ep_lib.jit import nixl, toolkit
+from ep_lib.jit import toolkit
+from ep_lib.transports.nixl import build as nixl
+from ep_lib.transports.nvshmem import nics
 
 Status = Literal["ok", "missing", "broken"]
 

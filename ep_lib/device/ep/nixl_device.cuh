@@ -5,7 +5,7 @@
 //           signatures of the NIXL Device API Kernel Guide (reference/nixl_device_kernel_guide.md)
 //   >= 1.0  nixlPut, nixlAtomicAdd, nixlGetPtr, nixlGpuGetXferStatus on memory views, with the signatures of
 //           ai-dynamo/nixl, src/api/gpu/common/
-// The host side, which makes the handles, is ep_lib.transports.nixl_handles.
+// The host side, which makes the handles, is ep_lib.compat.nixl.
 //
 // Who calls. A write or put at WARP or BLOCK level needs all threads of the warp or block, with equal arguments, and
 // ends with that level's barrier, so that one thread may post the signal next. A signal or atomic add at any level is
@@ -54,7 +54,7 @@ constexpr uint64_t defer = 1;  // "may be batched with later ones"; stores need 
 namespace ep {
 namespace nixl {
 
-// What a handle points to, in this rank's heap: a header and `count` regions. ep_lib/transports/nixl_handles.py writes
+// What a handle points to, in this rank's heap: a header and `count` regions. ep_lib/compat/nixl.py writes
 // it.
 enum Kind : uint32_t { kWriteRequest = 1, kSignalRequest = 2, kLocalView = 3, kRemoteView = 4 };
 
@@ -72,7 +72,7 @@ struct Table {  // a write request has its local side as region 0 and its remote
     uint64_t count;
 };
 
-static_assert(sizeof(Table) == 16 && sizeof(Region) == 24, "mirrored by ep_lib/transports/nixl_handles.py");
+static_assert(sizeof(Table) == 16 && sizeof(Region) == 24, "mirrored by ep_lib/compat/nixl.py");
 
 template <nixl_gpu_level_t LEVEL>
 EP_DEVICE bool is_leader() {

@@ -1,7 +1,7 @@
 // What stands behind the operations of <ep/net.cuh>: this file, or another one of the same name.
 //
 // Here it is what the platform has: the emulator's NICs, and on GPUs nothing, so that plain stores to P2P peers do the
-// work. For another transport the compiler searches ep_lib/device/transports/NAME first and finds its <ep/transport.cuh>
+// work. For another transport the compiler searches ep_lib/transports/NAME first and finds its <ep/transport.cuh>
 // there. No kernel changes.
 #pragma once
 #include <ep/platform.cuh>

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvjitlink, nvrtc, toolkit
+from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvrtc, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.nvrtc import NvrtcImage
+from ep_lib.transports.nvshmem import nvjitlink
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 ROUTES = ("whole", "link", "nvcc")
 STATE_SYMBOL = "nvshmemi_device_state_d"  # in every module that uses NVSHMEM
 OLDEST, TOO_NEW = (3, 4, 5), (4,)
-TRANSPORT_INCLUDE = toolkit.DEVICE_INCLUDE / "transports" / "nvshmem"
+TRANSPORT_INCLUDE = Path(__file__).parent
 
 _WHEELS = {"nvidia-nvshmem-cu13": 13, "nvidia-nvshmem-cu12": 12}
 _VERSION = re.compile(r"#define\s+NVSHMEM_VENDOR_(MAJOR|MINOR|PATCH)_VERSION\s+(\d+)")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.backends.cuda_errors import NOT_FOUND
+from ep_lib.cuda.errors import NOT_FOUND
 from ep_lib.errors import KernelLaunchError
 from ep_lib.jit.signature import Param
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable, PeerTimeout
-from ep_lib.jit.nixl import Installation, pip_line
+from ep_lib.transports.nixl.build import Installation, pip_line
 
 _HELLO = b"ep_lib: connect"
 _POLL_SECONDS = 0.001  # between two looks for notifications

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from ep_lib.backends.cuda_devices import import_cupy
-from ep_lib.backends.cuda_errors import OUT_OF_MEMORY, allocation_error
-from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.cuda.devices import import_cupy
+from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
+from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc
-from ep_lib.runtime.bootstrap import Bootstrap
+from ep_lib.transports.base import GRANULE, agree, meet
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
     from ep_lib.jit.nvrtc import NvrtcImage
-
-GRANULE = 2 * 2**20  # an IPC handle covers whole pages of 2 MiB: share nothing but the heap
-T = TypeVar("T")
 
 
 class IpcHeap:
@@ -102,35 +99,3 @@ class IpcHeap:
             with contextlib.suppress(self._runtime.CUDARuntimeError):
                 self._runtime.free(self._own)
             self._own = 0
-
-
-def meet(bootstrap: Bootstrap, timeout: float) -> bool:
-    """Whether all ranks came to close; a rank that failed must not keep the others from it."""
-    try:
-        bootstrap.all_gather(("close()", None), timeout)  # a rank elsewhere sees what we are in
-    except EpError:
-        return False
-    return True
-
-
-def agree(bootstrap: Bootstrap, step: Callable[[], T], timeout: float) -> list[T]:
-    """Run ``step`` on every rank and gather the results; where it fails on one rank, it fails on all, at once.
-
-    Without this, a rank that fails alone would leave the others waiting until their time limit.
-    """
-    failure: EpError | None = None
-    result: Any = None
-    try:
-        result = step()
-    except EpError as error:
-        failure = error
-    except import_cupy().cuda.runtime.CUDARuntimeError as error:
-        failure = BackendUnavailable(f"rank {bootstrap.rank}: CUDA failed: {error}")
-        failure.__cause__ = error
-    outcomes = bootstrap.all_gather((str(failure) if failure else None, result), timeout)
-    if failure is not None:
-        raise failure
-    for rank, (message, _) in enumerate(outcomes):
-        if message is not None:
-            raise BackendUnavailable(f"rank {rank} could not set up the cuda backend: {message}")
-    return [value for _, value in outcomes]

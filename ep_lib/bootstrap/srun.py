@@ -18,9 +18,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, missing_error, read_int
+from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.errors import BackendUnavailable
-from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, missing_error, read_int
-from ep_lib.runtime.bootstrap.hub import Hub, HubBootstrap
 
 _RETRY_SECONDS = 0.05
 

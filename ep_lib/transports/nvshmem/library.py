@@ -10,7 +10,7 @@ import ctypes
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit.nvshmem import Installation, version_text
+from ep_lib.transports.nvshmem.build import Installation, version_text
 
 _VERSION_1 = 1 << 16  # the first version of a struct; its size is added
 _INIT_WITH_UNIQUEID = 1 << 3

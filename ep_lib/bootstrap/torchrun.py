@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error, read_int
 from ep_lib.errors import BackendUnavailable, RankFailed
-from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error, read_int
 
 _SLICE = 0.5  # seconds of waiting inside the store at a time: between two, Ctrl-C gets through
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys

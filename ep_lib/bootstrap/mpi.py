@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
 from ep_lib.errors import BackendUnavailable, RankFailed
-from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
 
 _BYE_TAG = 0
 _POLL_SECONDS = 0.0005

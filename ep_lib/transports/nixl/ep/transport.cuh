@@ -1,7 +1,7 @@
 // The operations of <ep/net.cuh> on NIXL's device API: UCX's device functions over NIXL's memory views.
 //
 // nixlPut and nixlAtomicAdd are thin covers of ucp_device_put and ucp_device_counter_inc; NIXL's wheels bring no device
-// headers, UCX's (libucx-cu12, libucx-cu13) do, so this calls what they would call. The host (backends/nixl_heap.py)
+// headers, UCX's (libucx-cu12, libucx-cu13) do, so this calls what they would call. The host (heap.py)
 // registers every rank's heap with a NIXL agent and makes two memory views: of this rank's heap, and of all others'.
 //
 // What UCX's device functions do not have, and what stands in for it:
@@ -21,7 +21,7 @@
 
 namespace ep {
 
-// Filled by the host before a module's first launch; backends/nixl_heap.py writes two 64-bit words.
+// Filled by the host before a module's first launch; heap.py writes two 64-bit words.
 struct NixlState {
     ucp_device_local_mem_list_h mine;     // memory view, entry 0: this rank's heap
     ucp_device_remote_mem_list_h others;  // memory view of the other ranks' heaps, in rank order, without this rank's

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.backends.cuda_devices import import_cupy
-from ep_lib.backends.cuda_errors import NOT_FOUND, OUT_OF_MEMORY, allocation_error
-from ep_lib.backends.cuda_heap import GRANULE, agree, meet
-from ep_lib.backends.nixl_agent import NixlAgent
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.cuda.devices import import_cupy
+from ep_lib.cuda.errors import NOT_FOUND, OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import nixl
-from ep_lib.runtime.bootstrap import Bootstrap
+from ep_lib.transports.base import GRANULE, agree, meet
+from ep_lib.transports.nixl import build
+from ep_lib.transports.nixl.agent import NixlAgent
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -57,11 +57,11 @@ class NixlHeap:
             agree(bootstrap, lambda: self._make_views(regions), timeout)
 
     def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
-        return nixl.compile_cubin(kernel, arch)
+        return build.compile_cubin(kernel, arch)
 
     def introduce(self, module: int, image: NvrtcImage) -> None:
         try:
-            address = self._driver.moduleGetGlobal(module, nixl.STATE_SYMBOL)
+            address = self._driver.moduleGetGlobal(module, build.STATE_SYMBOL)
         except self._driver.CUDADriverError as error:
             if error.status == NOT_FOUND:  # a kernel without network operations has no such symbol
                 return
@@ -82,8 +82,8 @@ class NixlHeap:
 
     def _load(self, unreachable: list[str]) -> None:
         cuda = int(self._runtime.runtimeGetVersion()) // 1000
-        found = nixl.find(cuda)
-        missing = nixl.unusable_reason(cuda)
+        found = build.find(cuda)
+        missing = build.unusable_reason(cuda)
         if missing:
             raise BackendUnavailable(missing)
         if unreachable and not found.has_nics:
@@ -128,13 +128,13 @@ class NixlHeap:
             raise BackendUnavailable(
                 f"found memory views of version {version} with {length} entries from NIXL {found.version}, but UCX "
                 f"{found.ucx_version}'s device headers need version {found.list_version} with {entries}: install a "
-                f"libucx that fits: {nixl.pip_line(found.cuda_major)}"
+                f"libucx that fits: {build.pip_line(found.cuda_major)}"
             )
 
     def _mapped_addresses(self, view: int, entries: int) -> list[int]:
         attribute = self._runtime.deviceGetAttribute
         arch = f"sm_{attribute(_MAJOR, self._device)}{attribute(_MINOR, self._device)}"
-        module = self._driver.moduleLoadData(nixl.mapped_addresses_cubin(arch))
+        module = self._driver.moduleLoadData(build.mapped_addresses_cubin(arch))
         function = self._driver.moduleGetFunction(module, "mapped_addresses")
         out = int(self._runtime.malloc(8 * entries))
         values = (ctypes.c_uint64(view), ctypes.c_uint64(out), ctypes.c_int(entries))

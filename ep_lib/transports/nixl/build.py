@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
 
 STATE_SYMBOL = "ep_nixl_state"  # in every module that uses NIXL
-TRANSPORT_INCLUDE = toolkit.DEVICE_INCLUDE / "transports" / "nixl"
+TRANSPORT_INCLUDE = Path(__file__).parent
 OLDEST_NIXL, TOO_NEW_NIXL = (1, 5), (2,)  # memory views; what comes after 1 may differ
 OLDEST_UCX, TOO_NEW_UCX = (1, 21), (2,)  # the first wheels with device headers
 

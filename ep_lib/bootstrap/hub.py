@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
 from ep_lib.errors import RankFailed
-from ep_lib.runtime.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
 
 REPLY_GRACE = 5.0  # seconds past a collective's limit in which the hub's own answer must arrive
 

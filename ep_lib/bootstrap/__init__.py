@@ -3,6 +3,6 @@
 One short Protocol, four ways: ``hub`` (ranks that ``ep_lib.spawn`` started), ``mpi``, ``torchrun`` and ``srun``.
 """
 
-from ep_lib.runtime.bootstrap.base import Bootstrap, SingleBootstrap
+from ep_lib.bootstrap.base import Bootstrap, SingleBootstrap
 
 __all__ = ["Bootstrap", "SingleBootstrap"]

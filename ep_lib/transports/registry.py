@@ -1,44 +1,15 @@
-"""How kernels of the cuda backend reach other ranks: ``auto``, ``p2p``, ``nvshmem`` (or ``nvshmem:ROUTE``), ``nixl``.
-
-A transport owns the symmetric heap. Kernels' sources do not change: ``ep::peer_ptr`` works wherever loads and stores
-reach the peer; ``ep::net_*`` are stores with ``p2p``, NVSHMEM's operations with ``nvshmem`` and those of NIXL's device
-API with ``nixl``.
-"""
+"""Which transport a rank on a GPU takes: ``auto``, ``p2p``, ``nvshmem`` (or ``nvshmem:ROUTE``), ``nixl``."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Protocol
 
-from ep_lib.backends.cuda_devices import identify, peer_problems
-from ep_lib.backends.cuda_heap import IpcHeap, agree
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.cuda.devices import identify, peer_problems
 from ep_lib.errors import BackendUnavailable, RankMismatchError
-from ep_lib.jit import nvshmem
-from ep_lib.runtime.bootstrap import Bootstrap
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
-    from ep_lib.jit.nvrtc import NvrtcImage
-
-
-class Transport(Protocol):
-    """One object a rank. ``addresses``: each rank's heap as this rank addresses it, 0 where it cannot."""
-
-    name: str
-    bytes: int
-    addresses: list[int]
-
-    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
-        """The kernel for GPUs of ``arch``, made for this transport."""
-        ...
-
-    def introduce(self, module: int, image: NvrtcImage) -> None:
-        """Told of a module (CUmodule) that was just loaded, before its first launch."""
-        ...
-
-    def close(self, *, orderly: bool) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and nobody frees what another still uses."""
-        ...
+from ep_lib.transports.base import Transport, agree
+from ep_lib.transports.nvshmem import build
+from ep_lib.transports.p2p.heap import IpcHeap
 
 
 def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float) -> Transport:
@@ -58,7 +29,7 @@ def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: i
     kind, _, route = wanted.partition(":")
     lacks = None
     if kind == "auto" and unreachable:
-        reasons = agree(bootstrap, lambda: nvshmem.unusable_reason("whole"), timeout)
+        reasons = agree(bootstrap, lambda: build.unusable_reason("whole"), timeout)
         lacks = next((reason for reason in reasons if reason is not None), None)
         kind = "p2p" if lacks else "nvshmem"
         if kind == "nvshmem" and bootstrap.rank == 0:
@@ -66,11 +37,11 @@ def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: i
     elif kind == "auto":
         kind = "p2p"
     if kind == "nvshmem":
-        from ep_lib.backends.nvshmem_heap import NvshmemHeap
+        from ep_lib.transports.nvshmem.heap import NvshmemHeap
 
         return NvshmemHeap(bootstrap, heap_bytes, timeout, route or None, unreachable)
     if kind == "nixl":
-        from ep_lib.backends.nixl_heap import NixlHeap
+        from ep_lib.transports.nixl.heap import NixlHeap
 
         return NixlHeap(bootstrap, device, heap_bytes, timeout, unreachable)
     if unreachable:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ep_lib.backends import nics
-from ep_lib.backends.cuda_devices import import_cupy
-from ep_lib.backends.cuda_errors import allocation_error
-from ep_lib.backends.cuda_heap import agree, meet
-from ep_lib.backends.nvshmem_library import NvshmemLibrary
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.cuda.devices import import_cupy
+from ep_lib.cuda.errors import allocation_error
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import nvshmem
 from ep_lib.jit.elf import Elf
-from ep_lib.runtime.bootstrap import Bootstrap
+from ep_lib.transports.base import agree, meet
+from ep_lib.transports.nvshmem import build, nics
+from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -28,7 +27,7 @@ _SLACK = 64 << 20  # bytes of NVSHMEM's own in its symmetric memory
 class NvshmemHeap:
     """Started, allocated and zeroed by the constructor, which is collective.
 
-    ``route`` is the build route of kernels (:mod:`ep_lib.jit.nvshmem`), None for the one that needs least;
+    ``route`` is the build route of kernels (:mod:`ep_lib.transports.nvshmem.build`), None for the one that needs least;
     ``unreachable`` says which pairs of GPUs do not reach each other by loads and stores, empty where all do.
     Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it, or 0) and ``route``.
     Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
@@ -53,10 +52,10 @@ class NvshmemHeap:
         agree(bootstrap, self._allocate, timeout)
 
     def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
-        return nvshmem.compile_cubin(kernel, arch, self.route)
+        return build.compile_cubin(kernel, arch, self.route)
 
     def introduce(self, module: int, image: NvrtcImage) -> None:
-        if any(symbol.name.endswith(nvshmem.STATE_SYMBOL) for symbol in Elf(image.cubin).symbols):
+        if any(symbol.name.endswith(build.STATE_SYMBOL) for symbol in Elf(image.cubin).symbols):
             self._library.introduce(module)
             self._modules.append(module)
 
@@ -74,15 +73,15 @@ class NvshmemHeap:
     # How it is done
 
     def _load(self, route: str | None) -> None:
-        self.route = nvshmem.choose_route(route)
-        found = nvshmem.find()
+        self.route = build.choose_route(route)
+        found = build.find()
         cuda = self._runtime.runtimeGetVersion() // 1000
         if found.cuda_major is not None and found.cuda_major != cuda:
             raise BackendUnavailable(
-                f"found NVSHMEM {nvshmem.version_text(found.version)} for CUDA {found.cuda_major}, but CuPy is for "
+                f"found NVSHMEM {build.version_text(found.version)} for CUDA {found.cuda_major}, but CuPy is for "
                 f"CUDA {cuda} and needs the same: pip install nvidia-nvshmem-cu{cuda}, and uninstall the other"
             )
-        missing = nvshmem.unusable_reason(self.route)
+        missing = build.unusable_reason(self.route)
         if missing:
             raise BackendUnavailable(f"kernels cannot be built by the route {self.route!r}: {missing}")
         self._library = NvshmemLibrary(found)
@@ -135,7 +134,7 @@ def _choose_remote_transport(unreachable: list[str]) -> None:
             "other"
         )
     listing = ", ".join(map(str, found))
-    if nvshmem.uses_ibgda() and not nics.can_be_driven_by_gpus(found):
+    if build.uses_ibgda() and not nics.can_be_driven_by_gpus(found):
         raise BackendUnavailable(
             f"NVSHMEM_IB_ENABLE_IBGDA is set, and IBGDA drives Mellanox NICs (mlx5_core) only; found {listing}: "
             "unset it"

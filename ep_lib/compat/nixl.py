@@ -1,0 +1,206 @@
+"""The host half of ``<ep/nixl_device.cuh>``: handles that kernels written for NIXL's device API can post to.
+
+It follows the set-up flow of the NIXL Device API Kernel Guide, less what symmetric memory makes needless (no metadata
+to exchange: a peer's copy of an array lies at the same offset)::
+
+    host = DeviceHost(rank)
+    host.register(data), host.register(signal)              # the guide's register_vram
+    write = host.create_write_req(data, peer)               # rank's data -> peer's data
+    handle = host.create_gpu_req(write)                     # an int: the kernel's uintptr_t or nixlGpuXferReqH
+    signal_handle = host.create_gpu_req(host.create_signal_req(signal, peer))
+    kernel.launch(rank, 1, 32, host.handle_array([handle]), 1, signal_handle, signal, data.nbytes, 1, 0)
+
+and for the names of NIXL >= 1.0 ``prep_local_view`` and ``prep_remote_view``, whose ints are a kernel's nixlMemViewH.
+What a handle points to is mirrored by ``ep::nixl::Table`` and ``ep::nixl::Region``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ep_lib.errors import ArgumentError, BufferClosedError
+from ep_lib.memory.arrays import ArrayInfo, describe
+
+if TYPE_CHECKING:
+    from ep_lib.runtime.rank import Rank
+
+MAGIC = 0x4C58494E
+TABLE_DTYPE = np.dtype([("magic", np.uint32), ("kind", np.uint32), ("count", np.uint64)])
+REGION_DTYPE = np.dtype([("address", np.uint64), ("bytes", np.uint64), ("rank", np.int64)])
+
+
+class Kind(IntEnum):
+    """``ep::nixl::Kind``."""
+
+    WRITE_REQUEST = 1
+    SIGNAL_REQUEST = 2
+    LOCAL_VIEW = 3
+    REMOTE_VIEW = 4
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory of ``rank``: ``bytes`` bytes from ``address``, as the kernels of the DeviceHost's rank reach it."""
+
+    address: int
+    bytes: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What ``create_gpu_req`` makes a handle of. A write request's first region is its local side."""
+
+    kind: Kind
+    regions: tuple[Region, ...]
+
+
+class DeviceHost:
+    """One rank's registered memory and handles. Handles are for this rank's kernels, until ``close`` or ``release``.
+
+    Methods are local to the rank, none is collective. They raise :class:`ArgumentError` for memory that is not
+    registered, not contiguous or empty, for peers that do not exist and for signals that are not 64-bit words, and
+    :class:`BufferClosedError` after :meth:`close`. What only a kernel knows (offsets, sizes, indices) is checked on
+    the device: a transfer out of range moves nothing and is raised as a KernelFault by the next
+    ``rank.synchronize()``.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._registered: dict[int, ArrayInfo] = {}  # by address
+        self._tables: dict[int, Any] = {}  # handle -> the array that it points to
+        self._closed = False
+
+    # ---- registration ------------------------------------------------------------------------------------------
+    def register(self, array: Any) -> None:
+        """Allow transfers from and to an array: from ``rank.symmetric``, or, as a local side only, from
+        ``rank.to_device`` or ``rank.empty``. Again for the same array: nothing happens."""
+        self._require_open()
+        info = _contiguous(array, "a registered array")
+        known = self._registered.get(info.address)
+        if known is None or known.nbytes < info.nbytes:
+            self._registered[info.address] = info
+
+    def deregister(self, array: Any) -> None:
+        """Refuse new requests on an array. Existing handles stay valid: release those you no longer want."""
+        self._require_open()
+        if self._registered.pop(describe(array).address, None) is None:
+            raise ArgumentError("deregister() got an array that was not registered")
+
+    # ---- requests: the guide's API ------------------------------------------------------------------------------
+    def create_write_req(self, local: Any, peers: int | Iterable[int], *, remote: Any = None) -> Request:
+        """Writes from ``local`` into the peers' copies of ``remote`` (a symmetric array; by default ``local`` itself).
+
+        In the kernel ``dst_rkey_idx`` i means the i-th of ``peers``; offsets count in bytes from the arrays' starts.
+        """
+        source = self._local_region(local)
+        target = local if remote is None else remote
+        return Request(Kind.WRITE_REQUEST, (source, *self._remote_regions(target, peers)))
+
+    def create_signal_req(self, signals: Any, peers: int | Iterable[int]) -> Request:
+        """Adds to the peers' copies of ``signals``, a symmetric array of 64-bit integers."""
+        dtype = describe(signals).dtype
+        if dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+            raise ArgumentError(f"signals are 64-bit integers, the array has dtype {dtype}")
+        return Request(Kind.SIGNAL_REQUEST, self._remote_regions(signals, peers))
+
+    def create_gpu_req(self, request: Request) -> int:
+        """The handle of a request, for a kernel's ``uintptr_t`` or ``nixlGpuXferReqH`` parameter."""
+        if not isinstance(request, Request):
+            raise ArgumentError(f"expected what create_write_req() returned, got {type(request).__name__}")
+        return self._make_table(request.kind, request.regions)
+
+    def handle_array(self, handles: Sequence[int]) -> int:
+        """Address of a device array of handles, for the guide's ``data_req_handles_ptr``. Release it like a handle."""
+        self._require_open()
+        for handle in handles:
+            if handle not in self._tables:
+                raise ArgumentError(f"0x{handle:x} is not a handle of this DeviceHost (released?)")
+        if len(handles) == 0:
+            raise ArgumentError("handle_array() needs at least one handle")
+        return self._keep(np.array(handles, np.uint64))
+
+    # ---- memory views: NIXL 1.0 and later -------------------------------------------------------------------------
+    def prep_local_view(self, arrays: Iterable[Any]) -> int:
+        """A view of this rank's own arrays, for the source of ``nixlPut``; entry i is the i-th array."""
+        return self._make_table(Kind.LOCAL_VIEW, tuple(self._local_region(array) for array in arrays))
+
+    def prep_remote_view(self, entries: Iterable[tuple[Any, int]]) -> int:
+        """A view of peers' memory, for targets and counters; entry i is the i-th (symmetric array, peer)."""
+        regions = [self._remote_regions(array, peer)[0] for array, peer in entries]
+        return self._make_table(Kind.REMOTE_VIEW, tuple(regions))
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+    def release(self, handle: int) -> None:
+        """Give back one handle, view or handle array, once no kernel uses it any more (this waits for them)."""
+        self._require_open()
+        if handle not in self._tables:
+            raise ArgumentError(f"0x{handle:x} is not a handle of this DeviceHost (released twice?)")
+        self._rank.synchronize()
+        del self._tables[handle]
+
+    def close(self) -> None:
+        """Give back everything, once this rank's kernels are done. Calling it twice does no harm."""
+        if not self._closed:
+            if not self._rank.is_closed:
+                self._rank.synchronize()
+            self._closed = True
+            self._tables.clear()
+            self._registered.clear()
+
+    # ---- inside -----------------------------------------------------------------------------------------------------
+    def _local_region(self, array: Any) -> Region:
+        info = self._require_registered(array)
+        return Region(info.address, info.nbytes, self._rank.rank)
+
+    def _remote_regions(self, array: Any, peers: int | Iterable[int]) -> tuple[Region, ...]:
+        info = self._require_registered(array)
+        several = tuple(peers) if isinstance(peers, Iterable) else (peers,)
+        if not several:
+            raise ArgumentError("a request needs at least one peer")
+        return tuple(
+            Region(self._rank.peer_address(array, peer), info.nbytes, operator.index(peer)) for peer in several
+        )
+
+    def _require_registered(self, array: Any) -> ArrayInfo:
+        self._require_open()
+        info = _contiguous(array, "a transfer's array")
+        for known in self._registered.values():
+            if known.address <= info.address and info.address + info.nbytes <= known.address + known.nbytes:
+                return info
+        raise ArgumentError(
+            f"the array at 0x{info.address:x} ({info.nbytes} bytes) is not registered; call register() with it first"
+        )
+
+    def _make_table(self, kind: Kind, regions: tuple[Region, ...]) -> int:
+        self._require_open()
+        if not regions:
+            raise ArgumentError("a memory view needs at least one entry")
+        head = np.array([(MAGIC, kind, len(regions))], TABLE_DTYPE)
+        body = np.array([(region.address, region.bytes, region.rank) for region in regions], REGION_DTYPE)
+        return self._keep(np.frombuffer(head.tobytes() + body.tobytes(), np.uint64))
+
+    def _keep(self, words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
+        table = self._rank.to_device(words)
+        address = describe(table).address
+        self._tables[address] = table
+        return address
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise BufferClosedError("this DeviceHost was closed; make a new one")
+
+
+def _contiguous(array: Any, what: str) -> ArrayInfo:
+    info = describe(array)
+    if info.strides_bytes is not None:
+        raise ArgumentError(f"{what} must be contiguous, got shape {info.shape} with strides {info.strides_bytes}")
+    if info.nbytes == 0:
+        raise ArgumentError(f"{what} must not be empty, got shape {info.shape}")
+    return info
