@@ -28,9 +28,9 @@ from gpu_rows import Row, with_rates, write
 import ep_lib
 from ep_lib import reference
 from ep_lib.moe.config import make_config
-from ep_lib.moe.kernels.low_latency import RECEIVES, SENDS
-from ep_lib.moe.low_latency import LowLatency, Shape, Tuning
-from ep_lib.moe.low_latency_config import make_low_latency_config
+from ep_lib.moe.low_latency.config import make_low_latency_config
+from ep_lib.moe.low_latency.mode import LowLatency, Shape, Tuning
+from ep_lib.moe.low_latency.structs import RECEIVES, SENDS
 
 BOTH = SENDS | RECEIVES
 TOKENS = (1, 8, 32, 64, 128, 256, 1024)

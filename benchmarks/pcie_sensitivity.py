@@ -4,7 +4,7 @@
 
 Each run has one constant of ``ep_lib/emulator/hardware.py`` doubled, halved or replaced by a figure that other sources
 give; 4096 tokens take 4 minutes. What its sources leave uncertain should move the rows little. Then rings of other
-lengths, with the constants as they are: what keeps ranks in step through a combine (ep_lib/moe/pcie_config.py).
+lengths, with the constants as they are: what keeps ranks in step through a combine (ep_lib/moe/pcie/memory.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from ep_lib.emulator.hardware import HARDWARE, Hardware
-from ep_lib.moe import pcie_config
+from ep_lib.moe.pcie import memory as pcie_config
 from ep_lib.workshop import pcie_model
 
 RANKS, BASE = 8, "h20-cx7"

@@ -77,7 +77,7 @@ def test_sources_may_include_the_cpp_library() -> None:
     assert kernel.compile("sm_80").params == kernel.compile().params
 
 
-@pytest.mark.parametrize("folder", ["device/ep", "moe/common", "moe/direct"])
+@pytest.mark.parametrize("folder", ["device/ep", "moe/common", "moe/direct", "moe/pcie", "moe/low_latency"])
 def test_our_device_headers_compile_for_gpus(folder: str) -> None:
     root = toolkit.DEVICE_INCLUDE if folder.startswith("device") else toolkit.PACKAGE
     headers = sorted(path.relative_to(root) for path in (toolkit.PACKAGE / folder).glob("*.cuh"))

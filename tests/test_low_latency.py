@@ -15,7 +15,7 @@ from support.low_latency_cases import check_case, experts, low_latency_case, rec
 
 from ep_lib import Buffer, Rank, spawn
 from ep_lib.jit.kernel import Kernel
-from ep_lib.moe.kernels import low_latency as structs
+from ep_lib.moe.low_latency import structs
 
 Spmd = Callable[..., list[Any]]
 
@@ -204,8 +204,8 @@ def test_python_and_device_structs_agree(name: str) -> None:
     facts += ["ep::kMaxLowLatencyExperts", "sizeof(ep::TaggedWord)", "ep::route_words(9)", "ep::weight_words(9)"]
     source = f"""
         #include <stddef.h>
-        #include <ep/low_latency_combine.cuh>
-        #include <ep/low_latency_dispatch.cuh>
+        #include <moe/low_latency/combine.cuh>
+        #include <moe/low_latency/dispatch.cuh>
         extern "C" __global__ void facts(int* out) {{
             {" ".join(f"out[{i}] = {fact};" for i, fact in enumerate(facts))}
         }}"""

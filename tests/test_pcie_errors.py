@@ -14,8 +14,8 @@ from support.bad_input import IDX, SHAPE, X, check_good, refused
 from ep_lib import Buffer, Fabric, Rank, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
 from ep_lib.moe.config import make_config
-from ep_lib.moe.pcie import PcieExchange
-from ep_lib.moe.pcie_config import check_resident
+from ep_lib.moe.pcie.memory import check_resident
+from ep_lib.moe.pcie.mode import PcieExchange
 
 PCIE = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
 

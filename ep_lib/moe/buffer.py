@@ -16,12 +16,12 @@ from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectExchange
 from ep_lib.moe.handle import DispatchHandle, Received, require_owner
-from ep_lib.moe.low_latency import LowLatency
-from ep_lib.moe.low_latency_config import make_low_latency_config, make_low_latency_map
-from ep_lib.moe.low_latency_methods import LowLatencyMethods
+from ep_lib.moe.low_latency.config import make_low_latency_config, make_low_latency_map
+from ep_lib.moe.low_latency.methods import LowLatencyMethods
+from ep_lib.moe.low_latency.mode import LowLatency
 from ep_lib.moe.mode import Arrivals, Mode, Payload, Wishes
-from ep_lib.moe.pcie import PcieExchange
-from ep_lib.moe.pcie_config import make_pcie_map, make_pcie_sizes
+from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
+from ep_lib.moe.pcie.mode import PcieExchange
 from ep_lib.runtime.rank import Rank
 
 # In what they compare before a combine, where the width of narrow rows begins.

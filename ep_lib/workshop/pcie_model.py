@@ -32,7 +32,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.moe.buffer import Buffer
-from ep_lib.moe.pcie_config import MAX_ROWS_A_MESSAGE, MESSAGE_BYTES, MESSAGES_A_RING, packet_bytes
+from ep_lib.moe.pcie.memory import MAX_ROWS_A_MESSAGE, MESSAGE_BYTES, MESSAGES_A_RING, packet_bytes
 from ep_lib.reference import quantize_fp8
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib import Buffer, Rank, reference
-from ep_lib.moe.kernels.low_latency import MAX_TOP_K
+from ep_lib.moe.low_latency.structs import MAX_TOP_K
 from support.dispatch_combine_cases import BF16, Case, assert_same, make_case, to_input, to_numpy
 
 FP8 = reference.FP8

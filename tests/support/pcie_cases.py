@@ -8,7 +8,7 @@ import numpy as np
 
 from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.memory.arrays import like
-from ep_lib.moe.pcie_config import packet_bytes
+from ep_lib.moe.pcie.memory import packet_bytes
 from support.dispatch_combine_cases import (
     Case,
     assert_received,

@@ -10,18 +10,18 @@ import pytest
 from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
-from ep_lib.moe import low_latency
+from ep_lib.moe.low_latency import mode as low_latency
 from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
 HEADERS = {
     "low_latency_dispatch": (
-        "ep/low_latency",
-        "ep/low_latency_send",
-        "ep/low_latency_spread",
-        "ep/low_latency_dispatch",
+        "moe/low_latency/common",
+        "moe/low_latency/send",
+        "moe/low_latency/scatter",
+        "moe/low_latency/dispatch",
     ),
-    "low_latency_combine": ("ep/low_latency", "ep/low_latency_combine"),
+    "low_latency_combine": ("moe/low_latency/common", "moe/low_latency/combine"),
 }
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {

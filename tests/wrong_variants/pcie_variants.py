@@ -11,13 +11,13 @@ from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
 from ep_lib.errors import RankMismatchError
-from ep_lib.moe import pcie
+from ep_lib.moe.pcie import mode as pcie
 from wrong_variants import all_in_one
 
 HEADERS = {
-    "pcie_meet": ("ep/pcie", "ep/pcie_meet"),
-    "pcie_dispatch": ("ep/pcie", "ep/pcie_dispatch"),
-    "pcie_combine": ("ep/pcie", "ep/pcie_combine"),
+    "pcie_meet": ("moe/pcie/rings", "moe/pcie/exchange_counts"),
+    "pcie_dispatch": ("moe/pcie/rings", "moe/pcie/dispatch"),
+    "pcie_combine": ("moe/pcie/rings", "moe/pcie/combine"),
 }
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {

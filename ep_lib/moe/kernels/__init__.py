@@ -94,7 +94,7 @@ PCIE_COMBINE_ARGS = struct(
 NUM_SIGNALS = 5  # kNumSignals in <moe/common/notify.cuh>
 MAX_WARPS = 32  # kMaxWarps in <moe/common/layout.cuh>
 PLACE_BYTES = 24  # sizeof(ep::Place)
-MAX_PCIE_RANKS = 32  # kMaxPcieRanks in <ep/pcie.cuh>
+MAX_PCIE_RANKS = 32  # kMaxPcieRanks in <moe/pcie/rings.cuh>
 
 
 def pack(dtype: np.dtype[Any], **fields: Any) -> bytes:

@@ -1,4 +1,4 @@
-#include <ep/low_latency_combine.cuh>
+#include <moe/low_latency/combine.cuh>
 
 template <int kHalves, typename Index>
 __global__ void __launch_bounds__(896, 1)

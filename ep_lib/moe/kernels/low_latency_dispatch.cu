@@ -1,4 +1,4 @@
-#include <ep/low_latency_dispatch.cuh>
+#include <moe/low_latency/dispatch.cuh>
 
 template <bool kFp8, int kHalves, typename Index>
 __global__ void __launch_bounds__(896, 1)

@@ -1,3 +1,3 @@
-#include <ep/low_latency.cuh>
+#include <moe/low_latency/common.cuh>
 
 extern "C" __global__ void ep_low_latency_finish(ep::LowLatencyArgs args) { ep::low_latency_finish(args); }

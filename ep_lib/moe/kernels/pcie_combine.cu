@@ -1,4 +1,4 @@
-#include <ep/pcie_combine.cuh>
+#include <moe/pcie/combine.cuh>
 
 template <typename T>
 __global__ void __launch_bounds__(512)

@@ -1,4 +1,4 @@
-#include <ep/pcie_dispatch.cuh>
+#include <moe/pcie/dispatch.cuh>
 
 extern "C" __global__ void __launch_bounds__(512)
     ep_pcie_dispatch(ep::PcieDispatchArgs args, ep::Tokens tokens, ep::Arrivals arrivals, const int* slot,

@@ -24,7 +24,7 @@
 // from one kernel to the next, so a slow peer may still be at the end of an operation while a fast one begins the next.
 //
 // Deadlock: a sender that waits for a credit makes no progress elsewhere. One slot is enough for a single ring; whoever
-// serves several rings asks ring_has_room of each and fills those that can go on (<ep/pcie.cuh> does).
+// serves several rings asks ring_has_room of each and fills those that can go on (<moe/pcie/rings.cuh> does).
 #pragma once
 #include <ep/net.cuh>
 #include <ep/wait.cuh>

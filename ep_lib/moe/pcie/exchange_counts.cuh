@@ -5,7 +5,7 @@
 // meeting in between, to which its peer came after reading the older message. For the same reason the outbox may be
 // written again without a quiet: the peer has seen the older message, so the NIC has read it.
 #pragma once
-#include <ep/pcie.cuh>
+#include <moe/pcie/rings.cuh>
 
 namespace ep {
 

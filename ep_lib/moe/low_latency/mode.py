@@ -10,8 +10,8 @@ import numpy as np
 from ep_lib.errors import ArgumentError, OutOfSymmetricMemory
 from ep_lib.memory.arrays import BFLOAT16, describe, like
 from ep_lib.moe.kernels import kernel, pack
-from ep_lib.moe.kernels import low_latency as structs
-from ep_lib.moe.low_latency_config import LowLatencyConfig, LowLatencyMap, make_low_latency_map
+from ep_lib.moe.low_latency import structs
+from ep_lib.moe.low_latency.config import LowLatencyConfig, LowLatencyMap, make_low_latency_map
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
@@ -32,7 +32,7 @@ class Arrivals(NamedTuple):
     rows: Any  # [E, C, hidden] bfloat16 or FP8
     scales: Any | None  # float32 [E, C, hidden / 128] of FP8 rows
     counts: Any  # int32 [E]
-    places: Any  # int32 [ranks, max_tokens, top_k]: see <ep/low_latency_dispatch.cuh>
+    places: Any  # int32 [ranks, max_tokens, top_k]: see <moe/low_latency/dispatch.cuh>
     token_counts: Any  # int32 [ranks]
     weights: Any | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
 

@@ -1,8 +1,8 @@
-// Low-latency dispatch, the half that sends: ids first, then rows, then their flags. <ep/low_latency_dispatch.cuh> tells
+// Low-latency dispatch, the half that sends: ids first, then rows, then their flags. <moe/low_latency/dispatch.cuh> tells
 // the whole.
 #pragma once
 #include <ep/fp8.cuh>
-#include <ep/low_latency.cuh>
+#include <moe/low_latency/common.cuh>
 
 namespace ep {
 

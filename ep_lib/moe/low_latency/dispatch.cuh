@@ -10,7 +10,7 @@
 //
 // DeepEP's low-latency kernels send a token once for each expert; with 8 experts on 4 ranks that is 2.2 times the bytes.
 #pragma once
-#include <ep/low_latency_spread.cuh>
+#include <moe/low_latency/scatter.cuh>
 
 namespace ep {
 

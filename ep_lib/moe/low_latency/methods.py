@@ -14,9 +14,9 @@ from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, describe
 from ep_lib.moe.event import Event
 from ep_lib.moe.handle import require_owner
-from ep_lib.moe.kernels.low_latency import RECEIVES, SENDS, TURNS
-from ep_lib.moe.low_latency import Arrivals, LowLatency
-from ep_lib.moe.low_latency_checks import LowLatencyChecks
+from ep_lib.moe.low_latency.checks import LowLatencyChecks
+from ep_lib.moe.low_latency.mode import Arrivals, LowLatency
+from ep_lib.moe.low_latency.structs import RECEIVES, SENDS, TURNS
 from ep_lib.runtime.rank import Rank
 
 Hook = Callable[[], None]

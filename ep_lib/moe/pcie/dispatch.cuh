@@ -4,7 +4,7 @@
 // source. Each channel sends a contiguous range of tokens to each destination in token order, and the receiver knows
 // from the meeting where its rows begin, so rows end up sorted by source, then by token, whatever the timing.
 #pragma once
-#include <ep/pcie.cuh>
+#include <moe/pcie/rings.cuh>
 
 namespace ep {
 

@@ -10,7 +10,7 @@
 // earlier one has been too, so a count of credits still says how many slots are free.
 #pragma once
 #include <moe/common/sums.cuh>
-#include <ep/pcie.cuh>
+#include <moe/pcie/rings.cuh>
 
 namespace ep {
 

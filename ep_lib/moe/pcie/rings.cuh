@@ -5,9 +5,9 @@
 // a channel and direction. A channel is one part of the tokens; it takes a pair of blocks, one that sends and one that
 // receives, or with `merged` one block with warps of both kinds, which needs half as many SMs.
 //
-//     <ep/pcie_meet.cuh>       all ranks meet and tell each other how many rows they send, by the NIC
-//     <ep/pcie_dispatch.cuh>   tokens to the ranks of their experts
-//     <ep/pcie_combine.cuh>    rows back, along the same channels in the same order, and their sums
+//     <moe/pcie/exchange_counts.cuh>       all ranks meet and tell each other how many rows they send, by the NIC
+//     <moe/pcie/dispatch.cuh>   tokens to the ranks of their experts
+//     <moe/pcie/combine.cuh>    rows back, along the same channels in the same order, and their sums
 //
 // The distance k from a sender to a receiver is (receiver - sender) modulo ranks, 1 .. ranks - 1. Both ends of a ring
 // find it as number k - 1 of its channel, so no rank keeps a ring to itself: its own rows are copied, and cross nothing.

@@ -95,7 +95,7 @@ class PcieMap:
 
     arrived: Part  # u64 [channels, ranks - 1, num_slots]: see <ep/ring.cuh>
     credits: Part  # u64 [channels, ranks - 1]
-    signals: Part  # u64 [2, ranks]: see <ep/pcie_meet.cuh>
+    signals: Part  # u64 [2, ranks]: see <moe/pcie/exchange_counts.cuh>
     inbox: Part  # u8 [2, ranks, message_bytes]
     outbox: Part  # u8 [2, ranks, message_bytes]
     staging: Part  # u64 [channels, ranks - 1, num_slots, slot_bytes / 8]

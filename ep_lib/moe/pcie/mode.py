@@ -14,7 +14,7 @@ from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
 from ep_lib.moe.kernels import kernel, pack
 from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
-from ep_lib.moe.pcie_config import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
+from ep_lib.moe.pcie.memory import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
 from ep_lib.moe.results import as_kind
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
@@ -35,7 +35,7 @@ class PcieRouting(NamedTuple):
 
     topk_idx: Any  # [num_tokens, top_k]: global expert ids
     slot: Any  # [num_tokens, ranks]: see <moe/common/layout.cuh>
-    sends: Any  # [ranks, channels + 1]: see <ep/pcie_meet.cuh>
+    sends: Any  # [ranks, channels + 1]: see <moe/pcie/exchange_counts.cuh>
     receives: Any  # [ranks, channels + 1]
     first_row: Any  # [ranks]
 

@@ -1,7 +1,7 @@
 // Low-latency dispatch, the half that receives: the places of rows from everybody's ids, then the rows themselves as they
-// come. <ep/low_latency_dispatch.cuh> tells the whole.
+// come. <moe/low_latency/dispatch.cuh> tells the whole.
 #pragma once
-#include <ep/low_latency_send.cuh>
+#include <moe/low_latency/send.cuh>
 
 namespace ep {
 

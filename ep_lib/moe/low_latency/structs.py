@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ep_lib.moe.kernels import struct
 
-NUM_KINDS = 2  # kNumLowLatencyKinds in <ep/low_latency.cuh>
+NUM_KINDS = 2  # kNumLowLatencyKinds in <moe/low_latency/common.cuh>
 TURNS = 2  # kTurns
 MAX_TOP_K = 32  # kMaxLowLatencyTopK
-MAX_EXPERTS = 0x4000  # kMaxLowLatencyExperts in <ep/low_latency_dispatch.cuh>, on one rank
+MAX_EXPERTS = 0x4000  # kMaxLowLatencyExperts in <moe/low_latency/dispatch.cuh>, on one rank
 PACKET_BYTES = 16  # sizeof(ep::TaggedWord)
 SENDS, RECEIVES = 1, 2  # LowLatencyHalf
 
@@ -45,10 +45,10 @@ LOW_LATENCY_COMBINE_ARGS = struct(
 
 
 def route_words(top_k: int) -> int:
-    """``route_words`` of <ep/low_latency_dispatch.cuh>: packets with one token's expert ids."""
+    """``route_words`` of <moe/low_latency/dispatch.cuh>: packets with one token's expert ids."""
     return -(-top_k // 4)
 
 
 def weight_words(top_k: int) -> int:
-    """``weight_words`` of <ep/low_latency.cuh>: packets with one token's weights."""
+    """``weight_words`` of <moe/low_latency/common.cuh>: packets with one token's weights."""
     return -(-top_k // 2)

@@ -9,7 +9,7 @@ import numpy as np
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, is_array, like
 from ep_lib.moe.checks import describe_here
-from ep_lib.moe.low_latency_config import LowLatencyConfig
+from ep_lib.moe.low_latency.config import LowLatencyConfig
 from ep_lib.reference import FP8_GROUP
 
 _VECTOR_BYTES = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.moe.config import BufferConfig, Part, lay_out
-from ep_lib.moe.kernels.low_latency import MAX_EXPERTS, MAX_TOP_K, NUM_KINDS, TURNS, route_words, weight_words
+from ep_lib.moe.low_latency.structs import MAX_EXPERTS, MAX_TOP_K, NUM_KINDS, TURNS, route_words, weight_words
 
 MAX_TOKENS = 1024  # a rank: decode batches; beyond that the normal mode is faster
 _MAX_BLOCKS = 1024
@@ -45,11 +45,11 @@ class LowLatencyConfig:
 class LowLatencyMap:
     """The parts of low-latency mode's symmetric memory; everything before ``dispatch_slots`` must be zero at first."""
 
-    credits: Part  # u64 [kinds + 1, ranks]: see <ep/low_latency.cuh>
-    dispatch_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_dispatch.cuh>
+    credits: Part  # u64 [kinds + 1, ranks]: see <moe/low_latency/common.cuh>
+    dispatch_flags: Part  # u64 [turns, ranks, max_tokens]: see <moe/low_latency/dispatch.cuh>
     routes: Part  # packets [turns, ranks, 1 + max_tokens * words]
     dispatch_weights: Part  # packets [turns, ranks, max_tokens * words]: weights that travel with a dispatch
-    combine_flags: Part  # u64 [turns, ranks, max_tokens]: see <ep/low_latency_combine.cuh>
+    combine_flags: Part  # u64 [turns, ranks, max_tokens]: see <moe/low_latency/combine.cuh>
     weights: Part  # packets [turns, ranks, max_tokens * words]: those that travel with a combine
     dispatch_slots: Part  # [turns, ranks, max_tokens, hidden] bfloat16
     combine_slots: Part  # the same

@@ -10,7 +10,7 @@
 // 8 experts on 4 ranks 2.2 times the bytes.
 #pragma once
 #include <moe/common/sums.cuh>
-#include <ep/low_latency.cuh>
+#include <moe/low_latency/common.cuh>
 
 namespace ep {
 
@@ -19,7 +19,7 @@ struct LowLatencyCombineArgs {
     int4* slots;                 // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
     uint64_t* row_flags;         // symmetric [kTurns, ranks, max_tokens]
     TaggedWord* weights;         // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
-    const int* places;           // from the dispatch: <ep/low_latency_dispatch.cuh>
+    const int* places;           // from the dispatch: <moe/low_latency/dispatch.cuh>
     const int* token_counts;     // likewise
     const float* known_weights;  // [ranks, max_tokens, top_k] from the dispatch, or null: they travel now
 };
