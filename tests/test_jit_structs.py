@@ -1,0 +1,96 @@
+"""Structs that the host reads from headers are laid out as the compiler lays them out."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ep_lib
+from ep_lib import Kernel
+from ep_lib.jit import structs
+from ep_lib.jit.structs import enumerators, header_constant, header_struct
+
+PACKAGE = Path(ep_lib.__file__).parent
+_USE = re.compile(r"\b(header_struct|header_constant)\(\s*\"([\w/.]+)\",\s*\"(\w+)\"")
+
+
+def uses() -> set[tuple[str, str, str]]:
+    """What the library asks of which header: (function, header, name)."""
+    found = {("header_struct", "ep/device_state.cuh", "HeapHeader")}
+    for path in PACKAGE.rglob("*.py"):
+        found |= set(_USE.findall(path.read_text(encoding="utf-8")))
+    return {use for use in found if use[1].endswith((".cuh", ".cu"))}
+
+
+def test_sizes_and_offsets_are_the_compilers() -> None:
+    lines = []
+    for function, header, name in sorted(uses()):
+        lines.append(f"#include <{header}>")
+        if function == "header_constant":
+            continue
+        found = header_struct(header, name)
+        lines.append(f"static_assert(sizeof({found.qualified}) == {found.size});")
+        lines.append(f"static_assert(alignof({found.qualified}) == {found.align});")
+        lines += [
+            f'static_assert(__builtin_offsetof({found.qualified}, {member}) == {offset}, "{name}.{member}");'
+            for member, offset in found.offsets.items()
+        ]
+    Kernel.from_source("\n".join([*lines, 'extern "C" __global__ void nothing() {}']), "nothing").compile()
+
+
+@pytest.fixture
+def header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An own header <ep/own.cuh>; results of earlier reads are forgotten."""
+    folder = tmp_path / "ep"
+    folder.mkdir()
+    monkeypatch.setattr(structs, "_ROOTS", (tmp_path,))
+    for cached in (structs._read, header_struct, header_constant, enumerators):
+        cached.cache_clear()
+    return folder / "own.cuh"
+
+
+def test_what_headers_are_written_in(header: Path) -> None:
+    (header.parent / "inner.cuh").write_text(
+        "namespace ep {\nconstexpr int kFour = 2 * sizeof(short_t) / sizeof(short_t) + 2;\n"
+        "enum Way : int32_t { kFirst = 3, kSecond };\nstruct short_t { int16_t value; };\n}\n"
+    )
+    header.write_text(
+        "#include <ep/inner.cuh>\n// struct Args { int wrong; };\nnamespace ep {\nnamespace own {\nstruct Args {\n"
+        "    int32_t* rows;  // [n]; a comment with { and ;\n    const float* const* table;\n    int a, b;\n"
+        "    bool last = false;\n    Way way;\n    short_t inner[kFour];\n    unsigned long long tag;\n"
+        "    int both() const { return a + b; }\n    static constexpr int kUnused = 1 << 4;\n};\n}\n}\n"
+    )
+    found = header_struct("ep/own.cuh", "Args")
+    assert (found.qualified, found.size, found.align) == ("ep::own::Args", 48, 8)
+    assert found.names == ("rows", "table", "a", "b", "last", "way", "inner", "tag")
+    packed = found.pack(rows=1, table=2, a=3, b=-4, last=True, way=4, inner=bytes(8), tag=2**63)
+    assert packed == struct.pack("<QQii?3xi8xQ", 1, 2, 3, -4, True, 4, 2**63)
+    assert np.frombuffer(packed, found.dtype)["b"][0] == -4
+    assert header_constant("ep/own.cuh", "kFour") == 4 and header_constant("ep/own.cuh", "kUnused") == 16
+    assert enumerators("ep/own.cuh", "Way") == {"kFirst": 3, "kSecond": 4}
+
+
+def test_what_is_not_there_or_not_understood(header: Path) -> None:
+    header.write_text("struct Args { Unknown thing; };\nstruct Other { int (*call)(int); int x : 3; };")
+    with pytest.raises(LookupError, match="no struct Missing"):
+        header_struct("ep/own.cuh", "Missing")
+    with pytest.raises(LookupError, match="no integer constant kMissing"):
+        header_constant("ep/own.cuh", "kMissing")
+    with pytest.raises(LookupError, match="no header <ep/none"):
+        header_struct("ep/none.cuh", "Args")
+    with pytest.raises(ValueError, match="cannot read the type 'Unknown'"):
+        header_struct("ep/own.cuh", "Args")
+    with pytest.raises(ValueError, match="cannot read the member 'int x : 3'"):
+        header_struct("ep/own.cuh", "Other")
+
+
+def test_every_member_is_named() -> None:
+    found = header_struct("ep/device_state.cuh", "IbgdaState")
+    assert found.pack(num_rc_per_pe=1, num_devices_initialized=2) == struct.pack("<ii", 1, 2)
+    for wrong in ({"num_rc_per_pe": 1}, {"num_rc_per_pe": 1, "devices": 2}):
+        with pytest.raises(TypeError, match="exactly the members"):
+            found.pack(**wrong)
