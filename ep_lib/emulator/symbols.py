@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ep_lib.jit import toolkit
-from ep_lib.jit.kernel import filename_of
+from ep_lib.jit.source import filename_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BUILTINS = _PACKAGE / "emulator"

@@ -8,16 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
 from ep_lib.jit import digest, names, toolkit
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.source import ENTRY_FILE, KernelSource
 
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
-ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
 
 _ERRORS = (
     # k.cu:3:5: error: ... (g++, clang++)
@@ -62,7 +59,7 @@ class _Place(NamedTuple):
 
 
 def compile_error(
-    kernel: Kernel, log: str, *, target: str, roots: Sequence[Path], found: names.GlobalFunctions
+    kernel: KernelSource, log: str, *, target: str, roots: Sequence[Path], found: names.GlobalFunctions
 ) -> EpError:
     """The error for a compiler's messages ``log``; ``roots`` are the include roots without CUDA's.
 
@@ -96,7 +93,7 @@ def compile_error(
     return KernelCompileError("\n".join(lines), file=file, line=place.line if place else None, log=report.log)
 
 
-def _ambiguous(kernel: Kernel, found: names.GlobalFunctions) -> str:
+def _ambiguous(kernel: KernelSource, found: names.GlobalFunctions) -> str:
     name = names.base_name(kernel.name)
     if name in found.templates and "<" not in kernel.name:
         return f"{name!r} in {kernel.filename} is a template: name one instance of it, such as '{name}<float>'"
@@ -111,7 +108,7 @@ def _ambiguous(kernel: Kernel, found: names.GlobalFunctions) -> str:
 class _Report:
     """A compiler's messages, with the questions that we ask of them."""
 
-    def __init__(self, kernel: Kernel, log: str, roots: Sequence[Path]) -> None:
+    def __init__(self, kernel: KernelSource, log: str, roots: Sequence[Path]) -> None:
         self.kernel = kernel
         self.roots = roots
         self.source_path = str(kernel.source_path)

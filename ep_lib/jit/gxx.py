@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ep_lib.errors import BackendUnavailable, EpError
 from ep_lib.jit import cache, diagnostics, digest, names, toolkit
 from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
+from ep_lib.jit.source import KernelSource
 from ep_lib.jit.toolkit import Compiler
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
 
 ENTRY_SYMBOL = "epemu_entry_0"
 _TABLE_SYMBOL = "ep_kernel_params"  # both: ep_lib/device/ep/detail/entry.cuh
@@ -115,18 +112,18 @@ class _Plan:
         return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
 
 
-def _plan(kernel: Kernel) -> _Plan:
+def _plan(kernel: KernelSource) -> _Plan:
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit()
-    roots, system = emulator_roots(kernel), toolkit.cuda_include_dirs()
+    roots, system = [*kernel.include_roots, toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
     return _Plan(compiler, _prelude(compiler), build_runtime(), unit, digest.scan(unit, roots, system), roots, system)
 
 
-def cache_key(kernel: Kernel) -> str:
+def cache_key(kernel: KernelSource) -> str:
     """The key of a kernel's cache entry: another one whenever anything changed that the compiler would see."""
     return _plan(kernel).key
 
 
-def build_emulator_kernel(kernel: Kernel) -> EmulatorImage:
+def build_emulator_kernel(kernel: KernelSource) -> EmulatorImage:
     """Compiles a kernel to a shared library, or finds it in the cache.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
@@ -139,12 +136,6 @@ def build_emulator_kernel(kernel: Kernel) -> EmulatorImage:
         _compile_kernel(kernel, plan, folder, found)
 
     return _load_image(cache.entry("emulator", plan.key, "image.json", build))
-
-
-def emulator_roots(kernel: Kernel) -> list[Path]:
-    """Include roots in order, without CUDA's: the learner's, the source's own, ep_lib's headers, the emulator's."""
-    beside = [kernel.path.parent] if kernel.path is not None else []
-    return [*kernel.include, *beside, *toolkit.DEVICE_ROOTS, toolkit.EMULATOR_INCLUDE]
 
 
 def build_runtime() -> Path:
@@ -232,7 +223,7 @@ def _support(compiler: Compiler) -> Path:
     return cache.entry("support", key, "support.o", build) / "support.o"
 
 
-def _compile_kernel(kernel: Kernel, plan: _Plan, folder: Path, found: names.GlobalFunctions) -> None:
+def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions) -> None:
     compiler = plan.compiler
     source, obj, library = folder / diagnostics.UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
     source.write_text(plan.unit, encoding="utf-8")

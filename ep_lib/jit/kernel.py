@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from ep_lib.errors import ArgumentError
-from ep_lib.jit import cache, gxx, nvrtc
-from ep_lib.jit.diagnostics import ENTRY_FILE
+from ep_lib.jit import gxx, nvrtc
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
+from ep_lib.jit.source import KernelSource
 
 if TYPE_CHECKING:
     from ep_lib.runtime.rank import Rank
 
 Dim = int | Sequence[int]
-Define = str | int | float | None
-
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _TARGET = re.compile(r"sm_\d+[af]?")
 
 
-_filenames: dict[str, str] = {}  # of sources that were strings: copy in the cache -> what the user calls it
-
-
-def filename_of(path: str | os.PathLike[str]) -> str | None:
-    """What the user calls a source string whose copy lies at ``path``; None for ordinary files."""
-    return _filenames.get(os.fspath(path))
-
-
-class Kernel:
+class Kernel(KernelSource):
     """One kernel: a source, the name of a ``__global__`` function in it, and how to compile it.
 
     Make one with :meth:`from_file` or :meth:`from_source`. It is compiled at its first launch, or by :meth:`compile`,
@@ -46,75 +32,10 @@ class Kernel:
     ``defines`` and ``options`` (further NVRTC options, which the emulator ignores).
     """
 
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        *,
-        path: Path | None,
-        filename: str,
-        include: Sequence[str | os.PathLike[str]] = (),
-        defines: Mapping[str, Define] | None = None,
-        options: Sequence[str] = (),
-    ) -> None:
-        self.name = name.strip()
-        if not self.name or "\n" in self.name:
-            raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
-        self.path = path
-        self.source = source
-        self.filename = filename
-        folders = [include] if isinstance(include, (str, os.PathLike)) else list(include)
-        self.defines: dict[str, str] = {}
-        for macro, value in (defines or {}).items():
-            self.defines[_check_macro(macro)] = _macro_text(value)
-        self.options = self._take_options([options] if isinstance(options, str) else list(options), folders)
-        self.include = tuple(Path(folder).expanduser().absolute() for folder in folders)
-        for folder in self.include:
-            if not folder.is_dir():
-                raise ArgumentError(f"the include folder {str(folder)!r} of kernel {self.name!r} does not exist")
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
         self._images: dict[str, EmulatorImage | NvrtcImage] = {}
         self._lock = threading.Lock()
-
-    @classmethod
-    def from_file(
-        cls,
-        path: str | os.PathLike[str],
-        name: str,
-        *,
-        include: Sequence[str | os.PathLike[str]] = (),
-        defines: Mapping[str, Define] | None = None,
-        options: Sequence[str] = (),
-    ) -> Kernel:
-        """The kernel ``name`` in a ``.cu`` file, read now.
-
-        ``include`` folders come before everything else, so a header there replaces the library's of the same name.
-        ``defines`` are macros: ``{"TILE": 32, "DEBUG": None}``, where None and True mean 1. ``options`` go to NVRTC;
-        ``-D`` and ``-I`` among them count on the emulator too. Raises :class:`ArgumentError` when the file cannot be
-        read.
-        """
-        file = Path(path).expanduser().absolute()
-        try:
-            source = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
-        return cls(source, name, path=file, filename=str(path), include=include, defines=defines, options=options)
-
-    @classmethod
-    def from_source(
-        cls,
-        source: str,
-        name: str,
-        *,
-        filename: str = "<kernel>",
-        include: Sequence[str | os.PathLike[str]] = (),
-        defines: Mapping[str, Define] | None = None,
-        options: Sequence[str] = (),
-    ) -> Kernel:
-        """The kernel ``name`` in a string of CUDA C++. ``filename`` is what errors call the string; the rest is as in
-        :meth:`from_file`."""
-        if "\n" in filename:
-            raise ArgumentError(f"filename must be one line, got {filename!r}")
-        return cls(source, name, path=None, filename=filename, include=include, defines=defines, options=options)
 
     def launch(
         self,
@@ -157,42 +78,6 @@ class Kernel:
                 self._images[target] = image
             return image
 
-    @property
-    def source_path(self) -> Path:
-        """Where the source's text can be read: ``path``, or for a string a copy in the cache directory."""
-        if self.path is not None:
-            return self.path
-        data = self.source.encode()
-        stem = re.sub(r"[^\w.+-]", "", Path(self.filename).name) or "kernel"
-        folder = hashlib.sha256(data).hexdigest()[:16]
-        file = cache.cache_dir() / "sources" / folder / (stem if "." in stem else f"{stem}.cu")
-        _filenames[str(file)] = self.filename
-        if not file.exists():
-            cache.write_atomically(file, data)
-        return file
-
-    def translation_unit(self) -> str:
-        """The text that both compilers get: the defines, the source, and the lines that describe the kernel."""
-        defines = "".join(f"#define {macro} {value}\n" for macro, value in self.defines.items())
-        place = str(self.source_path).replace("\\", "\\\\").replace('"', '\\"')
-        return (
-            f'{defines}#line 1 "{place}"\n{self.source}\n#line 1 "{ENTRY_FILE}"\n'
-            f"#include <ep/detail/entry.cuh>\nEP_KERNEL_ENTRY({self.name})\n"
-        )
-
-    def _take_options(self, options: list[str], folders: list[Any]) -> tuple[str, ...]:
-        """Moves -D and -I to ``defines`` and ``folders``, where the emulator sees them too; returns the others."""
-        others = []
-        for option in options:
-            if option.startswith(("-D", "--define-macro=")):
-                macro, _, value = option.removeprefix("--define-macro=").removeprefix("-D").strip().partition("=")
-                self.defines[_check_macro(macro)] = value if "=" in option.partition("-D")[2] else "1"
-            elif option.startswith(("-I", "--include-path=")):
-                folders.append(option.removeprefix("--include-path=").removeprefix("-I").strip())
-            else:
-                others.append(option)
-        return tuple(others)
-
     def __getstate__(self) -> dict[str, Any]:
         """Kernels travel to other processes as source; each process takes them from the cache."""
         return {**self.__dict__, "_images": {}, "_lock": None}
@@ -202,18 +87,3 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<ep_lib.Kernel {self.name} of {self.filename}>"
-
-
-def _check_macro(name: str) -> str:
-    if not _IDENTIFIER.fullmatch(name.partition("(")[0]):
-        raise ArgumentError(f"a define's name must be an identifier, got {name!r}")
-    return name
-
-
-def _macro_text(value: Define) -> str:
-    if value is None or value is True:
-        return "1"
-    text = "0" if value is False else str(value)
-    if "\n" in text:
-        raise ArgumentError(f"a define's value must be one line, got {text!r}")
-    return text

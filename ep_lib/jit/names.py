@@ -9,12 +9,10 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ep_lib.errors import KernelNotFoundError
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.source import KernelSource
 
 _NOISE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'", re.DOTALL)
 _GLOBAL = re.compile(r"\b__global__\b")
@@ -107,7 +105,7 @@ def _closing(code: str, position: int) -> int:
     return len(code)
 
 
-def check(kernel: Kernel, headers: Iterable[Path]) -> GlobalFunctions:
+def check(kernel: KernelSource, headers: Iterable[Path]) -> GlobalFunctions:
     """Raises :class:`KernelNotFoundError` when the kernel's name is certainly not that of a ``__global__`` function.
 
     ``headers`` are the files that the source includes, without CUDA's. Returns what it found.
@@ -118,7 +116,7 @@ def check(kernel: Kernel, headers: Iterable[Path]) -> GlobalFunctions:
     return found
 
 
-def not_found(kernel: Kernel, found: GlobalFunctions) -> KernelNotFoundError:
+def not_found(kernel: KernelSource, found: GlobalFunctions) -> KernelNotFoundError:
     """The error for a wrong name: what there is instead, and what was perhaps meant."""
     name = base_name(kernel.name)
     own = find_global_functions([kernel.source]).names

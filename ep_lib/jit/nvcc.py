@@ -6,14 +6,11 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc, toolkit
 from ep_lib.jit.nvrtc import NvrtcImage
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.source import KernelSource
 
 
 def require(what: str) -> toolkit.Compiler:
@@ -26,7 +23,7 @@ def require(what: str) -> toolkit.Compiler:
 
 def compile_unit(
     unit: str,
-    kernel: Kernel,
+    kernel: KernelSource,
     arch: str,
     folder: Path,
     roots: Sequence[Path],

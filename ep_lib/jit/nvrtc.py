@@ -9,15 +9,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache, diagnostics, digest, names, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.signature import Param, parse_table
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.source import KernelSource
 
 _TABLE_SYMBOL = "ep_kernel_params"  # ep_lib/device/ep/detail/entry.cuh
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
@@ -56,7 +54,7 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
-def compile_cubin(kernel: Kernel, arch: str) -> NvrtcImage:
+def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
     """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
@@ -90,10 +88,9 @@ def load(folder: Path) -> NvrtcImage:
     return NvrtcImage(path.read_bytes(), facts["lowered_name"], tuple(Param(*row) for row in facts["params"]), path)
 
 
-def nvrtc_roots(kernel: Kernel) -> list[Path]:
-    """Include roots in order, without CUDA's: the learner's folders, the source's own, ep_lib's headers, C headers."""
-    beside = [kernel.path.parent] if kernel.path is not None else []
-    return [*kernel.include, *beside, *toolkit.DEVICE_ROOTS, toolkit.NVRTC_INCLUDE]
+def nvrtc_roots(kernel: KernelSource) -> list[Path]:
+    """The kernel's include roots, and the C headers that NVRTC lacks."""
+    return [*kernel.include_roots, toolkit.NVRTC_INCLUDE]
 
 
 class CompilerRefused(Exception):
@@ -105,7 +102,7 @@ class CompilerRefused(Exception):
         self.status = status
 
 
-def compile_unit(unit: str, kernel: Kernel, flags: Sequence[str], folder: Path) -> NvrtcImage:
+def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
     """What NVRTC makes of a translation unit, for an entry of the cache in ``folder``. Raises CompilerRefused."""
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(unit, str(kernel.source_path), (), ())
@@ -125,7 +122,7 @@ def compile_unit(unit: str, kernel: Kernel, flags: Sequence[str], folder: Path) 
 
 
 def _compile(
-    kernel: Kernel, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
+    kernel: KernelSource, arch: str, folder: Path, unit: str, flags: list[str], found: names.GlobalFunctions
 ) -> None:
     try:
         image = compile_unit(unit, kernel, flags, folder)

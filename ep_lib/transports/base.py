@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.jit.source import KernelSource
 
 if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
     from ep_lib.jit.nvrtc import NvrtcImage
 
 GRANULE = 2 * 2**20  # bytes of a GPU's page: heaps of whole pages share none with anything else
@@ -29,7 +29,7 @@ class Transport(Protocol):
     bytes: int
     addresses: list[int]
 
-    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         """The kernel for GPUs of ``arch``, made for this transport."""
         ...
 

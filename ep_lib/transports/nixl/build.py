@@ -13,14 +13,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvrtc, toolkit
 from ep_lib.jit.nvrtc import NvrtcImage
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.source import KernelSource
 
 STATE_SYMBOL = "ep_nixl_state"  # in every module that uses NIXL
 TRANSPORT_INCLUDE = Path(__file__).parent
@@ -116,7 +113,7 @@ def unusable_reason(cuda_major: int | None = None) -> str | None:
     return reason
 
 
-def compile_cubin(kernel: Kernel, arch: str) -> NvrtcImage:
+def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
     """Compiles a kernel for ``arch`` ("sm_90") with NIXL behind ``ep::net_*``, or finds it in the cache.
 
     A kernel that never includes ``<ep/net.cuh>`` is the same as without NIXL. Raises what

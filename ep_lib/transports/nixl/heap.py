@@ -13,12 +13,12 @@ from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import NOT_FOUND, OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
+from ep_lib.jit.source import KernelSource
 from ep_lib.transports.base import GRANULE, agree, meet
 from ep_lib.transports.nixl import build
 from ep_lib.transports.nixl.agent import NixlAgent
 
 if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
     from ep_lib.jit.nvrtc import NvrtcImage
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
@@ -56,7 +56,7 @@ class NixlHeap:
             agree(bootstrap, lambda: self._agent.connect(metadata, timeout), timeout)
             agree(bootstrap, lambda: self._make_views(regions), timeout)
 
-    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return build.compile_cubin(kernel, arch)
 
     def introduce(self, module: int, image: NvrtcImage) -> None:

@@ -24,16 +24,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvrtc, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.nvrtc import NvrtcImage
+from ep_lib.jit.source import KernelSource
 from ep_lib.transports.nvshmem import nvjitlink
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
 
 ROUTES = ("whole", "link", "nvcc")
 STATE_SYMBOL = "nvshmemi_device_state_d"  # in every module that uses NVSHMEM
@@ -136,7 +133,7 @@ def unusable_reason(route: str) -> str | None:
     return None
 
 
-def compile_cubin(kernel: Kernel, arch: str, route: str) -> NvrtcImage:
+def compile_cubin(kernel: KernelSource, arch: str, route: str) -> NvrtcImage:
     """Compiles a kernel for ``arch`` ("sm_90") with NVSHMEM behind ``ep::net_*``, or finds it in the cache.
 
     A kernel that never includes ``<ep/net.cuh>`` is the same as without NVSHMEM. Raises what
@@ -167,7 +164,7 @@ def compile_cubin(kernel: Kernel, arch: str, route: str) -> NvrtcImage:
 class _Build:
     """One compilation by one route."""
 
-    kernel: Kernel
+    kernel: KernelSource
     arch: str
     route: str
     found: Installation

@@ -13,12 +13,12 @@ from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.elf import Elf
+from ep_lib.jit.source import KernelSource
 from ep_lib.transports.base import agree, meet
 from ep_lib.transports.nvshmem import build, nics
 from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
 if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
     from ep_lib.jit.nvrtc import NvrtcImage
 
 _SLACK = 64 << 20  # bytes of NVSHMEM's own in its symmetric memory
@@ -51,7 +51,7 @@ class NvshmemHeap:
         agree(bootstrap, lambda: self._start(rank_0_says[0], unreachable), timeout)
         agree(bootstrap, self._allocate, timeout)
 
-    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return build.compile_cubin(kernel, arch, self.route)
 
     def introduce(self, module: int, image: NvrtcImage) -> None:

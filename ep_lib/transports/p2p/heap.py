@@ -10,10 +10,10 @@ from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc
+from ep_lib.jit.source import KernelSource
 from ep_lib.transports.base import GRANULE, agree, meet
 
 if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
     from ep_lib.jit.nvrtc import NvrtcImage
 
 
@@ -42,7 +42,7 @@ class IpcHeap:
             self._release()
             raise
 
-    def compile(self, kernel: Kernel, arch: str) -> NvrtcImage:
+    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return nvrtc.compile_cubin(kernel, arch)
 
     def introduce(self, module: int, image: NvrtcImage) -> None:

@@ -1,0 +1,155 @@
+"""A kernel's source, and everything else that a compiler must know of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from ep_lib.errors import ArgumentError
+from ep_lib.jit import cache, toolkit
+
+Define = str | int | float | None
+
+ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+_filenames: dict[str, str] = {}  # of sources that were strings: copy in the cache -> what the user calls it
+
+
+def filename_of(path: str | os.PathLike[str]) -> str | None:
+    """What the user calls a source string whose copy lies at ``path``; None for ordinary files."""
+    return _filenames.get(os.fspath(path))
+
+
+class KernelSource:
+    """What compilers need to know of a kernel; :class:`ep_lib.Kernel` says what the attributes mean."""
+
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        *,
+        path: Path | None,
+        filename: str,
+        include: Sequence[str | os.PathLike[str]] = (),
+        defines: Mapping[str, Define] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self.name = name.strip()
+        if not self.name or "\n" in self.name:
+            raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
+        self.path = path
+        self.source = source
+        self.filename = filename
+        folders = [include] if isinstance(include, (str, os.PathLike)) else list(include)
+        self.defines: dict[str, str] = {}
+        for macro, value in (defines or {}).items():
+            self.defines[_check_macro(macro)] = _macro_text(value)
+        self.options = self._take_options([options] if isinstance(options, str) else list(options), folders)
+        self.include = tuple(Path(folder).expanduser().absolute() for folder in folders)
+        for folder in self.include:
+            if not folder.is_dir():
+                raise ArgumentError(f"the include folder {str(folder)!r} of kernel {self.name!r} does not exist")
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        include: Sequence[str | os.PathLike[str]] = (),
+        defines: Mapping[str, Define] | None = None,
+        options: Sequence[str] = (),
+    ) -> Self:
+        """The kernel ``name`` in a ``.cu`` file, read now.
+
+        ``include`` folders come before everything else, so a header there replaces the library's of the same name.
+        ``defines`` are macros: ``{"TILE": 32, "DEBUG": None}``, where None and True mean 1. ``options`` go to NVRTC;
+        ``-D`` and ``-I`` among them count on the emulator too. Raises :class:`ArgumentError` when the file cannot be
+        read.
+        """
+        file = Path(path).expanduser().absolute()
+        try:
+            source = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
+        return cls(source, name, path=file, filename=str(path), include=include, defines=defines, options=options)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: str,
+        name: str,
+        *,
+        filename: str = "<kernel>",
+        include: Sequence[str | os.PathLike[str]] = (),
+        defines: Mapping[str, Define] | None = None,
+        options: Sequence[str] = (),
+    ) -> Self:
+        """The kernel ``name`` in a string of CUDA C++. ``filename`` is what errors call the string; the rest is as in
+        :meth:`from_file`."""
+        if "\n" in filename:
+            raise ArgumentError(f"filename must be one line, got {filename!r}")
+        return cls(source, name, path=None, filename=filename, include=include, defines=defines, options=options)
+
+    @property
+    def include_roots(self) -> list[Path]:
+        """Folders to search for headers, in order: the learner's, the source's own, ep_lib's."""
+        beside = [self.path.parent] if self.path is not None else []
+        return [*self.include, *beside, *toolkit.DEVICE_ROOTS]
+
+    @property
+    def source_path(self) -> Path:
+        """Where the source's text can be read: ``path``, or for a string a copy in the cache directory."""
+        if self.path is not None:
+            return self.path
+        data = self.source.encode()
+        stem = re.sub(r"[^\w.+-]", "", Path(self.filename).name) or "kernel"
+        folder = hashlib.sha256(data).hexdigest()[:16]
+        file = cache.cache_dir() / "sources" / folder / (stem if "." in stem else f"{stem}.cu")
+        _filenames[str(file)] = self.filename
+        if not file.exists():
+            cache.write_atomically(file, data)
+        return file
+
+    def translation_unit(self) -> str:
+        """The text that both compilers get: the defines, the source, and the lines that describe the kernel."""
+        defines = "".join(f"#define {macro} {value}\n" for macro, value in self.defines.items())
+        place = str(self.source_path).replace("\\", "\\\\").replace('"', '\\"')
+        return (
+            f'{defines}#line 1 "{place}"\n{self.source}\n#line 1 "{ENTRY_FILE}"\n'
+            f"#include <ep/detail/entry.cuh>\nEP_KERNEL_ENTRY({self.name})\n"
+        )
+
+    def _take_options(self, options: list[str], folders: list[Any]) -> tuple[str, ...]:
+        """Moves -D and -I to ``defines`` and ``folders``, where the emulator sees them too; returns the others."""
+        others = []
+        for option in options:
+            if option.startswith(("-D", "--define-macro=")):
+                macro, _, value = option.removeprefix("--define-macro=").removeprefix("-D").strip().partition("=")
+                self.defines[_check_macro(macro)] = value if "=" in option.partition("-D")[2] else "1"
+            elif option.startswith(("-I", "--include-path=")):
+                folders.append(option.removeprefix("--include-path=").removeprefix("-I").strip())
+            else:
+                others.append(option)
+        return tuple(others)
+
+
+def _check_macro(name: str) -> str:
+    if not _IDENTIFIER.fullmatch(name.partition("(")[0]):
+        raise ArgumentError(f"a define's name must be an identifier, got {name!r}")
+    return name
+
+
+def _macro_text(value: Define) -> str:
+    if value is None or value is True:
+        return "1"
+    text = "0" if value is False else str(value)
+    if "\n" in text:
+        raise ArgumentError(f"a define's value must be one line, got {text!r}")
+    return text
