@@ -1,11 +1,25 @@
-// Where GPU and emulator part ways: the only #ifdef of the device headers.
+// The device vocabulary of ep_lib: what a kernel includes as <ep/...>. Begin here.
 //
-// Everything above the two primitives files is the same source on both: nvcc or NVRTC compile it with inline PTX
-// underneath, g++ or clang++ with calls into the emulator's runtime underneath.
+//     platform       this file: threads and warps, and the one #ifdef between GPU and emulator
+//     memory         loads, stores, atomics and fences that carry ordering, scope and width in their names
+//     peer           ranks, and a peer's copy of a symmetric array: peer_ptr
+//     put signal wait            write into a peer's memory, tell it, wait for it with a limit
+//     write_signal packet ring   patterns made of these: write then signal, data with its signal, credits
+//     net transport              operations that a NIC carries out, and the transport behind them
+//     ibgda_shim nixl_device     the device functions of IBGDA/EFA and of NIXL over these transports
+//     tma fp8 trace              bulk copies by TMA, quantisation, values for a simulated timeline
+//     device_state               structs that kernels share with the host
+//     gpu/ cpu/ detail/          inline PTX, calls into the emulator's runtime, and how a kernel is entered
+//
+// To learn it, read write_signal.cuh first, then put, signal and wait. Kernels of dispatch and combine are not here: they
+// lie beside their launches in ep_lib/moe and are included as <moe/...>.
+//
+// Everything above gpu/ and cpu/ is the same source on both platforms: NVRTC or nvcc compiles it on inline PTX, g++ or
+// clang++ on calls into the emulator's runtime.
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>  // NVRTC has neither; ep_lib/device/nvrtc gives it both
+#include <stdint.h>  // NVRTC has neither; ep_lib/device/nvrtc provides both
 
 #define EP_DEVICE __device__ __forceinline__
 #define EP_HOST_DEVICE __host__ __device__ __forceinline__
@@ -26,7 +40,7 @@ EP_DEVICE int lane_id() { return thread_in_block() % kWarpSize; }
 
 EP_DEVICE int warp_id() { return thread_in_block() / kWarpSize; }
 
-// Warps of this block, a last incomplete one included.
+// Warps of this block, including a last incomplete one.
 EP_DEVICE int warps_in_block() { return (threads_in_block() + kWarpSize - 1) / kWarpSize; }
 
 }  // namespace ep

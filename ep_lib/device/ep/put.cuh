@@ -2,13 +2,13 @@
 //
 //     ep::put_warp(dst_mine, src, bytes, peer);     // dst_mine: my own copy of the target; the peer's is written
 //
-// A put only stores. It neither synchronises its threads nor orders its stores; that is the signal's job, and the rules
-// stand in <ep/signal.cuh>. It has finished with `src` when all calling threads are past it (__syncwarp,
+// A put only stores. It neither synchronises its threads nor orders its stores; that is the signal's job, and
+// <ep/signal.cuh> has the rules. It has finished with `src` when all calling threads are past it (__syncwarp,
 // __syncthreads).
 //
-// Any size and any alignment is right; 16-byte words, several of them in flight a thread, are used when source and
-// target have the same alignment modulo 16, and are what reaches the full speed of NVLink. A peer's memory is
-// microseconds away: throughput comes from having many loads and stores under way at once, not from any single one.
+// Any size and any alignment works. Where source and target have the same alignment modulo 16, each thread keeps several
+// 16-byte words in flight, which is what reaches the full speed of NVLink. A peer's memory is microseconds away:
+// throughput comes from having many loads and stores under way at once, not from any single one.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
@@ -56,7 +56,8 @@ EP_DEVICE void copy_as(char* dst, const char* src, size_t bytes, size_t first, s
     copy_words<1>(dst + tail, src + tail, first, step, bytes - tail);
 }
 
-// Source and target that no 16-byte words can align. Slower anyway, so kept out of line: kernels stay small.
+// For a source and target that cannot both be aligned to 16 bytes. It is slower anyway, so it is kept out of line: kernels
+// stay small.
 template <typename Word>
 __device__ __noinline__ void copy_misaligned(char* dst, const char* src, size_t bytes, size_t first, size_t step) {
     copy_as<4, Word>(dst, src, bytes, first, step);
@@ -64,8 +65,8 @@ __device__ __noinline__ void copy_misaligned(char* dst, const char* src, size_t 
 
 }  // namespace detail
 
-// Thread `first` of `step` threads that copy together; each calls with its own `first`. The widest word that divides
-// the distance between target and source serves: then one head of bytes aligns both.
+// Thread `first` of `step` threads that copy together; each calls with its own `first`. Uses the widest word that divides
+// the distance between target and source: then one head of bytes aligns both.
 template <int kUnroll>
 EP_DEVICE void copy_bytes(void* dst, const void* src, size_t bytes, size_t first, size_t step) {
     char* const to = static_cast<char*>(dst);
@@ -80,7 +81,7 @@ EP_DEVICE void copy_bytes(void* dst, const void* src, size_t bytes, size_t first
     }
 }
 
-// How many 16-byte words each thread keeps in flight. 8 x 4 registers; a block has enough threads for 4 to do.
+// How many 16-byte words each thread keeps in flight. 8 words take 32 registers; for a block, 4 words per thread are enough.
 constexpr int kThreadUnroll = 8;
 constexpr int kWarpUnroll = 8;
 constexpr int kBlockUnroll = 4;

@@ -14,11 +14,10 @@
 // operations"). A barrier synchronises its participants too. Causality order is program order joined with these edges,
 // and it is transitive ("Causality Order"): a store of thread 7 precedes the barrier, which precedes thread 0's
 // st.release.sys, which precedes the peer's ld.acquire.sys, which precedes the peer's load of the data. The barrier's
-// own scope is only the block, but each edge needs no more than to reach its two ends; the release of the last edge
-// carries on everything that is before it in causality order, not only its own thread's stores. So no fence is needed
-// in addition. A __shfl_sync instead of a barrier hands over a value but orders no memory. A relaxed or volatile signal
-// orders nothing, unless a fence.acq_rel.sys stands between data and signal (a fence and a relaxed store form a release
-// pattern).
+// own scope is only the block, but each edge only needs to reach its two ends; the last release publishes everything
+// before it in causality order, not only its own thread's stores. So no additional fence is needed. A __shfl_sync
+// instead of a barrier hands over a value but orders no memory. A relaxed or volatile signal orders nothing, unless a
+// fence.acq_rel.sys stands between data and signal (a fence and a relaxed store form a release pattern).
 //
 // This holds where the GPU itself stores to the peer (NVLink, PCIe P2P). Behind a NIC the transport must keep the
 // order: RC queue pairs do, EFA's SRD does not.
@@ -41,7 +40,7 @@ EP_DEVICE void signal_set(uint64_t* signal_mine, uint64_t value, int peer) {
     st_release_sys_u64(peer_ptr(signal_mine, peer), value);
 }
 
-// This rank's own signal, with acquire: what was published before the value seen may be read next.
+// Reads this rank's own signal with acquire: what was published before the value seen may be read next.
 EP_DEVICE uint64_t read_signal(const uint64_t* signal) { return ld_acquire_sys_u64(signal); }
 
 // Waits with a limit: ep::wait_until_ge(signal, expected, {phase, peer, slot}) of <ep/wait.cuh>.

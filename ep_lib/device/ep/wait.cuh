@@ -1,9 +1,9 @@
 // Waiting for a peer, with a limit.
 //
 // A wait that can last for ever turns every bug and every crashed peer into a hung GPU. These waits give up after
-// DeviceState.timeout_ns, write down who waited for whom, where, what was seen and what was expected, and return false;
-// the kernel then returns. It does not trap: a trap destroys the CUDA context and all data in it. The host finds the
-// record after the next synchronize() and raises PeerTimeout.
+// DeviceState.timeout_ns, record who waited for whom, where, what was seen and what was expected, and return false; the
+// kernel then returns. It does not trap: a trap destroys the CUDA context and all data in it. The host finds the record
+// after the next synchronize() and raises PeerTimeout.
 //
 //     if (!ep::wait_until_ge(flag, round, {ep::kPhaseSignal, peer, slot})) return;
 //
@@ -14,14 +14,14 @@
 
 namespace ep {
 
-// What a wait was about. Only read when it fails.
+// What a wait is about. Only read when it fails.
 struct WaitInfo {
     Phase phase;
-    int peer;      // whom we wait for; -1: nobody in particular
+    int peer;      // the rank we wait for; -1: no particular one
     int64_t slot;  // which of several; -1: there is one
 };
 
-// Writes down a fault. The first one since the host last looked wins; later ones are most often its consequences.
+// Records a fault. The first one since the host last looked is kept; later ones are usually its consequences.
 EP_DEVICE void record_fault(FaultCode code, const WaitInfo& info, uint64_t seen, uint64_t expected) {
     FaultRecord* record = detail::fault_record();
     uint32_t* const record_code = reinterpret_cast<uint32_t*>(&record->code);
@@ -39,11 +39,12 @@ EP_DEVICE bool has_fault() {
     return ld_relaxed_gpu_u32(reinterpret_cast<const uint32_t*>(&detail::fault_record()->code)) != kFaultNone;
 }
 
-// Looks at the clock only every so often: reading it costs as much as the poll itself. A wait that is soon over reads none.
+// The clock costs as much to read as the flag, so it is read once in this many polls. A short wait never reads it.
 constexpr int kPollsPerClock = 64;
 
-// Calls `done` until it is true: for whoever waits for any of several things. After the limit calls `gave_up`, which
-// records the fault, and returns false; also, without calling it, if this rank has another fault already.
+// Calls `done` until it returns true, for code that waits for one of several things. After the limit it calls `gave_up`,
+// which records the fault, and returns false. If this rank already has another fault, it returns false without calling
+// `gave_up`.
 template <typename Done, typename GaveUp>
 EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
     const uint64_t limit = detail::timeout_ns() != 0 ? detail::timeout_ns() : kDefaultTimeoutNs;
@@ -53,7 +54,7 @@ EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
         for (int poll = 0; poll < kPollsPerClock; ++poll) {
             if (done()) return true;
         }
-        if (has_fault()) return false;  // something else failed already: end soon instead of adding a limit each
+        if (has_fault()) return false;  // something else failed: return now instead of waiting out the limit
         const uint64_t now = globaltimer_ns();
         if (start == 0) start = now;
         if (now - start > limit) {
@@ -97,14 +98,14 @@ EP_DEVICE bool wait_until_eq(const uint64_t* flag, uint64_t expected, const Wait
     return detail::wait_until(flag, [expected](uint64_t seen) { return seen == expected; }, expected, info);
 }
 
-// Waits until *flag != 0 and hands out the value, for flags that carry data (a count + 1, say).
+// Waits until *flag != 0 and passes on the value, for flags that carry data (a count + 1, say).
 EP_DEVICE bool wait_until_nonzero(const uint64_t* flag, uint64_t* value, const WaitInfo& info) {
     const bool ok = detail::wait_until(flag, [](uint64_t seen) { return seen != 0; }, 1, info);
     *value = ok ? ld_acquire_sys_u64(flag) : 0;
     return ok;
 }
 
-// All 32 lanes call. Lane 0 polls, all learn the result; __syncwarp passes on what lane 0 acquired (a shuffle alone
+// All 32 lanes call. Lane 0 polls and all learn the result; __syncwarp passes on what lane 0 acquired (a shuffle alone
 // hands over a value, but orders no memory).
 EP_DEVICE bool wait_until_ge_warp(const uint64_t* flag, uint64_t expected, const WaitInfo& info) {
     int ok = 0;
@@ -114,7 +115,7 @@ EP_DEVICE bool wait_until_ge_warp(const uint64_t* flag, uint64_t expected, const
     return ok != 0;
 }
 
-// For a warp that has two things to do, whichever is possible first: waits until *first >= first_expected (bit 0 of the
+// For a warp that has two things to do and starts with whichever is possible first: waits until *first >= first_expected (bit 0 of the
 // result) or *second >= second_expected (bit 1), or both. 0 after the limit; `info` is about the first one.
 EP_DEVICE int wait_until_either_ge_warp(const uint64_t* first, uint64_t first_expected, const uint64_t* second,
                                         uint64_t second_expected, const WaitInfo& info) {
