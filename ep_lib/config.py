@@ -45,7 +45,7 @@ _FALSE = {"0", "false", "no", "off"}
 class Config:
     """The settings of this process; make one with :meth:`from_environment`.
 
-    ``heap_bytes`` and ``stack_bytes`` are in bytes, ``timeout_s`` is in seconds; None means that the code which uses
+    ``heap_bytes`` and ``stack_bytes`` are in bytes, ``timeout_s`` is in seconds; None means that the code that uses
     the setting chooses.
     """
 

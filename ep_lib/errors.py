@@ -129,7 +129,7 @@ class DeadlockError(EpError):
 
 
 class KernelTimeout(EpError, TimeoutError):
-    """Kernels ran longer than the limit; ``waiters`` lists where the unfinished threads are, where it is known."""
+    """Kernels ran longer than the limit; ``waiters`` lists where the unfinished threads are, if known."""
 
     def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = ()) -> None:
         super().__init__(message)

@@ -1,9 +1,9 @@
 """The oracle: routing, dispatch and combine of expert parallelism in plain NumPy.
 
-Read this first: it says what the kernels must compute, for all ranks at once, in the same order of additions, so that
-tests compare bit for bit. It is written to be read; the only speed it has is NumPy's.
+Read this first: it says what the kernels must compute, for all ranks at once and in the same order of additions, so
+that tests compare bit for bit. It is written to be read, not to be fast.
 
-The picture. There are ``world_size`` ranks and ``num_experts`` experts; rank ``r`` holds the experts ``r * E .. r * E +
+There are ``world_size`` ranks and ``num_experts`` experts; rank ``r`` holds the experts ``r * E .. r * E +
 E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts for each token (-1: not routed).
 
 - :func:`layout` says, for one rank's tokens, which ranks they go to and in which order.
@@ -13,8 +13,8 @@ E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts
 
 FP8 rows are two arrays, numbers and scales (:func:`quantize_fp8`): dispatch both, each as ``xs``, along the same way.
 
-Arrays are lists over ranks where a name is plural: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype.
-The algorithm is that of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/DeepEP).
+A plural name is a list over ranks: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype. The algorithm is that
+of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/DeepEP).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Layout:
     """Where one rank's tokens go. T tokens, R ranks."""
 
     slot: IntArray  # [T, R]: how many earlier tokens go to that rank; -1 if this token does not
-    tokens_per_rank: IntArray  # [R]: a token counts once a rank, however many of its experts live there
+    tokens_per_rank: IntArray  # [R]: a token counts once per rank, however many of its experts live there
     tokens_per_expert: IntArray  # [num_experts]: every choice counts
 
 
@@ -55,15 +55,15 @@ class Received:
     topk_idx: Array  # [N, top_k]: experts as this rank numbers its own, 0 .. E - 1; -1 for experts elsewhere
     topk_weights: NDArray[np.float32] | None  # [N, top_k]: 0 where topk_idx is -1
     tokens_per_expert: IntArray  # [E]: choices of each of this rank's experts
-    src_rank: IntArray  # [N]: where the row comes from
-    src_token: IntArray  # [N]: and which token it is there
+    src_rank: IntArray  # [N]: the rank that the row comes from
+    src_token: IntArray  # [N]: the token's number there
 
 
 @dataclass(frozen=True)
 class LowLatencyReceived:
     """What one rank holds after a dispatch in low-latency mode: E experts with room for C = ranks * max_tokens rows."""
 
-    x: Array  # [E, C, hidden]; rows from the count on mean nothing
+    x: Array  # [E, C, hidden]; rows from the count on are undefined
     scales: NDArray[np.float32] | None  # [E, C, hidden / 128] of FP8 rows
     counts: IntArray  # [E]
     places: IntArray  # [ranks, max_tokens, top_k]: expert * C + row of each choice of each token; -1: not here
@@ -160,11 +160,11 @@ def combine(
 
 
 def expert_rows(topk_idx: Array, *, experts: int, alignment: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Received rows grouped by expert: which row stands in each place (-1: a row of zeros), and where experts begin.
+    """Received rows grouped by expert: which row goes to each position (-1: a row of zeros), and where experts begin.
 
     ``topk_idx`` ``[N, top_k]``: experts as the receiving rank numbers its own ``experts``, -1 for those elsewhere. A
-    row stands there once for each choice, in the order of rows and of k; each expert's part is filled up to a multiple
-    of ``alignment``. Returns int32 ``[M]`` and ``[experts + 1]``.
+    row appears once for each choice, in the order of rows and of k; each expert's part is padded to a multiple of
+    ``alignment``. Returns int32 ``[M]`` and ``[experts + 1]``.
     """
     parts = []
     for expert in range(experts):
@@ -180,11 +180,11 @@ def reduce_expert_rows(y: Array, topk_idx: Array, *, experts: int, alignment: in
     row, offsets = expert_rows(topk_idx, experts=experts, alignment=alignment)
     total = np.zeros((len(topk_idx), y.shape[1]), np.float32)
     for n, choices in enumerate(topk_idx):
-        turns: dict[int, int] = {}
+        used: dict[int, int] = {}  # per expert, how many of this row's choices are added already
         for expert in choices[choices >= 0].tolist():
             places = offsets[expert] + np.nonzero(row[offsets[expert] : offsets[expert + 1]] == n)[0]
-            total[n] += y[places[turns.get(expert, 0)]].astype(np.float32)
-            turns[expert] = turns.get(expert, 0) + 1
+            total[n] += y[places[used.get(expert, 0)]].astype(np.float32)
+            used[expert] = used.get(expert, 0) + 1
     return total.astype(y.dtype)
 
 

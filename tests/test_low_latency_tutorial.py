@@ -71,7 +71,7 @@ def there_and_back(rank: ep_lib.Rank, send: str, receive: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "pair", [("dispatch_to_experts", "receive_at_experts"), ("dispatch_to_ranks", "receive_and_spread")]
+    "pair", [("dispatch_to_experts", "receive_at_experts"), ("dispatch_to_ranks", "receive_and_scatter")]
 )
 def test_both_ways_to_the_experts_are_clean_and_bring_every_row(pair: tuple[str, str]) -> None:
     assert all(ep_lib.spawn(there_and_back, RANKS, "emulator", args=pair))

@@ -148,8 +148,8 @@ BAD_PUTS: list[tuple[dict[str, int], str]] = [
     ({"dst_offset": 2**64 - 1}, "only 200 bytes"),
     ({"size": 2**64 - 1}, "only 150 bytes"),
     ({"dst_index": 3}, "entry 3 does not exist"),
-    ({"local": 0}, "no handle of that kind"),
-    ({"remote": 0}, "no handle of that kind"),
+    ({"local": 0}, "not a handle of that kind"),
+    ({"remote": 0}, "not a handle of that kind"),
 ]
 BAD_COUNTERS: list[tuple[dict[str, int], str]] = [
     ({"counter_offset": 4}, "multiple of 8"),

@@ -3,7 +3,7 @@
 // Kernel              What it shows
 // greet               a write into the peer's memory, a signal, and the wait for the peer's
 // take_a_number       in what order the threads of all ranks come; another seed, another order
-// wait_for_ever       WRONG: waits for a signal that nobody sends
+// wait_for_ever       WRONG: waits for a signal that is never sent
 // sum_every           WRONG with step 0: a loop that never ends
 // write_past_the_end  WRONG: an index that does not fit
 #include <ep/peer.cuh>

@@ -1,4 +1,4 @@
-// Write, then signal: how one GPU hands data to another without asking a CPU. A ladder, one idea a rung.
+// Write, then signal: how one GPU hands data to another without asking a CPU. A ladder with one idea per rung.
 //
 //     sender                                   receiver
 //     writes into the receiver's memory  --->  [ target ]
@@ -43,8 +43,9 @@ extern "C" __global__ void write_signal_thread(char* target, const char* source,
 }
 
 // ---- Rung 2: the waiting side ---------------------------------------------------------------------------------------
-// One thread polls: more would only load the memory system. The barrier tells the others, and hands on what the polling
-// thread's acquire made visible. A wait can fail (the peer may have died): it has a limit, and the kernel returns.
+// One thread polls: more would only load the memory system. The barrier tells the others, and passes on what the
+// polling thread's acquire made visible. A wait can fail (the peer may have died): it has a limit, and the kernel
+// returns.
 extern "C" __global__ void wait_and_read(const uint64_t* signal, uint64_t expected, const char* data, size_t bytes,
                                          char* out, int peer) {
     if (blockIdx.x != 0) return;
@@ -57,7 +58,7 @@ extern "C" __global__ void wait_and_read(const uint64_t* signal, uint64_t expect
 
 // ---- Rung 3: a warp writes ------------------------------------------------------------------------------------------
 // 32 lanes have 32 times as many stores under way. Still one signal: __syncwarp puts every lane's stores before lane
-// 0's release. One signal a lane would be 32 messages, and the receiver would have to count to 32.
+// 0's release. One signal per lane would be 32 messages, and the receiver would have to count to 32.
 extern "C" __global__ void write_signal_warp(char* target, const char* source, size_t bytes, uint64_t* signal,
                                              int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
@@ -82,7 +83,7 @@ extern "C" __global__ void multi_write_one_signal(char* target, const char* sour
 
 // ---- Rung 5: many rounds through a few slots ------------------------------------------------------------------------
 // With one buffer the sender would idle while the receiver reads. With a ring of slots it can be `num_slots` rounds
-// ahead. But it must not overwrite a slot that is still being read, and the receiver has to tell: for each slot it has
+// ahead. But it must not overwrite a slot that is still being read, and only the receiver knows: for each slot it has
 // emptied it sends a credit back. Both counters only grow, so round r needs
 //     to read a slot:        arrived >= r + 1
 //     to overwrite a slot:   credits >= r + 1 - num_slots        (the first num_slots rounds need none)

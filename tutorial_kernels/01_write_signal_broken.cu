@@ -21,7 +21,7 @@ extern "C" __global__ void write_signal_warp_without_syncwarp(char* target, cons
     if (ep::lane_id() == 0) ep::signal_add(signal, 1, peer);
 }
 
-// WRONG: nobody waits for the signal. The data is read as it happens to be.
+// WRONG: no wait for the signal. The data is read in whatever state it is.
 extern "C" __global__ void read_without_wait(const uint64_t* signal, uint64_t expected, const char* data, size_t bytes,
                                              char* out, int peer) {
     if (blockIdx.x != 0) return;

@@ -45,7 +45,7 @@ extern "C" __global__ void put_message(char* inbox, const char* outbox, size_t b
 // ---- Rung 1: put, quiet, signal -------------------------------------------------------------------------------------
 // Each message is made in one small `staging` buffer. The quiet serves twice: the data is there before the counter says
 // so, and the NIC has read the staging buffer before the next message overwrites it. The first __syncwarp puts what all
-// lanes staged before lane 0's post; the last one keeps them from the buffer until lane 0 is past its quiet.
+// lanes staged before lane 0's post; the last one keeps the lanes out of the buffer until lane 0 is past its quiet.
 extern "C" __global__ void send_staged(char* inbox, char* staging, const char* source, size_t bytes, int messages,
                                        uint32_t* arrived, int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
@@ -73,7 +73,7 @@ extern "C" __global__ void receive_messages(const uint32_t* arrived, int message
 }
 
 // ---- Rung 2: one quiet for a batch ----------------------------------------------------------------------------------
-// A quiet waits for a whole round trip. With one a message, the network carries one message at a time; with one a
+// A quiet waits for a whole round trip. With one per message, the network carries one message at a time; with one per
 // batch, it is busy with all of them. The price: each message needs a source of its own until the quiet.
 extern "C" __global__ void send_batched(char* inbox, const char* outbox, size_t bytes, int messages, uint32_t* arrived,
                                         int peer) {
@@ -90,9 +90,9 @@ extern "C" __global__ void send_batched(char* inbox, const char* outbox, size_t 
 }
 
 // ---- Rung 3: put with signal ----------------------------------------------------------------------------------------
-// One operation: the data, and then a signal, in this order on every network. No waiting on the sender's side but for
-// one quiet at the end, for the outbox. It orders a signal behind its own data only: message 2 may be there before
-// message 1. So each message has its own signal, and not all of them one counter.
+// One operation: the data, and then a signal, in this order on every network. The sender waits only once, for a quiet
+// at the end, before the outbox may be reused. It orders a signal behind its own data only: message 2 may be there
+// before message 1. So each message has its own signal, and not all of them one counter.
 extern "C" __global__ void send_with_signals(char* inbox, const char* outbox, size_t bytes, int messages,
                                              uint64_t* signals, int peer) {
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
@@ -115,7 +115,7 @@ extern "C" __global__ void receive_each(const uint64_t* signals, int messages, c
 // ---- Rung 4: staged atomics -----------------------------------------------------------------------------------------
 // InfiniBand's NIC adds in hardware. EFA's stages an atomic: it reads, adds, and writes back. Atomics that all come by
 // NIC do not disturb each other, but one that a GPU makes in between is lost. So a counter has one kind of writer: here
-// every rank has a slot of its own in the target's `counters`, and whoever wants the total sums them up.
+// every rank has a slot of its own in the target's `counters`, and the reader sums them up.
 extern "C" __global__ void count_by_source(uint32_t* counters, int times, int target) {
     if (threadIdx.x != 0) return;
     const int qp = queue_pair_of(static_cast<int>(blockIdx.x));
@@ -124,8 +124,8 @@ extern "C" __global__ void count_by_source(uint32_t* counters, int times, int ta
 }
 
 // ---- Rung 5: channels -----------------------------------------------------------------------------------------------
-// As in DeepEP: a warp a channel, a queue pair a channel, `chunk` messages at a time, and a tail that tells how many
-// are there. The quiet before the tail makes it right on EFA; on InfiniBand the queue pair's own order would do.
+// As in DeepEP: one warp and one queue pair per channel, `chunk` messages at a time, and a tail that says how many are
+// there. The quiet before the tail makes it right on EFA; on InfiniBand the queue pair's own order would be enough.
 // `inbox` and `outbox` hold `messages` messages for each channel, one channel after the other.
 extern "C" __global__ void channel_send(char* inbox, const char* outbox, size_t bytes, int messages, int chunk,
                                         uint32_t* tails, int peer) {

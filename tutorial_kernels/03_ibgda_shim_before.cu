@@ -1,5 +1,5 @@
-// A small program as it was written for IBGDA and InfiniBand, in the style of DeepEP: what `ep-lib migrate` has to say
-// about it is part of notebook 03. It is read there and never compiled: its include belongs to another library.
+// A small program as it was written for IBGDA and InfiniBand, in the style of DeepEP: notebook 03 shows what `ep-lib
+// migrate` says about it. It is only read, never compiled: its include belongs to another library.
 #include <nvshmem.h>
 
 #include "ibgda_device.cuh"

@@ -23,8 +23,8 @@ extern "C" __global__ void print_p2p(char* buffer) {
 
 namespace {
 
-// One warp: a put to warm up, then `puts` of them between two looks at the clock, with one quiet at the end or one after
-// every put. Lane 0 prints cycles a put and stores the totals: cycles of this multiprocessor, and nanoseconds. On the
+// One warp: a put to warm up, then `puts` of them between two looks at the clock, with one quiet at the end or one
+// after every put. Lane 0 prints cycles per put and stores the totals: cycles of this SM, and nanoseconds. On the
 // emulator both are virtual: they count steps, not time (ep_lib.simulate models nanoseconds).
 template <bool kQuietAfterEach>
 EP_DEVICE void time_puts(char* remote, const char* local, size_t bytes, int peer, int puts, int64_t* totals) {

@@ -1,11 +1,11 @@
-// Bounce buffers: everybody sends rows to everybody through the NIC, in memory of a fixed size. A ladder.
+// Bounce buffers: all ranks send rows to all ranks through the NIC, in memory of a fixed size. A ladder.
 //
 //     sender                              NIC                 receiver
 //     source --copy--> [ staging slot ] ---------> [ inbox slot ] --copy--> out
 //                             ^                                       |
 //                             +------------- credit: "taken out" -----+
 //
-// NICs may only touch memory that was registered beforehand, and nobody knows beforehand how many rows a rank will get.
+// NICs may only touch memory that was registered beforehand, and how many rows a rank will get is not known beforehand.
 // Bounce buffers are a little registered memory that everything passes through. `source` and `out` are any memory.
 //
 // A block is one warp. "Rank p's copy of mine": ring arrays are symmetric, and ep::net_* is given its own copy's address.
@@ -23,9 +23,9 @@
 #include "05_bounce_buffer.cuh"
 
 // ---- Rung 0: room for everything ------------------------------------------------------------------------------------
-// One message a pair of ranks. inbox: [ranks, max_rows, row_bytes], and the NIC reads from `source`, so here this one
-// must lie in symmetric memory too. The signal carries the count: 1 + the number of rows. Both areas grow with the
-// number of ranks: at 32 ranks, 4096 tokens and 14 KiB a token, each takes 1.75 GiB, nearly all of it empty.
+// One message per pair of ranks. inbox: [ranks, max_rows, row_bytes], and the NIC reads from `source`, so here it must
+// lie in symmetric memory too. The signal carries the count: 1 + the number of rows. Both areas grow with the number of
+// ranks: at 32 ranks, 4096 tokens and 14 KiB per token, each takes 1.75 GiB, nearly all of it empty.
 extern "C" __global__ void exchange_unbounded(Streams streams, char* inbox, uint64_t* arrived) {
     const int peer = static_cast<int>(blockIdx.x);
     const size_t area = static_cast<size_t>(streams.max_rows) * streams.row_bytes;
@@ -46,11 +46,12 @@ extern "C" __global__ void exchange_unbounded(Streams streams, char* inbox, uint
 
 // ---- Rung 2: credits ------------------------------------------------------------------------------------------------
 // Every pair of ranks has one slot, and chunk after chunk goes through it. The sender needs to know when the slot is
-// free. The receiver tells it: for each chunk that it has taken out it adds 1 to the sender's `credits`.
+// free. The receiver says so: for each chunk that it has taken out it adds 1 to the sender's `credits`.
 //     to write chunk c:   credits >= c        (all earlier ones were taken out)
 //     to read chunk c:    arrived >= c + 1
-// A credit frees both ends: what the receiver has read the NIC has delivered, so it has read the staging slot as well.
-// And a block that waits for a credit must not keep another from receiving: so rank p has two blocks, one for each way.
+// A credit frees both ends: the NIC has delivered what the receiver has read, so it has read the staging slot as well.
+// And a block that waits for a credit must not keep another from receiving: so there are two blocks for rank p, one for
+// each direction.
 namespace {
 
 EP_DEVICE void send_one_by_one(const Streams& streams, const Ring& ring, int peer) {
@@ -107,7 +108,7 @@ extern "C" __global__ void exchange_with_credits(Streams streams, Ring ring) {
 // are the oldest k.
 namespace {
 
-// How many credits permit to write a chunk.
+// How many credits must have come before a chunk may be written.
 EP_DEVICE uint64_t credits_for(const Ring& ring, uint64_t chunk) {
     const uint64_t slots = ring.num_slots;
     return chunk < slots ? 0 : chunk + 1 - slots;
@@ -137,9 +138,9 @@ EP_DEVICE ChunkHeader take_chunk(const Streams& streams, const Ring& ring, int p
     return header;
 }
 
-// For the figures of a simulated run: chunks that were sent and whose credit is not back yet. On GPUs a load of
-// the counter is all that remains of it.
-EP_DEVICE void note_slots_in_use(const Ring& ring, int peer, uint64_t sent) {
+// For the figures of a simulated run: chunks that were sent and whose credit is not back yet. On GPUs only a load of
+// the counter remains.
+EP_DEVICE void trace_slots_in_use(const Ring& ring, int peer, uint64_t sent) {
     if (ep::lane_id() == 0)
         ep::trace_value("slots in use", static_cast<double>(sent - ep::read_signal(ring.credits + peer)));
 }
@@ -149,7 +150,7 @@ EP_DEVICE void send_pipelined(const Streams& streams, const Ring& ring, int peer
     for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
         if (!wait_for_credit(ring, peer, chunk)) return;
         send_chunk(streams, ring, peer, chunk);
-        note_slots_in_use(ring, peer, chunk + 1);
+        trace_slots_in_use(ring, peer, chunk + 1);
     }
     if (ep::lane_id() == 0) ep::net_quiet(peer);
 }
@@ -183,9 +184,9 @@ extern "C" __global__ void exchange_pipelined(Streams streams, Ring ring) {
 }
 
 // ---- Rung 4: sender and receiver in one block -----------------------------------------------------------------------
-// Blocks that wait hold a multiprocessor that could compute. One block can serve both ways, if it never waits for one of
-// them alone: it does whichever is possible, and waits until either is. That is what exchange_in_turn got wrong.
-// As many blocks as ranks.
+// Blocks that wait hold an SM that could compute. One block can serve both directions if it never waits for one of them
+// alone: it does whichever is possible, and waits until either is. That is what exchange_in_turn got wrong. As many
+// blocks as ranks.
 extern "C" __global__ void exchange_merged(Streams streams, Ring ring) {
     const int peer = static_cast<int>(blockIdx.x);
     const uint64_t chunks = num_chunks(streams, ring, peer);
@@ -217,7 +218,7 @@ extern "C" __global__ void exchange_merged(Streams streams, Ring ring) {
 
 // ---- Rung 5: the library's ring -------------------------------------------------------------------------------------
 // You know every line of <ep/ring.cuh> by now: room is a credit, a post is a put with the slot's own signal, and a slot
-// that was read is worth a credit. Its functions are called by one thread; the barrier hands on what this one saw.
+// that was read is worth a credit. One thread calls its functions; the barrier passes on what it saw.
 namespace {
 
 EP_DEVICE ep::Ring ring_to(const Streams& streams, const Ring& ring, int peer) {

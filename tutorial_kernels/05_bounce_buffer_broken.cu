@@ -1,6 +1,6 @@
 // The kernels of 05_bounce_buffer.cu with their classic mistakes. DELIBERATELY WRONG: for notebooks, tests, the checker.
 //
-// Each has the parameters of exchange_pipelined and, but for exchange_in_turn, its 2 x ranks blocks.
+// Each has the parameters of exchange_pipelined and, except for exchange_in_turn, its 2 x ranks blocks.
 #include "05_bounce_buffer.cuh"
 
 namespace {
@@ -65,7 +65,7 @@ EP_DEVICE int peer_of_block() { return static_cast<int>(blockIdx.x) % ep::num_ra
 
 // ---- Rung 1: send everything, then receive --------------------------------------------------------------------------
 // WRONG everywhere: a deadlock as soon as a stream has more chunks than there are slots. Every rank is full of what the
-// others have sent, and waits for credits that only a receiver gives; nobody gets that far. With shorter streams it
+// others have sent, and waits for credits that only a receiver gives; no rank gets that far. With shorter streams it
 // works, so it passes all small tests. As many blocks as ranks.
 extern "C" __global__ void exchange_in_turn(Streams streams, Ring ring) {
     const int peer = static_cast<int>(blockIdx.x);
@@ -146,7 +146,7 @@ extern "C" __global__ void exchange_one_counter(Streams streams, Ring ring) {
 }
 
 // WRONG on every network: the inbox has several slots, but all chunks are staged in one. The next chunk overwrites what
-// the NIC may not have read yet: a credit speaks for one slot, and only the one that it was given for.
+// the NIC may not have read yet: a credit frees one slot, and only the one that it was given for.
 extern "C" __global__ void exchange_one_staging(Streams streams, Ring ring) {
     const int peer = peer_of_block();
     if (!is_sender()) return receive(streams, ring, peer);

@@ -1,15 +1,15 @@
 // Dispatch and combine, as simply as they can be written: the kernels that notebook 06 reads.
 //
 //     layout           <moe/common/layout.cuh>: where every token goes, and how many go where
-//     exchange_counts  <moe/common/notify.cuh>: everybody's counts, so everybody's final rows
+//     exchange_counts  <moe/common/notify.cuh>: all ranks' counts, and from them all final rows
 //     dispatch         every token straight into its final rows, on all the ranks that hold its experts
 //     enter            instead of layout and counts where those of an earlier dispatch still hold
 //     stage            the experts' rows into symmetric memory, where others can read them
 //     combine          every token collects what its experts made of it and adds it up, always in the same order
 //
-// ep_lib.Buffer does the same, bit for bit, with fewer and quicker kernels: <moe/direct/route.cuh> is layout and notify
-// in one launch, <moe/direct/dispatch_bulk.cuh> lets TMA load while lanes store, and
-// <moe/direct/combine_push.cuh> needs no stage.
+// ep_lib.Buffer does the same, bit for bit, with fewer and faster kernels: <moe/direct/route.cuh> is layout and notify
+// in one launch, <moe/direct/dispatch_bulk.cuh> lets TMA load while lanes store, and <moe/direct/combine_push.cuh>
+// needs no stage.
 #include <moe/common/sums.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/layout.cuh>
@@ -24,9 +24,9 @@ extern "C" __global__ void exchange_counts(NotifyArgs args, const int* rank_coun
 
 // ---- dispatch --------------------------------------------------------------------------------------------------------
 
-constexpr int kDispatchVectors = 7;  // in flight a lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
+constexpr int kDispatchVectors = 7;  // in flight per lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
 
-// Any grid, any whole number of warps; dynamic shared memory: one Place a warp and rank.
+// Any grid, any whole number of warps; dynamic shared memory: one Place per warp and rank.
 //   x             [num_tokens, row_vectors]
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
@@ -61,7 +61,7 @@ extern "C" __global__ void dispatch(DispatchArgs args, const int4* x, const int*
         }
     }
 
-    // Data, then signal. Only the last block waits: all others have left the GPU, so it keeps nobody from running.
+    // Data, then signal. Only the last block waits: all others have left the GPU, so it blocks no other.
     if (!is_last_block(args.finished_blocks)) return;
     signal_all(args.signals, kSignalRows);
     wait_for_all(args.signals, kSignalRows, args.signals.operation, kPhaseDispatch);
@@ -83,7 +83,7 @@ struct StageArgs {
     uint32_t* finished_blocks;
     uint64_t note;                // names the handle
     uint64_t previous_operation;  // the last combine: all must have read their rows of it
-    int64_t num_vectors;          // to copy: rows * vectors a row
+    int64_t num_vectors;          // to copy: rows * vectors per row
 };
 
 // Any grid. y [rows, row_vectors]; differs [ranks] as in compare_notes.
@@ -113,7 +113,7 @@ struct CombineArgs {
     int experts_per_rank;
 };
 
-// Any grid, any whole number of warps; dynamic shared memory: one Place a warp and rank.
+// Any grid, any whole number of warps; dynamic shared memory: one Place per warp and rank.
 //   out   [num_tokens, row_vectors]     sum over a token's ranks of weight * row; zeros for a token without a rank
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 template <typename T>

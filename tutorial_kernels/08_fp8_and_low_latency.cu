@@ -1,23 +1,23 @@
-// Few tokens, and every microsecond counts: FP8 rows, packets, a row once a rank, sums before the way back. A ladder.
+// Few tokens, and every microsecond counts: FP8 rows, packets, one row per rank, sums before the way back. A ladder.
 //
 //     sender                                              receiver
 //     expert ids of every token, in packets       --->    [ ids ]      who will come?
-//     the row, cast to FP8 on its way, once a rank --->   [ slots ]
-//     one flag a row, with release                --->    [ flags ]    waits, spreads the row to its experts
-//     waits, adds up                              <---    the experts' weighted sum, ONE row a (token, rank)
+//     one row per rank, cast to FP8 on its way    --->    [ slots ]
+//     one flag per row, with release              --->    [ flags ]    waits, copies the row to its experts
+//     waits, adds up                              <---    the experts' weighted sum, ONE row per (token, rank)
 //
 // All arrays but x, topk_idx, weights and out are symmetric. A row has `hidden` elements, a multiple of 128; in bfloat16
-// it is hidden / 8 vectors of 16 bytes. One warp does the work here: a token a turn.
+// it is hidden / 8 vectors of 16 bytes. One warp does all the work here, one token after the other.
 //
 // Rung  Kernel                              Idea
-// 0     send_bf16, receive_bf16             a row and its flag: notebook 01, with a flag a row
+// 0     send_bf16, receive_bf16             a row and its flag: notebook 01, with one flag per row
 // 1     send_fp8_one_scale, receive_fp8     half the bytes; one scale for everything
 // 2     send_fp8                            a scale for each 128 elements
 // 3     ping_pong_flag, ping_pong_packets   data and signal in one store
 // 4     dispatch_to_experts                 a row for each expert
-// 5     dispatch_to_ranks                   a row for each rank, spread there
+// 5     dispatch_to_ranks                   a row for each rank, copied to its experts there
 // 6     combine_sums                        what came from one rank goes back as one row
-// 7     exchange_rounds                     round after round: two turns of memory
+// 7     exchange_rounds                     round after round: a double buffer
 //
 // 08_fp8_and_low_latency_broken.cu has what goes wrong.
 #include <ep/fp8.cuh>
@@ -51,7 +51,7 @@ extern "C" __global__ void receive_bf16(const int4* slots, int slot_vectors, con
 }
 
 // ---- Rung 1: FP8, one scale for all ---------------------------------------------------------------------------------
-// A byte an element: half as much on the wire. E4M3 reaches from 0.002 to 448, so numbers are divided by a scale before,
+// One byte per element: half as much on the wire. E4M3 reaches from 0.002 to 448, so numbers are divided by a scale before,
 // and multiplied by it afterwards. Here the host found one for the whole batch. A slot: the bytes, then the scales.
 extern "C" __global__ void send_fp8_one_scale(int4* slots, int slot_vectors, uint64_t* flags, const int4* x, int tokens,
                                               int hidden, float scale, int peer) {
@@ -192,7 +192,7 @@ extern "C" __global__ void dispatch_to_ranks(Batch batch, const int4* x, const i
     }
 }
 
-extern "C" __global__ void receive_and_spread(Batch batch, float* out) {
+extern "C" __global__ void receive_and_scatter(Batch batch, float* out) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
     for (int i = 0; i < ep::num_ranks() * batch.tokens; ++i) {
         const int source = i / batch.tokens, token = i % batch.tokens;
@@ -260,13 +260,13 @@ extern "C" __global__ void combine_sums(Batch batch, const float* y, ep::TaggedW
 }
 
 // ---- Rung 7: round after round --------------------------------------------------------------------------------------
-// Each round both ranks write into each other's inbox [turns, words] and read their own. With two turns nobody needs a
-// credit: I write turn 0 again in round 2, after I have read your round 1. You sent that after you had read round 0.
-extern "C" __global__ void exchange_rounds(uint64_t* inbox, int turns, uint64_t* flag, const uint64_t* source,
+// Each round both ranks write into each other's inbox [buffers, words] and read their own. With two buffers no credit is
+// needed: I write buffer 0 again in round 2, after I have read your round 1. You sent that after you had read round 0.
+extern "C" __global__ void exchange_rounds(uint64_t* inbox, int buffers, uint64_t* flag, const uint64_t* source,
                                            uint64_t* out, int words, int rounds, int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
     for (int round = 0; round < rounds; ++round) {
-        uint64_t* const box = inbox + round % turns * words;
+        uint64_t* const box = inbox + round % buffers * words;
         copy_words(ep::peer_ptr(box, peer), source + round * words, words);
         __syncwarp();
         if (ep::lane_id() == 0) ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1);

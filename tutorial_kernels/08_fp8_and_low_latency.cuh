@@ -1,4 +1,4 @@
-// What the rungs of 08_fp8_and_low_latency.cu share: copies, FP8 slots, and who a token goes to.
+// What the rungs of 08_fp8_and_low_latency.cu share: copies, FP8 slots, and where a token goes.
 #pragma once
 #include <ep/fp8.cuh>
 #include <ep/packet.cuh>
@@ -12,7 +12,7 @@ struct Batch {
     ep::TaggedWord* ids;  // symmetric [ranks, tokens]
     int tokens, top_k, experts_per_rank, hidden;
 
-    EP_DEVICE int slot_vectors() const { return (hidden + hidden / 32 + 15) / 16; }  // a byte an element, and scales
+    EP_DEVICE int slot_vectors() const { return (hidden + hidden / 32 + 15) / 16; }  // one byte per element, and scales
 };
 
 EP_DEVICE void copy_row(int4* to, const int4* from, int vectors) {
@@ -38,7 +38,7 @@ EP_DEVICE void read_fp8_row(const char* slot, int hidden, float* out) {
     }
 }
 
-// A token's experts in one word, a byte each: a packet's worth.
+// A token's experts in one word, one byte each: a packet's worth.
 EP_DEVICE uint64_t pack_ids(const Batch& batch, const int* topk_idx, int token) {
     uint64_t ids = 0;
     for (int k = 0; k < batch.top_k; ++k) {
@@ -74,7 +74,7 @@ EP_DEVICE uint64_t send_ids(const Batch& batch, const int* topk_idx, int token) 
     return ids;
 }
 
-// Every lane waits for itself.
+// Each lane waits for its own packet.
 EP_DEVICE bool wait_ids(const Batch& batch, int source, int token, uint64_t* ids) {
     return ep::wait_packet(batch.ids + source * batch.tokens + token, 1, ids, {ep::kPhaseLayout, source, token});
 }

@@ -63,7 +63,7 @@ DEVICE_STATE_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class FaultRecord:
-    """What a kernel noted when it gave up.
+    """What a kernel recorded when it gave up.
 
     ``code`` is one of ``FAULT_TIMEOUT`` (``seen`` and ``expected`` are values of the flag waited for),
     ``FAULT_RANGE`` (a transfer of bytes ``slot`` to ``seen`` where ``expected`` are registered), ``FAULT_HANDLE``
@@ -73,7 +73,7 @@ class FaultRecord:
     (element ``slot`` of topk_idx, or of topk_weights if ``expected`` is 1, is wrong), ``FAULT_OPTIONS`` (``peer``
     passed other options: ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows came, ``expected`` were asked
     for).
-    ``peer`` and ``slot`` are -1 where nobody or nothing in particular is meant.
+    ``peer`` and ``slot`` are -1 where no particular one is meant.
     """
 
     code: int
@@ -123,7 +123,7 @@ def to_error(record: FaultRecord) -> EpError:
         why = (
             f"it has {record.expected} entries, entry {record.slot} does not exist"
             if record.expected
-            else "it is no handle of that kind (write request, signal request, local or remote view) on this rank"
+            else "it is not a handle of that kind (write request, signal request, local or remote view) on this rank"
         )
         return KernelFault(
             f"rank {record.rank}: a transfer through the handle 0x{record.seen:x} was refused: {why}; nothing was "
@@ -151,7 +151,7 @@ def _dispatch_error(record: FaultRecord) -> EpError:
     if record.code == FAULT_OPTIONS:
         return RankMismatchError(
             f"rank {record.rank} and rank {record.peer} called dispatch differently: topk_weights and FP8 must be "
-            "passed on all ranks or on none; what this dispatch returned means nothing"
+            "passed on all ranks or on none; ignore what this dispatch returned"
         )
     if record.code == FAULT_ROOM:
         return ArgumentError(
@@ -163,8 +163,8 @@ def _dispatch_error(record: FaultRecord) -> EpError:
         what = f"topk_weights has the value {value} (element {record.slot}); weights must be finite"
     else:
         value = np.uint64(record.seen).view(np.int64)
-        what = f"topk_idx has the value {value} (element {record.slot}); that is no expert"
-    return ArgumentError(f"rank {record.rank}: {what}; nothing was sent, and the other ranks wait in vain")
+        what = f"topk_idx has the value {value} (element {record.slot}), which is not an expert"
+    return ArgumentError(f"rank {record.rank}: {what}; nothing was sent, and the other ranks will time out waiting for this one")
 
 
 def _timeout(record: FaultRecord) -> PeerTimeout:
@@ -172,7 +172,7 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
     where = f", slot {record.slot}" if record.slot >= 0 else ""
     return PeerTimeout(
         f"rank {record.rank} waited too long for {whom} ({record.phase}{where}): the signal is {record.seen}, at least "
-        f"{record.expected} was expected; look whether that rank launched its kernel and which of its own waits failed",
+        f"{record.expected} was expected; check whether that rank launched its kernel and which of its own waits failed",
         rank=record.rank,
         peer=record.peer,
         phase=record.phase,

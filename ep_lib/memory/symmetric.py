@@ -13,7 +13,7 @@ RESERVED = 256  # the first bytes hold the fault record of <ep/wait.cuh>
 
 
 class SymmetricHeap:
-    """First fit over a list of free extents; frees coalesce. ``gap`` bytes after each array belong to nobody."""
+    """First fit over a list of free extents; frees coalesce. ``gap`` bytes after each array stay unused."""
 
     def __init__(self, nbytes: int, gap: int = 0) -> None:
         if nbytes < RESERVED + ALIGNMENT:

@@ -1,8 +1,8 @@
 // What 05_bounce_buffer.cu and its broken twin share: the streams, the ring of slots, and how a slot is filled and
-// emptied. Nothing here waits or posts: that is what the rungs are about.
+// emptied. Nothing here waits or posts; the rungs do that.
 //
-// A slot is a header and up to slot_rows rows. The header travels with the rows, so that no receiver has to know
-// beforehand how much will come.
+// A slot is a header and up to slot_rows rows. The header travels with the rows, so receivers need not know beforehand
+// how much will come.
 #pragma once
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
@@ -46,7 +46,7 @@ EP_DEVICE uint64_t* arrived_of(const Ring& ring, int rank, uint64_t chunk) {
     return ring.arrived + rank * ring.num_slots + chunk % ring.num_slots;
 }
 
-// An empty stream is one chunk too: somebody has to say that nothing comes.
+// An empty stream is one chunk too: the receiver has to be told that nothing comes.
 EP_DEVICE uint64_t num_chunks(const Streams& streams, const Ring& ring, int peer) {
     return max(1, (streams.counts[peer] + ring.slot_rows - 1) / ring.slot_rows);
 }
@@ -66,8 +66,8 @@ EP_DEVICE size_t fill_slot(char* slot, const Streams& streams, const Ring& ring,
     return sizeof(ChunkHeader) + bytes;
 }
 
-// A warp copies a chunk's rows to the output, behind the `rows_before` that are there already; returns its header. All
-// lanes have read when it returns: the slot may be given back.
+// A warp copies a chunk's rows to the output, after the `rows_before` that are there already, and returns the chunk's
+// header. All lanes have read when it returns: the slot may be given back.
 EP_DEVICE ChunkHeader empty_slot(const char* slot, const Streams& streams, int peer, int rows_before) {
     const ChunkHeader header = *reinterpret_cast<const ChunkHeader*>(slot);
     char* to = streams.out + (static_cast<size_t>(peer) * streams.max_rows + rows_before) * streams.row_bytes;

@@ -19,7 +19,7 @@ enum Phase : int32_t {
     kPhaseDispatch,  // waiting for dispatched tokens
     kPhaseCombine,   // waiting for tokens to come back
     kPhaseWrite,     // posting a write or a signal to a peer
-    kPhaseUser,      // a learner's own
+    kPhaseUser,      // for a learner's own kernels
     kNumPhases
 };
 
@@ -29,18 +29,18 @@ enum FaultCode : int32_t {
     kFaultRange,  // a transfer outside the registered memory: slot = offset, seen = its end, expected = size registered
     kFaultHandle,  // not a handle, or one of the wrong kind: slot = index asked for, seen = address, expected = entries
     kFaultIbgdaState,  // <ep/ibgda_shim.cuh> was used before ep_lib.ibgda.init_efa_device_state
-    kFaultTransport,   // a peer that loads and stores do not reach, and no network transport: peer says which
+    kFaultTransport,   // loads and stores do not reach `peer`, and there is no network transport
     kFaultInput,    // bad input of a dispatch: slot = element, expected = 0: seen is an expert's id, 1: a weight's bits
     kFaultOptions,  // peer passed other options than this rank: seen and expected
     kFaultRoom,     // a dispatch brought `seen` rows, and the caller's arrays have `expected`
     kNumFaultCodes
 };
 
-// The first fault of a rank since the host last looked; code == kFaultNone means none. 48 bytes.
+// The first fault of a rank since the host last looked; code is kFaultNone if there is none. 48 bytes.
 struct FaultRecord {
     int32_t code;
     int32_t rank;
-    int32_t peer;  // whom the wait or transfer was about; -1: nobody in particular
+    int32_t peer;  // the rank that the wait or transfer was about; -1: no particular one
     int32_t phase;
     int64_t slot;
     uint64_t seen;

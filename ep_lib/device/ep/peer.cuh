@@ -6,7 +6,7 @@
 //     heap of rank 0   [ header | ... A ... ]        peer_ptr(A, 1) = A - heap_base(0) + heap_base(1)
 //     heap of rank 1   [ header | ... A ... ]
 //
-// No kernel argument is needed. The idea of one function for all peer addressing is DeepGEMM's (layout/sym_buffer.cuh).
+// No kernel argument is needed. One function for all peer addressing is an idea of DeepGEMM's (layout/sym_buffer.cuh).
 #pragma once
 #include <ep/platform.cuh>
 
@@ -22,8 +22,8 @@ EP_DEVICE bool in_heap(const void* pointer) {
     return offset < detail::heap_bytes();  // a pointer below the heap wraps around to a huge offset
 }
 
-// The peer's copy of what `mine` points to in this rank's symmetric heap. `peer` may be this rank itself.
-// Not checked: this sits in inner loops. `in_heap(mine)` tells.
+// The peer's copy of what `mine` points to in this rank's symmetric heap. `peer` may be this rank itself. Not checked,
+// because it is used in inner loops; `in_heap(mine)` checks.
 template <typename T>
 EP_DEVICE T* peer_ptr(T* mine, int peer) {
     const uint64_t offset = reinterpret_cast<uint64_t>(mine) - reinterpret_cast<uint64_t>(detail::heap_base(rank()));

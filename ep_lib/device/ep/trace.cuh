@@ -9,7 +9,7 @@
 
 namespace ep {
 
-// One thread reports, at its time.
+// One thread reports a value; it is recorded at the thread's virtual time.
 EP_DEVICE void trace_value(const char* name, double value) { detail::trace_value(name, value); }
 
 }  // namespace ep

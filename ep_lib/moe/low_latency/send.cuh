@@ -109,7 +109,7 @@ EP_DEVICE int nth_target(int token, int n) {
 template <bool kFp8>
 EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int64_t slot, int token, const RankSet& to,
                         Piece<kFp8> piece, const uint8_t* masked) {
-    constexpr int kLanesAGroup = kFp8Group / kFp8Elements;
+    constexpr int kLanesPerGroup = kFp8Group / kFp8Elements;
     const int row_vectors = args.common.row_vectors, vectors = kFp8 ? row_vectors / 2 : row_vectors;
     int4* const target = args.slots + slot * row_vectors;
     float* const scales = reinterpret_cast<float*>(target + vectors);
@@ -125,7 +125,7 @@ EP_DEVICE void send_row(const LowLatencyDispatchArgs& args, const int4* row, int
             const int r = nth_target(token, n);
             if (!to.has(r) || masked[r] || i >= vectors) continue;
             st_na_v4(peer_ptr(target + i, r), v);
-            if (kFp8 && i % kLanesAGroup == 0) *peer_ptr(scales + i / kLanesAGroup, r) = scale;
+            if (kFp8 && i % kLanesPerGroup == 0) *peer_ptr(scales + i / kLanesPerGroup, r) = scale;
         }
     }
 }

@@ -1,4 +1,4 @@
-// The calls of <ep/ibgda_shim.cuh> that move data: P2P first, the NIC for whoever is out of reach.
+// The calls of <ep/ibgda_shim.cuh> that move data: by P2P where it reaches the peer, otherwise through the NIC.
 //
 // Exercise 03_shim replaces this file by the learner's. The source is solutions/03_shim/;
 // `python -m ep_lib.workshop.generate` makes the copies.
@@ -21,7 +21,7 @@ EP_DEVICE uint64_t nvshmemi_get_p2p_ptr(const uint64_t& ptr, const int& rank, co
 
 // Writes `bytes` bytes from req_lptr to dst_pe's copy of the symmetric address req_rptr, and returns before they are
 // there. All 32 lanes call with equal arguments, each with its own lane_id. To a P2P peer the warp copies; otherwise
-// lane 0 posts one operation. What other lanes wrote into the source must be before the call by a __syncwarp.
+// lane 0 posts one operation. If other lanes wrote into the source, a __syncwarp must come before the call.
 //
 // The source may be reused after nvshmemi_ibgda_quiet only. kAlwaysDoPostSend and message_idx tell IBGDA when to ring
 // the NIC's doorbell for several requests at once; here every put is posted at once and they change nothing.
@@ -55,7 +55,7 @@ EP_DEVICE void nvshmemi_ibgda_put_nbi_warp(uint64_t req_rptr, uint64_t req_lptr,
 // to the one at rptr itself. One lane calls.
 //
 // To a P2P peer the guide uses a plain atomicAdd; here it is a release at system scope, so that it comes after what
-// this warp put there before (with a __syncwarp in between, as the put has), like a queue pair of IBGDA.
+// this warp put there before (with a __syncwarp in between, as the put has), as on a queue pair of IBGDA.
 EP_DEVICE void nvshmemi_ibgda_amo_nonfetch_add(void* rptr, const int& value, int pe, int qp_id,
                                                bool is_local_copy = false) {
     if (!ep::ibgda::is_initialised()) return;

@@ -12,27 +12,27 @@
 // up to slot_bytes bytes, so small items are gathered until the slot is full; the last, shorter one is the flush.
 //
 // A credit says two things at once. The receiver has read the slot, so the next message may be put there. And since the
-// data has arrived, the sender's NIC has read the staging slot: it may be filled again, and nobody needs a quiet.
+// data has arrived, the sender's NIC has read the staging slot: it may be filled again, and no quiet is needed.
 //
 // Every slot has a signal of its own: the number of the message that lies in it, plus 1. It is set by the put that
-// brings the data (net_put_signal_nbi), so it is never seen before its data, on RC and on SRD. One signal for the whole
-// ring, which each put adds 1 to, would do on RC only: on SRD message 5 may overtake message 4, and a count of 5 would
-// not say which five have come. Credits are a single counter all the same: the receiver reads messages in order, so
-// whichever of its adds come first, n credits mean that the first n messages have been read.
+// brings the data (net_put_signal_nbi), so it is never seen before its data, on RC or on SRD. A single signal for the
+// whole ring, to which each put adds 1, would work on RC only: on SRD message 5 may overtake message 4, and a count of
+// 5 would not say which five have come. Credits are a single counter all the same: the receiver reads messages in
+// order, so in whatever order its adds arrive, n credits mean that the first n messages have been read.
 //
 // Counters start at zero with the symmetric memory and are never reset. Both sides keep the number of the next message
-// from one kernel to the next, so a slow peer may still be at the end of an operation while a fast one begins the next.
+// from one kernel to the next, so a slow peer may still be finishing one operation while a fast one begins the next.
 //
-// Deadlock: a sender that waits for a credit makes no progress elsewhere. One slot is enough for a single ring; whoever
-// serves several rings asks ring_has_room of each and fills those that can go on (<moe/pcie/rings.cuh> does).
+// Deadlock: a sender that waits for a credit makes no progress elsewhere. One slot is enough for a single ring; code
+// that serves several rings asks ring_has_room of each and fills those that have room (<moe/pcie/rings.cuh> does).
 #pragma once
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
 
 namespace ep {
 
-// One end of a ring, as this rank names it: pointers to its own copies of symmetric arrays. The sender uses all of them,
-// the receiver has no use for `staging`. `arrived` and `credits` are zero before the first message.
+// One end of a ring, as this rank names it: pointers to its own copies of symmetric arrays. The sender uses all of
+// them; the receiver does not use `staging`. `arrived` and `credits` are zero before the first message.
 struct Ring {
     int peer;           // the rank at the other end
     int queue_pair;     // for data and for credits
@@ -57,8 +57,8 @@ EP_DEVICE char* ring_received(const Ring& ring, uint64_t message) {
 
 // ---- The sender ------------------------------------------------------------------------------------------------------
 
-// How many messages must have been read before this one may be filled in: those before the one that had its slot, and
-// that one. No credit is needed for the first num_slots.
+// How many messages must have been read before this one may be filled in: the one that used its slot before, and all
+// earlier ones. The first num_slots need no credit.
 EP_DEVICE uint64_t ring_credits_needed(const Ring& ring, uint64_t message) {
     // TASK 1a (3 points): when is a slot free?
     // Message m uses slot m % num_slots. The first num_slots messages need no credit. A later one takes the slot
@@ -69,7 +69,7 @@ EP_DEVICE uint64_t ring_credits_needed(const Ring& ring, uint64_t message) {
     // end of TASK 1a
 }
 
-// Whether a message may be filled in now. One thread asks; the others learn it behind a __syncwarp.
+// Whether a message may be filled in now. One thread asks; a __syncwarp passes the answer's acquire on to the others.
 EP_DEVICE bool ring_has_room(const Ring& ring, uint64_t message) {
     // TASK 1b (3 points): when is a slot free?
     // Look at *ring.credits, do not wait. Which kind of load lets this thread use the slot after what it saw?
@@ -85,14 +85,14 @@ EP_DEVICE bool ring_wait_for_room(const Ring& ring, uint64_t message) {
 }
 
 // Sends the first `bytes` bytes of the message's staging slot, then its signal. One thread calls, after a __syncwarp
-// with those that filled the slot.
+// with the lanes that filled the slot.
 EP_DEVICE void ring_post(const Ring& ring, uint64_t message, size_t bytes) {
     // TASK 2 (2 points): post a message with its signal
     // One operation that brings the data and then the signal: net_put_signal_nbi(target, source, bytes, signal,
     // value, peer, queue pair, NetSignal::kSet). The data goes from this message's staging slot to its slot at
     // the receiver (ring_staging, ring_received: name your own copy). The signal is the slot's own, ring.arrived
     // + ring_slot(ring, message), and it says which message lies there: its number plus 1. Why would one count
-    // for all slots not do on EFA?
+    // for all slots not work on EFA?
     assert(!"Task 2 is still to do: post a message with its signal");
     // end of TASK 2
 }
@@ -109,7 +109,8 @@ EP_DEVICE bool ring_wait_for_message(const Ring& ring, uint64_t message, Phase p
     // end of TASK 3a
 }
 
-// Tells the sender that one more message has been read. One thread calls, after a __syncwarp with those that read.
+// Tells the sender that one more message has been read. One thread calls, after a __syncwarp with the lanes that read
+// it.
 EP_DEVICE void ring_return_credit(const Ring& ring) {
     // TASK 3b (2 points): wait for a message, return its credit
     // Adds 1 to the sender's ring.credits, through the NIC: net_atomic_add_u64_nbi(counter, value, peer, queue
@@ -125,8 +126,8 @@ EP_DEVICE void ring_return_credit(const Ring& ring) {
 EP_DEVICE bool ring_send_warp(const Ring& ring, const void* source, size_t bytes, uint64_t message) {
     // TASK 4a (4 points): a warp at each end
     // Lane 0 waits for room and posts, all lanes copy `bytes` bytes into ring_staging(ring, message). Hand lane
-    // 0's answer to all (__shfl_sync(kFullWarp, ok, 0)); if it is false, return false. Where must the lanes meet
-    // (__syncwarp), so that nobody fills a slot that is not free, and nothing is posted that is not filled?
+    // 0's answer to all (__shfl_sync(kFullWarp, ok, 0)); if it is false, return false. Where is a __syncwarp
+    // needed, so that no slot is filled before it is free, and nothing is posted before it is filled?
     assert(!"Task 4a is still to do: a warp at each end");
     return false;
     // end of TASK 4a
@@ -157,7 +158,7 @@ EP_DEVICE bool ring_send_stream_warp(const Ring& ring, const void* source, size_
 // The other end of ring_send_stream_warp; both know `bytes`.
 EP_DEVICE bool ring_receive_stream_warp(const Ring& ring, void* target, size_t bytes, uint64_t* message) {
     // TASK 5b (2 points): streams: full messages, and a flush
-    // The other end cuts in the same way, so nobody has to say how long a message is.
+    // The other end cuts in the same way, so the length of a message need not be sent.
     assert(!"Task 5b is still to do: streams: full messages, and a flush");
     return false;
     // end of TASK 5b

@@ -1,8 +1,8 @@
 // FP8 numbers with scales, bit for bit as ep_lib.reference.quantize_fp8 has them.
 //
 // 128 consecutive elements of a row share one float32 scale: their largest finite magnitude over 448, the largest E4M3
-// number. An element is x / scale, rounded to nearest even; both divisions are IEEE's, since a reciprocal would now and
-// then be one unit off. Infinities and NaN become NaN, and do not count for the scale.
+// number. An element is x / scale, rounded to nearest even; both divisions are IEEE's, since a reciprocal would
+// sometimes be one unit off. Infinities and NaN become NaN and do not count towards the scale.
 //
 //     a lane      16 elements: two vectors of bfloat16 become one of FP8
 //     8 lanes     128 elements: a group, one scale
@@ -15,8 +15,8 @@
 namespace ep {
 
 constexpr int kFp8Group = 128;    // elements that share a scale
-constexpr int kFp8Elements = 16;  // that a lane casts
-constexpr int kFp8LanesAGroup = kFp8Group / kFp8Elements;
+constexpr int kFp8Elements = 16;  // per lane
+constexpr int kFp8LanesPerGroup = kFp8Group / kFp8Elements;
 constexpr float kFp8Max = 448.0f;
 constexpr float kFp8LeastScale = 1.17549435e-38f;  // the smallest normal float32
 constexpr float kFp8LargestFloat = 3.402823466e+38f;
@@ -44,7 +44,8 @@ EP_DEVICE float fp8_group_largest(const float* values) {
     // end of TASK 1
 }
 
-// The scale of a group with this largest magnitude: 1 where that would be no normal float32, as of a group of zeros.
+// The scale of a group with this largest magnitude: 1 where that would not be a normal float32, as for a group of
+// zeros.
 EP_DEVICE float fp8_scale(float largest) {
     // TASK 2 (2 points): its scale
     // The largest number becomes kFp8Max: which factor makes it so when we multiply back? Divide by __fdiv_rn,
@@ -67,12 +68,13 @@ EP_DEVICE unsigned fp8_pair(float first, float second, float scale) {
     // end of TASK 3
 }
 
-// Casts 16 consecutive bfloat16 elements a lane, and gives each lane the scale of its group. All lanes of a warp call.
+// Casts 16 consecutive bfloat16 elements per lane, and gives each lane the scale of its group. All lanes of a warp
+// call.
 EP_DEVICE int4 quantize_fp8(int4 first, int4 second, float* scale) {
-    // TASK 4 (2 points): sixteen elements a lane
+    // TASK 4 (2 points): sixteen elements per lane
     // bfloat16_to_float makes 8 numbers of a vector. `first` holds this lane's elements 0 to 7, `second` 8 to
     // 15. The result's byte i is element i, so v.x holds elements 0 to 3, the first in its lowest byte.
-    assert(!"Task 4 is still to do: sixteen elements a lane");
+    assert(!"Task 4 is still to do: sixteen elements per lane");
     *scale = 0.0f;
     return {};
     // end of TASK 4

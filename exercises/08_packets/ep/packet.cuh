@@ -23,8 +23,7 @@ struct alignas(16) TaggedWord {
 EP_DEVICE void send_packet(TaggedWord* mine, uint64_t data, uint64_t tag, int peer) {
     // TASK 1 (2 points): send a packet
     // `mine` is this rank's own copy: where is the peer's? One store for both words,
-    // st_relaxed_sys_u64x2(address, first, second). Two stores of 8 bytes, in whichever order, may arrive in the
-    // other one.
+    // st_relaxed_sys_u64x2(address, first, second). Two stores of 8 bytes may arrive in either order.
     assert(!"Task 1 is still to do: send a packet");
     // end of TASK 1
 }
@@ -34,10 +33,10 @@ EP_DEVICE bool wait_packet(const TaggedWord* packet, uint64_t tag, uint64_t* dat
     // TASK 2 (4 points): wait for a packet
     // poll_until(done, gave_up) of <ep/wait.cuh> calls `done` until it is true, and `gave_up` after the limit:
     // both are lambdas, [&] { ... }. Look at a packet with one load for both words,
-    // ld_relaxed_sys_u64x2(address, &first, &second): data that were loaded separately may be older than the
-    // tag. Which tags are right: this one, or all that are larger, too? When you give up,
-    // record_fault(kFaultTimeout, info, seen, expected) tells who waited for whom and which tag was there. (One
-    // load at a time: with four on their way at once a round trip took 0.1 us longer on two H200.)
+    // ld_relaxed_sys_u64x2(address, &first, &second): data that is loaded separately may be older than the tag.
+    // Which tags are right: this one only, or larger ones too? When you give up, record_fault(kFaultTimeout,
+    // info, seen, expected) says who waited for whom and which tag was there. (Keep one load in flight at a
+    // time: with four, a round trip took 0.1 us longer on two H200.)
     assert(!"Task 2 is still to do: wait for a packet");
     return false;
     // end of TASK 2
@@ -56,9 +55,9 @@ EP_DEVICE bool wait_packets_warp(const TaggedWord* packets, uint64_t* target, in
                                  const WaitInfo& info) {
     // TASK 4 (4 points): a warp waits for many
     // Each lane waits for packets l, l + 32, ... with wait_packet and writes their data to `target`. A lane
-    // whose wait fails stops waiting, but it does not leave: all lanes return the same answer, and who returns
-    // true may read all of `target`, also what other lanes wrote. A vote (__all_sync) hands over the answer, but
-    // orders no memory. What does?
+    // whose wait fails stops waiting, but it does not leave: all lanes return the same answer, and after true
+    // each may read all of `target`, including what other lanes wrote. A vote (__all_sync) hands over the
+    // answer, but orders no memory. What does?
     assert(!"Task 4 is still to do: a warp waits for many");
     return false;
     // end of TASK 4

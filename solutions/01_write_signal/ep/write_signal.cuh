@@ -1,4 +1,4 @@
-// Write, then signal: the pattern that everything later is made of. The kernels of tutorial_kernels/01_write_signal.cu
+// Write, then signal: the pattern that everything later builds on. The kernels of tutorial_kernels/01_write_signal.cu
 // call these functions.
 //
 //     sender                                          receiver
@@ -10,8 +10,8 @@
 // `target`, `signal` and the arrays of a Pipe are symmetric: a kernel names its own copy, and ep::peer_ptr (inside
 // ep::put_* and ep::signal_add) finds the peer's. `source` is any memory of this rank.
 //
-// Exercise 01 replaces this file by the learner's: an include root of their own stands before the library's. The source
-// is solutions/01_write_signal/; `python -m ep_lib.workshop.generate` makes the copies.
+// Exercise 01 replaces this file by the learner's, whose include root comes before the library's. The source is
+// solutions/01_write_signal/; `python -m ep_lib.workshop.generate` makes the copies.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
@@ -42,7 +42,7 @@ EP_DEVICE void write_and_signal_thread(void* target, const void* source, size_t 
                                        uint64_t increment, int peer) {
     // EXERCISE-BEGIN 1
     put_thread(target, source, bytes, peer);
-    signal_add(signal, increment, peer);  // a release: this thread's stores before it are visible to who sees it
+    signal_add(signal, increment, peer);  // a release: it publishes this thread's stores before it
     // EXERCISE-END 1
 }
 
@@ -64,7 +64,7 @@ EP_DEVICE void write_and_signal_warp(void* target, const void* source, size_t by
     // EXERCISE-END 3
 }
 
-// A warp does `count` writes, of any sizes, under one signal: whoever sees the signal finds all of them.
+// A warp does `count` writes, of any sizes, under one signal: when the signal is seen, all of them are there.
 EP_DEVICE void write_many_and_signal_warp(const Write* writes, int count, uint64_t* signal, uint64_t increment,
                                           int peer) {
     // EXERCISE-BEGIN 4

@@ -12,27 +12,27 @@
 // up to slot_bytes bytes, so small items are gathered until the slot is full; the last, shorter one is the flush.
 //
 // A credit says two things at once. The receiver has read the slot, so the next message may be put there. And since the
-// data has arrived, the sender's NIC has read the staging slot: it may be filled again, and nobody needs a quiet.
+// data has arrived, the sender's NIC has read the staging slot: it may be filled again, and no quiet is needed.
 //
 // Every slot has a signal of its own: the number of the message that lies in it, plus 1. It is set by the put that
-// brings the data (net_put_signal_nbi), so it is never seen before its data, on RC and on SRD. One signal for the whole
-// ring, which each put adds 1 to, would do on RC only: on SRD message 5 may overtake message 4, and a count of 5 would
-// not say which five have come. Credits are a single counter all the same: the receiver reads messages in order, so
-// whichever of its adds come first, n credits mean that the first n messages have been read.
+// brings the data (net_put_signal_nbi), so it is never seen before its data, on RC or on SRD. A single signal for the
+// whole ring, to which each put adds 1, would work on RC only: on SRD message 5 may overtake message 4, and a count of
+// 5 would not say which five have come. Credits are a single counter all the same: the receiver reads messages in
+// order, so in whatever order its adds arrive, n credits mean that the first n messages have been read.
 //
 // Counters start at zero with the symmetric memory and are never reset. Both sides keep the number of the next message
-// from one kernel to the next, so a slow peer may still be at the end of an operation while a fast one begins the next.
+// from one kernel to the next, so a slow peer may still be finishing one operation while a fast one begins the next.
 //
-// Deadlock: a sender that waits for a credit makes no progress elsewhere. One slot is enough for a single ring; whoever
-// serves several rings asks ring_has_room of each and fills those that can go on (<moe/pcie/rings.cuh> does).
+// Deadlock: a sender that waits for a credit makes no progress elsewhere. One slot is enough for a single ring; code
+// that serves several rings asks ring_has_room of each and fills those that have room (<moe/pcie/rings.cuh> does).
 #pragma once
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
 
 namespace ep {
 
-// One end of a ring, as this rank names it: pointers to its own copies of symmetric arrays. The sender uses all of them,
-// the receiver has no use for `staging`. `arrived` and `credits` are zero before the first message.
+// One end of a ring, as this rank names it: pointers to its own copies of symmetric arrays. The sender uses all of
+// them; the receiver does not use `staging`. `arrived` and `credits` are zero before the first message.
 struct Ring {
     int peer;           // the rank at the other end
     int queue_pair;     // for data and for credits
@@ -57,8 +57,8 @@ EP_DEVICE char* ring_received(const Ring& ring, uint64_t message) {
 
 // ---- The sender ------------------------------------------------------------------------------------------------------
 
-// How many messages must have been read before this one may be filled in: those before the one that had its slot, and
-// that one. No credit is needed for the first num_slots.
+// How many messages must have been read before this one may be filled in: the one that used its slot before, and all
+// earlier ones. The first num_slots need no credit.
 EP_DEVICE uint64_t ring_credits_needed(const Ring& ring, uint64_t message) {
     // EXERCISE-BEGIN 1a
     const uint64_t slots = ring.num_slots;
@@ -66,7 +66,7 @@ EP_DEVICE uint64_t ring_credits_needed(const Ring& ring, uint64_t message) {
     // EXERCISE-END 1a
 }
 
-// Whether a message may be filled in now. One thread asks; the others learn it behind a __syncwarp.
+// Whether a message may be filled in now. One thread asks; a __syncwarp passes the answer's acquire on to the others.
 EP_DEVICE bool ring_has_room(const Ring& ring, uint64_t message) {
     // EXERCISE-BEGIN 1b
     return ld_acquire_sys_u64(ring.credits) >= ring_credits_needed(ring, message);
@@ -80,7 +80,7 @@ EP_DEVICE bool ring_wait_for_room(const Ring& ring, uint64_t message) {
 }
 
 // Sends the first `bytes` bytes of the message's staging slot, then its signal. One thread calls, after a __syncwarp
-// with those that filled the slot.
+// with the lanes that filled the slot.
 EP_DEVICE void ring_post(const Ring& ring, uint64_t message, size_t bytes) {
     // EXERCISE-BEGIN 2
     net_put_signal_nbi(ring_received(ring, message), ring_staging(ring, message), bytes,
@@ -99,7 +99,8 @@ EP_DEVICE bool ring_wait_for_message(const Ring& ring, uint64_t message, Phase p
     // EXERCISE-END 3a
 }
 
-// Tells the sender that one more message has been read. One thread calls, after a __syncwarp with those that read.
+// Tells the sender that one more message has been read. One thread calls, after a __syncwarp with the lanes that read
+// it.
 EP_DEVICE void ring_return_credit(const Ring& ring) {
     // EXERCISE-BEGIN 3b
     // One count will do: messages are read in order.

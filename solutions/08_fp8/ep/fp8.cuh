@@ -1,8 +1,8 @@
 // FP8 numbers with scales, bit for bit as ep_lib.reference.quantize_fp8 has them.
 //
 // 128 consecutive elements of a row share one float32 scale: their largest finite magnitude over 448, the largest E4M3
-// number. An element is x / scale, rounded to nearest even; both divisions are IEEE's, since a reciprocal would now and
-// then be one unit off. Infinities and NaN become NaN, and do not count for the scale.
+// number. An element is x / scale, rounded to nearest even; both divisions are IEEE's, since a reciprocal would
+// sometimes be one unit off. Infinities and NaN become NaN and do not count towards the scale.
 //
 //     a lane      16 elements: two vectors of bfloat16 become one of FP8
 //     8 lanes     128 elements: a group, one scale
@@ -15,8 +15,8 @@
 namespace ep {
 
 constexpr int kFp8Group = 128;    // elements that share a scale
-constexpr int kFp8Elements = 16;  // that a lane casts
-constexpr int kFp8LanesAGroup = kFp8Group / kFp8Elements;
+constexpr int kFp8Elements = 16;  // per lane
+constexpr int kFp8LanesPerGroup = kFp8Group / kFp8Elements;
 constexpr float kFp8Max = 448.0f;
 constexpr float kFp8LeastScale = 1.17549435e-38f;  // the smallest normal float32
 constexpr float kFp8LargestFloat = 3.402823466e+38f;
@@ -42,14 +42,15 @@ EP_DEVICE float fp8_group_largest(const float* values) {
         if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
     }
 #pragma unroll
-    for (int step = 1; step < kFp8LanesAGroup; step *= 2) {
+    for (int step = 1; step < kFp8LanesPerGroup; step *= 2) {
         largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
     }
     return largest;
     // EXERCISE-END 1
 }
 
-// The scale of a group with this largest magnitude: 1 where that would be no normal float32, as of a group of zeros.
+// The scale of a group with this largest magnitude: 1 where that would not be a normal float32, as for a group of
+// zeros.
 EP_DEVICE float fp8_scale(float largest) {
     // EXERCISE-BEGIN 2
     const float scale = __fdiv_rn(largest, kFp8Max);
@@ -60,14 +61,15 @@ EP_DEVICE float fp8_scale(float largest) {
 // Two numbers as two E4M3 bytes, the first one in the lower byte.
 EP_DEVICE unsigned fp8_pair(float first, float second, float scale) {
     // EXERCISE-BEGIN 3
-    const auto divided = [scale](float value) {  // what is infinite would be rounded to 448
+    const auto divided = [scale](float value) {  // an infinity would be rounded to 448
         return fabsf(value) <= kFp8LargestFloat ? __fdiv_rn(value, scale) : __int_as_float(0x7fffffff);
     };
     return __nv_cvt_float2_to_fp8x2(make_float2(divided(first), divided(second)), __NV_SATFINITE, __NV_E4M3);
     // EXERCISE-END 3
 }
 
-// Casts 16 consecutive bfloat16 elements a lane, and gives each lane the scale of its group. All lanes of a warp call.
+// Casts 16 consecutive bfloat16 elements per lane, and gives each lane the scale of its group. All lanes of a warp
+// call.
 EP_DEVICE int4 quantize_fp8(int4 first, int4 second, float* scale) {
     // EXERCISE-BEGIN 4
     float values[kFp8Elements];
@@ -91,7 +93,7 @@ EP_DEVICE void quantize_row_warp(const int4* row, int4* numbers, float* scales, 
     const int vectors = hidden / kFp8Elements;
     for (int base = 0; base < vectors; base += kWarpSize) {
         const int i = base + lane_id();
-        int4 first = {}, second = {};  // lanes behind the end of the row take part with zeros
+        int4 first = {}, second = {};  // lanes beyond the end of the row take part with zeros
         if (i < vectors) {
             first = ld_nc_v4(row + 2 * i);
             second = ld_nc_v4(row + 2 * i + 1);
@@ -100,7 +102,7 @@ EP_DEVICE void quantize_row_warp(const int4* row, int4* numbers, float* scales, 
         const int4 v = quantize_fp8(first, second, &scale);
         if (i < vectors) {
             st_na_v4(numbers + i, v);
-            if (i % kFp8LanesAGroup == 0) scales[i / kFp8LanesAGroup] = scale;
+            if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
         }
     }
     // EXERCISE-END 5

@@ -12,7 +12,7 @@ for (int base = 0; base < vectors; base += kWarpSize) {
     const int4 v = quantize_fp8(first, second, &scale);
     if (i < vectors) {
         st_na_v4(numbers + i, v);
-        scales[i / kFp8LanesAGroup] = scale;
+        scales[i / kFp8LanesPerGroup] = scale;
     }
 }
 // EXERCISE-END 5

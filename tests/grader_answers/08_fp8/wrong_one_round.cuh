@@ -10,6 +10,6 @@ float scale;
 const int4 v = quantize_fp8(first, second, &scale);
 if (i < hidden / kFp8Elements) {
     st_na_v4(numbers + i, v);
-    if (i % kFp8LanesAGroup == 0) scales[i / kFp8LanesAGroup] = scale;
+    if (i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
 }
 // EXERCISE-END 5

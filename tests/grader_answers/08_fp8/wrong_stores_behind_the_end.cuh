@@ -10,6 +10,6 @@ for (int base = 0; base < vectors; base += kWarpSize) {
     }
     float scale;
     st_na_v4(numbers + i, quantize_fp8(first, second, &scale));
-    if (i < vectors && i % kFp8LanesAGroup == 0) scales[i / kFp8LanesAGroup] = scale;
+    if (i < vectors && i % kFp8LanesPerGroup == 0) scales[i / kFp8LanesPerGroup] = scale;
 }
 // EXERCISE-END 5

@@ -1,5 +1,5 @@
 // The primitives on the emulator: calls into its runtime, which gives each its order and scope and feeds the checker.
-// <ep/memory.cuh> says what each one is for. On the GPU the same names are inline PTX.
+// <ep/memory.cuh> documents each one. On the GPU the same names are inline PTX.
 #pragma once
 #include <ep/platform.cuh>
 #include <ep_emulator/abi.h>
@@ -83,7 +83,7 @@ EP_DEVICE int4 ld_nc_v4(const int4* address) {
 EP_DEVICE int4 ld_na_v4(const int4* address) { return ld_nc_v4(address); }
 EP_DEVICE void st_na_v4(int4* address, int4 v) { *reinterpret_cast<Vector4*>(address) = Vector4{v.x, v.y, v.z, v.w}; }
 
-// Two accesses: the first word is there whenever the second one is seen, which is what a packet needs.
+// Two accesses: the first word is there whenever the second one is seen, which is all that a packet needs.
 EP_DEVICE void st_relaxed_sys_u64x2(uint64_t* address, uint64_t first, uint64_t second) {
     st_relaxed_sys_u64(address, first);
     st_relaxed_sys_u64(address + 1, second);

@@ -1,9 +1,9 @@
 // Describes a kernel's parameters to the host, and on the emulator also makes the function that calls it.
 //
-// ep_lib.jit adds this file and one EP_KERNEL_ENTRY line to the end of every kernel source; nobody includes it by hand.
+// ep_lib.jit adds this file and one EP_KERNEL_ENTRY line to the end of every kernel source; it is not included by hand.
 // Only a C++ compiler knows what `decltype(&kernel)` is, through templates and aliases, so it writes the answer into a
-// constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). Data only, no functions: NVRTC
-// would ask for __device__ on them.
+// constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). It is data only: functions
+// would need __device__ under NVRTC.
 #pragma once
 
 namespace ep::detail {
@@ -89,7 +89,7 @@ struct Entry<void (*)(Args...)> {
         kTableMagic, kCount, {{Describe<Args>::kKind, sizeof(Args), alignof(Args), Describe<Args>::kFlags}...}};
 
 #ifdef EP_EMULATOR
-    // Not instrumented: the arguments lie in host memory, where kernels have no business.
+    // Not instrumented: the arguments lie in host memory, which kernels do not use.
     template <void (*kKernel)(Args...), int... I>
     __attribute__((no_sanitize("thread"))) static void call_with(void** args, Indices<I...>) {
         kKernel(*static_cast<Args*>(args[I])...);

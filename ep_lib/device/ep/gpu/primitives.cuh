@@ -1,4 +1,4 @@
-// The primitives on an NVIDIA GPU, as inline PTX. <ep/memory.cuh> says what each one is for.
+// The primitives on an NVIDIA GPU, as inline PTX. <ep/memory.cuh> documents each one.
 //
 // Every instruction spells out its ordering and its scope. "volatile" and the "memory" clobber keep the compiler from
 // moving other accesses across it; the hardware's part is in the instruction's own qualifiers. All pointers must point
