@@ -164,7 +164,7 @@ def _dispatch_error(record: FaultRecord) -> EpError:
     else:
         value = np.uint64(record.seen).view(np.int64)
         what = f"topk_idx has the value {value} (element {record.slot}), which is not an expert"
-    return ArgumentError(f"rank {record.rank}: {what}; nothing was sent, and the other ranks will time out waiting for this one")
+    return ArgumentError(f"rank {record.rank}: {what}; nothing was sent, and the other ranks time out")
 
 
 def _timeout(record: FaultRecord) -> PeerTimeout:
@@ -172,7 +172,7 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
     where = f", slot {record.slot}" if record.slot >= 0 else ""
     return PeerTimeout(
         f"rank {record.rank} waited too long for {whom} ({record.phase}{where}): the signal is {record.seen}, at least "
-        f"{record.expected} was expected; check whether that rank launched its kernel and which of its own waits failed",
+        f"{record.expected} was expected; check that it launched its kernel and which of its waits failed",
         rank=record.rank,
         peer=record.peer,
         phase=record.phase,
