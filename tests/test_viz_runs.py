@@ -20,8 +20,7 @@ from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.timeline import Message, Sample, Span, Timeline
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.fabrics import overtakers
-from ep_lib.viz.lanes import covered, pack, under_way, union
-from ep_lib.viz.run_parts import _shares
+from ep_lib.viz.run import _shares, covered, pack, under_way, union
 
 
 def make_run(ranks: int = 2, blocks: int = 2, rounds: int = 3, late: int = 0) -> Timeline:
@@ -293,8 +292,11 @@ EMPTY_RUN = dataclasses.replace(make_run(), spans=(), messages=(), samples=())
         (lambda: viz.fabrics_side_by_side(make_run(), make_run(), target=7), "rank 0 to rank 7"),
         (lambda: viz.fabrics_side_by_side(make_run(), make_run(), labels=["one"]), "two labels"),
         (lambda: viz.samples_over_time(EMPTY_RUN), "ep::trace_value"),
-        (lambda: viz.samples_over_time(make_run(), ["slots"]), "noted 'slots'; there are: 'slots in use', 'messages"),
-        (lambda: viz.samples_over_time(make_run(), limits={"credits": 3}), "noted 'credits'"),
+        (
+            lambda: viz.samples_over_time(make_run(), ["slots"]),
+            "recorded 'slots'; there are: 'slots in use', 'messages",
+        ),
+        (lambda: viz.samples_over_time(make_run(), limits={"credits": 3}), "recorded 'credits'"),
         (lambda: viz.samples_over_time(EMPTY_RUN, viz.BYTES_ON_THEIR_WAY), "no message was sent"),
         (lambda: viz.published_and_model([]), "at least one row"),
         (lambda: viz.published_and_model([{"ranks": 8}]), r"needs ranks, what, .* got \['ranks'\]"),

@@ -1,22 +1,44 @@
-"""Pictures for the notebooks and the demo; every function returns a matplotlib Figure and shows nothing by itself.
+"""Pictures for the notebooks, the demo and ``ep-lib bench``.
 
-Needs matplotlib (``pip install 'ep-lib[lab]'``); importing this package without it raises BackendUnavailable.
+Every function takes plain data, or what ``ep_lib.simulate`` returned, and gives a matplotlib Figure; it shows nothing
+by itself. Three kinds:
+
+- what happened in a run: ``timeline`` of events that you made up, ``run_timeline``, ``samples_over_time`` and
+  ``fabrics_side_by_side`` of a run on the virtual clock, ``interleavings`` and ``outcomes`` of many schedules;
+- where data lies and goes: ``slot_layout``, ``slots_over_time``, ``bytes_between_ranks``, ``load_per_expert``,
+  ``routed_text``;
+- how fast it is: ``roofline``, ``shares_of_ceiling``, ``bandwidth_by_sms``, ``transports_compared``,
+  ``published_and_model``.
+
+Begin with style.py, which says how pictures are made. Needs matplotlib (``pip install 'ep-lib[lab]'``); without it,
+importing this package raises BackendUnavailable.
 """
 
+from ep_lib.errors import BackendUnavailable
+
+try:
+    import matplotlib
+except ImportError as error:
+    raise BackendUnavailable("pictures need matplotlib: pip install 'ep-lib[lab]'") from error
+
 from ep_lib.viz.fabrics import fabrics_side_by_side
-from ep_lib.viz.measured import bandwidth_by_sms, ceiling_of, roofline, shares_of_ceiling
-from ep_lib.viz.outcomes import RIGHT, outcomes
-from ep_lib.viz.pipeline import slots_over_time
-from ep_lib.viz.published import published_and_model
+from ep_lib.viz.figures import (
+    bandwidth_by_sms,
+    ceiling_of,
+    published_and_model,
+    roofline,
+    shares_of_ceiling,
+    transports_compared,
+)
 from ep_lib.viz.run import run_timeline
 from ep_lib.viz.samples import BYTES_ON_THEIR_WAY, MESSAGES_ON_THEIR_WAY, samples_over_time
-from ep_lib.viz.slots import slot_layout
+from ep_lib.viz.schedules import RIGHT, interleavings, outcomes
+from ep_lib.viz.slots import slot_layout, slots_over_time
 from ep_lib.viz.style import RANK_COLORS, Picture, new_picture, rank_color
-from ep_lib.viz.text import routed_text
 from ep_lib.viz.timeline import WAITING, Event, timeline
-from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend
-from ep_lib.viz.transports import transports_compared
-from ep_lib.viz.turns import interleavings
+from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend, routed_text
+
+del matplotlib
 
 __all__ = [
     "BYTES_ON_THEIR_WAY",

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.run_parts import MESSAGE_COLORS, MESSAGE_WORDS
-from ep_lib.viz.style import INK, QUIET, byte_unit, new_picture, short_number, tidy
+from ep_lib.viz.run import MESSAGE_COLORS, MESSAGE_WORDS
+from ep_lib.viz.style import INK, QUIET, byte_unit, headline, legend_below, new_picture, short_number, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Timeline
@@ -33,13 +33,13 @@ def fabrics_side_by_side(
 ) -> Figure:
     """Messages from ``source`` to ``target`` in two runs, side by side on one scale of virtual time.
 
-    A row a message, queue pair by queue pair in the order of posting: a line while it waits to leave, a bar from the
-    first byte on the wire to the last one written, and behind it which one of its queue pair it was to arrive. The dark
-    line joins the arrivals of a queue pair: it never turns back where nothing overtakes. Those that overtook an earlier
-    one are bold, and counted above each panel. Raises ArgumentError where one of the runs has no such message.
+    One row per message, queue pair by queue pair in the order of posting: a line while the message waits to leave, a
+    bar from the first byte on the wire to the last one written, and then its place in the order of arrival on its queue
+    pair. The dark line joins the arrivals of a queue pair; it never turns back where nothing overtakes. Messages that
+    overtook an earlier one are bold, and each panel counts them. Raises ArgumentError if a run has no such message.
     """
     if len(labels) != 2:
-        raise ArgumentError(f"fabrics_side_by_side needs two labels, one a run; got {list(labels)}")
+        raise ArgumentError(f"fabrics_side_by_side needs two labels, one per run; got {list(labels)}")
     sent = [_between(run, source, target, label) for run, label in zip((rc, srd), labels, strict=True)]
     begin = min(m.posted_ns for messages in sent for m in messages) / 1000
     end = max(m.delivered_ns for messages in sent for m in messages) / 1000
@@ -51,21 +51,18 @@ def fabrics_side_by_side(
         axes.set_ylim(longest - 0.4, -0.6)
         _panel(axes, messages, label)
         axes.set_xlabel("virtual time (µs)")
-    if title:
-        picture.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+    headline(picture, title)
     kinds = {message.kind for messages in sent for message in messages}
     handles: list[Patch | Line2D] = [
         Patch(color=color, label=MESSAGE_WORDS[kind]) for kind, color in MESSAGE_COLORS.items() if kind in kinds
     ]
     handles.append(Line2D([], [], color=INK, marker="o", ms=3, lw=1.0, label=f"arrives at rank {target}"))
-    picture.legend(
-        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9, labelcolor=QUIET
-    )
+    legend_below(picture, handles, columns=len(handles))
     return picture
 
 
 def _between(run: Timeline, source: int, target: int, label: str) -> list[Message]:
-    """Queue pair by queue pair, in the order in which they were posted."""
+    """The messages queue pair by queue pair, in the order of posting."""
     found = [m for m in run.messages if m.source == source and m.target == target and math.isfinite(m.delivered_ns)]
     if not found:
         raise ArgumentError(

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.lanes import pack
-from ep_lib.viz.run_parts import (
-    KERNEL_COLOR,
-    MESSAGE_COLORS,
-    MESSAGE_WORDS,
-    NAMES_HEIGHT,
-    SPAN_COLORS,
-    Lane,
-    draw_blocks,
-    draw_in_flight,
-    draw_messages,
-    draw_names,
-    draw_shares,
-    span_patch,
-    until,
-)
-from ep_lib.viz.style import INK, QUIET, place, tidy
+from ep_lib.viz.style import INK, QUIET, byte_unit, ink_on, legend_beside, place, short_number, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Span, Timeline
 
+Floats = npt.NDArray[np.float64]
+
+KERNEL_COLOR = "#F2F2F2"
+NAMES_HEIGHT = 0.4  # of the strip above a rank's lanes
+SPAN_COLORS = {"wait": "#D0D0D0", "copy": "#0072B2", "post": "#E69F00"}  # drawn in this order, the last one on top
+SPAN_WORDS = {"wait": "waits", "copy": "copies", "post": "posts to the NIC"}
+MESSAGE_COLORS = {"put": "#56B4E9", "put_signal": "#009E73", "get": "#CC79A7", "add": "#D55E00"}
+MESSAGE_WORDS = {"put": "put", "put_signal": "put with signal", "get": "get", "add": "atomic add (a signal)"}
+_LETTERS_AN_INCH = 12.0
+_LANE_INCHES = 8.0  # about what margins and legend leave of the picture's width
+_BINS = 400
 _WIDTH = 11.0
-_MOST_BLOCK_LANES = 16  # more than these, and every rank gets one lane
-_MOST_WARP_ROWS = 4  # more warps of a block than these share a row
-_MOST_MESSAGE_ROWS = 8  # more messages than these under way at once are counted
+_MOST_BLOCK_LANES = 16  # with more than these, every rank gets one lane
+_MOST_WARP_ROWS = 4  # if a block has more warps, they share a row
+_MOST_MESSAGE_ROWS = 8  # if more are on their way at once, they are counted
 _MOST_ARROWS = 40
 _BETWEEN_RANKS = 0.25
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row of the picture.
+
+    ``warps``: the sub-rows of a block, or () for the shares of many blocks; ``packed``: the sub-row of each message, or
+    () if they are only counted.
+    """
+
+    rank: int
+    label: str
+    top: float
+    height: float
+    spans: tuple[Span, ...] = ()
+    warps: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+    packed: tuple[int, ...] = ()
 
 
 def run_timeline(
@@ -53,11 +69,11 @@ def run_timeline(
 ) -> Figure:
     """Draw what ``ep_lib.simulate`` returned: for each rank its blocks, and below them the messages it sent.
 
-    ``lanes``: "block" draws every block (and every message, while few are under way at once), "rank" one lane a rank,
-    which shows the share of its blocks that copy, post and wait; "auto" takes "block" up to 16 blocks in all.
-    ``begin_us`` and ``end_us`` cut a piece out, in virtual microseconds (a later end leaves room: two runs that stand
-    below each other can have one axis). Raises ArgumentError for a run in which
-    nothing happened, and for a piece that does not lie in it.
+    ``lanes``: "block" draws every block (and every message, if few are on their way at once); "rank" draws one lane per
+    rank, with the shares of its blocks that copy, post and wait; "auto" is "block" up to 16 blocks in all.
+    ``begin_us`` and ``end_us`` select a part of the run, in virtual microseconds; an end after the run leaves room, so
+    that two runs can have the same axis. Raises ArgumentError for a run in which nothing happened, and for a part that
+    does not lie in it.
     """
     if lanes not in ("auto", "block", "rank"):
         raise ArgumentError(f"lanes is {lanes!r}; it must be 'auto', 'block' or 'rank'")
@@ -139,7 +155,7 @@ def _lay_out(
 
 
 def _warps(spans: Iterable[Span]) -> tuple[int, ...]:
-    """The warps that get a row of their own; () where there is one only, or too many."""
+    """The warps that get a row of their own; (-1,), one row for all, if there is only one warp or too many."""
     warps = sorted({span.warp for span in spans if span.warp is not None})
     return tuple(warps) if 1 < len(warps) <= _MOST_WARP_ROWS else (-1,)
 
@@ -163,7 +179,7 @@ class _Group:
 
 
 def _arrows(axes: Axes, rows: Sequence[Lane]) -> None:
-    """From a message's bar to the rank in whose memory it lands, when it does."""
+    """From a message's bar to the rank in whose memory it lands, at the time when it lands."""
     groups: dict[int, _Group] = {}
     for row in rows:
         if row.label != "network":
@@ -222,12 +238,250 @@ def _legend(axes: Axes, rows: Sequence[Lane], single: bool) -> None:
         )
     if any(row.label == "network" and not row.packed for row in rows):
         handles.append(Patch(color=MESSAGE_COLORS["put"], label="messages on their way"))
-    axes.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        frameon=False,
-        fontsize=9,
-        labelcolor=QUIET,
-        borderaxespad=0,
+    legend_beside(axes, handles)
+
+
+def span_patch(kind: str) -> Patch:
+    """What the legend shows for a kind of span."""
+    hatch = "////" if kind == "wait" else ""
+    return Patch(facecolor=SPAN_COLORS[kind], edgecolor="white", hatch=hatch, label=SPAN_WORDS[kind])
+
+
+def until(run: Timeline, time_ns: float) -> float:
+    """``time_ns`` of a message; if that is infinite (it never happened: links break), the end of the run."""
+    return time_ns if math.isfinite(time_ns) else run.end_ns
+
+
+def _write(
+    axes: Axes,
+    begin: float,
+    end: float,
+    y: float,
+    text: str,
+    color: str,
+    size: int,
+    *,
+    box: str | None = None,
+    left: bool = False,
+) -> bool:
+    """Writes ``text`` into a bar if it fits, and says if it did. ``box``: the colour of a patch below it."""
+    first, last = axes.get_xlim()
+    begin, end = max(begin, first), min(end, last)
+    if text and (end - begin) / (last - first) * _LANE_INCHES * _LETTERS_AN_INCH * 8 / size >= len(text) + 1:
+        patch = {"facecolor": box, "edgecolor": "none", "pad": 0.6} if box else None
+        at, align = (begin, "left") if left else ((begin + end) / 2, "center")
+        axes.text(at, y, text, ha=align, va="center", fontsize=size, color=color, zorder=5, bbox=patch)
+        return True
+    return False
+
+
+def draw_names(axes: Axes, top: float, kernels: Sequence[Span]) -> None:
+    """The names of a rank's kernels, above its lanes, where the first block begins."""
+    launches: dict[str, list[tuple[float, float]]] = {}
+    for span in kernels:
+        launches.setdefault(span.name, []).append((span.begin_ns / 1000, span.end_ns / 1000))
+    for name, pairs in launches.items():
+        for begin, end in union(pairs):
+            _write(axes, begin, end, top - 0.2, name, QUIET, 7, box="white", left=True)
+
+
+# ---- one lane per block ----------------------------------------------------------------------------------------------
+def draw_blocks(axes: Axes, row: Lane) -> None:
+    """The kernels of one block, with what its warps did."""
+    step = (row.height - 0.1) / len(row.warps)
+    for span in sorted((s for s in row.spans if s.kind == "kernel"), key=lambda s: s.begin_ns):
+        length = (span.end_ns - span.begin_ns) / 1000
+        axes.barh(
+            row.top + row.height / 2,
+            length,
+            left=span.begin_ns / 1000,
+            height=row.height - 0.1,
+            color=KERNEL_COLOR,
+            edgecolor="#BBBBBB",
+            linewidth=0.7,
+            zorder=1,
+        )
+    for kind, color in SPAN_COLORS.items():
+        for span in row.spans:
+            if span.kind != kind:
+                continue
+            place = row.warps.index(span.warp) if span.warp in row.warps else 0
+            middle = row.top + 0.05 + (place + 0.5) * step
+            high = step * (0.82 if span.warp in row.warps or len(row.warps) == 1 else len(row.warps))
+            begin, end = span.begin_ns / 1000, span.end_ns / 1000
+            first, last = axes.get_xlim()
+            axes.barh(
+                middle,
+                max(end - begin, (last - first) * 0.0015),
+                left=begin,
+                height=high,
+                color=color,
+                edgecolor="white",
+                linewidth=0.3,
+                hatch="////" if kind == "wait" else "",
+                zorder=2,
+            )
+            if kind == "wait":
+                _write(axes, begin, end, middle, span.name, INK, 7, box=color)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+def draw_messages(axes: Axes, run: Timeline, row: Lane) -> None:
+    """Each message from its post to its completion; the bar is the time from NIC to NIC."""
+    for message, slot in zip(row.messages, row.packed, strict=True):
+        color = MESSAGE_COLORS.get(message.kind, QUIET)
+        y = row.top + 0.35 + 0.42 * slot
+        posted, completed = message.posted_ns / 1000, until(run, message.completed_ns) / 1000
+        axes.hlines(y, posted, completed, color=color, linewidth=0.9, zorder=2)
+        axes.vlines([posted, completed], y - 0.1, y + 0.1, color=color, linewidth=0.9, zorder=2)
+        if not math.isfinite(message.departed_ns):
+            continue
+        departed, delivered = message.departed_ns / 1000, until(run, message.delivered_ns) / 1000
+        first, last = axes.get_xlim()
+        length = max(delivered - departed, (last - first) * 0.002)
+        axes.barh(y, length, left=departed, height=0.3, color=color, zorder=3)
+        divisor, unit = byte_unit(message.bytes)
+        size = f"{short_number(message.bytes / divisor)} {unit} " if message.bytes else ""
+        for text in (f"{size}to {message.target}", f"to {message.target}"):
+            if _write(axes, departed, departed + length, y, text, ink_on(color), 7):
+                break
+
+
+def draw_in_flight(axes: Axes, run: Timeline, row: Lane) -> None:
+    """How many of a rank's messages are between post and delivery, as a filled curve with its largest value."""
+    bottom = row.top + row.height - 0.08
+    times, number = under_way((m.posted_ns / 1000, until(run, m.delivered_ns) / 1000) for m in row.messages)
+    most = float(number.max()) if len(number) else 0.0
+    axes.hlines(bottom, *axes.get_xlim(), color="#CCCCCC", linewidth=0.6)
+    if most == 0:
+        return
+    heights = bottom - number / most * (row.height - 0.3)
+    axes.fill_between(times, bottom, heights, step="post", color=MESSAGE_COLORS["put"], linewidth=0, zorder=2)
+    first, last = axes.get_xlim()
+    words = f"at most {most:.0f} of {len(row.messages)} messages at once"
+    axes.text(
+        last - 0.005 * (last - first),
+        row.top + 0.12,
+        words,
+        ha="right",
+        va="center",
+        fontsize=7,
+        color=QUIET,
+        zorder=5,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8},
     )
+
+
+# ---- one lane per rank -----------------------------------------------------------------------------------------------
+def draw_shares(axes: Axes, row: Lane, blocks: int) -> None:
+    """Over time, the share of a rank's blocks that are in a kernel, and of these how many wait, copy and post."""
+    first, last = axes.get_xlim()
+    edges = np.linspace(first, last, _BINS + 1)
+    width, bottom = edges[1] - edges[0], row.top + row.height - 0.05
+    scale = (row.height - 0.25) / max(blocks, 1) / width
+    shares = _shares(row.spans, edges)
+    level: Any = np.zeros(_BINS)
+    for kind, color in (("copy", SPAN_COLORS["copy"]), ("post", SPAN_COLORS["post"]), ("wait", SPAN_COLORS["wait"])):
+        upper = level + shares[kind] * scale
+        axes.fill_between(
+            edges,
+            bottom - np.append(level, level[-1]),
+            bottom - np.append(upper, upper[-1]),
+            step="post",
+            facecolor=color,
+            edgecolor="white",
+            hatch="//" if kind == "wait" else "",
+            linewidth=0,
+            zorder=2,
+        )
+        level = upper
+    rest = np.maximum(shares["kernel"] * scale, level)
+    axes.fill_between(
+        edges,
+        bottom - np.append(level, level[-1]),
+        bottom - np.append(rest, rest[-1]),
+        step="post",
+        facecolor="#E4E4E4",
+        linewidth=0,
+        zorder=1,
+    )
+    axes.hlines(bottom, first, last, color="#CCCCCC", linewidth=0.6)
+
+
+def _shares(spans: Sequence[Span], edges: Any) -> dict[str, Any]:
+    """Microseconds of blocks that each kind takes in each bin; each of a block's warps counts as a part of it.
+
+    Lanes of one warp may wait for different things at once: that counts once. The sum over a block's warps is at most
+    the time that the block is in a kernel.
+    """
+    found = {kind: np.zeros(len(edges) - 1) for kind in ("kernel", *SPAN_COLORS)}
+    blocks: dict[int, dict[str, dict[int | None, list[tuple[float, float]]]]] = {}
+    for span in spans:
+        kinds = blocks.setdefault(span.block, {})
+        kinds.setdefault(span.kind, {}).setdefault(span.warp, []).append((span.begin_ns / 1000, span.end_ns / 1000))
+    for kinds in blocks.values():
+        warps = {warp for kind, of_kind in kinds.items() if kind != "kernel" for warp in of_kind}
+        mine = {kind: np.zeros(len(edges) - 1) for kind in found}
+        for kind, of_kind in kinds.items():
+            parts = 1 if kind == "kernel" else len(warps)
+            for pairs in of_kind.values():
+                mine[kind] += covered(union(pairs), edges) / parts
+        busy = sum(mine[kind] for kind in SPAN_COLORS)
+        room = np.minimum(mine["kernel"] / np.maximum(busy, 1e-9), 1.0)
+        for kind in found:
+            found[kind] += mine[kind] * (1 if kind == "kernel" else room)
+    return found
+
+
+def pack(intervals: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
+    """A row for each (begin, end), as few rows as possible; those of one row are at least ``apart``."""
+    ends: list[float] = []
+    rows = [0] * len(intervals)
+    for i in sorted(range(len(intervals)), key=lambda i: intervals[i]):
+        begin, end = intervals[i]
+        row = next((row for row, last in enumerate(ends) if last + apart <= begin), len(ends))
+        if row == len(ends):
+            ends.append(end)
+        ends[row] = end
+        rows[i] = row
+    return rows
+
+
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time as ordered intervals that do not overlap."""
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def covered(intervals: Iterable[tuple[float, float]], edges: Floats) -> Floats:
+    """For each bin between ``edges`` (ascending, equally wide), how much time the intervals spend in it in sum."""
+    pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
+    # The number under way, integrated up to each edge; the differences are the bins.
+    spent: Floats = np.diff(_integral(pairs[:, 0], edges) - _integral(pairs[:, 1], edges))
+    return np.maximum(spent, 0.0)  # rounding
+
+
+def _integral(times: Floats, edges: Floats) -> Floats:
+    """sum(max(edge - time, 0)) for every edge, in n log n."""
+    ordered = np.sort(times)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    number = np.searchsorted(ordered, edges, side="right")
+    result: Floats = number * edges - sums[number]
+    return result
+
+
+def under_way(
+    intervals: Iterable[tuple[float, float]], weights: Iterable[float] | None = None
+) -> tuple[Floats, Floats]:
+    """(times, values): how much (the sum of ``weights``, by default 1 each) is under way from each time on."""
+    pairs = np.asarray(list(intervals), dtype=np.float64).reshape(-1, 2)
+    each = np.ones(len(pairs)) if weights is None else np.asarray(list(weights), dtype=np.float64)
+    times, index = np.unique(pairs.T.reshape(-1), return_inverse=True)
+    changes = np.zeros(len(times))
+    np.add.at(changes, index.reshape(-1), np.concatenate([each, -each]))
+    return times, np.cumsum(changes)

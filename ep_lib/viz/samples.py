@@ -1,4 +1,4 @@
-"""Values that kernels noted on the virtual clock (``ep::trace_value``): credits, slots in use, bytes on their way."""
+"""Values recorded by kernels on the virtual clock (``ep::trace_value``): credits, slots in use, bytes on their way."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.lanes import under_way
-from ep_lib.viz.run_parts import until
-from ep_lib.viz.style import EMPTY, INK, QUIET, byte_unit, new_picture, rank_color, tidy
+from ep_lib.viz.run import under_way, until
+from ep_lib.viz.style import EMPTY, INK, byte_unit, headline, legend_beside, new_picture, rank_color, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Sample, Timeline
 
 MESSAGES_ON_THEIR_WAY = "messages on their way"
-"""A name for :func:`samples_over_time` that needs no notes: counted from the messages of a run."""
+"""A name for :func:`samples_over_time` that kernels need not record: counted from the messages of a run."""
 
 BYTES_ON_THEIR_WAY = "bytes on their way"
 """The same, in bytes."""
 
-_MOST_LINES = 8  # more lines than these in one panel, and each rank gets its mean
+_MOST_LINES = 8  # with more lines in one panel, only each rank's mean is drawn
 _STYLES = ("-", "--", ":", "-.")
 
 
@@ -34,11 +33,12 @@ def samples_over_time(
     limits: Mapping[str, float] | None = None,
     title: str | None = None,
 ) -> Figure:
-    """A panel for each of ``names`` (all that kernels noted, by default), one stepped line a rank and block.
+    """One panel for each of ``names`` (by default all that kernels recorded), one stepped line per rank and block.
 
-    ``limits[name]`` is drawn as a dashed line: the slots of a ring, the bytes of a buffer. Of more than eight lines
-    each rank's mean is drawn, in a grey band from the smallest to the largest of all. Raises ArgumentError for a name
-    that no kernel noted; ``"messages on their way"`` and ``"bytes on their way"`` are always there.
+    ``limits[name]`` is drawn as a dashed line: the slots of a ring, the bytes of a buffer. If there are more than eight
+    lines, each rank's mean is drawn instead, in a grey band from the smallest to the largest value. Raises
+    ArgumentError for a name that no kernel recorded; ``"messages on their way"`` and ``"bytes on their way"`` are
+    always there.
     """
     noted = list(dict.fromkeys(sample.name for sample in run.samples))
     wanted = [names] if isinstance(names, str) else noted if names is None else list(names)
@@ -47,10 +47,10 @@ def samples_over_time(
     unknown = [name for name in [*wanted, *limits] if name not in there]
     if unknown or not wanted:
         raise ArgumentError(
-            f"no kernel of this run noted {unknown[0]!r}; there are: {', '.join(map(repr, there))}"
+            f"no kernel of this run recorded {unknown[0]!r}; there are: {', '.join(map(repr, there))}"
             if unknown
-            else "no kernel of this run noted anything: call ep::trace_value(name, value) of <ep/trace.cuh> in it, or "
-            f"ask for {MESSAGES_ON_THEIR_WAY!r}"
+            else "no kernel of this run recorded anything: call ep::trace_value(name, value) of <ep/trace.cuh> in it, "
+            f"or ask for {MESSAGES_ON_THEIR_WAY!r}"
         )
     picture = new_picture(10.0, 1.1 + 1.75 * len(wanted))
     panels = picture.subplots(len(wanted), 1, sharex=True, squeeze=False)[:, 0]
@@ -59,8 +59,7 @@ def samples_over_time(
         _panel(axes, lines, name, run.end_ns / 1000, limits.get(name))
     panels[0].set_xlim(0, run.end_ns / 1000)
     panels[-1].set_xlabel("virtual time (µs)")
-    if title:
-        picture.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+    headline(picture, title)
     return picture
 
 
@@ -114,9 +113,7 @@ def _panel(axes: Axes, lines: _Lines, name: str, end: float, limit: float | None
         )
     axes.set_ylim(0, (highest / divisor or 1.0) * 1.18)
     tidy(axes, title=f"{name} ({unit})" if unit and unit != "B" else name, grid="y")
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(1.01, 1.05), frameon=False, fontsize=8, labelcolor=QUIET, borderaxespad=0
-    )
+    legend_beside(axes, top=1.05, fontsize=8)
 
 
 def _draw_lines(axes: Axes, lines: _Lines, end: float, divisor: float) -> None:
@@ -130,9 +127,8 @@ def _draw_lines(axes: Axes, lines: _Lines, end: float, divisor: float) -> None:
             where="post",
             color=rank_color(rank),
             linestyle=style,
-            linewidth=1.4
-            + (2.4 if len(lines) <= 4 else 0.8)
-            * (1 - number / max(len(lines) - 1, 1)),  # equal lines are seen below each other
+            # Later lines are thinner, so that a line below another stays visible.
+            linewidth=1.4 + (2.4 if len(lines) <= 4 else 0.8) * (1 - number / max(len(lines) - 1, 1)),
             label=f"rank {rank}" if block is None else f"rank {rank}, block {block}",
         )
 

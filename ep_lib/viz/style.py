@@ -10,23 +10,21 @@ can tell apart; black is replaced by grey, so that text stays readable on every 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from ep_lib.errors import ArgumentError, BackendUnavailable
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import to_rgb
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-except ImportError as error:
-    raise BackendUnavailable("pictures need matplotlib: pip install 'ep-lib[lab]'") from error
+from ep_lib.errors import ArgumentError
 
 RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-"""One colour a rank, used again from rank 8 on (with hatching where there is room)."""
+"""One colour per rank; they repeat from rank 8 on, with hatching where there is room."""
 
 INK = "#222222"
 QUIET = "#777777"
@@ -70,7 +68,7 @@ def rank_color(rank: int) -> str:
 
 
 def rank_hatch(rank: int) -> str:
-    """The hatching that tells rank 9 from rank 1; none for the first eight ranks."""
+    """The hatching that distinguishes rank 9 from rank 1; none for the first eight ranks."""
     return _HATCHES[rank // len(RANK_COLORS) % len(_HATCHES)]
 
 
@@ -81,7 +79,7 @@ def ink_on(color: str | tuple[float, float, float]) -> str:
 
 
 def tidy(axes: Axes, *, title: str | None = None, grid: str | None = None) -> None:
-    """No frame on top and right; a title on the left; light grid lines along ``grid`` ('x' or 'y')."""
+    """No frame on top and on the right, a title on the left, light grid lines along ``grid`` ('x' or 'y')."""
     axes.spines[["top", "right"]].set_visible(False)
     if title:
         axes.set_title(title, loc="left", fontsize=11, color=INK)
@@ -90,6 +88,26 @@ def tidy(axes: Axes, *, title: str | None = None, grid: str | None = None) -> No
     elif grid == "y":
         axes.grid(axis="y", color="#DDDDDD", linewidth=0.7)
     axes.set_axisbelow(True)
+
+
+def legend_beside(axes: Axes, handles: Sequence[Artist] | None = None, *, top: float = 1.0, fontsize: int = 9) -> None:
+    """The legend on the right of ``axes``, with ``handles`` or with what was drawn with a label."""
+    look: dict[str, Any] = {} if handles is None else {"handles": handles}
+    look |= {"bbox_to_anchor": (1.01, top), "fontsize": fontsize, "labelcolor": QUIET}
+    axes.legend(loc="upper left", frameon=False, borderaxespad=0, **look)
+
+
+def legend_below(picture: Figure, handles: Sequence[Artist] | None = None, *, columns: int = 3) -> None:
+    """The legend of the whole picture, below it."""
+    look: dict[str, Any] = {} if handles is None else {"handles": handles}
+    look |= {"ncols": columns, "fontsize": 9, "labelcolor": QUIET}
+    picture.legend(loc="outside lower center", frameon=False, **look)
+
+
+def headline(picture: Figure, title: str | None) -> None:
+    """A title above all panels of a picture."""
+    if title:
+        picture.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
@@ -108,7 +126,7 @@ def short_number(value: float) -> str:
 
 
 def counts_of(values: Any, dimensions: int, name: str) -> npt.NDArray[np.float64]:
-    """``values`` as a float array of that many dimensions; refuses other shapes, negative numbers, NaN and nothing."""
+    """``values`` as a float array with that many dimensions; no other shape, negative number, NaN or empty array."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != dimensions or array.size == 0:
         raise ArgumentError(f"{name} must be a non-empty array of {dimensions} dimension(s), got shape {array.shape}")

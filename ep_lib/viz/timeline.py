@@ -1,4 +1,4 @@
-"""Who did what when: a lane a rank, a bar an action, an arrow for what lands in another rank's memory."""
+"""Who did what when: one lane per rank, one bar per action, an arrow for what lands in another rank's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, QUIET, RANK_COLORS, ink_on, place, tidy
+from ep_lib.viz.style import INK, RANK_COLORS, ink_on, legend_beside, place, tidy
 
 WAITING = "wait"
 """Events of this kind are drawn hatched and grey."""
@@ -24,7 +24,7 @@ _LETTERS_AN_INCH = 12.0
 class Event:
     """``rank`` does something of ``kind`` ("write", "signal", "wait", ...) from ``start`` to ``end``.
 
-    ``to`` is the rank whose memory it changes (an arrow is drawn there), ``label`` what is written on the bar.
+    ``to`` is the rank whose memory it changes (an arrow points there), ``label`` is written on the bar.
     """
 
     rank: int
@@ -45,7 +45,7 @@ def timeline(
 ) -> Figure:
     """Draw ``events``; times are in ``unit`` ("us", "step", "turn of the scheduler", ...).
 
-    ``kinds`` come first in the legend and take the first colours: pass the same to pictures that stand side by side.
+    ``kinds`` come first in the legend and take the first colours: pass the same to pictures shown side by side.
     """
     if not events:
         raise ArgumentError("timeline needs at least one event")
@@ -60,7 +60,7 @@ def timeline(
     colors = _colors([*kinds, *(event.kind for event in events)])
     for event in events:
         color = colors[event.kind]
-        length = max(event.end - event.start, span * 0.004)  # an instant is still seen
+        length = max(event.end - event.start, span * 0.004)  # so that an instant stays visible
         axes.barh(
             event.rank,
             length,
@@ -85,23 +85,18 @@ def timeline(
     axes.set_xlabel(f"time ({unit})")
     axes.tick_params(axis="y", length=0)
     tidy(axes, title=title or "Who wrote what, and when", grid="x")
-    axes.legend(
-        handles=[
+    legend_beside(
+        axes,
+        [
             Patch(facecolor=color, edgecolor="white", hatch="///" if kind == WAITING else "", label=kind)
             for kind, color in colors.items()
         ],
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        frameon=False,
-        fontsize=9,
-        labelcolor=QUIET,
-        borderaxespad=0,
     )
     return figure
 
 
 def _colors(names: Sequence[str]) -> dict[str, str]:
-    """A colour a kind, in the order of first appearance; waiting is grey."""
+    """One colour per kind, in the order of first appearance; waiting is grey."""
     kinds = list(dict.fromkeys(names))
     palette = iter(RANK_COLORS * (1 + len(kinds) // len(RANK_COLORS)))
     return {kind: _WAIT_COLOR if kind == WAITING else next(palette) for kind in kinds}

@@ -1,0 +1,84 @@
+"""What many schedules did: whose turn it was when, and what came of each run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ep_lib.errors import ArgumentError
+from ep_lib.viz.style import RANK_COLORS, ink_on, legend_beside, place, rank_color, tidy
+
+RIGHT = "right"
+"""Drawn first and in green; everything else is a way to go wrong."""
+
+_RIGHT_COLOR = "#009E73"
+
+
+def interleavings(
+    runs: Mapping[str, Sequence[int] | Any],
+    *,
+    names: Sequence[str] | None = None,
+    unit: str = "turn",
+    title: str | None = None,
+    axes: Axes | None = None,
+) -> Figure:
+    """``runs[label][turn]`` is the rank that had this turn; one row per run, all of the same length.
+
+    With ``names`` the numbers stand for something other than ranks; ``unit`` says what a column is.
+    """
+    rows = [np.asarray(row, dtype=np.int64).reshape(-1) for row in runs.values()]
+    if not rows or rows[0].size == 0 or len({row.size for row in rows}) > 1 or min(row.min() for row in rows) < 0:
+        raise ArgumentError("interleavings needs at least one run, all of the same length, of ranks >= 0")
+    figure, axes = place(axes, 9.0, 1.2 + 0.32 * len(rows))
+    axes.imshow(
+        np.array([[to_rgb(rank_color(int(rank))) for rank in row] for row in rows]),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    for row in range(1, len(rows)):
+        axes.axhline(row - 0.5, color="white", linewidth=4)
+    axes.set_yticks(range(len(rows)), list(runs))
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(unit)
+    tidy(axes, title=title or "Which rank's thread came when")
+    axes.spines[:].set_visible(False)
+    ranks = sorted({int(rank) for row in rows for rank in row})
+    legend_beside(
+        axes, [Patch(facecolor=rank_color(rank), label=names[rank] if names else f"rank {rank}") for rank in ranks]
+    )
+    return figure
+
+
+def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = None, axes: Axes | None = None) -> Figure:
+    """``counts[program][what happened]`` is a number of runs, one bar per program; "right" is what should happen."""
+    if not counts or any(n < 0 for row in counts.values() for n in row.values()):
+        raise ArgumentError("outcomes needs at least one program, and numbers of runs >= 0")
+    kinds = list(dict.fromkeys([RIGHT, *(kind for row in counts.values() for kind in row)]))
+    kinds = [kind for kind in kinds if any(row.get(kind, 0) for row in counts.values())]
+    palette = iter([color for color in ("#D55E00", "#E69F00", *RANK_COLORS) if color != _RIGHT_COLOR])
+    colors = {kind: _RIGHT_COLOR if kind == RIGHT else next(palette) for kind in kinds}
+    figure, axes = place(axes, 9.0, 1.3 + 0.42 * len(counts))
+    most = max(sum(row.values()) for row in counts.values()) or 1
+    left = [0.0] * len(counts)
+    for kind in kinds:
+        sizes = [row.get(kind, 0) for row in counts.values()]
+        axes.barh(range(len(counts)), sizes, left=left, height=0.68, color=colors[kind], edgecolor="white", label=kind)
+        for row, size in enumerate(sizes):
+            if size >= 0.03 * most:
+                ink = ink_on(colors[kind])
+                axes.text(left[row] + size / 2, row, str(size), ha="center", va="center", fontsize=9, color=ink)
+            left[row] += size
+    axes.set_yticks(range(len(counts)), list(counts))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(counts) - 0.5, -0.5)
+    axes.set_xlim(0, most)
+    axes.set_xlabel("runs, one seed each")
+    tidy(axes, title=title or "What came of it")
+    legend_beside(axes)
+    return figure
