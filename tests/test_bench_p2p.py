@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ep_lib import Fabric, Rank, cli, spawn
+from ep_lib.commands.bench import World
+from ep_lib.commands.bench import p2p as bench_p2p
 from ep_lib.commands.bench import p2p_gpu as bench_p2p_gpu
-from ep_lib.commands.bench import p2p_table as bench_p2p_table
 from ep_lib.commands.bench.p2p_gpu import COPY, GOOD_LINES, PACKETS, STORES, WRITE, Plan
-from ep_lib.commands.bench.worlds import World
 from ep_lib.errors import ArgumentError, BackendUnavailable
 
 SIZES = (8, 64, 100, 1024, 40_000)
@@ -86,7 +86,7 @@ def test_what_does_not_work_is_left_out_and_named() -> None:
     assert sum(row["how"] == STORES for row in rows) == 1, "the ceilings are measured once"
     with pytest.raises(BackendUnavailable, match=r"(?s)no transport .*works here.*nixl: NIXL is not installed"):
         bench_p2p_gpu.compare(worlds("nixl"), plan, quiet=True)
-    table = bench_p2p_table.of_gpus(rows, missing).splitlines()
+    table = bench_p2p.table_of_gpus(rows, missing).splitlines()
     head = "bytes p2p us packets us nvshmem us p2p GB/s nvshmem GB/s copies GB/s"
     assert " ".join(table[3].split()) == head
     assert " ".join(table[4].split()) == "8 3.000 3.000 3.000 0.005 0.005 0.005"

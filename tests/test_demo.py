@@ -17,12 +17,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
-from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, Listener, run_demo
+from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, run_demo
 from ep_lib.commands.demo import spread as demo_spread
-from ep_lib.commands.demo.model import ByteMoE, ModelConfig, evaluate, generate, train
-from ep_lib.commands.demo.report import LOSS_TOLERANCE, Traffic
+from ep_lib.commands.demo.model import (
+    ByteMoE,
+    ModelConfig,
+    evaluate,
+    generate,
+    load_text,
+    printable,
+    random_windows,
+    train,
+    windows,
+)
+from ep_lib.commands.demo.report import LOSS_TOLERANCE, Listener, Traffic
 from ep_lib.commands.demo.spread import run_spread
-from ep_lib.commands.demo.text import load_text, printable, random_windows, windows
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.moe.layer import (
     ExpertRange,

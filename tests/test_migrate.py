@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ep_lib import cli
-from ep_lib.commands import efa_environment
-from ep_lib.commands.migrate import cuda_source, rules
+from ep_lib.commands import efa_environment, migrate
+from ep_lib.commands.migrate import cuda_source
 
 TUTORIAL = Path(__file__).resolve().parents[1] / "tutorial_kernels"
 READY = {"NVSHMEM_BOOTSTRAP": "MPI", "NVSHMEM_DISABLE_IB": "1", "FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
@@ -55,7 +55,7 @@ int main() {
 
 
 def found(text: str) -> list[tuple[str, str, int | None]]:
-    return [(f.rule, f.severity, f.line) for f in rules.migrate(text, "x.cu", READY).findings]
+    return [(f.rule, f.severity, f.line) for f in migrate.migrate(text, "x.cu", READY).findings]
 
 
 def test_an_old_file() -> None:
@@ -66,7 +66,7 @@ def test_an_old_file() -> None:
         ("barrier-in-branch", "look", 27),
         ("no-init", "wrong", 32),
     ]
-    result = rules.migrate(OLD, "x.cu", READY)
+    result = migrate.migrate(OLD, "x.cu", READY)
     assert result.must_change
     signal = result.findings[1]
     assert "line 8" in signal.message and signal.source.startswith("nvshmemi_ibgda_amo_nonfetch_add(tail")
@@ -79,7 +79,7 @@ def test_the_same_file_migrated() -> None:
     new = new.replace("        nvshmemi_ibgda_amo", "        nvshmemi_ibgda_quiet(pe, qp); nvshmemi_ibgda_amo")
     new = new.replace("if (threadIdx.x == 0) nvshmemi_ibgda_quiet(pe, qp);", "").replace("if (pe == 0) ", QUIET)
     new = new.replace("nvshmem_init();", "nvshmem_init(); deep_ep::init_efa_device_state(16, 1);")
-    result = rules.migrate(new, "x.cu", READY)
+    result = migrate.migrate(new, "x.cu", READY)
     assert result.findings == () and not result.must_change
     assert {item.step for item in result.checklist} == {"done", "by hand"}
 
@@ -168,7 +168,7 @@ def test_includes_and_initialisation(text: str, expected: list[tuple[str, str, i
 def test_the_environment_counts_with_what_the_file_sets() -> None:
     text = kernel(PUT + QUIET + AMO) + 'void env() { setenv("FI_PROVIDER", "efa", 1); }'
     environment = {**READY, "FI_PROVIDER": "tcp", "NVSHMEM_DISABLE_IB": "0", "FI_EFA_USE_DEVICE_RDMA": ""}
-    result = rules.migrate(text, "x.cu", environment)
+    result = migrate.migrate(text, "x.cu", environment)
     assert [f.message.split()[0] for f in result.findings] == ["NVSHMEM_DISABLE_IB", "FI_EFA_USE_DEVICE_RDMA"]
     assert {(f.rule, f.severity, f.line) for f in result.findings} == {("environment", "host", None)}
     assert not result.must_change, "the file is right; the host is another matter"
@@ -179,7 +179,7 @@ def test_the_tutorial_is_judged_as_it_says() -> None:
         path = TUTORIAL / f"{name}.cu"
         lines = path.read_text().splitlines()
         result: dict[str, list[int | None]] = {}
-        for f in rules.migrate_file(path, READY).findings:
+        for f in migrate.migrate_file(path, READY).findings:
             assert f.line is not None and f.source == lines[f.line - 1].strip()
             result.setdefault(f.rule, []).append(f.line)
         return result

@@ -15,7 +15,6 @@ import pytest
 
 from ep_lib import cli
 from ep_lib.commands.bench import pcie as bench_pcie
-from ep_lib.commands.bench import pcie_text as bench_pcie_text
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.errors import ArgumentError
 from ep_lib.workshop import pcie_model as model
@@ -131,9 +130,9 @@ def test_no_runs_at_a_time_are_refused(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_ranks_out_of_step_are_named() -> None:
     row = {"ranks": 8, "what": COMBINE, "merge_sender_receiver": False, "us": 6600.0, "last_rank_us": 6560.0}
-    (said,) = bench_pcie_text._uneven([row | {"first_rank_us": 5500.0}, row | {"first_rank_us": 6500.0}])
+    (said,) = bench_pcie._uneven([row | {"first_rank_us": 5500.0}, row | {"first_rank_us": 6500.0}])
     assert said.endswith("EP8 BF16 combine 5,500 to 6,560 us.")
-    assert bench_pcie_text._uneven([row | {"first_rank_us": 6500.0}]) == []
+    assert bench_pcie._uneven([row | {"first_rank_us": 6500.0}]) == []
 
 
 def test_without_model_it_says_what_to_call(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,8 @@ def slot_layout(
     """The receive buffers of all ranks: one row per rank, one cell per slot in the colour of its writer.
 
     ``sources[rank][slot]`` is the rank that wrote the slot, or -1 if it is empty; ``labels[rank][slot]`` is
-    written into the cell (a token number, say). ``capacity`` is the number of slots a buffer has; those not listed are empty.
+    written into the cell (a token number, say). ``capacity`` is the number of slots of a buffer; those not listed are
+    empty.
     """
     rows = [np.asarray(row, dtype=np.int64).reshape(-1) for row in sources]
     longest = max((row.size for row in rows), default=0)

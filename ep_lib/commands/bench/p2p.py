@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import p2p_gpu, p2p_table, sizes_from_zero, worlds
+from ep_lib.commands.bench import add_world_arguments, choose_backend, make_world, p2p_gpu, sizes_from_zero
+from ep_lib.commands.bench.p2p_gpu import COPY, PACKETS, STORES, WRITE
 from ep_lib.commands.bench.put import kernels_file
 from ep_lib.config import TRANSPORTS
 from ep_lib.emulator.fabric import KINDS
@@ -29,7 +31,7 @@ EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    worlds.add_arguments(parser)
+    add_world_arguments(parser)
     parser.add_argument(
         "--transports",
         default="p2p,nvshmem,nixl",
@@ -52,20 +54,20 @@ def run(args: argparse.Namespace) -> int:
     for name, most in (("rounds", 1_000_000), ("blocks", 64)):
         if not 1 <= getattr(args, name) <= most:
             raise ArgumentError(f"--{name} is {getattr(args, name)}; it must be 1 to {most}")
-    backend = worlds.choose_backend(args)
+    backend = choose_backend(args)
     if args.figure and backend == "emulator":
         raise ArgumentError("--figure draws what was measured on GPUs; the emulator's rows are a table only")
     names, known = (args.fabrics, KINDS) if backend == "emulator" else (args.transports, TRANSPORTS)
     networks = names.split(",")
     if unknown := [name for name in networks if name not in known]:
         raise ArgumentError(f"{unknown[0]!r} is not one of {', '.join(known)}")
-    places = [worlds.make_world(args, backend, network) for network in networks]
+    places = [make_world(args, backend, network) for network in networks]
     report: dict[str, Any] = {"benchmark": "p2p", "rounds": args.rounds}
     if backend == "cuda":
         sizes = tuple(sorted(set(args.bytes or p2p_gpu.SIZES)))
         plan = p2p_gpu.Plan(sizes, args.rounds, args.blocks)
         report["results"], report["not_measured"] = p2p_gpu.compare(places, plan, quiet=args.json)
-        table = p2p_table.of_gpus(report["results"], report["not_measured"])
+        table = table_of_gpus(report["results"], report["not_measured"])
     else:
         sizes = tuple(args.bytes or EMULATOR_SIZES)
         what = (kernels_file(), list(sizes), args.rounds)
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             for world in places
             for row in world.run(_measure, 2, *what, heap_bytes=max(64 << 20, 4 * max(sizes)), quiet=args.json)[0]
         ]
-        table = p2p_table.of_fabrics(report["results"], places[-1].note)
+        table = table_of_fabrics(report["results"], places[-1].note)
     print(json.dumps(report) if args.json else table)
     if args.figure:
         from ep_lib.viz import transports_compared  # only here: it needs matplotlib
@@ -103,3 +105,67 @@ def _measure(rank: Rank, source: Path, sizes: list[int], rounds: int) -> list[di
         cycles, ns = (statistics.median(column) for column in zip(*batches[1:], strict=True))
         rows.append({"bytes": size, "cycles": round(cycles, 1), "us": round(ns / 1000, 3)})
     return rows
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+_WIDTH = 13
+
+
+def table_of_fabrics(rows: Sequence[Mapping[str, Any]], note: str) -> str:
+    """Emulated ranks: a line a fabric and size."""
+    lines = ["There and back, data with its signal, one thread at each end:"]
+    lines.append(f"  {'network':>13}  {'bytes':>9}  {'cycles':>12}  {'us':>9}")
+    for row in rows:
+        us = "-" if row["clock"] == "virtual" else f"{row['us']:.2f}"
+        lines.append(f"  {row['fabric']:>13}  {row['bytes']:>9}  {row['cycles']:>12,.1f}  {us:>9}")
+    return "\n".join([*lines, *([note] if note else [])])
+
+
+def table_of_gpus(rows: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> str:
+    """A line a size; for each transport a round trip in microseconds, and one way in GB/s."""
+    cells = {(row["transport"], row["how"], row["bytes"]): row for row in rows if row["how"] not in (COPY, STORES)}
+    ways = list(dict.fromkeys((transport, how) for transport, how, _ in cells))
+    copies = {row["bytes"]: row for row in rows if row["how"] == COPY}
+    names = [transport if how == WRITE else how for transport, how in ways]
+    rates = [way for way in ways if way[1] == WRITE]
+    lines = [
+        "A message there and its answer back, both with a signal, between two GPUs: us of the round trip, and",
+        "GB/s (10^9) of one way; the copy engine's copies follow one another, with no signal and no answer.",
+        "",
+        _line("bytes", [*(f"{name} us" for name in names), *(f"{name} GB/s" for name, _ in rates), "copies GB/s"]),
+    ]
+    for size in sorted({size for _, _, size in cells}):
+        us = (_number(cells.get((*way, size)), "us") for way in ways)
+        gbytes = (_number(cells.get((*way, size)), "gbytes_per_s") for way in rates)
+        lines.append(_line(_size(size), [*us, *gbytes, _number(copies.get(size), "gbytes_per_s")]))
+    for row in rows:
+        if row["how"] == STORES:
+            lines += [
+                "",
+                f"The ceiling: bare stores of {row['blocks']} blocks, one way: {row['gbytes_per_s']:.1f} GB/s",
+            ]
+    if any(how == PACKETS for _, how in ways):
+        lines.append(
+            "Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>); good lines: into"
+        )
+        lines.append("those lines of L2, of 64 at each end, that make the round trip shortest.")
+    lines += [f"Not measured: {name}: {reason}" for name, reason in missing.items()]
+    return "\n".join(lines)
+
+
+def _line(first: str, others: Iterable[str]) -> str:
+    return f"{first:>7}" + "".join(f"  {text:>{max(_WIDTH, len(text))}}" for text in others)
+
+
+def _number(row: Mapping[str, Any] | None, key: str) -> str:
+    if row is None or row[key] is None:
+        return "-"
+    value = row[key]
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _size(size: int) -> str:
+    for unit, name in ((1 << 20, "M"), (1 << 10, "K")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench.worlds import World
+from ep_lib.commands.bench import World
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank

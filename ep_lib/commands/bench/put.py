@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.commands.bench import sizes, worlds
-from ep_lib.commands.bench.worlds import World
+from ep_lib.commands.bench import World, add_world_arguments, choose_backend, make_world, sizes
 from ep_lib.commands.lab import workshop_root
 from ep_lib.compat import ibgda
 from ep_lib.config import TRANSPORTS, Config
@@ -27,7 +26,7 @@ WAYS = {"one_quiet": "benchmark_put", "quiet_each": "benchmark_put_quiet_each"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    worlds.add_arguments(parser)
+    add_world_arguments(parser)
     parser.add_argument("--transport", choices=TRANSPORTS, help="of GPUs (default: EP_LIB_TRANSPORT, else auto)")
     parser.add_argument("--fabric", choices=KINDS, help="of the emulator (default: p2p)")
     parser.add_argument("--ranks", type=int, default=2, help="each puts to the next one (default: %(default)s)")
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _world(args: argparse.Namespace) -> World:
-    backend = worlds.choose_backend(args)
+    backend = choose_backend(args)
     if backend == "emulator" and args.transport:
         raise ArgumentError(f"--transport {args.transport} is for GPUs; the emulator's networks are --fabric")
     if backend == "cuda" and args.fabric:
@@ -74,7 +73,7 @@ def _world(args: argparse.Namespace) -> World:
     network = args.fabric or "p2p"
     if backend == "cuda":
         network = args.transport or Config.from_environment().transport
-    return worlds.make_world(args, backend, network)
+    return make_world(args, backend, network)
 
 
 def kernels_file() -> Path:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.commands.demo.report import DemoReport, SpreadRun, problems_of
+from ep_lib.commands.demo.report import Console, DemoReport, Listener, SpreadRun, problems_of
 from ep_lib.errors import ArgumentError, BackendUnavailable
 
 if TYPE_CHECKING:
@@ -50,25 +50,6 @@ class DemoOptions:
     out: Path = DEFAULT_OUT
 
 
-class Listener:
-    """What is told while the demo runs; the base class ignores everything."""
-
-    def prepared(self, report: DemoReport, ranks: Sequence[int]) -> None:
-        """Text, model and plan are known; the fields for results are still empty."""
-
-    def trained_step(self, step: int, steps: int, loss: float) -> None:
-        """After every training step."""
-
-    def trained(self, report: DemoReport) -> None:
-        """Training and the local evaluation are done."""
-
-    def spread(self, run: SpreadRun) -> None:
-        """After each run on spread experts."""
-
-    def finished(self, report: DemoReport) -> None:
-        """At the end, also of a run that found problems."""
-
-
 def run_demo(options: DemoOptions | None = None, listener: Listener | None = None) -> DemoReport:
     """Run the demo and return what it found; look at ``report.ok`` and ``report.problems``.
 
@@ -93,12 +74,11 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
     from ep_lib.commands.demo import model as demo_model
     from ep_lib.commands.demo import picture as demo_picture
     from ep_lib.commands.demo import spread as demo_spread
-    from ep_lib.commands.demo import text as demo_text
 
-    text = demo_text.load_text()
+    text = demo_model.load_text()
     config = model_config()
     model = demo_model.ByteMoE(config, torch.Generator().manual_seed(options.seed))
-    held_out = demo_text.windows(text.held_out, _HELD_OUT_WINDOWS, config.context + 1)
+    held_out = demo_model.windows(text.held_out, _HELD_OUT_WINDOWS, config.context + 1)
     loss_untrained, _ = demo_model.evaluate(model, held_out)
     report = DemoReport(
         backend=options.backend,
@@ -150,7 +130,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
         report,
         spread=runs,
         bfloat16=bfloat16,
-        sample=demo_text.printable(sample),
+        sample=demo_model.printable(sample),
         seconds=time.perf_counter() - started,
         problems=problems_of([*runs, bfloat16]),
     )
@@ -266,8 +246,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs ``ep-lib demo``; 0 when the losses agree, 1 when they do not."""
-    from ep_lib.commands.demo.console import Console
-
     options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out)
     report = run_demo(options, None if args.json else Console())
     if args.json:

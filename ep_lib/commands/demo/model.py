@@ -1,7 +1,13 @@
-"""The demo's model: a small byte-level language model whose feed-forward layers are Mixtures of Experts.
+"""What the demo trains, and on what.
 
-A block is: a causal convolution over the last few bytes, causal self-attention, and the MoE layer, each added to the
-stream. Small enough to learn readable English from Python's help texts in seconds on two CPU cores.
+The text is the help topics that every Python ships (``help("for")`` reads :mod:`pydoc_data.topics`). The split is by
+topic and depends on the names alone: every eighth topic, in alphabetical order, is held out. Topics overlap
+(``compound`` repeats ``for`` and ``try`` word for word), so every paragraph of a held-out topic is removed from the
+training part as well; otherwise the held-out loss would reward remembering.
+
+The model is a small byte-level language model whose feed-forward layers are Mixtures of Experts. A block is a causal
+convolution over the last few bytes, causal self-attention, and the MoE layer, each added to the stream: small enough to
+learn readable English from the help topics in seconds on two CPU cores.
 """
 
 from __future__ import annotations
@@ -11,12 +17,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ep_lib.commands.demo.text import Bytes, random_windows
+from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.moe.layer import ExpertBuffer, MoELayer, Routing, load_balancing_loss
+
+HELD_OUT_EVERY = 8  # one topic in eight is held out
+_HELD_OUT_FIRST = 3  # 'atom-identifiers' in Python 3.11; the first topics are very short
+_MINIMUM_BYTES = 4096  # less text than this is not worth training on
 
 VOCABULARY = 256  # one symbol a byte value
 _BALANCE_WEIGHT = 0.02  # of the load-balancing loss, a layer
@@ -25,7 +36,92 @@ _WARM_UP_STEPS = 10
 _CLIP_NORM = 1.0
 _RESIDUAL_GAIN = 0.1  # small outputs at the start: every block begins close to doing nothing
 
+Bytes = npt.NDArray[np.uint8]
 
+
+@dataclass(frozen=True)
+class TextSplit:
+    """Training and held-out text as flat ``uint8`` arrays, and the names of the held-out topics."""
+
+    train: Bytes
+    held_out: Bytes
+    held_out_topics: tuple[str, ...]
+
+
+def load_text(topics: dict[str, str] | None = None) -> TextSplit:
+    """Split ``topics`` (name to text; default: those of the running Python) into training and held-out bytes.
+
+    Raises :class:`BackendUnavailable` when this Python ships no topics and :class:`ArgumentError` when there is too
+    little text in one of the two parts.
+    """
+    if topics is None:
+        topics = _python_topics()
+    names = sorted(topics)
+    held_out_names = names[_HELD_OUT_FIRST::HELD_OUT_EVERY]
+    seen: set[str] = set()
+    held_out = _unique_paragraphs([topics[name] for name in held_out_names], seen)
+    train = _unique_paragraphs([topics[name] for name in names if name not in set(held_out_names)], seen)
+    split = TextSplit(_join(train), _join(held_out), tuple(held_out_names))
+    if min(split.train.size, split.held_out.size) < _MINIMUM_BYTES:
+        raise ArgumentError(
+            f"too little text: {split.train.size} bytes to train on and {split.held_out.size} held out from "
+            f"{len(names)} topics; each part needs at least {_MINIMUM_BYTES} bytes"
+        )
+    return split
+
+
+def windows(text: Bytes, count: int, length: int) -> Bytes:
+    """``count`` windows of ``length`` bytes at even distances over ``text``: ``uint8 [count, length]``."""
+    if count < 1 or length < 1 or text.size < length:
+        raise ArgumentError(f"cannot cut {count} windows of {length} bytes from a text of {text.size} bytes")
+    starts = np.linspace(0, text.size - length, count).astype(np.int64)
+    cut: Bytes = text[starts[:, None] + np.arange(length)]
+    return cut
+
+
+def random_windows(text: Bytes, count: int, length: int, generator: np.random.Generator) -> Bytes:
+    """``count`` windows of ``length`` bytes at places drawn from ``generator``: ``uint8 [count, length]``."""
+    if count < 1 or length < 1 or text.size < length:
+        raise ArgumentError(f"cannot cut {count} windows of {length} bytes from a text of {text.size} bytes")
+    starts = generator.integers(0, text.size - length + 1, size=count)
+    cut: Bytes = text[starts[:, None] + np.arange(length)]
+    return cut
+
+
+def printable(data: Bytes | bytes) -> str:
+    """Bytes as text for a terminal: UTF-8 where it is valid, a replacement mark elsewhere, no control characters."""
+    decoded = bytes(data).decode("utf-8", errors="replace")
+    return "".join(letter if letter == "\n" or letter.isprintable() else "\N{MIDDLE DOT}" for letter in decoded)
+
+
+def _python_topics() -> dict[str, str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise BackendUnavailable(
+            "this Python ships no pydoc_data.topics, the demo's text; install the full standard library "
+            "(Debian: libpython3-stdlib) or use another Python"
+        ) from error
+    return dict(topics)
+
+
+def _unique_paragraphs(texts: list[str], seen: set[str]) -> list[str]:
+    """The paragraphs of ``texts`` in order, indentation kept, without those whose words are in ``seen``; adds to it."""
+    kept: list[str] = []
+    for text in texts:
+        for paragraph in text.strip("\n").split("\n\n"):
+            words = " ".join(paragraph.split())
+            if words and words not in seen:
+                seen.add(words)
+                kept.append(paragraph.strip("\n"))
+    return kept
+
+
+def _join(paragraphs: list[str]) -> Bytes:
+    return np.frombuffer("\n\n".join(paragraphs).encode("utf-8"), dtype=np.uint8)
+
+
+# ---- the model -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ModelConfig:
     """Sizes. ``context`` is the number of bytes the model sees; ``conv_width`` how many the convolution sees."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ep_lib import viz
+from ep_lib.commands.demo.model import Bytes
 from ep_lib.commands.demo.report import SpreadRun
-from ep_lib.commands.demo.text import Bytes
 from ep_lib.errors import ArgumentError
 from ep_lib.moe.layer import Routing
 

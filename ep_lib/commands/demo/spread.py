@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ep_lib.commands.demo.model import ByteMoE, cross_entropy
+from ep_lib.commands.demo.model import ByteMoE, Bytes, cross_entropy
 from ep_lib.commands.demo.report import SpreadRun, Traffic
-from ep_lib.commands.demo.text import Bytes
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.layer import ExpertBuffer, load_per_expert
 from ep_lib.runtime.spawn import spawn

@@ -13,13 +13,15 @@ Payloads are drawn anew from ``rng`` in every grading, so remembered answers are
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import GradingError
-from ep_lib.workshop.scenario import Outputs, Scenario
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
 
 
 @dataclass(frozen=True)
@@ -56,3 +58,91 @@ def load(exercise: str, *, public: bool) -> HiddenTests:
         return HiddenTests(tuple(module.KERNELS), tuple(module.PUBLIC if public else module.BEHAVIOURS))
     except (ImportError, AttributeError) as error:
         raise GradingError(f"exercise {exercise} has no complete module of tests {name}: {error}") from error
+
+
+# ---- what the tests of several exercises share -----------------------------------------------------------------------
+Rng = np.random.Generator
+Bytes = NDArray[np.uint8]
+Cases = Callable[[Rng], Iterator[Case]]
+Route = tuple[int, ...]  # by rank: to which rank it sends, -1: to none
+
+PAIR: Route = (1, -1)
+BACK: Route = (-1, 0)
+BOTH: Route = (1, 0)
+RING: Route = (1, 2, 3, 0)
+
+RC, SRD = Fabric("rc"), Fabric("srd")
+NODES = Fabric("srd", ranks_per_node=2)  # of two ranks that reach each other by loads and stores
+
+# Every kernel of a hidden test takes the task first; with this one it runs the canary of grader.cuh on `seen`.
+_CANARY_TASK = 0
+
+
+def random_bytes(rng: Rng, count: int) -> Bytes:
+    return rng.integers(0, 256, count, dtype=np.uint8)
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def one(made: Callable[[Rng], Case]) -> Cases:
+    return lambda rng: iter([made(rng)])
+
+
+def all_of(*several: Cases) -> Cases:
+    """The cases of each, one after the other."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for each in several:
+            yield from each(rng)
+
+    return cases
+
+
+def under_checker(cases: Cases, seeds: int = 4) -> Cases:
+    """The same runs, over several schedules, with every access watched.
+
+    After the first rank's launches the canary runs: a report that does not name it comes from no checker.
+    """
+
+    def checked(rng: Rng) -> Iterator[Case]:
+        for case in cases(rng):
+            scenario = case.scenario
+            first, *rest = scenario.launches
+            examine = next(launch for launches in scenario.launches for launch in launches)
+            canary = Launch(examine.kernel, 2, 32, (_CANARY_TASK, *examine.args[1:]))
+            yield replace(
+                case,
+                scenario=replace(
+                    scenario,
+                    launches=((*first, canary), *rest),
+                    check_seeds=tuple(range(scenario.seed, scenario.seed + seeds)),
+                ),
+            )
+
+    return checked
+
+
+def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:
+    """The same runs on each of these fabrics."""
+
+    def everywhere(rng: Rng) -> Iterator[Case]:
+        for fabric in fabrics:
+            for case in cases(rng):
+                yield replace(case, scenario=replace(case.scenario, fabric=fabric))
+
+    return everywhere
+
+
+def refs(*names: str) -> Sequence[Ref]:
+    return [Ref(name) for name in names]
+
+
+def memory_wrong(got: Array, want: Array, in_message: NDArray[np.bool_], when: str) -> str | None:
+    wrong = got != want
+    if np.any(wrong & ~in_message):
+        return f"{int(np.sum(wrong & ~in_message))} bytes outside the message were overwritten"
+    if np.any(wrong):
+        return f"{int(wrong.sum())} of {int(in_message.sum())} bytes of the message are wrong {when}"
+    return None

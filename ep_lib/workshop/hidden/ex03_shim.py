@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import Behaviour, Case
-from ep_lib.workshop.hidden.common import (
+from ep_lib.workshop.hidden import (
     BOTH,
     NODES,
     PAIR,
     RC,
     RING,
     SRD,
+    Behaviour,
+    Case,
     Cases,
     Rng,
     Route,

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import Behaviour, Case
-from ep_lib.workshop.hidden.common import (
+from ep_lib.workshop.hidden import (
     RC,
     SRD,
+    Behaviour,
+    Case,
     Cases,
     Rng,
     all_of,

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib import reference
-from ep_lib.workshop.hidden import Behaviour, Case
-from ep_lib.workshop.hidden.common import Cases, Rng, one, random_bytes, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, random_bytes, refs, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib.memory.device_state import FAULT_TIMEOUT, PHASE_NAMES
-from ep_lib.workshop.hidden import Behaviour, Case
-from ep_lib.workshop.hidden.common import Cases, Rng, one, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, refs, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
