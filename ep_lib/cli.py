@@ -3,8 +3,8 @@
 A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
 command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
 
-Exit codes: 0 done; 1 an error of ep_lib (said in one paragraph on stderr) or a command's own "no"; 2 wrong usage;
-130 interrupted. ``EP_LIB_DEBUG=1`` shows tracebacks instead.
+Exit codes: 0 done; 1 an error of ep_lib (one paragraph on stderr) or a command's own "no"; 2 wrong usage;
+130 interrupted. With ``EP_LIB_DEBUG=1`` errors show their traceback instead.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The top-level options take no value, so the first word without a dash is the command.
     selected = next((word for word in words if not word.startswith("-")), None)
     try:
-        Config.from_environment()  # a bad EP_LIB_* value is said once, here, and not deep inside a run
+        Config.from_environment()  # reports a bad EP_LIB_* value here, not deep inside a run
         args = build_parser(selected).parse_args(words)
         return int(args.run(args))
     except KeyboardInterrupt:
         _say("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) went away: what it did not read is no error. Keep the interpreter's flush quiet.
+        # The reader (head, less) went away, which is no error. Keep the interpreter's flush quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except EpError as error:
@@ -114,7 +114,7 @@ def _debug() -> bool:
 
 
 def _say(message: str) -> None:
-    """One paragraph on stderr, wrapped for people; lines that the message breaks itself (source, lists) stay."""
+    """Prints to stderr, wrapped for people; line breaks in the message (source code, lists) stay."""
     lines = [textwrap.fill(line, width=110, subsequent_indent="  ") for line in f"ep-lib: {message}".splitlines()]
     print("\n".join(lines), file=sys.stderr)
 

@@ -339,7 +339,7 @@ def test_people_read_losses_bytes_load_and_time(tmp_path: Path, capsys: pytest.C
     assert main(["demo", "--steps", "1", "--ranks", "2", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"local \d\.\d{6}, spread \d\.\d{6}: equal", out)
-    assert re.search(r"dispatch [\d,]+ bytes crossed ranks; [\d,]+ received with one's own", out)
+    assert re.search(r"dispatch [\d,]+ bytes crossed ranks; [\d,]+ received, own rows included", out)
     assert re.search(r"layer 2, tokens of experts 0 to 15:( +\d+)+", out)
     assert f"{tmp_path}/{PICTURE_NAME}" in out.replace("\n           ", "")
     assert max(map(len, out.splitlines())) <= 110 + len(str(tmp_path))

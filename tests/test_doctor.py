@@ -87,7 +87,7 @@ def test_a_report_without_a_compiler_exits_with_1(
     args = type("Args", (), {"json": False})()
     assert doctor.run(args) == 1
     out = capsys.readouterr().out
-    assert "To mend: C++ compiler, emulator" in out
+    assert "To fix: C++ compiler, emulator" in out
 
 
 @pytest.mark.parametrize(

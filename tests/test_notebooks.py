@@ -153,7 +153,7 @@ SHOWN = [
     ("03_ibgda_efa_shim", "check-run", "remedy  quiet before reuse of the source"),
     ("03_ibgda_efa_shim", "staged-right", "EFA (SRD): {'right': 30}; the checker finds nothing"),
     ("03_ibgda_efa_shim", "batch-run", "It is: 5 times as long, or more"),
-    ("03_ibgda_efa_shim", "bench", "a quiet each"),
+    ("03_ibgda_efa_shim", "bench", "quiet each"),
     ("03_ibgda_efa_shim", "batch-wrong-run", "signal overtakes data"),
     ("03_ibgda_efa_shim", "signal-run", "It is: after its own data"),
     ("03_ibgda_efa_shim", "atomics-run", "It is: 20 on InfiniBand, sometimes less on EFA"),

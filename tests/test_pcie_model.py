@@ -96,7 +96,7 @@ def test_the_command_says_all_that_matters(capsys: pytest.CaptureFixture[str]) -
     assert "FP8 dispatch" in said.out and "BF16 combine" in said.out and "12 merged" in said.out
     for words in ("own rank included", "Line rate: 50 GB/s", "No number of the model was fitted", "MB of memory"):
         assert words in said.out
-    assert said.err.splitlines()[0] == "4 runs of 24 tokens a rank, 1 at a time"
+    assert said.err.splitlines()[0] == "4 runs of 24 tokens per rank, 1 at a time"
     assert re.search(r"^4 of 4: \d ranks, (merged, )?\d+ s of a core$", said.err, re.MULTILINE)
 
 

@@ -109,7 +109,7 @@ def test_pictures_can_share_one_figure() -> None:
         (lambda: viz.load_per_expert([1, float("nan")]), "finite"),
         (lambda: viz.load_per_expert([1, 2, 3], ranks=2), "3 experts cannot be divided evenly over 2 ranks"),
         (lambda: viz.slot_layout([[0, 1, 2]], capacity=2), "3 slots in the longest row, capacity 2"),
-        (lambda: viz.slot_layout([[0]], labels=[[]]), "one label a slot"),
+        (lambda: viz.slot_layout([[0]], labels=[[]]), "one label per slot"),
         (lambda: viz.timeline([]), "at least one event"),
         (lambda: viz.timeline([viz.Event(0, 2, 1, "write")]), "end before it starts"),
         (lambda: viz.routed_text(b"abc", [0, 1]), r"3 bytes, owners of shape \(2,\)"),

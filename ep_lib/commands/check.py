@@ -1,6 +1,6 @@
 """``ep-lib check script.py``: the script's ``main(rank)`` under many schedules, with every access watched.
 
-The script runs in a process of its own, which is ended at the time limit together with all that it started.
+The script runs in a process of its own. At the time limit that process ends, with everything that it started.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.script.is_file():
         raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
     if args.seeds < 1 or args.first_seed < 0:
-        raise ArgumentError(f"--seeds {args.seeds} --first-seed {args.first_seed}: at least one seed, from 0 on")
+        raise ArgumentError(f"--seeds is {args.seeds}, --first-seed {args.first_seed}; they must be at least 1 and 0")
     if not args.timeout > 0:
         raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
-    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)  # refused before anything starts
+    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)  # raises before anything starts
     answer = _in_a_process(args)
     if "error" in answer:
         raise CheckFailed(answer["error"])
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
-    """What :func:`_answer` returns, from a child whose whole process group is gone afterwards."""
+    """What :func:`_answer` returns in a child process; its process group ends with it."""
     with tempfile.TemporaryDirectory(prefix="ep_lib-") as folder:
         target = Path(folder) / "answer.json"
         request = {
@@ -111,7 +111,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         )
     except EpError as error:
         return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001  # whatever the script does
+    except Exception as error:  # noqa: BLE001  # the script may raise anything
         return {"error": f"{script.name}: main raised {_describe(error, script)}"}
     return {"report": report.to_dict(), "text": str(report)}
 
@@ -143,12 +143,12 @@ def _load_main(script: Path) -> Callable[..., Any]:
             f"main(rank), with defaults for everything else"
         ) from None
     except ValueError:
-        pass  # a callable without a signature: try
+        pass  # a callable without a signature: try it
     return main  # type: ignore[no-any-return]
 
 
 def _describe(error: BaseException, script: Path) -> str:
-    """Type and text of an exception, and the last line of the script on its way."""
+    """Type and text of an exception, and the last line of the script in its traceback."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} (line {error.lineno})"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == script]
@@ -164,7 +164,7 @@ def _child_main() -> None:
     partial = target.with_suffix(".part")
     partial.write_text(json.dumps(answer), encoding="utf-8")
     partial.replace(target)
-    os._exit(0)  # threads that the script left behind cannot hold us up
+    os._exit(0)  # waits for no thread that the script left behind
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ class Variable:
     meaning: str
 
     def state(self, environment: Mapping[str, str]) -> State:
-        """How ``environment`` has it; "differs" where its value cannot work."""
+        """What ``environment`` says; "differs" if the value cannot work."""
         value = environment.get(self.name, "").strip()
         if not value:
             return "not set"
         allowed = self.role == "optional" or value.lower() in {v.lower() for v in self.values}
-        if self.role == "tuning":  # any positive number works, the guide's is a good one; sizes may be 1G
+        if self.role == "tuning":  # any positive number works, and the guide's is a good one; sizes may be 1G
             allowed = _NUMBER.fullmatch(value) is not None and value.strip("0.kmgtKMGT") != ""
         return "set" if allowed else "differs"
 
@@ -69,61 +69,61 @@ VARIABLES = (
         "required",
         ("1",),
         "the NIC carries out reads and writes by itself (RDMA): 1 demands it, and the program is aborted on a NIC that "
-        "cannot; 0 has software emulate them; not set, it is used where there is any",
+        "cannot; 0 emulates them in software; if it is not set, RDMA is used where the NIC has it",
     ),
     Variable(
         "NVSHMEM_DEBUG",
         "optional",
         ("0", "1"),
-        "makes NVSHMEM say what it does: 1 in the guide, WARN or INFO in NVSHMEM's own documentation; add "
+        "makes NVSHMEM log what it does: 1 in the guide, WARN or INFO in NVSHMEM's own documentation; add "
         "NVSHMEM_DEBUG_SUBSYS=ALL and FI_LOG_LEVEL=info when it hangs",
     ),
-    # Beyond the guide: what ep_lib's transport="nvshmem" needs where a NIC lies between.
+    # Beyond the guide: what ep_lib's transport="nvshmem" needs if ranks are connected by NICs.
     Variable(
         "NVSHMEM_REMOTE_TRANSPORT",
         "optional",
         ("libfabric", "ibrc", "none"),
         "what drives the NIC: libfabric on EFA, ibrc (NVSHMEM's default) on InfiniBand and RoCE; ep_lib sets none "
-        "where all GPUs reach each other without one",
+        "if all GPUs reach each other without a NIC",
     ),
     Variable(
         "NVSHMEM_LIBFABRIC_PROVIDER",
         "optional",
         ("efa",),
-        "which of libfabric's providers NVSHMEM's libfabric transport shall suit; name it on EFA, since the default is "
-        "cxi, HPE's Slingshot",
+        "for which of libfabric's providers NVSHMEM's libfabric transport is set up; name it on EFA, because the "
+        "default is cxi, HPE's Slingshot",
     ),
     Variable(
         "NVSHMEM_IB_ENABLE_IBGDA",
         "optional",
         ("1",),
         "on InfiniBand and RoCE, not on EFA: GPU threads drive the NIC themselves, without a thread of the CPU; ep_lib "
-        "builds kernels by nvcc then",
+        "then builds kernels with nvcc",
     ),
     Variable(
         "FI_EFA_TX_SIZE",
         "tuning",
         ("2048",),
-        "transmit operations that may be under way at once; beyond that the provider says FI_EAGAIN, or queues them",
+        "transmit operations that may be under way at once; beyond that the provider returns FI_EAGAIN or queues them",
     ),
     Variable(
         "FI_EFA_RX_SIZE",
         "tuning",
         ("2048",),
-        "receive operations that may be under way at once, before the provider says FI_EAGAIN",
+        "receive operations that may be under way at once before the provider returns FI_EAGAIN",
     ),
     Variable(
         "NVSHMEM_SYMMETRIC_SIZE",
         "tuning",
         ("1073741824",),
-        "bytes of every rank's symmetric heap, all buffers included (the guide's is NVSHMEM's default); it binds where "
-        "the heap has a fixed size, with NVSHMEM_DISABLE_CUDA_VMM=1: too small fails at allocation",
+        "bytes of every rank's symmetric heap, all buffers included (the guide's is NVSHMEM's default); it is a limit "
+        "only for a heap of fixed size, with NVSHMEM_DISABLE_CUDA_VMM=1, where allocations beyond it fail",
     ),
 )
 
 
 def faulty(environment: Mapping[str, str]) -> tuple[Variable, ...]:
-    """Those that NVSHMEM over EFA would fail or crawl with: required and not set, or set to what cannot work."""
+    """Those with which NVSHMEM over EFA would fail or crawl: required but not set, or set to what cannot work."""
     return tuple(
         variable
         for variable in VARIABLES

@@ -1,18 +1,18 @@
 """``ep-lib grade``: points for an exercise, and what behaviour failed.
 
-Ends with 0 for full marks, 1 for fewer, 2 when the grader itself could not work. With several submissions the worst of
-these counts. ``--json`` prints one object for one submission, a list for several:
+Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work; with several submissions, the highest.
+``--json`` prints one object for one submission, a list for several:
 
     {"schema": 1, "exercise": "01_write_signal", "mine": "...", "points": 7, "of": 10, "full": false, "seconds": 8.1,
      "problem": null,                       why nothing could run at all (a compile error), else null
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
                 "failed_behaviour": null, "message": null}, ...]}
 
-The files run in a process with limits on time, memory, processes and output, which keeps mistakes away from the machine
-and from the points. It is no security boundary: grade the files of strangers in a container or a virtual machine.
+The files run in a process with limits on time, memory, processes and output, so a mistake harms neither the machine nor
+the points. This is not a security boundary: grade files of strangers in a container or a virtual machine.
 
-A submission that could not be read at all gives {"schema", "exercise", "mine", "error": "..."} in a list. Whatever a
-submission holds, it is one row, and the others are graded; lines of ``--csv`` appear as soon as they are known.
+A submission that cannot be read gives {"schema", "exercise", "mine", "error": "..."} in a list. Every submission gives
+one row, whatever it holds, and the others are graded; the lines of ``--csv`` appear as soon as they are known.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         metavar="DIR",
-        help="for instructors: grade every folder in DIR, one submission each (searched for the files)",
+        help="for instructors: grade every folder in DIR as one submission (searched for the files)",
     )
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="submissions graded at a time")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON for programs")
     form.add_argument(
-        "--csv", action="store_true", help="print a CSV line a submission: name, points, one column a task"
+        "--csv", action="store_true", help="print a CSV line per submission: name, points, one column per task"
     )
 
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         if len(folders) == 1 and not options.csv and options.all is None:
             return _one(exercise, folders[0], options)
         return _several(exercise, folders, options)
-    except EpError as error:  # no compiler, for instance: nothing of it is the learner's fault
+    except EpError as error:  # no compiler, for instance; not the learner's fault
         sys.stderr.write(f"ep-lib grade: {error}\n")
         return 2
 
@@ -85,7 +85,7 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
 
 
 def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespace) -> int:
-    """Grades in parallel, reports in order. What the grader itself lacks (a compiler) ends it before the first one."""
+    """Grades in parallel, reports in order. If the grader itself cannot work (no compiler), raises before the first."""
     prepare(exercise)
     records: list[dict[str, Any]] = []
     if options.csv:
@@ -95,7 +95,7 @@ def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespac
         for folder, result in zip(folders, results, strict=True):
             try:
                 record = result.result()
-            except BaseException:  # KeyboardInterrupt: those that have not begun shall not
+            except BaseException:  # KeyboardInterrupt: start no more of them
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
             records.append(record)
@@ -113,12 +113,12 @@ def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespac
 def _record(exercise: Exercise, folder: Path) -> dict[str, Any]:
     try:
         return grade(exercise.name, folder, root=exercise.root).as_json()
-    except (EpError, OSError) as error:  # OSError: a file that nobody may read, a name that loops, no room on the disk
+    except (EpError, OSError) as error:  # OSError: an unreadable file, a link that loops, a full disk
         return {"schema": SCHEMA, "exercise": exercise.name, "mine": str(folder), "error": str(error)}
 
 
 def _submissions(exercise: Exercise, folder: Path) -> Iterator[Path]:
-    """The folders in ``folder``; in each, the place where the first piece lies (people zip one level too many)."""
+    """The folders in ``folder``; for each, the subfolder with the first piece (people zip one level too many)."""
     if not folder.is_dir():
         raise GradingError(f"no folder {folder}")
     piece = exercise.pieces[0]

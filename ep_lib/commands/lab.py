@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     root = workshop_root()
     command = server_command(find_notebook(root, args.notebook), root, port=args.port, browser=not args.no_browser)
     sys.stdout.flush()
-    os.execv(command[0], command)  # in our place, so that Ctrl-C reaches the server and nobody else
+    os.execv(command[0], command)  # replaces this process, so that Ctrl-C reaches the server alone
 
 
 def workshop_root() -> Path:

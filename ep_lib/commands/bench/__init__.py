@@ -1,7 +1,7 @@
 """``ep-lib bench NAME``: measurements, each in a module of its own with ``add_arguments`` and ``run`` like a command.
 
-A benchmark named ``x`` is a row of ``_BENCHMARKS`` and a module. It prints a table for people or, with ``--json``, one
-JSON object and nothing else on the standard output.
+A benchmark named ``x`` is a row of ``_BENCHMARKS`` and a module in this folder. It prints a table for people or, with
+``--json``, one JSON object and nothing else on the standard output. Begin with put.py; what benchmarks share is here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def sizes_from_zero(text: str) -> list[int]:
 
 
 def sizes(text: str) -> list[int]:
-    """The same for what cannot be empty."""
+    """The same, but for sizes of at least one byte."""
     found = sizes_from_zero(text)
     if min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} holds a size below one byte")
@@ -83,7 +83,7 @@ def sizes(text: str) -> list[int]:
 
 @contextlib.contextmanager
 def stdout_kept_for_json(wanted: bool) -> Iterator[None]:
-    """While it lasts, what kernels and other processes print goes to the standard error output, if ``wanted``."""
+    """If ``wanted``, what kernels and other processes print goes to the standard error output inside this context."""
     if not wanted:
         yield
         return
@@ -98,14 +98,14 @@ def stdout_kept_for_json(wanted: bool) -> Iterator[None]:
         os.close(kept)
 
 
-# ---- where a benchmark's kernels run -----------------------------------------------------------------------------
-STEPS = "none"  # of --hardware
+# ---- where a benchmark's kernels run: on GPUs, or on emulated ranks in modelled time or counting steps ---------------
+STEPS = "none"  # for --hardware: count steps
 _USUAL = {"p2p": "h100-cx7", "rc": "h100-cx7", "srd": "p5-efa"}
 _NOTES = {
     "real": "",
-    "modelled": "Modelled, not measured: ep_lib.simulate says what of the hardware counts. A store to a P2P\n"
-    "peer costs its share of the bandwidth there, and no latency.",
-    "virtual": "Virtual cycles: they count steps of the emulator, not time (--hardware models time, GPUs take it).",
+    "modelled": "Modelled, not measured: see ep_lib.simulate for what is modelled. A store to a P2P peer costs\n"
+    "its share of the bandwidth there, and no latency.",
+    "virtual": "Virtual cycles: they count steps of the emulator, not time (--hardware models time, GPUs measure it).",
 }
 
 
@@ -115,14 +115,14 @@ def add_world_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware",
         choices=(*HARDWARE, STEPS),
-        help=f"what the emulator models; {STEPS}: count steps (default: h100-cx7, with fabric srd p5-efa)",
+        help=f"what the emulator models; {STEPS}: count steps (default: h100-cx7, or p5-efa with fabric srd)",
     )
 
 
 @dataclass(frozen=True)
 class World:
-    """``backend``, ``network`` (a fabric's kind, or a transport of GPUs), ``hardware`` and the kind of ``clock``:
-    "real", "modelled" or "virtual"."""
+    """Where ranks run: ``backend``, ``network`` (a fabric's kind, or a transport of GPUs), ``hardware`` and the kind of
+    ``clock``: "real", "modelled" or "virtual"."""
 
     backend: str
     network: str
@@ -139,7 +139,7 @@ class World:
 
     @property
     def note(self) -> str:
-        """What must be known about the figures; empty for real ones."""
+        """What the reader must know about the figures; empty for real ones."""
         return _NOTES[self.clock]
 
     def run(
@@ -169,10 +169,10 @@ class World:
 
 
 def choose_backend(args: argparse.Namespace) -> str:
-    """The backend that the options ask for. Raises ArgumentError where they contradict each other."""
+    """The backend that the options ask for. Raises ArgumentError if they contradict each other."""
     backend: str = args.backend or Config.from_environment().backend
     if backend == "cuda" and args.hardware is not None:
-        raise ArgumentError(f"--hardware {args.hardware} is what the emulator models; GPUs are what they are")
+        raise ArgumentError(f"--hardware {args.hardware} is what the emulator models; leave it out on GPUs")
     return backend
 
 

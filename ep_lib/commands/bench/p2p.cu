@@ -1,10 +1,10 @@
-// What `ep-lib bench p2p` times on GPUs over every transport: messages there and back by <ep/net.cuh>.
+// What `ep-lib bench p2p` times on GPUs over every transport: round trips by <ep/net.cuh>.
 #include <ep/net.cuh>
 
 #include "p2p_slices.cuh"
 
-// A message goes there as gridDim.x slices, each with a signal that adds 1; the answer, of the same size, leaves when
-// all have come. `signal` counts on from `base`, so that no reset is needed. All blocks must be resident at once.
+// A message goes out as gridDim.x slices, each with a signal that adds 1; the answer, of the same size, leaves when all
+// have arrived. `signal` counts on from `base`, so it needs no reset. All blocks must be resident at once.
 // `totals` [2 x blocks]: cycles and nanoseconds of each block for all rounds.
 extern "C" __global__ void __launch_bounds__(1024)
     ping_pong_blocks(char* inbox, const char* outbox, size_t bytes, uint64_t* signal, uint64_t base, int rounds,

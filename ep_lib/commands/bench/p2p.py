@@ -1,9 +1,8 @@
 """``ep-lib bench p2p``: how long a message takes from one rank to another and back, by transport and size.
 
-On GPUs (:mod:`ep_lib.commands.bench.p2p_gpu`): every transport that works, 8 bytes to 256 MB, beside copy engine and
-bare stores. On the emulator: data with its signal (``ep::net_put_signal_nbi``) posted by one thread, and the answer
-when the signal is seen; 0 bytes are a signal alone; the kernel is ``ping_pong`` of
-tutorial_kernels/03_ibgda_shim_debug.cu.
+On GPUs (p2p_gpu.py): every transport that works, 8 bytes to 256 MB, beside the copy engine and bare stores. On the
+emulator: one thread posts data with its signal (``ep::net_put_signal_nbi``), and the peer answers when it sees the
+signal; 0 bytes are a signal alone. The kernel is ``ping_pong`` of tutorial_kernels/03_ibgda_shim_debug.cu.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 
-BATCHES = 5  # the median counts; one more before them warms up
+BATCHES = 5  # the median counts; one more runs before them to warm up
 EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
 
 
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             raise ArgumentError(f"--{name} is {getattr(args, name)}; it must be 1 to {most}")
     backend = choose_backend(args)
     if args.figure and backend == "emulator":
-        raise ArgumentError("--figure draws what was measured on GPUs; the emulator's rows are a table only")
+        raise ArgumentError("--figure draws what was measured on GPUs; on the emulator there is only the table")
     names, known = (args.fabrics, KINDS) if backend == "emulator" else (args.transports, TRANSPORTS)
     networks = names.split(",")
     if unknown := [name for name in networks if name not in known]:
@@ -86,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(rank: Rank, source: Path, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    """One row a size: cycles and microseconds of a round trip, the median of several batches."""
+    """One row per size: cycles and microseconds of a round trip, the median of several batches."""
     inbox, outbox = (rank.symmetric(max(1, *sizes), np.uint8) for _ in range(2))
     signal, totals = rank.symmetric(1, np.uint64), rank.to_device(np.zeros(2, np.int64))
     outbox[:] = rank.rank + 1
@@ -112,7 +111,7 @@ _WIDTH = 13
 
 
 def table_of_fabrics(rows: Sequence[Mapping[str, Any]], note: str) -> str:
-    """Emulated ranks: a line a fabric and size."""
+    """The table of emulated ranks: one line per fabric and size."""
     lines = ["There and back, data with its signal, one thread at each end:"]
     lines.append(f"  {'network':>13}  {'bytes':>9}  {'cycles':>12}  {'us':>9}")
     for row in rows:
@@ -122,15 +121,15 @@ def table_of_fabrics(rows: Sequence[Mapping[str, Any]], note: str) -> str:
 
 
 def table_of_gpus(rows: Sequence[Mapping[str, Any]], missing: Mapping[str, str]) -> str:
-    """A line a size; for each transport a round trip in microseconds, and one way in GB/s."""
+    """The table of GPUs: one line per size; for each transport a round trip in microseconds, and one way in GB/s."""
     cells = {(row["transport"], row["how"], row["bytes"]): row for row in rows if row["how"] not in (COPY, STORES)}
     ways = list(dict.fromkeys((transport, how) for transport, how, _ in cells))
     copies = {row["bytes"]: row for row in rows if row["how"] == COPY}
     names = [transport if how == WRITE else how for transport, how in ways]
     rates = [way for way in ways if way[1] == WRITE]
     lines = [
-        "A message there and its answer back, both with a signal, between two GPUs: us of the round trip, and",
-        "GB/s (10^9) of one way; the copy engine's copies follow one another, with no signal and no answer.",
+        "A message and its answer, each with a signal, between two GPUs: us of the round trip, and GB/s (10^9) of",
+        "one way; the copy engine's copies follow one another, with no signal and no answer.",
         "",
         _line("bytes", [*(f"{name} us" for name in names), *(f"{name} GB/s" for name, _ in rates), "copies GB/s"]),
     ]
@@ -146,9 +145,9 @@ def table_of_gpus(rows: Sequence[Mapping[str, Any]], missing: Mapping[str, str])
             ]
     if any(how == PACKETS for _, how in ways):
         lines.append(
-            "Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>); good lines: into"
+            "Packets: 8 bytes of data and their signal in one 16-byte store (<ep/packet.cuh>). Good lines: into those"
         )
-        lines.append("those lines of L2, of 64 at each end, that make the round trip shortest.")
+        lines.append("of 64 lines of L2 at each end that make the round trip shortest.")
     lines += [f"Not measured: {name}: {reason}" for name, reason in missing.items()]
     return "\n".join(lines)
 

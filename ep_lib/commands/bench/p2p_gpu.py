@@ -1,7 +1,7 @@
-"""The part of ``ep-lib bench p2p`` that runs on GPUs: messages there and back over every transport, and the ceilings.
+"""The part of ``ep-lib bench p2p`` that runs on GPUs: round trips over every transport, and the ceilings.
 
-A message is ``bytes`` of data in slices, a block a slice, each with a signal behind it; the answer, of the same size,
-leaves when all slices are there. So half of a round trip is what one message takes, its signal included.
+A message is ``bytes`` of data in slices, one block per slice, each followed by a signal; the answer, of the same size,
+leaves when all slices have arrived. So half of a round trip is what one message takes, its signal included.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
 
 SOURCE = Path(__file__).with_name("p2p.cu")
-STORES_SOURCE = Path(__file__).with_name("p2p_stores.cu")  # the same for every transport: compiled once
+STORES_SOURCE = Path(__file__).with_name("p2p_stores.cu")  # the same for every transport, so it is compiled once
 SIZES = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20, 256 << 20]
 WRITE, PACKETS, COPY, STORES = "write, then signal", "packets", "copy engine", "bare stores"
 GOOD_LINES = "packets, good lines"
 
-BATCHES = 5  # the median counts; one more before them warms up
-SLICE_BYTES = 16 << 10  # a block for each, up to the number asked for
+BATCHES = 5  # the median counts; one more runs before them to warm up
+SLICE_BYTES = 16 << 10  # one block for each, up to the number asked for
 MAX_THREADS = 1024
-_BATCH_BYTES = 1 << 30  # of one batch and direction: fewer rounds for large messages
+_BATCH_BYTES = 1 << 30  # of one batch, one way, at most: large messages have fewer rounds
 _LEAST_ROUNDS = 3
-_PACKET_BYTES = 8 << 10  # one 64-bit word a thread
+_PACKET_BYTES = 8 << 10  # at most: one 64-bit word per thread
 _LINE_BYTES = 128  # of L2; 8 packets fill one
-_LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between those among which good ones are looked for
-_SEARCH_ROUNDS = 200  # for each
+_LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between the lines that are tried
+_SEARCH_ROUNDS = 200  # for each line
 
 # cudaDeviceAttr and cudaMemcpyKind
-_MULTIPROCESSORS = 16
+_SM_COUNT = 16
 _DEVICE_TO_DEVICE = 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: ``sizes`` in bytes, at most ``rounds`` a batch and ``blocks`` blocks.
+    """What is measured: ``sizes`` in bytes, at most ``rounds`` per batch and ``blocks`` blocks.
 
     ``packets`` (also into the best of ``lines`` lines) and ``ceilings`` (copy engine, bare stores) are the same for
-    every transport: once will do.
+    every transport, so they are measured once.
     """
 
     sizes: tuple[int, ...]
@@ -62,14 +62,14 @@ class Plan:
         return max(_LEAST_ROUNDS, min(self.rounds, _BATCH_BYTES // max(1, size)))
 
     def grid_of(self, size: int) -> tuple[int, int]:
-        """Blocks, and threads of each: 16 bytes a thread, in whole warps."""
+        """Blocks, and threads of each: 16 bytes per thread, in whole warps."""
         blocks = max(1, min(self.blocks, size // SLICE_BYTES))
         lanes = -(-size // (16 * blocks))
         return blocks, max(32, min(MAX_THREADS, -(-lanes // 32) * 32))
 
 
 def compare(worlds: list[World], plan: Plan, *, quiet: bool) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rows of all transports that work here, and why the others do not. Raises BackendUnavailable if none does."""
+    """The rows of all transports that work here, and why others do not. Raises BackendUnavailable if none works."""
     rows: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
     heap_bytes = 2 * max(plan.sizes) + (32 << 20)
@@ -88,12 +88,12 @@ def compare(worlds: list[World], plan: Plan, *, quiet: bool) -> tuple[list[dict[
         rows += [{**world.facts(), **row} for row in measured]
     if not rows:
         listing = "\n  ".join(f"{name}: {reason}" for name, reason in missing.items())
-        raise BackendUnavailable(f"no transport of those asked for works here:\n  {listing}")
+        raise BackendUnavailable(f"none of the transports asked for works here:\n  {listing}")
     return rows, missing
 
 
 def measure(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
-    """One row a way and size: microseconds of a round trip and GB/s (10**9) of one way; None where it is not known."""
+    """One row per way and size: microseconds of a round trip and GB/s (10**9) of one way; None if not known."""
     test = _Pair(rank, plan)
     rows = [row for size in plan.sizes for row in test.write_and_signal(size)]
     if test.peer_address and plan.packets:
@@ -144,16 +144,16 @@ class _Pair:
         return self._packets_between(PACKETS, size, self._packets, self._packets)
 
     def good_line_packets(self, size: int) -> list[dict[str, Any]]:
-        """Packets into those lines of L2, of ``plan.lines`` at each end, that make the round trip shortest.
+        """Packets into the lines of L2, among ``plan.lines`` at each end, that make the round trip shortest.
 
-        Where a line lies on the chip is the hardware's choice, and some are farther from the link or from who polls.
+        The hardware chooses where a line lies on the chip, and some are farther from the link or the SM that polls.
         """
         if self._good_lines is None:
             self._good_lines = self._find_good_lines(size)
         return self._packets_between(GOOD_LINES, size, *(self._line(self._good_lines[rank]) for rank in self._both))
 
     def _find_good_lines(self, size: int) -> list[int]:
-        """The numbers of rank 0's and rank 1's. One end is varied, then the other; rank 0's clock decides."""
+        """The best line of rank 0 and of rank 1: one end is varied, then the other, and rank 0's clock decides."""
         lines, rounds = [0, 0], min(self._plan.rounds, _SEARCH_ROUNDS)
         for end in (0, 1):
             times = []
@@ -182,7 +182,7 @@ class _Pair:
         return self._time(self._ping_packets, 1, _threads_for(words), message, rounds)
 
     def copy_engine(self, size: int) -> dict[str, Any]:
-        """Copies that the host queues, one behind the other; nobody is told that they have arrived."""
+        """Copies that the host queues one after the other, without a signal when they have arrived."""
         runtime = self._rank.xp.cuda.runtime
         stream = self._rank.xp.cuda.get_current_stream().ptr
         source = self._outbox.data.ptr
@@ -193,9 +193,9 @@ class _Pair:
         return self._one_way(COPY, size, copy, 0, 0)
 
     def bare_stores(self, size: int) -> dict[str, Any]:
-        """With as many blocks as do best: all multiprocessors at once are not the fastest."""
+        """With the best number of blocks: all SMs at once are not the fastest."""
         runtime = self._rank.xp.cuda.runtime
-        most = int(runtime.deviceGetAttribute(_MULTIPROCESSORS, runtime.getDevice()))
+        most = int(runtime.deviceGetAttribute(_SM_COUNT, runtime.getDevice()))
 
         def store(blocks: int) -> None:
             self._stores.launch(self._rank, blocks, MAX_THREADS, self._inbox, self._outbox, size, self._peer)
@@ -205,7 +205,7 @@ class _Pair:
         return max(rows, key=lambda row: row["gbytes_per_s"] or 0.0)
 
     def _one_way(self, how: str, size: int, once: Callable[[], None], blocks: int, threads: int) -> dict[str, Any]:
-        """Rank 0 alone, between two events."""
+        """Rank 0 alone, timed by two events."""
         rounds, times = min(50, self._plan.rounds_of(size)), []
         events = self._rank.xp.cuda.Event(), self._rank.xp.cuda.Event()
         self._rank.barrier()
@@ -225,7 +225,7 @@ class _Pair:
         }
 
     def _time(self, kernel: Kernel, blocks: int, threads: int, message: tuple[Any, ...], rounds: int) -> float:
-        """Microseconds of a round: those of the slowest block."""
+        """Microseconds of a round, in the slowest block."""
         self._rank.barrier()
         kernel.launch(self._rank, blocks, threads, *message, rounds, self._peer, self._first, self._totals)
         self._rank.barrier()
@@ -233,7 +233,7 @@ class _Pair:
         return float(totals[:, 1].max()) / rounds / 1e3
 
     def _mark(self, size: int) -> int:
-        """Fills the outbox with a number that neither rank has sent before; the one that the peer sends."""
+        """Fills the outbox with a number that no rank has sent before; returns the number that the peer sends."""
         self._fill += 1
         mine, theirs = ((2 * self._fill + rank) % 251 for rank in (self._rank.rank, self._peer))
         _fill(self._outbox[:size], mine)
@@ -245,7 +245,7 @@ class _Pair:
 
 
 def _fill(array: Any, value: int) -> None:
-    """Bytes of this value, without a kernel that CuPy would have to compile first."""
+    """Fills ``array`` with a byte, without a kernel that CuPy would have to compile first."""
     if hasattr(array.data, "memset"):
         array.data.memset(value, array.nbytes)
     else:

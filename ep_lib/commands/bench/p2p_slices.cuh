@@ -2,7 +2,7 @@
 #pragma once
 #include <ep/platform.cuh>
 
-// The part of a message that a block sends, a multiple of 16 bytes but for the last.
+// The part of a message that a block sends: a multiple of 16 bytes, but for the last block.
 struct Slice {
     size_t begin, bytes;
 };

@@ -1,4 +1,4 @@
-// What `ep-lib bench p2p` times where loads and stores reach the peer, whatever the transport: packets, bare stores.
+// What `ep-lib bench p2p` times where loads and stores reach the peer, for any transport: packets and bare stores.
 #include <ep/packet.cuh>
 #include <ep/put.cuh>
 
@@ -27,8 +27,8 @@ EP_DEVICE void converse(Send send, Wait wait, uint64_t base, int rounds, int fir
 
 }  // namespace
 
-// A message there and its answer back in packets, which bring their signal with them: `words` 64-bit words, one a thread
-// of one block. `inbox` is where this rank receives, `their_inbox` this rank's copy of where the peer does. The answer
+// A message and its answer in packets, which carry their signal with them: `words` 64-bit words, one per thread of one
+// block. `inbox` is where this rank receives, `their_inbox` this rank's copy of where the peer does. The answer
 // leaves when all packets are there.
 extern "C" __global__ void __launch_bounds__(1024)
     ping_pong_packets(ep::TaggedWord* inbox, ep::TaggedWord* their_inbox, const uint64_t* outbox, uint64_t* received,

@@ -1,6 +1,6 @@
 """``ep-lib bench pcie --model``: PCIe mode on the virtual clock, beside the table that DeepEP published.
 
-Runs are processes of their own, two at a time if there are cores and memory for it; the longest begin first.
+Each run is a process of its own, two at a time if there are cores and memory for it; the longest begin first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ep_lib.workshop.pcie_model import ModelRow, Setting
 
 PUBLISHED_TOKENS = 4096
-_BYTES_A_RUN = 6 << 30  # of memory, at most: 32 ranks, 4096 tokens
+_BYTES_PER_RUN = 6 << 30  # of memory, at most: 32 ranks, 4096 tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokens", type=int, default=PUBLISHED_TOKENS, help="of each rank (default: %(default)s, as published)"
     )
     parser.add_argument(
-        "--scale", type=int, default=14, help="rows are so many times shorter than 7168 (default: %(default)s)"
+        "--scale", type=int, default=14, help="how many times shorter than 7168 rows are (default: %(default)s)"
     )
     parser.add_argument("--full", action="store_true", help="whole rows: an hour, tens of gigabytes")
     parser.add_argument("--fabric", choices=("rc", "srd"), default="rc", help="default: %(default)s")
@@ -98,7 +98,7 @@ def _run_one(setting: Setting) -> _Found:
 
 
 def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
-    """In the order of the settings; a line on the standard error when one is done."""
+    """Results in the order of the settings; prints a line to the standard error output when one is done."""
     done: dict[int, _Found] = {}
 
     def finished(index: int, found: _Found) -> None:
@@ -109,13 +109,13 @@ def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
             f"{len(done)} of {len(settings)}: {setting.ranks} ranks, {how}{found[1]:.0f} s of a core", file=sys.stderr
         )
 
-    print(f"{len(settings)} runs of {settings[0].tokens} tokens a rank, {jobs} at a time", file=sys.stderr)
+    print(f"{len(settings)} runs of {settings[0].tokens} tokens per rank, {jobs} at a time", file=sys.stderr)
     longest_first = sorted(range(len(settings)), key=lambda index: -settings[index].ranks)
     if jobs == 1:
         for index in reversed(longest_first):
             finished(index, _run_one(settings[index]))
     else:
-        # Here, since every command of ep-lib imports this module.
+        # Not at the top, because every benchmark imports this module.
         import concurrent.futures
         import multiprocessing
 
@@ -125,7 +125,7 @@ def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
             try:
                 for future in concurrent.futures.as_completed(running):
                     finished(running[future], future.result())
-            except BaseException:  # also ^C: what still runs would run for minutes
+            except BaseException:  # also for Ctrl-C: what still runs would run for minutes
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in multiprocessing.active_children():
                     process.terminate()
@@ -136,27 +136,27 @@ def _run_all(settings: Sequence[Setting], jobs: int) -> list[_Found]:
 def _default_jobs() -> int:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 2 if cores > 1 and memory >= 2 * _BYTES_A_RUN else 1
+    return 2 if cores > 1 and memory >= 2 * _BYTES_PER_RUN else 1
 
 
 def _numbers(text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 8,16,32") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 8,16,32") from None
 
 
 # ---- what is printed for people --------------------------------------------------------------------------------------
 TOLERANCE = 0.15
-_UNEVEN = 0.05  # of an operation's time, between the first rank that has received all and the last
+_UNEVEN = 0.05  # of an operation's time, from the first rank that has received all to the last
 
 
 def table(report: dict[str, Any]) -> str:
-    """``report``: the JSON object of the benchmark."""
+    """The table for people; ``report`` is the JSON object of the benchmark."""
     setting = report["settings"][0]
     lines = [
-        f"PCIe mode, everything through the NIC, {setting['tokens']} tokens a rank, hidden 7168, top-8 of 256 experts, "
-        f"fabric {setting['fabric']}, hardware {setting['hardware']}:",
+        f"PCIe mode, everything through the NIC, {setting['tokens']} tokens per rank, hidden 7168, top-8 of 256 "
+        f"experts, fabric {setting['fabric']}, hardware {setting['hardware']}:",
         "",
         "  ranks  operation     SMs          published   model   ratio      wire  of the line       us",
         "                                         GB/s    GB/s              GB/s         rate",
@@ -188,12 +188,12 @@ def _explain(report: dict[str, Any]) -> list[str]:
         "times: the virtual time is that of the full rows."
     )
     return [
-        "Logical GB/s (published and model): rows x bytes a row / time, as DeepEP counts: a row once for each rank "
-        f"that its token goes to ({visits} rows a token), the sender's own rank included.",
+        "Logical GB/s (published and model): rows x bytes per row / time, as DeepEP counts: one row for each rank "
+        f"that a token goes to ({visits} rows per token), the sender's own rank included.",
         "Wire GB/s: what a NIC sends. Rows for the own rank never reach it; headers of packets, signals and credits "
         f"do. So logical x share that leaves x overhead = wire ({rows[0]['what']}): {sums}.",
         f"Line rate: {nic['gbytes_per_s']:g} GB/s ({nic['name']}). It bounds the wire. With N ranks, (N - 1) / N of "
-        "the rows cross it, so the logical speed may pass the line rate, and nears it with more ranks.",
+        "the rows cross it, so the logical speed may exceed the line rate, and approaches it with more ranks.",
         *_uneven(rows),
         *([scaled] if first["scale"] > 1 else []),
         f"Published with 4096 tokens and 24 SMs; this run has {first['tokens']} tokens. No number of the model was "
@@ -202,7 +202,7 @@ def _explain(report: dict[str, Any]) -> list[str]:
 
 
 def _uneven(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows of which ranks were out of step at the end."""
+    """The operations in which ranks were out of step at the end."""
     late = []
     for row in rows:
         if row["last_rank_us"] - row["first_rank_us"] > _UNEVEN * row["us"]:
@@ -211,13 +211,13 @@ def _uneven(rows: Sequence[dict[str, Any]]) -> list[str]:
             late.append(f"EP{row['ranks']} {row['what']}{merged} {when}")
     if not late:
         return []
-    return [f"Ranks that received their last row far apart, while other NICs stood idle: {', '.join(late)}."]
+    return [f"Ranks received their last row far apart, and some NICs were idle meanwhile: {', '.join(late)}."]
 
 
 def _cost(report: dict[str, Any]) -> str:
     return (
-        f"This took {report['seconds_in_all']:.0f} s ({sum(report['cpu_seconds']):.0f} s of cores) and at most "
-        f"{report['peak_memory_mb']} MB of memory a process."
+        f"This took {report['seconds_in_all']:.0f} s ({sum(report['cpu_seconds']):.0f} s of CPU time) and at most "
+        f"{report['peak_memory_mb']} MB of memory per process."
     )
 
 

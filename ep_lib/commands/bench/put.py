@@ -1,7 +1,7 @@
 """``ep-lib bench put``: the put benchmark of the EFA device guide, on GPUs or on the emulator.
 
-One put to warm up, then 1,000 puts and one quiet between two looks at the clock; and the same with a quiet after every
-put, which the guide advises against. The kernels are those of tutorial_kernels/03_ibgda_shim_debug.cu.
+After one put to warm up, it times 1,000 puts and one quiet, and then the same with a quiet after every put, which the
+guide advises against. The kernels are those of tutorial_kernels/03_ibgda_shim_debug.cu.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", type=sizes, default=[4096], help="of a put: 4096, or several: 8,4K,1M (default: 4K)")
     parser.add_argument("--puts", type=int, default=1000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the emulator's schedule, with --hardware none")
-    parser.add_argument("--state", action="store_true", help="first run the kernels that print the state and the peers")
+    parser.add_argument(
+        "--state", action="store_true", help="first run the kernels that print the shim's state and the peers"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +71,7 @@ def _world(args: argparse.Namespace) -> World:
     if backend == "emulator" and args.transport:
         raise ArgumentError(f"--transport {args.transport} is for GPUs; the emulator's networks are --fabric")
     if backend == "cuda" and args.fabric:
-        raise ArgumentError(f"--fabric {args.fabric} is the emulator's; GPUs are connected as they are")
+        raise ArgumentError(f"--fabric {args.fabric} is for the emulator; leave it out on GPUs")
     network = args.fabric or "p2p"
     if backend == "cuda":
         network = args.transport or Config.from_environment().transport
@@ -82,7 +84,7 @@ def kernels_file() -> Path:
 
 
 def measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) -> list[dict[str, Any]]:
-    """One row a size: cycles and nanoseconds of one put from this rank to the next."""
+    """One row per size: cycles and nanoseconds of one put from this rank to the next."""
     peer = (rank.rank + 1) % rank.world_size
     remote, local = (rank.symmetric(max(sizes), np.uint8) for _ in range(2))
     local[:] = rank.rank + 1
@@ -110,8 +112,8 @@ def measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) 
 
 
 def _table(world: World, report: dict[str, Any]) -> str:
-    lines = [f"{report['puts']} puts of one warp on {world.place}; cycles a put:"]
-    lines.append(f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'a quiet each':>12}   times")
+    lines = [f"{report['puts']} puts of one warp on {world.place}; cycles per put:"]
+    lines.append(f"  {'ranks':>8}  {'bytes':>9}  {'one quiet':>11}  {'quiet each':>12}   times")
     for row in report["results"]:
         one, each = (row[way] for way in WAYS)
         pair, cycles = f"{row['rank']} -> {row['peer']}", [way["cycles_a_put"] for way in (one, each)]

@@ -1,8 +1,9 @@
 """``ep-lib demo``: train a small mixture-of-experts model on real text, then run it with its experts spread over ranks.
 
 The loss on held-out text must be the same, to 1e-4, whether all experts are in one place or every token travels through
-ep_lib's dispatch and combine kernels; where it is not, the command explains and ends with 1. ``--json`` prints one
-object (the fields of ``DemoReport`` and ``SpreadRun``, see ep_lib/commands/demo/report.py) and nothing else on stdout.
+ep_lib's dispatch and combine kernels. If it is not, the command explains that and returns 1. ``--json`` prints one
+object and nothing else on stdout: the fields of ``DemoReport`` and ``SpreadRun`` in report.py. Of the other files,
+model.py trains, spread.py runs the model across ranks (begin there for how a model uses ``Buffer``), picture.py draws.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ PICTURE_NAME = "routing.png"
 NUM_EXPERTS = 16
 EMULATOR_RANKS = (4, 8)
 
-_BATCH = 16  # windows a training step
+_BATCH = 16  # windows per training step
 _HELD_OUT_WINDOWS = 64  # of 128 bytes: 8192 tokens
 _SAMPLE_BYTES = 160
 _SAMPLE_PROMPT = b"The class "
-_BFLOAT16_TOLERANCE = 1e-2  # nats; eight bits of mantissa on the way to the experts and back
+_BFLOAT16_TOLERANCE = 1e-2  # nats; activations have eight bits of mantissa to the experts and back
 _LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What to run. ``ranks`` empty: 4 and 8 on the emulator, what the machine's GPUs allow on cuda."""
+    """What to run. With no ``ranks``: 4 and 8 on the emulator, what the machine's GPUs allow on cuda."""
 
     ranks: tuple[int, ...] = ()
     backend: str = "emulator"
@@ -53,9 +54,9 @@ class DemoOptions:
 def run_demo(options: DemoOptions | None = None, listener: Listener | None = None) -> DemoReport:
     """Run the demo and return what it found; look at ``report.ok`` and ``report.problems``.
 
-    Deterministic for given ``seed`` and ``steps``, but for times and, between kinds of CPU, last digits. Raises
+    ``seed`` and ``steps`` determine the result, but for times and, between kinds of CPU, the last digits. Raises
     :class:`ArgumentError` for options that cannot work, before anything is trained, and :class:`BackendUnavailable`
-    where torch, matplotlib or the GPUs asked for are missing.
+    if torch, matplotlib or the GPUs asked for are missing.
     """
     options = options or DemoOptions()
     listener = listener or Listener()
@@ -70,7 +71,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
     started = time.perf_counter()
     import torch
 
-    # Here and not above: `ep-lib demo --help` works without torch and matplotlib.
+    # Not at the top, so that `ep-lib demo --help` works without torch and matplotlib.
     from ep_lib.commands.demo import model as demo_model
     from ep_lib.commands.demo import picture as demo_picture
     from ep_lib.commands.demo import spread as demo_spread
@@ -140,10 +141,10 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
 
 @contextlib.contextmanager
 def _one_thread(torch: Any) -> Iterator[None]:
-    """Torch on one thread, as long as this lasts.
+    """Torch uses one thread inside this context.
 
-    The sums then have the same order on machines with any number of cores; and where others use the cores too, OpenMP's
-    threads spin for each other: with both of two busy cores, training took ten times as long as with one.
+    Then sums have the same order on every machine. Also, OpenMP's threads spin while they wait for each other: on two
+    busy cores, training with two threads took ten times as long as with one.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -161,7 +162,7 @@ def model_config() -> ModelConfig:
 
 
 def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
-    """The numbers of ranks to run on; refuses bad options."""
+    """The numbers of ranks to run on. Raises ArgumentError for bad options."""
     if options.backend not in BACKENDS:
         raise ArgumentError(f"--backend is {options.backend!r}; it must be one of {', '.join(BACKENDS)}")
     if options.steps < 1:
@@ -184,7 +185,7 @@ def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
 
 
 def _usable_gpus(wanted: int) -> int:
-    """The number of GPUs here; BackendUnavailable with the reason where ``wanted`` ranks cannot run on them."""
+    """The number of GPUs here. Raises BackendUnavailable with the reason if ``wanted`` ranks cannot run on them."""
     from ep_lib.cuda.devices import gpu_count, unusable_reason
 
     reason = unusable_reason(wanted)
@@ -210,7 +211,7 @@ def _import_torch() -> Any:
 
 
 def _writable(folder: Path) -> Path:
-    """``folder``, made if need be; found out before the training, not after it."""
+    """``folder``, created if necessary. Raises ArgumentError now, not after the training, if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -234,9 +235,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "emulator, what the GPUs allow on cuda",
     )
     parser.add_argument(
-        "--backend", choices=BACKENDS, default="emulator", help="emulator needs no GPU; cuda: one process a GPU"
+        "--backend", choices=BACKENDS, default="emulator", help="emulator needs no GPU; cuda: one process per GPU"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the emulator's schedule")
+    parser.add_argument("--seed", type=int, default=0, help="for weights, batches and the emulator's schedule")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="training steps; default: %(default)s")
     parser.add_argument(
         "--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="folder for the picture; default: %(default)s"
@@ -245,7 +246,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs ``ep-lib demo``; 0 when the losses agree, 1 when they do not."""
+    """Runs ``ep-lib demo``; returns 0 if the losses agree, 1 if they do not."""
     options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out)
     report = run_demo(options, None if args.json else Console())
     if args.json:

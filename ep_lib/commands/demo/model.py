@@ -29,12 +29,12 @@ HELD_OUT_EVERY = 8  # one topic in eight is held out
 _HELD_OUT_FIRST = 3  # 'atom-identifiers' in Python 3.11; the first topics are very short
 _MINIMUM_BYTES = 4096  # less text than this is not worth training on
 
-VOCABULARY = 256  # one symbol a byte value
-_BALANCE_WEIGHT = 0.02  # of the load-balancing loss, a layer
+VOCABULARY = 256  # one symbol per byte value
+_BALANCE_WEIGHT = 0.02  # of the load-balancing loss, per layer
 _PEAK_LEARNING_RATE = 1e-2
 _WARM_UP_STEPS = 10
 _CLIP_NORM = 1.0
-_RESIDUAL_GAIN = 0.1  # small outputs at the start: every block begins close to doing nothing
+_RESIDUAL_GAIN = 0.1  # small outputs at the start: each block then changes almost nothing
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -51,8 +51,8 @@ class TextSplit:
 def load_text(topics: dict[str, str] | None = None) -> TextSplit:
     """Split ``topics`` (name to text; default: those of the running Python) into training and held-out bytes.
 
-    Raises :class:`BackendUnavailable` when this Python ships no topics and :class:`ArgumentError` when there is too
-    little text in one of the two parts.
+    Raises :class:`BackendUnavailable` if this Python ships no topics and :class:`ArgumentError` if one of the two parts
+    has too little text.
     """
     if topics is None:
         topics = _python_topics()
@@ -71,7 +71,7 @@ def load_text(topics: dict[str, str] | None = None) -> TextSplit:
 
 
 def windows(text: Bytes, count: int, length: int) -> Bytes:
-    """``count`` windows of ``length`` bytes at even distances over ``text``: ``uint8 [count, length]``."""
+    """``count`` windows of ``length`` bytes, evenly spaced over ``text``: ``uint8 [count, length]``."""
     if count < 1 or length < 1 or text.size < length:
         raise ArgumentError(f"cannot cut {count} windows of {length} bytes from a text of {text.size} bytes")
     starts = np.linspace(0, text.size - length, count).astype(np.int64)
@@ -106,7 +106,7 @@ def _python_topics() -> dict[str, str]:
 
 
 def _unique_paragraphs(texts: list[str], seen: set[str]) -> list[str]:
-    """The paragraphs of ``texts`` in order, indentation kept, without those whose words are in ``seen``; adds to it."""
+    """The paragraphs of ``texts`` in order, without those whose words are in ``seen``, to which it adds the others."""
     kept: list[str] = []
     for text in texts:
         for paragraph in text.strip("\n").split("\n\n"):
@@ -124,7 +124,7 @@ def _join(paragraphs: list[str]) -> Bytes:
 # ---- the model -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes. ``context`` is the number of bytes the model sees; ``conv_width`` how many the convolution sees."""
+    """Sizes. ``context`` is the number of bytes that the model sees, ``conv_width`` that the convolution sees."""
 
     hidden: int = 64
     ffn: int = 128
@@ -137,7 +137,7 @@ class ModelConfig:
 
 
 class Block(nn.Module):
-    """Convolution, attention, experts; every one reads a normalised stream and adds to it."""
+    """Convolution, attention, experts; each reads the normalised stream and adds to it."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Block(nn.Module):
 
     def _convolution(self, x: Tensor) -> Tensor:
         width = self.conv.shape[-1]
-        padded = functional.pad(x, (0, 0, width - 1, 0))  # zeros before the first byte: nothing from the future
+        padded = functional.pad(x, (0, 0, width - 1, 0))  # zeros before the first byte: it sees no future
         length = x.shape[1]
         mixed = sum(padded[:, shift : shift + length] * self.conv[:, 0, shift] for shift in range(width))
         return functional.linear(functional.gelu(torch.as_tensor(mixed)), self.conv_out)
@@ -174,7 +174,7 @@ class Block(nn.Module):
 
 class ByteMoE(nn.Module):
     """The language model. ``forward(text, buffer=None)`` with int64 ``[sequences, length]`` gives logits
-    ``[sequences, length, 256]`` and one :class:`Routing` a layer; zero sequences are fine."""
+    ``[sequences, length, 256]`` and one :class:`Routing` per layer; zero sequences are fine."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class ByteMoE(nn.Module):
     def shard(self, rank: int, world_size: int) -> ByteMoE:
         """The model of one rank: everything but the experts replicated, and a copy of that rank's experts."""
         own = {id(block.moe): block.moe.shard(rank, world_size) for block in self.blocks}
-        return copy.deepcopy(self, own)  # the copy finds every MoE layer already "copied": as this rank's shard
+        return copy.deepcopy(self, own)  # deepcopy takes every MoE layer as copied already: as this rank's shard
 
 
 def _normal(generator: torch.Generator, *shape: int, scale: float) -> Tensor:
@@ -205,7 +205,7 @@ def _normal(generator: torch.Generator, *shape: int, scale: float) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What the progress display is told after a step: mean cross-entropy in nats a byte, and the balance loss."""
+    """What is known after a step: mean cross-entropy in nats per byte, and the balance loss."""
 
     step: int
     loss: float
@@ -221,7 +221,7 @@ def train(
     seed: int,
     on_step: Callable[[TrainingStep], None] | None = None,
 ) -> list[TrainingStep]:
-    """Train in place with AdamW; batches are drawn from ``seed``. Returns one :class:`TrainingStep` a step."""
+    """Train in place with AdamW; batches are drawn from ``seed``. Returns one :class:`TrainingStep` per step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = min(_WARM_UP_STEPS, max(1, steps // 4))
     batches = np.random.default_rng(seed)

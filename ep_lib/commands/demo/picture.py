@@ -16,7 +16,7 @@ from ep_lib.moe.layer import Routing
 
 _COLUMNS = 64
 _WIDTH_INCHES = 15.0
-_TEXT_INCHES = 1.05  # a layer's panel of text
+_TEXT_INCHES = 1.05  # of a layer's panel of text
 _LOAD_INCHES = 2.5
 _TRAFFIC_INCHES = 4.3
 _MOST_MATRICES = 3
@@ -25,7 +25,7 @@ _MOST_MATRICES = 3
 def draw_routing(data: Bytes, routings: Sequence[Routing], runs: Sequence[SpreadRun], *, seed: int) -> viz.Picture:
     """One picture of ``runs``; the text panels show the ranks of the last of them.
 
-    ``data`` uint8 ``[sequences, context + 1]`` with the local ``routings`` of its ``[sequences * context]`` tokens.
+    ``data`` uint8 ``[sequences, context + 1]`` with one of ``routings`` per layer, for all its tokens.
     """
     run = runs[-1]
     num_experts = len(run.load[0])
@@ -51,7 +51,7 @@ def draw_routing(data: Bytes, routings: Sequence[Routing], runs: Sequence[Spread
 
 
 def save(picture: viz.Picture, path: Path) -> None:
-    """Write a PNG; an unwritable path is an ArgumentError."""
+    """Writes a PNG. Raises ArgumentError if that is not possible."""
     try:
         picture.savefig(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the demo found, as plain data, and how it is told while it runs; importable without torch and matplotlib."""
+"""What the demo finds, as plain data, and what it prints meanwhile; importable without torch and matplotlib."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-LOSS_TOLERANCE = 1e-4  # nats a byte; float32 sums in another order differ by about 1e-7
-SCHEMA = 1  # of the JSON object; grows when a field changes its meaning or goes
+LOSS_TOLERANCE = 1e-4  # nats per byte; float32 sums in another order differ by about 1e-7
+SCHEMA = 1  # of the JSON object; increased when a field is removed or changes its meaning
 _INDENT = 11
 _WIDTH = 110
 
@@ -30,7 +30,7 @@ class Traffic:
 
     @property
     def logical_bytes(self) -> int:
-        """Bytes received, those from the rank itself included: what most published bandwidths count."""
+        """Bytes received, also those from the rank itself: what most published bandwidths count."""
         return sum(map(sum, self.matrix))
 
     @property
@@ -50,9 +50,9 @@ class Traffic:
 class SpreadRun:
     """Held-out text through the model with its experts on ``ranks`` ranks.
 
-    ``loss`` is the mean next-byte cross-entropy in nats; ``load`` the tokens of ``[layer][expert]``; ``misplaced`` by
-    how much the rows and choices that arrived differ from those the router chose, over all ranks, experts and layers.
-    ``moe_seconds`` is the time in dispatch, experts and combine; ``seconds`` the whole run with the ranks' start.
+    ``loss`` is the mean next-byte cross-entropy in nats, ``load`` the tokens of ``[layer][expert]``, ``misplaced`` how
+    many rows and choices arrived too many or too few, over all ranks, experts and layers. ``moe_seconds`` is the time
+    in dispatch, experts and combine, ``seconds`` that of the whole run, the start of the ranks included.
     """
 
     ranks: int
@@ -75,11 +75,11 @@ class SpreadRun:
 
     @property
     def equal(self) -> bool:
-        """Loss equal within the tolerance, and no token lost or doubled. NaN is not equal."""
+        """The loss is equal within the tolerance, and no token is lost or doubled. NaN is not equal."""
         return self.difference <= self.tolerance and self.misplaced == 0
 
     def explain_difference(self) -> str:
-        """Why the run does not count as equal, and where to look; empty when it does."""
+        """Why the run does not count as equal, and where to look; empty if it does."""
         if self.equal:
             return ""
         where = f"{self.ranks} ranks on backend {self.backend}"
@@ -90,7 +90,7 @@ class SpreadRun:
         else:
             found = "every expert got as many tokens as it should, so look for wrong rows or weights, or at combine"
         return (
-            f"spread over {where} the loss is {self.loss:.6f}, with all experts in one place it is "
+            f"spread over {where}, the loss is {self.loss:.6f}; with all experts in one place it is "
             f"{self.loss_local:.6f}: they differ by {self.difference:.2g}, allowed is {self.tolerance:g} ({found}). "
             "The same model, weights and text must give the same loss. Run `python -m pytest tests -k 'dispatch or "
             "combine'` to see which kernel is at fault, or another --seed to see whether it depends on timing"
@@ -132,7 +132,7 @@ class DemoReport:
     loss_local: float
     train_seconds: float
     spread: tuple[SpreadRun, ...]
-    bfloat16: SpreadRun | None  # the last of ``spread`` again with bfloat16 activations: fewer bytes, another rounding
+    bfloat16: SpreadRun | None  # the last of ``spread`` again, with bfloat16 activations: fewer bytes, other rounding
     picture: Path
     sample: str
     seconds: float
@@ -160,13 +160,13 @@ def problems_of(runs: Sequence[SpreadRun]) -> tuple[str, ...]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON knows no NaN."""
+    """None for what JSON has no number for: NaN and infinity."""
     return value if math.isfinite(value) else None
 
 
-# ---- telling ---------------------------------------------------------------------------------------------------------
+# ---- what listens to a run -------------------------------------------------------------------------------------------
 class Listener:
-    """What is told while the demo runs; the base class ignores everything."""
+    """Hears what happens while the demo runs; the base class ignores everything."""
 
     def prepared(self, report: DemoReport, ranks: Sequence[int]) -> None:
         """Text, model and plan are known; the fields for results are still empty."""
@@ -178,10 +178,10 @@ class Listener:
         """Training and the local evaluation are done."""
 
     def spread(self, run: SpreadRun) -> None:
-        """After each run on spread experts."""
+        """After each run with spread experts."""
 
     def finished(self, report: DemoReport) -> None:
-        """At the end, also of a run that found problems."""
+        """At the end, also if the run found problems."""
 
 
 class Console(Listener):
@@ -189,7 +189,7 @@ class Console(Listener):
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
-        self._load: tuple[tuple[int, ...], ...] = ()  # as printed last
+        self._load: tuple[tuple[int, ...], ...] = ()  # as last printed
 
     def prepared(self, report: DemoReport, ranks: Sequence[int]) -> None:
         model = report.model
@@ -217,7 +217,7 @@ class Console(Listener):
         _say(
             "Training",
             f"{report.train_seconds:.1f} s; held-out loss {report.loss_untrained:.3f} before, {report.loss_local:.3f} "
-            f"nats a byte after ({report.loss_local / math.log(2):.2f} bits)",
+            f"nats per byte after ({report.loss_local / math.log(2):.2f} bits)",
         )
 
     def spread(self, run: SpreadRun) -> None:
@@ -244,7 +244,7 @@ class Console(Listener):
         _say(
             "  time",
             f"{run.seconds:.2f} s for {run.tokens:,} tokens, {run.moe_seconds:.2f} s of it in the MoE layers"
-            + (" (emulated: a GPU's time is something else)" if run.backend == "emulator" else ""),
+            + (" (emulated: this says nothing about a GPU's time)" if run.backend == "emulator" else ""),
         )
 
     def finished(self, report: DemoReport) -> None:
@@ -255,7 +255,7 @@ class Console(Listener):
 
 
 def _traffic(traffic: Traffic) -> str:
-    return f"{traffic.wire_bytes:,} bytes crossed ranks; {traffic.logical_bytes:,} received with one's own"
+    return f"{traffic.wire_bytes:,} bytes crossed ranks; {traffic.logical_bytes:,} received, own rows included"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -16,15 +16,15 @@ from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.layer import ExpertBuffer, load_per_expert
 from ep_lib.runtime.spawn import spawn
 
-_CHOICE_BYTES = 8  # an int32 expert number and its float32 weight travel with a row, top_k of each,
-_SOURCE_BYTES = 8  # and where the row came from: rank and token, int32 each
+_CHOICE_BYTES = 8  # an int32 expert number and a float32 weight, top_k of each, travel with a row,
+_SOURCE_BYTES = 8  # and so does where the row came from: rank and token, int32 each
 
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass
 class Counters:
-    """What one rank counted, a list entry a MoE layer. "Came" is read from what arrived, "chosen" from the router."""
+    """What one rank counted, one entry per MoE layer: ``came`` of what arrived, ``chosen`` of what the router chose."""
 
     chosen: list[list[int]] = field(default_factory=list)  # choices of each expert (all ranks') by this rank's tokens
     came: list[list[int]] = field(default_factory=list)  # choices that reached each of this rank's experts
@@ -43,7 +43,7 @@ class RankResult:
 
 
 class MeasuredBuffer:
-    """A Buffer that also counts and takes the time, and carries activations in ``dtype``."""
+    """A Buffer that also counts, takes the time, and carries activations in ``dtype``."""
 
     def __init__(self, buffer: ExpertBuffer, rank: Any, num_experts: int, dtype: torch.dtype) -> None:
         self.counters = Counters()
@@ -74,10 +74,9 @@ class MeasuredBuffer:
 
 
 def run_rank(rank: Any, model: ByteMoE, data: Bytes, dtype_name: str) -> RankResult:
-    """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text of all ranks; each takes its part.
+    """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text for all ranks; each takes its part.
 
-    The rank keeps a copy of its own experts only; the full model stays with the caller (or, on GPUs, in the part of
-    the checkpoint that this process drops here).
+    The rank keeps a copy of its own experts only and drops the full model that it was given.
     """
     config = model.config
     device = torch.device("cuda", torch.cuda.current_device()) if rank.backend == "cuda" else torch.device("cpu")

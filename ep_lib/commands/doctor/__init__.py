@@ -1,8 +1,8 @@
 """``ep-lib doctor``: what this machine can do, and the one next step for each thing that is missing.
 
 Every finding comes from trying: the emulator runs a two-rank kernel, NVRTC compiles one, mpiexec starts two ranks. Each
-trial (:mod:`ep_lib.commands.doctor.probes`) is a process of its own with a time limit, so a library that crashes while
-it loads becomes a finding and does not end the doctor.
+trial is a process of its own with a time limit, so a library that crashes while it loads becomes a finding and does not
+end the doctor: probes.py is what such a process runs, trials.py starts it and words the next steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NO_GPU = "nothing to do for the workshop, which needs no GPU; on a host with an 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. ``next_step`` is empty exactly where ``status`` is "ok"."""
+    """One line of the report. ``next_step`` is empty exactly if ``status`` is "ok"."""
 
     name: str
     status: Status
@@ -54,7 +54,7 @@ class Finding:
     next_step: str = ""
     needed: bool = False  # the workshop does not work without it
     facts: Facts = field(default_factory=dict)
-    explained: tuple[str, ...] = ()  # a line each, below the finding
+    explained: tuple[str, ...] = ()  # lines below the finding
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Report:
             lines.extend(f"{'':>8}  {'':<{width}}  * {line}" for line in f.explained)
         ok = "The workshop works on this machine." if self.workshop_works else "The workshop does not work here yet."
         missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
-        tail = f" To mend: {', '.join(missing)} (see the arrows above)." if missing else ""
+        tail = f" To fix: {', '.join(missing)} (see the arrows above)." if missing else ""
         return "\n".join([*lines, "", ok + tail])
 
 
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> Report:
-    """Try everything at once (a few processes) and report in a fixed order. Takes seconds; raises nothing."""
+    """Tries everything at once, in a few processes, and reports in a fixed order. Takes seconds; raises nothing."""
     jobs: dict[str, Callable[[], Probe]] = {
         name: lambda name=name: trials.probe([sys.executable], name)  # type: ignore[misc]
         for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
@@ -225,7 +225,7 @@ def _gpus(tried: Probe, smi: Smi) -> Finding:
         detail = ", ".join(f"{sum(gpu['name'] == name for gpu in gpus)} x {name}" for name in names)
         return Finding("GPUs", "ok", f"{detail}, driver {facts['driver'] or 'unknown'}", facts=facts)
     if smi.error:
-        step = "the driver itself is at fault: `nvidia-smi` must work first (often a reboot after an upgrade)"
+        step = "the driver itself does not work: make `nvidia-smi` work first (after an upgrade, often by a reboot)"
         return Finding("GPUs", "broken", f"nvidia-smi fails: {smi.error}", step, facts=facts)
     if smi.gpus:
         facts["gpus"] = [{"name": name} for name in smi.gpus]
@@ -233,14 +233,16 @@ def _gpus(tried: Probe, smi: Smi) -> Finding:
         detail = f"{count(len(smi.gpus), 'GPU')} ({smi.gpus[0]}), which CuPy cannot use: {why}"
         step = pip(f"'cupy-cuda{smi.cuda_major}x>=14,<15'")
         return Finding("GPUs", "broken", detail, step, facts=facts)
-    return Finding("GPUs", "missing", "no NVIDIA GPU or driver; the emulator stands in", NO_GPU, facts=facts)
+    return Finding("GPUs", "missing", "no NVIDIA GPU or driver; kernels run on the emulator", NO_GPU, facts=facts)
 
 
 def _p2p(gpus: Finding) -> Finding:
     name = "peer access"
     matrix = gpus.facts.get("p2p") or []
     if len(matrix) < 2:
-        return Finding(name, "missing", f"GPUs that write to each other need two of them; {len(matrix)} usable", NO_GPU)
+        return Finding(
+            name, "missing", f"at least two GPUs are needed to write to each other; {len(matrix)} usable", NO_GPU
+        )
     apart = [(a, b) for a, row in enumerate(matrix) for b, yes in enumerate(row) if not yes]
     if apart:
         pairs = ", ".join(f"{a}->{b}" for a, b in apart[:8]) + (" ..." if len(apart) > 8 else "")
@@ -261,12 +263,12 @@ def _nvshmem(has_gpu: bool, smi: Smi) -> Finding:
             return Finding("NVSHMEM", "broken", detail, pip("--force-reinstall", "--no-deps", package))
         return Finding("NVSHMEM", "ok", f"{found} ({package})", facts={"version": found, "package": package})
     install = pip(f"'nvidia-nvshmem-cu{smi.cuda_major}>=3.4.5,<4'")
-    step = install if has_gpu else f"none here, it needs a GPU; on a GPU host: {install}"
+    step = install if has_gpu else f"none here, since it needs a GPU; on a GPU host: {install}"
     return Finding("NVSHMEM", "missing", "not installed", step)
 
 
 def _nixl(tried: Probe, smi: Smi) -> Finding:
-    # --no-deps: the package's own requirements pull both CUDA variants and a CUDA build of torch.
+    # --no-deps: the package's requirements install both CUDA variants and a CUDA build of torch.
     install = pip("--no-deps", "'nixl>=1.5,<2'", f"'nixl-cu{smi.cuda_major}>=1.5,<2'")
     if tried.missing:
         return Finding("NIXL", "missing", "not installed", install)
@@ -287,26 +289,26 @@ def _mpi(tried: Probe) -> Finding:
     one_mpi = pip("--force-reinstall", "--no-cache-dir", "mpi4py", "mpich")
     if tried.error == trials.REFUSED_ROOT:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-        return Finding("MPI", "broken", tried.error, f"{allow}, or use MPICH, which does not mind: {one_mpi}")
+        return Finding("MPI", "broken", tried.error, f"{allow}, or use MPICH, which runs as root: {one_mpi}")
     if tried.error or tried.facts["ranks"] != 2:
-        detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI of mpi4py"
+        detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI that mpi4py uses"
         return Finding("MPI", "broken", detail, f"use one MPI for both: {one_mpi}", facts=tried.facts)
     return Finding("MPI", "ok", f"mpiexec started two ranks; {tried.facts['library']}", facts=tried.facts)
 
 
 def _nics() -> Finding:
-    """What lies between hosts, and what ep_lib will tell NVSHMEM of it."""
+    """The NICs between hosts, and what ep_lib will tell NVSHMEM about them."""
     found = nics.rdma_devices()
     facts: Facts = {"devices": {nic.name: nic.driver for nic in found}}
     if not found:
-        step = "none needed for the emulator or P2P; in a container, hand the devices in: --device /dev/infiniband"
-        return Finding("RDMA NICs", "missing", "this system shows none (/sys/class/infiniband)", step, facts=facts)
+        step = "none needed for the emulator or P2P; in a container, pass the devices in: --device /dev/infiniband"
+        return Finding("RDMA NICs", "missing", "this system shows none in /sys/class/infiniband", step, facts=facts)
     settings = " ".join(f"{name}={value}" for name, value in nics.nvshmem_settings(found).items())
-    explained = [f"for GPUs that do not reach each other transport='nvshmem' sets, unless you do: {settings}"]
+    explained = [f"for GPUs that do not reach each other, transport='nvshmem' sets, unless you do: {settings}"]
     if nics.can_be_driven_by_gpus(found):
         explained.append(
-            "NVSHMEM_IB_ENABLE_IBGDA=1 lets GPU threads drive them (IBGDA): kernels are built by nvcc then; NVSHMEM "
-            "says what else it needs with NVSHMEM_DEBUG=INFO"
+            "NVSHMEM_IB_ENABLE_IBGDA=1 lets GPU threads drive them (IBGDA); kernels are then built with nvcc, and with "
+            "NVSHMEM_DEBUG=INFO NVSHMEM says what else it needs"
         )
     return Finding("RDMA NICs", "ok", ", ".join(map(str, found)), facts=facts, explained=tuple(explained))
 
@@ -320,7 +322,7 @@ def _efa_environment(environment: Mapping[str, str]) -> Finding:
     faulty = efa_environment.faulty(environment)
     export = f"`export {' '.join(variable.export() for variable in faulty)}`"
     if wrong:
-        detail = f"{', '.join(wrong)} set to what cannot work with NVSHMEM over EFA"
+        detail = f"{', '.join(wrong)} set to a value that cannot work with NVSHMEM over EFA"
         return Finding(name, "broken", detail, export, facts=states, explained=explained)
     if faulty:
         detail = f"{len(faulty)} of the variables that NVSHMEM over EFA needs are not set"

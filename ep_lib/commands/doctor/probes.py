@@ -1,8 +1,7 @@
 """What ``ep-lib doctor`` tries out, each in a process of its own: ``python -m ep_lib.commands.doctor.probes NAME``.
 
-A probe prints one JSON object and exits with 0. ``{"missing": what}`` says that something is not installed. A probe
-catches nothing else: a library that raises or crashes while it loads is what the doctor wants to see, and it shows the
-last line of the traceback.
+A probe prints one JSON object and exits with 0. ``{"missing": what}`` means that something is not installed. A probe
+catches nothing else: if a library raises or crashes while it loads, the doctor shows the last line of the traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 Facts = dict[str, Any]
 
-# Two ranks greet each other: a store to the peer's memory, a release of its flag, an acquire of one's own.
+# Two ranks greet each other: a store to the peer's memory, a release of its flag, an acquire of the rank's own flag.
 HELLO_KERNEL = """
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
@@ -48,12 +47,12 @@ def emulator() -> Facts:
 
     got = ep_lib.spawn(main, ranks=2, backend="emulator", timeout=20.0)
     if got != [101, 100]:
-        raise RuntimeError(f"two ranks exchanged the values {got} where [101, 100] was right")
+        raise RuntimeError(f"two ranks exchanged the values {got} instead of [101, 100]")
     return {"ranks": 2, "values": got}
 
 
 def nvrtc() -> Facts:
-    """Compiles the same kernel for GPUs; no GPU is needed for that."""
+    """Compiles the same kernel for GPUs, which needs no GPU."""
     if importlib.util.find_spec("cupy") is None:
         return {"missing": "cupy"}
     from cupy.cuda import nvrtc as compiler
@@ -113,7 +112,7 @@ def nixl() -> Facts:
 
 
 def mpi() -> Facts:
-    """Runs under mpiexec: how many ranks see each other."""
+    """Counts, under mpiexec, how many ranks see each other."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -125,7 +124,7 @@ def mpi() -> Facts:
 
 
 def jupyter() -> Facts:
-    """What the notebooks need, without starting a server: the kernel specification must point at this Python."""
+    """Looks for what the notebooks need, without starting a server; their kernel must run this Python."""
     for package in ("jupyterlab", "ipykernel", "ipywidgets", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             return {"missing": package}

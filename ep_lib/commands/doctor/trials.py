@@ -1,4 +1,4 @@
-"""How ``ep-lib doctor`` tries things: probes in processes of their own, nvidia-smi, and the words for next steps."""
+"""How ``ep-lib doctor`` tries things: probes in processes of their own, nvidia-smi, and commands for next steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED_ROOT = "Open MPI's mpiexec refuses to start programs as root"
 
 @dataclass(frozen=True)
 class Probe:
-    """How a probe ended: its facts, or why it failed (never both)."""
+    """How a probe ended: its facts, or why it failed; never both."""
 
     facts: Facts = field(default_factory=dict)
     error: str = ""
@@ -46,7 +46,7 @@ def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Prob
     answers = [text for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode != 0 or not answers:
         said = _refused_root(done.stderr) or _exception(done.stderr) or _last_line(done.stderr)
-        return Probe(error=said or f"ended with exit code {done.returncode} and said nothing")
+        return Probe(error=said or f"ended with exit code {done.returncode} and no message")
     try:
         return Probe(facts=json.loads(answers[-1]))
     except json.JSONDecodeError:
@@ -64,12 +64,12 @@ def probe_mpi() -> Probe:
 
 @dataclass(frozen=True)
 class Smi:
-    """What nvidia-smi knows; no GPUs where there is no driver, and ``error`` where it fails."""
+    """What nvidia-smi knows: no GPUs if there is no driver, ``error`` if it fails."""
 
     gpus: tuple[str, ...] = ()
     driver: str = ""
     error: str = ""
-    cuda_major: int = 13  # what to install where nothing says otherwise
+    cuda_major: int = 13  # what to install, unless the driver is too old for it
 
 
 def nvidia_smi() -> Smi:
@@ -103,7 +103,7 @@ def any_installed(*packages: str) -> str | None:
 
 
 def find_program(name: str) -> str | None:
-    """``name`` beside this Python (a virtual environment that is not activated), else on the PATH."""
+    """``name`` beside this Python (in a virtual environment that need not be active), else on the PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)
 
@@ -130,7 +130,7 @@ def count(number: int, what: str) -> str:
 
 
 def _exception(text: str) -> str:
-    """The line of a traceback that names the exception; "" where there is no traceback."""
+    """The line of a traceback that names the exception; "" if there is no traceback."""
     _, found, after = text.rpartition("Traceback (most recent call last):\n")
     lines = [line for line in after.splitlines() if line and not line.startswith(" ")]
     return lines[0].removeprefix("ep_lib.errors.")[:300] if found and lines else ""
@@ -141,6 +141,6 @@ def _refused_root(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line that says something: Open MPI, for one, frames its messages with dashes."""
+    """The last line with letters or digits: Open MPI, for one, frames its messages with dashes."""
     lines = [line.strip() for line in text.splitlines() if any(letter.isalnum() for letter in line)]
     return lines[-1][:300] if lines else ""

@@ -48,7 +48,7 @@ _NEW_INCLUDES = ("ibgda_shim.cuh", "efa_device_fixed.cuh")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to change or to look at. ``line`` is None for what does not stand in the file."""
+    """One thing to change or to look at. ``line`` is None if it is not in the file."""
 
     rule: str
     severity: Severity
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the checklist: done, to do (findings say what), or for a person to do."""
+    """One line of the checklist: done, to do (findings say what), or to be done by hand."""
 
     text: str
     step: Step
@@ -78,7 +78,7 @@ class Migration:
 
     @property
     def must_change(self) -> bool:
-        """Whether the file itself is wrong or slow on EFA; what only needs a look, or the host, does not count."""
+        """Whether the file itself is wrong or slow on EFA; things to look at, and the host, do not count."""
         return any(finding.severity in ("wrong", "slow") for finding in self.findings)
 
 
@@ -86,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.cu", type=Path, help="CUDA source that uses IBGDA's functions")
     parser.add_argument("--json", action="store_true", help="print one JSON object for programs")
     parser.epilog = (
-        "Exit codes: 0 nothing in the file must change; 1 something is wrong or slow on EFA; 2 wrong usage. What only "
-        "needs a look, and this host's environment, do not count. It reads the file and compiles nothing."
+        "Exit codes: 0 nothing in the file must change; 1 something is wrong or slow on EFA; 2 wrong usage. Things to "
+        "look at and this host's environment do not count. The file is read, not compiled."
     )
 
 
@@ -120,7 +120,7 @@ def _as_text(result: Migration) -> str:
 
 
 def migrate_file(path: Path, environment: Mapping[str, str]) -> Migration:
-    """Walk the checklist over a file. Raises ArgumentError if it cannot be read as text."""
+    """Walks the checklist over a file. Raises ArgumentError if it cannot be read as text."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -129,7 +129,7 @@ def migrate_file(path: Path, environment: Mapping[str, str]) -> Migration:
 
 
 def migrate(text: str, file: str, environment: Mapping[str, str]) -> Migration:
-    """Walk the checklist over CUDA source, for a host with that environment."""
+    """Walks the checklist over CUDA source, for a host with that environment."""
     code = cuda_source.blank(text)
     commented = cuda_source.without_comments(text)
     functions = cuda_source.functions(code)
@@ -184,7 +184,7 @@ def _includes(commented: str, code: str) -> list[Finding]:
     if first and not found and not any(match.group(1).endswith(_NEW_INCLUDES) for match in includes):
         line = cuda_source.line_of(code, first.start())
         message = f"{first.group()} is used, but this file does not include what declares it for EFA"
-        own = re.search(r'^[ \t]*#[ \t]*include[ \t]*"', commented, re.MULTILINE)  # perhaps one of these does
+        own = re.search(r'^[ \t]*#[ \t]*include[ \t]*"', commented, re.MULTILINE)  # perhaps one of these declares it
         found.append(Finding("no-include", "look" if own else "wrong", line, message, remedy))
     return found
 
@@ -203,7 +203,7 @@ def _initialisation(code: str) -> list[Finding]:
         return [Finding("no-init", "wrong", line, "a kernel is launched, but the shim is never initialised", remedy)]
     if use:
         line = cuda_source.line_of(code, use.start())
-        message = "no host code in this file: does the one that launches this initialise the shim?"
+        message = "no host code in this file: does the file that launches this kernel initialise the shim?"
         here = "ep_lib: ep_lib.ibgda.init_efa_device_state(rank, num_channels, num_devices) before the first launch"
         return [Finding("init-elsewhere", "look", line, message, here)]
     return []
@@ -264,15 +264,15 @@ class _Walk:
         for line, puts in self._signals.items():
             which = ", ".join(str(put) for put in sorted(puts))
             message = (
-                f"this signal may overtake the data of the put in line {which}: nothing stands between them, and EFA "
-                "(SRD) keeps no order, not even on one queue pair"
+                f"this signal may overtake the data of the put in line {which}: nothing between them orders them, and "
+                "EFA (SRD) keeps no order, not even on one queue pair"
             )
             remedy = "call nvshmemi_ibgda_quiet(dst_pe, qp_id) after the puts and before the signal, or put_signal"
             found.append(Finding("unordered-signal", "wrong", line, message, remedy))
         for loop, quiets in self._quiets_of.items():
             for line in quiets if loop in self._puts_of else ():
                 put = min(self._puts_of[loop])
-                message = f"a quiet for every put (line {put}) waits a whole round trip each time around the loop"
+                message = f"a quiet for every put (line {put}) waits for a whole round trip each time around the loop"
                 remedy = "issue all puts of a batch, each from its own source, then one quiet after the loop"
                 found.append(Finding("quiet-in-loop", "slow", line, message, remedy))
         return found
@@ -283,7 +283,7 @@ class _Walk:
         self._calling.append(function.name)
         after = self._node(function.body, state)
         self._calling.pop()
-        return _State(after.puts)  # a return of the callee is no return of the caller
+        return _State(after.puts)  # a return in the callee does not end the caller
 
     def _node(self, node: Node, state: _State) -> _State:
         if node.kind == "jump":
@@ -309,7 +309,7 @@ class _Walk:
     def _loop(self, node: Node, state: _State) -> _State:
         self._loops.append(id(node))
         puts = state.puts
-        for _ in range(2):  # the second time around meets what the first one has left
+        for _ in range(2):  # the second round sees the puts that the first one left
             turn = _State(puts)
             for call in node.calls:
                 turn = self._event(call, turn)
@@ -317,12 +317,12 @@ class _Walk:
                 turn = self._node(part, turn)
             puts = puts | turn.puts if turn.reachable else puts
         self._loops.pop()
-        return _State(turn.puts if turn.reachable else puts)  # taken to run at least once
+        return _State(turn.puts if turn.reachable else puts)  # assumes that the loop runs at least once
 
     def _reached(self, node: Node) -> list[Call]:
         """The calls of a node and of the functions that it calls."""
         calls, done = _all_calls(node), set[str]()
-        for call in calls:  # grows while we read it
+        for call in calls:  # grows while it is read
             if call.name in self._functions and call.name not in done:
                 done.add(call.name)
                 calls += _all_calls(self._functions[call.name].body)
@@ -362,7 +362,7 @@ def _barriers(functions: list[Function]) -> list[Finding]:
         below = in_branch or node.kind == "branch"
         return here + [call for part in node.parts for call in inside(part, below)]
 
-    message = "a barrier inside a branch: every rank must come here equally often, or all of them wait for ever"
+    message = "a barrier inside a branch: every rank must come here equally often, or all of them wait forever"
     remedy = "move it out of the branch, or make sure that the condition is the same on every rank"
     return [
         Finding("barrier-in-branch", "look", call.line, f"{call.name}: {message}", remedy)

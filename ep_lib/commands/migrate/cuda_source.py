@@ -1,8 +1,8 @@
-"""Just enough of CUDA C++ to see which calls of a kernel come one after the other: no compiler, no types.
+"""Parses just enough of CUDA C++ to see in which order a kernel makes its calls: no compiler, no types.
 
-:func:`blank` takes comments, strings and preprocessor lines out of a text without moving anything, :func:`functions`
-finds the device functions, and each has its body as a tree of :class:`Node`: calls in the order in which they run,
-branches, loops and jumps. Macros are not expanded, templates are taken as written.
+:func:`blank` replaces comments, strings and preprocessor lines by spaces, :func:`functions` finds the device functions.
+Each has its body as a tree of :class:`Node`: calls in the order in which they run, branches, loops and jumps. Macros
+are not expanded, templates are taken as written.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Call:
 
 @dataclass
 class Node:
-    """A statement. "calls": those of one expression; "block": one after the other; "branch": one of ``parts`` runs (or
-    none, if ``may_skip``); "loop": its parts run again and again; "jump": return, break, continue, goto."""
+    """A statement. "calls": those of one expression; "block": its parts in sequence; "branch": one of ``parts`` runs
+    (or none, if ``may_skip``); "loop": its parts run repeatedly; "jump": return, break, continue, goto."""
 
     kind: Literal["calls", "block", "branch", "loop", "jump"]
-    calls: tuple[Call, ...] = ()  # for a branch or a loop: those of its condition
+    calls: tuple[Call, ...] = ()  # of a branch or a loop: those of its condition
     parts: list[Node] = field(default_factory=list)
     may_skip: bool = False
 
@@ -92,7 +92,7 @@ def functions(text: str) -> list[Function]:
     found = []
     end = 0
     for marker in _DEVICE.finditer(text):
-        if marker.start() < end:  # inside of, or a second marker on, a function that is done
+        if marker.start() < end:  # inside a function that is done, or a second marker on it
             continue
         at = marker.end()
         while (match := _NAME_AND_PAREN.search(text, at)) is not None:
