@@ -26,8 +26,6 @@ from support.dispatch_combine_cases import (
 from ep_lib import Rank, spawn
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
-from ep_lib.moe import kernels as moe_kernels
-from ep_lib.moe.kernels import direct as direct_kernels
 
 Spmd = Callable[..., list[Any]]
 
@@ -210,44 +208,6 @@ def test_many_ranks_and_all_experts() -> None:
             assert (buffer.combine(recv.x, recv.handle) == 64 * x).all()
 
     spawn(main, 64, "emulator")
-
-
-SIMPLE = ["SIGNALS", "LAYOUT_ARGS", "NOTIFY_ARGS", "DISPATCH_ARGS"]
-DIRECT = [
-    *("BOARD", "BOARD_STATE", "ROUTE_ARGS", "BULK_DISPATCH_ARGS", "UNPACK_ARGS", "EXPERT_ROWS_ARGS"),
-    *("ADD_ARGS", "SEND_ARGS", "PUSH_COMBINE_ARGS", "PULL_COMBINE_ARGS"),
-]
-
-
-@pytest.mark.parametrize("name", [*SIMPLE, *DIRECT])
-def test_python_and_device_structs_agree(name: str) -> None:
-    dtype: Any = getattr(moe_kernels if name in SIMPLE else direct_kernels, name)
-    struct = "".join(word.capitalize() for word in name.split("_"))
-    offsets = "".join(f"out[{i}] = offsetof(ep::{struct}, {field}); " for i, field in enumerate(dtype.names))
-    source = f"""
-        #include <stddef.h>
-        #include <moe/direct/combine_pull.cuh>
-        #include <moe/direct/combine_push.cuh>
-        #include <moe/direct/expert_rows.cuh>
-        #include <moe/direct/route.cuh>
-        #include <moe/direct/copy_epilogue.cuh>
-        extern "C" __global__ void offsets(int* out) {{
-            {offsets}
-            out[{len(dtype.names)}] = sizeof(ep::{struct});
-            out[{len(dtype.names) + 1}] = sizeof(ep::Place);
-            out[{len(dtype.names) + 2}] = ep::kNumSignals;
-            out[{len(dtype.names) + 3}] = ep::kMaxWarps;
-        }}"""
-
-    def main(rank: Rank) -> list[int]:
-        out = np.zeros(len(dtype.names) + 4, np.int32)
-        Kernel.from_source(source, "offsets").launch(rank, 1, 1, out)
-        rank.synchronize()
-        return out.tolist()
-
-    (got,) = spawn(main, 1, "emulator")
-    want = [dtype.fields[field][1] for field in dtype.names]
-    assert got == [*want, dtype.itemsize, moe_kernels.PLACE_BYTES, moe_kernels.NUM_SIGNALS, moe_kernels.MAX_WARPS]
 
 
 def narrow_rows(rank: Rank, case: Case, ways: dict[str, Any]) -> list[Any]:

@@ -7,9 +7,9 @@
 //     stage            the experts' rows into symmetric memory, where others can read them
 //     combine          every token collects what its experts made of it and adds it up, always in the same order
 //
-// ep_lib.Buffer does the same, bit for bit, with fewer and faster kernels: <moe/direct/route.cuh> is layout and notify
-// in one launch, <moe/direct/dispatch_bulk.cuh> lets TMA load while lanes store, and <moe/direct/combine_push.cuh>
-// needs no stage.
+// ep_lib.Buffer does the same, bit for bit, with fewer and faster kernels: <moe/direct/route.cu> is layout and notify
+// in one launch, <moe/direct/dispatch_bulk.cu> lets TMA load while lanes store, and <moe/direct/combine_push.cu> needs
+// no stage.
 #include <moe/common/sums.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/layout.cuh>
@@ -30,16 +30,18 @@ constexpr int kDispatchVectors = 7;  // in flight per lane: 7 * 32 * 16 bytes = 
 //   x             [num_tokens, row_vectors]
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
-//   slot, first_row                     from `layout` and `notify`
-extern "C" __global__ void dispatch(DispatchArgs args, const int4* x, const int* topk_idx, const float* topk_weights,
-                                    const int* slot, const int* first_row) {
+//   send_index, first_row               from `layout` and `notify`
+//   finished_blocks                     0; how many blocks have sent their rows
+extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,
+                                    const int* topk_idx, const float* topk_weights, const int* send_index,
+                                    const int* first_row) {
     extern __shared__ Place dispatch_places[];
     Place* const places = dispatch_places + warp_id() * num_ranks();
     if (block_has_fault()) return;
 
     const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
+        const int found = find_places(places, token, send_index, first_row, args.rows, row_vectors);
         for (int p = 0; p < found; ++p) send_routing(args, places[p], token, topk_idx, topk_weights);
 
         const int4* const source = x + static_cast<int64_t>(token) * row_vectors;
@@ -62,16 +64,16 @@ extern "C" __global__ void dispatch(DispatchArgs args, const int4* x, const int*
     }
 
     // Data, then signal. Only the last block waits: all others have left the GPU, so it blocks no other.
-    if (!is_last_block(args.finished_blocks)) return;
-    signal_all(args.signals, kSignalRows);
-    wait_for_all(args.signals, kSignalRows, args.signals.operation, kPhaseDispatch);
+    if (!is_last_block(finished_blocks)) return;
+    signal_all(signals, kSignalRows);
+    wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch);
 }
 
-// One block. The same meeting for a dispatch whose handle knows all counts already: `note` names the handle.
-extern "C" __global__ void enter(Signals signals, uint64_t note, int* differs) {
-    signal_all(signals, kSignalEnter, note);
-    if (wait_for_all(signals, kSignalEnter, signals.operation, kPhaseLayout)) {
-        compare_notes(signals, kSignalEnter, note, differs);
+// One block. The same meeting for a dispatch whose handle knows all counts already: `tag` names the handle.
+extern "C" __global__ void enter(Signals signals, uint64_t tag, int* differs) {
+    signal_all(signals, kSignalEnter, tag);
+    if (wait_for_all(signals, kSignalEnter, signals.epoch, kPhaseLayout)) {
+        compare_tags(signals, kSignalEnter, tag, differs);
     }
 }
 
@@ -81,15 +83,15 @@ struct StageArgs {
     Signals signals;
     int4* rows;  // symmetric: the receive area, which this rank has emptied
     uint32_t* finished_blocks;
-    uint64_t note;                // names the handle
-    uint64_t previous_operation;  // the last combine: all must have read their rows of it
-    int64_t num_vectors;          // to copy: rows * vectors per row
+    uint64_t tag;             // names the handle
+    uint64_t previous_epoch;  // the last combine: all must have read their rows of it
+    int64_t num_vectors;      // to copy: rows * vectors per row
 };
 
-// Any grid. y [rows, row_vectors]; differs [ranks] as in compare_notes.
+// Any grid. y [rows, row_vectors]; differs [ranks] as in compare_tags.
 extern "C" __global__ void stage(StageArgs args, const int4* y, int* differs) {
     if (block_has_fault()) return;
-    if (!wait_for_all(args.signals, kSignalPulled, args.previous_operation, kPhaseCombine)) return;
+    if (!wait_for_all(args.signals, kSignalPulled, args.previous_epoch, kPhaseCombine)) return;
 
     int4* const rows = args.rows;
     const int64_t num_vectors = args.num_vectors, stride = static_cast<int64_t>(gridDim.x) * threads_in_block();
@@ -97,9 +99,9 @@ extern "C" __global__ void stage(StageArgs args, const int4* y, int* differs) {
         st_na_v4(rows + i, ld_nc_v4(y + i));
     }
     if (!is_last_block(args.finished_blocks)) return;
-    signal_all(args.signals, kSignalStaged, args.note);
-    if (wait_for_all(args.signals, kSignalStaged, args.signals.operation, kPhaseCombine)) {
-        compare_notes(args.signals, kSignalStaged, args.note, differs);
+    signal_all(args.signals, kSignalStaged, args.tag);
+    if (wait_for_all(args.signals, kSignalStaged, args.signals.epoch, kPhaseCombine)) {
+        compare_tags(args.signals, kSignalStaged, args.tag, differs);
     }
 }
 
@@ -117,15 +119,15 @@ struct CombineArgs {
 //   out   [num_tokens, row_vectors]     sum over a token's ranks of weight * row; zeros for a token without a rank
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 template <typename T>
-__global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const float* topk_weights, const int* slot,
-                        const int* first_row) {
+__global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const float* topk_weights,
+                        const int* send_index, const int* first_row) {
     extern __shared__ Place combine_places[];
     Place* const places = combine_places + warp_id() * num_ranks();
     if (block_has_fault()) return;
 
     const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, slot, first_row, args.rows, row_vectors);
+        const int found = find_places(places, token, send_index, first_row, args.rows, row_vectors);
         if (topk_weights) {
             for (int p = lane_id(); p < found; p += kWarpSize) {
                 places[p].weight =

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ep_lib.errors import ArgumentError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 Dim = int | Sequence[int]
 _TARGET = re.compile(r"sm_\d+[af]?")
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Kernel(KernelSource):
@@ -87,3 +90,9 @@ class Kernel(KernelSource):
 
     def __repr__(self) -> str:
         return f"<ep_lib.Kernel {self.name} of {self.filename}>"
+
+
+@functools.cache
+def library_kernel(path: str, name: str) -> Kernel:
+    """One of ep_lib's own kernels: ``path`` of its ``.cu`` file in the package, and its C++ name."""
+    return Kernel.from_file(_PACKAGE / path, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,6 @@ import pytest
 
 import ep_lib
 from ep_lib import Kernel, Rank
-from ep_lib.moe.kernels import kernel as right_kernel
 
 ROOTS = (Path(ep_lib.__file__).parent / "device", Path(ep_lib.__file__).parent)
 
@@ -62,8 +62,11 @@ def all_in_one(
         assert right.count(variant.old) == 1, f"{variant.name}: its line is there {right.count(variant.old)} times"
         space = f"v{number}"
         first = first or space
-        text = right.replace(variant.old, variant.new).replace(
-            "namespace ep {", f"namespace {space} {{\nusing namespace ep;"
+        text = re.sub(
+            r"^namespace ep(::\w+)? \{",
+            f"namespace {space} {{\nusing namespace ep;",
+            right.replace(variant.old, variant.new),
+            flags=re.MULTILINE,
         )
         program += "\n".join(line for line in text.splitlines() if not line.startswith("#")) + "\n"
         mine = call
@@ -84,9 +87,10 @@ def all_in_one(
 
 
 def read(name: str) -> str:
-    """A header, or a kernel, by the name under which it is included, without its suffix."""
+    """A header, or a kernel without its entry, by the name under which it is included, without its suffix."""
     places = [root / f"{name}{suffix}" for root in ROOTS for suffix in (".cuh", ".cu")]
-    return next(place for place in places if place.exists()).read_text()
+    text = next(place for place in places if place.exists()).read_text()
+    return text[: text.index("\n", text.rindex("}  // namespace ep")) + 1]
 
 
 class Wrong(NamedTuple):
@@ -109,5 +113,9 @@ def use_variant(
     """Buffers whose mode is the module ``mode`` run with this mistake from now on."""
     name = variants[number].kernel
     programs(name).compile()
-    wrong = Wrong(programs(name), number)
-    monkeypatch.setattr(mode, "kernel", lambda n, t="": wrong if n == name.split()[0] else right_kernel(n, t))
+    wrong, right_kernel = Wrong(programs(name), number), mode.kernel
+
+    def kernel(which: str, *template: str, **entry: str) -> Any:
+        return wrong if which == name.split()[0] else right_kernel(which, *template, **entry)
+
+    monkeypatch.setattr(mode, "kernel", kernel)

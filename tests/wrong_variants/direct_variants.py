@@ -16,25 +16,25 @@ from ep_lib.moe.direct.tuning import EMULATED
 from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
-_MEETING = ("moe/common/notify", "moe/common/epoch", "moe/common/dispatch", "moe/direct/dispatch_bulk")
+_MEETING = ("moe/common/notify", "moe/common/epoch", "moe/direct/tokens")
 _SUMS = (*_MEETING, "moe/direct/combine_send", "moe/direct/combine_add")
 # A name's first word is the kernel's; the second one of its templates.
 HEADERS = {
-    "dispatch_bulk": _MEETING,
+    "dispatch_bulk": (*_MEETING, "moe/common/dispatch", "moe/direct/dispatch_bulk"),
     "combine_push": (*_SUMS, "moe/direct/combine_push"),
     "combine_pull": (*_SUMS, "moe/direct/combine_pull"),
     "combine_pull staged": (*_SUMS, "moe/direct/combine_pull"),
 }
 _SUM_PARAMETERS = (
-    "int4* out, const int4* y, const int* topk_idx, const float* topk_weights, const int* slot, const int* plan, "
+    "int4* out, const int4* y, const int* topk_idx, const float* topk_weights, const int* send_index, const int* plan, "
     "int* differs"
 )
-_SUM_ARGUMENTS = "(@args, out, y, topk_idx, topk_weights, slot, plan, differs)"
+_SUM_ARGUMENTS = "(@args, out, y, topk_idx, topk_weights, send_index, plan, differs)"
 ENTRIES = {
     "dispatch_bulk": (
         "@BulkDispatchArgs args, const int4* x, const float* scales, const int* topk_idx, const float* topk_weights, "
-        "const int* slot, const int* plan, int* differs",
-        "dispatch_bulk<kByLanes, 2>(@args, x, scales, topk_idx, topk_weights, slot, plan, differs)",
+        "const int* send_index, const int* plan, int* differs",
+        "dispatch_bulk<kByLanes, 2>(@args, x, scales, topk_idx, topk_weights, send_index, plan, differs)",
     ),
     "combine_push": (f"@PushCombineArgs args, {_SUM_PARAMETERS}", f"combine_push<__nv_bfloat16>{_SUM_ARGUMENTS}"),
     "combine_pull": (
@@ -47,18 +47,19 @@ ENTRIES = {
     ),
 }
 _DISPATCH, _PUSH, _PULL, _STAGED = HEADERS
-_SIGNAL = "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.operation)"
-_ROWS_THERE = "if (!wait_for_all(signals, kSignalRows, signals.operation, kPhaseDispatch)) return;"
+_SIGNAL = "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch)"
+_ROWS_THERE = "if (!wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch)) return;"
 _LAST = (
-    "if (!is_last_block(&args.board.state->finished_blocks)) return;\n    signal_all(signals, kSignalRows, args.note);"
+    "if (!is_last_block(&args.workspace.state->finished_blocks)) return;\n"
+    "    signal_all(signals, kSignalRows, args.tag);"
 )
-_MEET_DISPATCH = "if (!meet_again(signals, args.board.state->last_dispatch, kPhaseDispatch)) return;"
-_MEET_COMBINE = "if (!meet_again(signals, args.board.state->last_combine, kPhaseCombine)) return;"
-_GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, out.owner), operation);"
-_GROUP_WAIT = "args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, operation_,"
-_NOTE_WAIT = "same &= wait_until_ge(signals.flags + entry, signals.operation,"
-_ALL_COPIED = "is_last_block(&args.board.state->copied_blocks, args.send.blocks)"
-_ALL_PULLED = "if (!wait_for_all(signals, kSignalPulled, signals.operation, kPhaseCombine)) return;"
+_MEET_DISPATCH = "if (!barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch)) return;"
+_MEET_COMBINE = "if (!barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)) return;"
+_GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, out.owner), epoch);"
+_GROUP_WAIT = "args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, epoch_,"
+_TAG_WAIT = "wait_until_ge(signals.flags + entry, signals.epoch,"
+_ALL_COPIED = "is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)"
+_ALL_PULLED = "if (!wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine)) return;"
 _COMPLETE = "ld_acquire_sys_u64(complete_ + r)"
 
 VARIANTS = [
@@ -69,11 +70,11 @@ VARIANTS = [
     Mistake("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
     Mistake("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
     Mistake("a group is signalled a row early", _PUSH, "row_ == end_ ? group_ : -1", "group_"),
-    Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("operation_", "0")),
+    Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("epoch_", "0")),
     Mistake("a second combine without a meeting", _PUSH, _MEET_COMBINE, ""),
     Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
     Mistake("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
-    Mistake("rows are read before experts are done", _PULL, _NOTE_WAIT, _NOTE_WAIT.replace("signals.operation", "0")),
+    Mistake("rows are read before experts are done", _PULL, _TAG_WAIT, _TAG_WAIT.replace("signals.epoch", "0")),
     Mistake("experts write while others read", _PULL, _ALL_PULLED, ""),
     Mistake("one block says that all have copied", _STAGED, _ALL_COPIED, "blockIdx.x == args.pull_blocks"),
     Mistake("a relaxed look whether all have copied", _STAGED, _COMPLETE, _COMPLETE.replace("acquire", "relaxed")),

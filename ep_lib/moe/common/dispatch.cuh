@@ -1,18 +1,15 @@
-// What dispatch sends beside rows. <moe/direct/dispatch_bulk.cuh> sends the rows; tutorial_kernels/06_dispatch_and_combine.cu
+// What dispatch sends beside rows. <moe/direct/dispatch_bulk.cu> sends the rows; tutorial_kernels/06_dispatch_and_combine.cu
 // has the simple kernel that the course begins with.
 #pragma once
 #include <moe/common/layout.cuh>
-#include <moe/common/notify.cuh>
 
 namespace ep {
 
 struct DispatchArgs {
-    Signals signals;
     int4* rows;           // symmetric [ranks * max_tokens, row_vectors]: the receive area
     int* recv_topk;       // symmetric [ranks * max_tokens, top_k]: expert ids as the destination numbers its own, or -1
     float* recv_weights;  // symmetric [ranks * max_tokens, top_k]: 0 where recv_topk is -1
     int2* recv_source;    // symmetric [ranks * max_tokens]: source rank, index of the token there
-    uint32_t* finished_blocks;
     int num_tokens;
     int row_vectors;  // 16-byte vectors a row
     int top_k;

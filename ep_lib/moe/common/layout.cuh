@@ -3,10 +3,10 @@
 // A token goes once to every rank that holds at least one of its experts, however many they are. Expert e lives on rank
 // e / experts_per_rank; -1 means "not routed". Each rank packs what it sends to a destination densely, in token order:
 //
-//     slot[token, rank] = how many earlier tokens of mine go to that rank, or -1 if this one does not
+//     send_index[token, rank] = how many earlier tokens of mine go to that rank, or -1 if this one does not
 //
-// Once everybody knows how many rows everybody sends (<moe/common/notify.cuh>), slot + first row of this source is the final
-// row in the destination's receive area, and a token can be written straight to it. DeepEP's `get_dispatch_layout`
+// Once all ranks know how many rows each sends (<moe/common/notify.cuh>), send_index + first row of this source is the
+// final row in the destination's receive area, and a token can be written straight to it. DeepEP's `get_dispatch_layout`
 // counts in the same way; the oracle is `ep_lib.reference.layout`.
 #pragma once
 #include <ep/memory.cuh>
@@ -22,13 +22,25 @@ struct LayoutArgs {
 
 constexpr int kMaxWarps = 32;  // of a block
 
+// The sum of `value` over the warps below this one, and over all. `warp_totals` [kMaxWarps] is shared memory.
+EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
+    const int lane = lane_id();
+    __syncthreads();  // warp_totals of an earlier call have been read
+    if (lane == 0) warp_totals[warp_id()] = value;
+    __syncthreads();
+    const int mine = lane < warps_in_block() ? warp_totals[lane] : 0;  // no more warps than lanes
+    *total = __reduce_add_sync(kFullWarp, mine);
+    return __reduce_add_sync(kFullWarp, lane < warp_id() ? mine : 0);
+}
+
 // A block works out everything about one destination rank, then takes the next; any grid, any whole number of warps.
 // Dynamic shared memory: an int a warp (kMaxWarps of them), an int for each expert of a rank.
 //   topk_idx       [num_tokens, top_k]   global expert ids or -1
-//   slot           [num_tokens, ranks]   out
+//   send_index     [num_tokens, ranks]   out
 //   rank_counts    [ranks]               out: tokens that go to each rank
 //   expert_counts  [ranks * experts_per_rank]   out: choices of each expert
-EP_DEVICE void layout(const LayoutArgs& args, const int* topk_idx, int* slot, int* rank_counts, int* expert_counts) {
+EP_DEVICE void layout(const LayoutArgs& args, const int* topk_idx, int* send_index, int* rank_counts,
+                      int* expert_counts) {
     extern __shared__ int layout_shared[];
     int* const warp_totals = layout_shared;
     int* const choices = layout_shared + kMaxWarps;  // of each expert of the destination
@@ -62,7 +74,7 @@ EP_DEVICE void layout(const LayoutArgs& args, const int* topk_idx, int* slot, in
                 before += warp_totals[w];
             }
             if (token < args.num_tokens) {
-                slot[static_cast<int64_t>(token) * num_ranks() + destination] = goes ? position : -1;
+                send_index[static_cast<int64_t>(token) * num_ranks() + destination] = goes ? position : -1;
             }
             __syncthreads();  // warp_totals are written again
         }
@@ -82,16 +94,16 @@ struct Place {
 
 // A warp lists the places of one token in ascending order of ranks and returns how many there are. `places` is the
 // warp's own part of shared memory, with room for one Place a rank.
-//   slot        [num_tokens, ranks]   from `layout`
+//   send_index  [num_tokens, ranks]   from `layout`
 //   first_row   [ranks]               where this source's rows begin on each rank, from `notify`
 //   rows        this rank's receive area; row_vectors: its row length in 16-byte vectors
-EP_DEVICE int find_places(Place* places, int token, const int* slot, const int* first_row, int4* rows,
+EP_DEVICE int find_places(Place* places, int token, const int* send_index, const int* first_row, int4* rows,
                           int row_vectors) {
     __syncwarp();  // nobody reads the previous token's places any more
     int found = 0;
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
         const int rank = base + lane_id();
-        const int s = rank < num_ranks() ? slot[static_cast<int64_t>(token) * num_ranks() + rank] : -1;
+        const int s = rank < num_ranks() ? send_index[static_cast<int64_t>(token) * num_ranks() + rank] : -1;
         const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
         if (s >= 0) {
             const int index = first_row[rank] + s;

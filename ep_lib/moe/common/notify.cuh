@@ -1,9 +1,9 @@
-// All ranks meet: signals between all pairs, and the exchange of counts that gives every row its final place.
+// Barriers between all ranks, and the exchange of counts that gives every row its final place.
 //
-// A Buffer has one table of 64-bit signals in symmetric memory, signals[kind][source]. Only `source` writes its entry,
-// and always the number of the operation it is in. Operations are numbered 1, 2, 3, ... alike on all ranks, so entries
-// only grow, are never reset, and "entry >= operation" says that the source has come at least this far. A later number
-// is no danger: no rank enters an operation's writes before all have entered it, which they do after the previous one.
+// Direct mode has one table of 64-bit signals in symmetric memory, signals[kind][source]. Only `source` writes its entry,
+// and always the epoch it is in. Epochs are 1, 2, 3, ... alike on all ranks, one for each operation, so entries only
+// grow, are never reset, and "entry >= epoch" says that the source has come at least this far. A later epoch does no
+// harm: no rank writes in an epoch before all ranks have entered it, which they do after the previous one.
 #pragma once
 #include <ep/wait.cuh>
 
@@ -19,36 +19,36 @@ enum SignalKind {
 };
 
 struct Signals {
-    uint64_t* flags;     // symmetric [kNumSignals, ranks]
-    uint64_t* notes;     // symmetric [kNumSignals, ranks]: a word that comes with each signal
-    uint64_t operation;  // the number of this operation
+    uint64_t* flags;  // symmetric [kNumSignals, ranks]
+    uint64_t* tags;   // symmetric [kNumSignals, ranks]: a word that comes with each signal
+    uint64_t epoch;   // of this operation
 };
 
 // The threads of one block signal to every rank, this one too. Publishes all that the block did before its last
 // barrier.
-EP_DEVICE void signal_all(const Signals& signals, SignalKind kind, uint64_t note = 0) {
+EP_DEVICE void signal_all(const Signals& signals, SignalKind kind, uint64_t tag = 0) {
     const int mine = kind * num_ranks() + rank();
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-        *peer_ptr(signals.notes + mine, peer) = note;
-        st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.operation);
+        *peer_ptr(signals.tags + mine, peer) = tag;
+        st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch);
     }
 }
 
 // All threads of a block wait until every rank has signalled. False if one did not in time: return from the kernel
 // then.
-EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t operation, Phase phase) {
+EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t epoch, Phase phase) {
     int failed = 0;
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-        failed |= !wait_until_ge(signals.flags + kind * num_ranks() + peer, operation, {phase, peer, kind});
+        failed |= !wait_until_ge(signals.flags + kind * num_ranks() + peer, epoch, {phase, peer, kind});
     }
     return __syncthreads_or(failed) == 0;
 }
 
-// After a wait: writes down who sent another note than `note`. Ranks that pass different handles are found this way.
-//   differs  [ranks]   this rank's: the bits in which the notes differ; the host set it to 0
-EP_DEVICE void compare_notes(const Signals& signals, SignalKind kind, uint64_t note, int* differs) {
+// After a wait: writes down who sent another tag than `tag`. Ranks that pass different handles are found this way.
+//   differs  [ranks]   this rank's: the bits in which the tags differ; the host set it to 0
+EP_DEVICE void compare_tags(const Signals& signals, SignalKind kind, uint64_t tag, int* differs) {
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-        const int bits = static_cast<int>(signals.notes[kind * num_ranks() + peer] ^ note);
+        const int bits = static_cast<int>(signals.tags[kind * num_ranks() + peer] ^ tag);
         if (bits != 0) differs[peer] = bits;
     }
 }
@@ -99,7 +99,7 @@ EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int*
     }
     __syncthreads();
     signal_all(args.signals, kSignalCounts);
-    if (!wait_for_all(args.signals, kSignalCounts, args.signals.operation, kPhaseLayout)) return false;
+    if (!wait_for_all(args.signals, kSignalCounts, args.signals.epoch, kPhaseLayout)) return false;
 
     for (int r = thread; r < ranks; r += num_threads) {
         int first_row = 0;

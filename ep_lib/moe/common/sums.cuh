@@ -1,5 +1,5 @@
 // The arithmetic of combine: sums in float32, in ascending order of ranks, rounded once, so that results are equal bit
-// for bit from run to run, whatever the timing. <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> bring the rows;
+// for bit from run to run, whatever the timing. The kernels of each mode bring the rows;
 // tutorial_kernels/06_dispatch_and_combine.cu has the simple kernels that the course begins with.
 #pragma once
 #include <moe/common/layout.cuh>

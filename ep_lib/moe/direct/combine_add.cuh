@@ -1,4 +1,4 @@
-// Adding up a token's rows, at full speed: the half that <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> share.
+// Adding up a token's rows, at full speed: the half that <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> share.
 //
 // TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came
 // before. So bytes in flight need no registers, and few multiprocessors keep many of them. Rows may lie in this GPU's
@@ -8,7 +8,7 @@
 #include <moe/common/sums.cuh>
 #include <moe/direct/combine_send.cuh>
 
-namespace ep {
+namespace ep::direct {
 
 struct AddArgs {
     Bias bias;
@@ -34,7 +34,7 @@ struct Piece {
 EP_HOST_DEVICE size_t add_pieces_shared(int warps, int stages, int piece_vectors, int most_ranks) {
     return static_cast<size_t>(warps) * stages * most_ranks * piece_vectors * sizeof(int4);
 }
-EP_HOST_DEVICE size_t add_notes_shared(int warps, int stages, int most_ranks, int ranks) {
+EP_HOST_DEVICE size_t add_records_shared(int warps, int stages, int most_ranks, int ranks) {
     const size_t stage = sizeof(Piece) + sizeof(uint64_t) + most_ranks * sizeof(float);
     return warps * (stages * stage + ranks * sizeof(Place));
 }
@@ -47,11 +47,11 @@ struct AddMemory {
     uint64_t* barriers;  // [stages]
     float* weights;      // [stages, most_ranks]
 
-    // `all_pieces` and `notes` are those of all warps of the block, at multiples of kTmaSharedAlignment and of 16.
-    EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* notes) {
+    // `all_pieces` and `records` are those of all warps of the block, at multiples of kTmaSharedAlignment and of 16.
+    EP_DEVICE AddMemory(const AddArgs& args, int4* all_pieces, void* records) {
         const int warp = warp_id(), warps = warps_in_block();
         const int before = warp * args.stages, stages = warps * args.stages;
-        Piece* const all_under_way = static_cast<Piece*>(notes);
+        Piece* const all_under_way = static_cast<Piece*>(records);
         Place* const all_places = reinterpret_cast<Place*>(all_under_way + stages);
         uint64_t* const all_barriers = reinterpret_cast<uint64_t*>(all_places + warps * num_ranks());
         pieces = all_pieces + static_cast<size_t>(before) * args.most_ranks * args.piece_vectors;
@@ -65,13 +65,13 @@ struct AddMemory {
 // The dynamic shared memory of a block that adds up, or sends, or does one after the other.
 struct CombineMemory {
     int4* rows;  // of those that send, and in the same place pieces of those that add up
-    char* send_notes;
+    char* send_records;
     AddMemory add;
 
     EP_DEVICE CombineMemory(int4* memory, const AddArgs& add_args, const SendArgs& send)
         : rows(memory),
-          send_notes(after_rows(memory, add_args, send)),
-          add(add_args, memory, send_notes + send_notes_shared(send.warps, send.stages)) {}
+          send_records(after_rows(memory, add_args, send)),
+          add(add_args, memory, send_records + send_records_shared(send.warps, send.stages)) {}
 
   private:
     EP_DEVICE static char* after_rows(int4* memory, const AddArgs& add, const SendArgs& send) {
@@ -83,12 +83,12 @@ struct CombineMemory {
 
 namespace detail {
 
-// Hands out tokens to one warp as it comes for them; number and slots of the next one are asked for in advance. All
+// Hands out tokens to one warp as it comes for them; number and send_indices of the next one are asked for in advance. All
 // lanes call together and know the same.
 class Tokens {
   public:
-    EP_DEVICE Tokens(uint32_t* next_token, int num_tokens, const int* slot)
-        : next_token_(next_token), num_tokens_(num_tokens), slot_(slot) {
+    EP_DEVICE Tokens(uint32_t* next_token, int num_tokens, const int* send_index)
+        : next_token_(next_token), num_tokens_(num_tokens), send_index_(send_index) {
         ask();
         next();
     }
@@ -98,7 +98,8 @@ class Tokens {
         on_its_way_.token = static_cast<int>(__shfl_sync(kFullWarp, ahead_, 0));
         if (on_its_way_.token < num_tokens_) {
             ask();
-            on_its_way_.slots = load_per_rank(slot_ + static_cast<int64_t>(on_its_way_.token) * num_ranks());
+            on_its_way_.send_indices =
+                load_per_rank(send_index_ + static_cast<int64_t>(on_its_way_.token) * num_ranks());
         }
         return here;
     }
@@ -110,19 +111,19 @@ class Tokens {
 
     uint32_t* const next_token_;
     const int num_tokens_;
-    const int* const slot_;
+    const int* const send_index_;
     uint32_t ahead_ = 0;  // the token after the one on its way; lane 0 knows
     OnItsWay on_its_way_ = {0, {}};
 };
 
-// One warp: waits until all ranks are here, and tells whether they passed the same note. If they did not, rows
+// One warp: waits until all ranks are here, and tells whether they passed the same tag. If they did not, rows
 // are not where others look for them.
-EP_DEVICE bool same_note_warp(const Signals& signals, SignalKind kind, uint64_t note) {
+EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t tag) {
     bool same = true;
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
         const int entry = kind * num_ranks() + r;
-        same &= wait_until_ge(signals.flags + entry, signals.operation, {kPhaseCombine, r, kind}) &&
-                signals.notes[entry] == note;
+        same &=
+            wait_until_ge(signals.flags + entry, signals.epoch, {kPhaseCombine, r, kind}) && signals.tags[entry] == tag;
     }
     return __all_sync(kFullWarp, same) != 0;
 }
@@ -230,4 +231,4 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
     }
 }
 
-}  // namespace ep
+}  // namespace ep::direct

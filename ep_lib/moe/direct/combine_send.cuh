@@ -1,20 +1,21 @@
-// Rows on their way back: what <moe/direct/combine_push.cuh> and <moe/direct/combine_pull.cuh> do with rows that are not in symmetric
-// memory.
+// Rows on their way back: what <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> do with rows that are not in
+// symmetric memory.
 //
 // Rows of one source lie together on this rank, in the source's own order, so what goes back is cut into groups of
-// consecutive rows of one source. Warps take groups as they come: TMA loads rows from wherever the experts left
-// them (<ep/tma.cuh>) and stores them where their owner will add them up; then the owner is told that the group is there.
+// consecutive rows of one source. Warps take groups as they come: TMA loads rows from wherever the experts left them
+// (<ep/tma.cuh>) and stores them where their owner adds them up; then the owner is told that the group is there.
 //
-// `arrived` needs no clearing, as numbers of operations only grow. Who sends waits for nobody.
+// `arrived` needs no clearing, because epochs only grow. A sender waits for no other rank.
 #pragma once
 #include <ep/tma.cuh>
-#include <moe/direct/dispatch_bulk.cuh>
+#include <moe/common/epoch.cuh>
+#include <moe/direct/tokens.cuh>
 
-namespace ep {
+namespace ep::direct {
 
 struct SendArgs {
     int4* returned;     // symmetric [ranks * max_tokens, row_vectors]
-    uint64_t* arrived;  // symmetric [ranks, max_groups]: the last operation whose group has come
+    uint64_t* arrived;  // symmetric [ranks, max_groups]: the epoch of the last group that has come
     int max_tokens;
     int max_groups;  // max_tokens / group_rows, rounded up
     int group_rows;
@@ -25,17 +26,17 @@ struct SendArgs {
 
 // A row on its way back. In shared memory, one a stage.
 struct SentRow {
-    int owner;  // whose token it is; -1: there are no more
-    int slot;   // of the row among the owner's on this rank
-    int row;    // of all rows here
-    int group;  // that is complete with this row; -1: there is more of it
+    int owner;       // whose token it is; -1: there are no more
+    int send_index;  // of the row among the owner's on this rank
+    int row;         // of all rows here
+    int group;       // that is complete with this row; -1: there is more of it
 };
 
 // Bytes of dynamic shared memory: the rows; a SentRow and a barrier a row, both of 16 bytes.
 EP_HOST_DEVICE size_t send_rows_shared(int warps, int stages, int row_vectors) {
     return static_cast<size_t>(warps) * stages * row_vectors * sizeof(int4);
 }
-EP_HOST_DEVICE size_t send_notes_shared(int warps, int stages) {
+EP_HOST_DEVICE size_t send_records_shared(int warps, int stages) {
     return warps * stages * (sizeof(SentRow) + 2 * sizeof(uint64_t));
 }
 
@@ -69,8 +70,8 @@ class Groups {
             row_ = group_ * group_rows_;
             end_ = max(row_, min(row_ + group_rows_, of(received_, owner_)));
         }
-        const int slot = row_++;
-        return {owner_, slot, of(first_row_, owner_) + slot, row_ == end_ ? group_ : -1};
+        const int send_index = row_++;
+        return {owner_, send_index, of(first_row_, owner_) + send_index, row_ == end_ ? group_ : -1};
     }
 
   private:
@@ -99,21 +100,21 @@ class Groups {
 
 // One block: sends rows of `y` until all are gone; all are written when it returns. A warp waits for a row's store when
 // the next one is on its way.
-//   memory, notes     shared memory as above, at multiples of kTmaSharedAlignment and of 16
+//   memory, records   shared memory as above, at multiples of kTmaSharedAlignment and of 16
 //   received          [ranks]   of each owner: rows of its tokens here
 //   target(row)       where a row goes, as this rank addresses it
 template <typename Target>
-EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t operation, int4* memory, void* notes,
+EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint64_t epoch, int4* memory, void* records,
                          const int4* y, int row_vectors, const int* received, const Target& target) {
     if (num_ranks() == 1 || warp_id() >= args.warps) return;
     const int before_mine = warp_id() * args.stages;
     int4* const rows = memory + static_cast<size_t>(before_mine) * row_vectors;
-    SentRow* const all_sent = static_cast<SentRow*>(notes);
+    SentRow* const all_sent = static_cast<SentRow*>(records);
     SentRow* const sent = all_sent + before_mine;
     uint64_t* const barriers = reinterpret_cast<uint64_t*>(all_sent + args.warps * args.stages) + before_mine;
     const uint32_t row_bytes = row_vectors * sizeof(int4);
     TmaRing ring(barriers, args.stages);
-    detail::Groups groups(&board.state->next_item, args.group_rows, received);
+    detail::Groups groups(&workspace.state->next_item, args.group_rows, received);
     const auto fill = [&](int stage) {
         const SentRow next = groups.next();
         if (lane_id() == 0) sent[stage] = next;
@@ -127,7 +128,7 @@ EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t oper
     const auto signal = [&](const SentRow& out) {
         if (out.group < 0 || lane_id() != 0) return;
         uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
-        st_release_sys_u64(peer_ptr(flag, out.owner), operation);
+        st_release_sys_u64(peer_ptr(flag, out.owner), epoch);
     };
     int free_stage = args.stages - 1;
     for (int stage = 0; stage < free_stage; ++stage) fill(stage);
@@ -151,22 +152,22 @@ EP_DEVICE void send_rows(const SendArgs& args, const Board& board, uint64_t oper
 // What one warp knows of rows on their way back. All lanes call together.
 class Returns {
   public:
-    //   complete  [ranks] or null: the last operation all of whose groups have come
-    EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t operation)
-        : args_(args), complete_(complete), operation_(operation) {}
+    //   complete  [ranks] or null: the last epoch of which all groups have come
+    EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t epoch)
+        : args_(args), complete_(complete), epoch_(epoch) {}
 
     // Waits until the groups with a token's rows on other ranks are there, and may be read by TMA. False if
     // they did not come in time.
-    EP_DEVICE bool wait_for(const detail::PerRank& slots) {
+    EP_DEVICE bool wait_for(const detail::PerRank& send_indices) {
         bool failed = false;
 #pragma unroll
         for (int i = 0; i < detail::kRanksALane; ++i) {
             const int r = lane_id() + i * kWarpSize;
-            if (slots.of[i] < 0 || r == rank() || has_all_[i]) continue;
-            has_all_[i] = complete_ && ld_acquire_sys_u64(complete_ + r) >= operation_;
+            if (send_indices.of[i] < 0 || r == rank() || has_all_[i]) continue;
+            has_all_[i] = complete_ && ld_acquire_sys_u64(complete_ + r) >= epoch_;
             if (has_all_[i]) continue;
-            const int group = slots.of[i] / args_.group_rows;
-            failed |= !wait_until_ge(args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, operation_,
+            const int group = send_indices.of[i] / args_.group_rows;
+            failed |= !wait_until_ge(args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, epoch_,
                                      {kPhaseCombine, r, group});
         }
         const bool any_failed = __any_sync(kFullWarp, failed);
@@ -178,8 +179,8 @@ class Returns {
   private:
     const SendArgs& args_;
     const uint64_t* const complete_;
-    const uint64_t operation_;
+    const uint64_t epoch_;
     bool has_all_[detail::kRanksALane] = {};  // of this lane's ranks: no need to look any more, a look takes its time
 };
 
-}  // namespace ep
+}  // namespace ep::direct

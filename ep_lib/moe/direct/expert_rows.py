@@ -1,18 +1,18 @@
-"""Received rows grouped by expert, ready for a grouped GEMM; the kernels are in <moe/direct/expert_rows.cuh>."""
+"""Received rows grouped by expert, ready for a grouped GEMM; the kernels are in <moe/direct/expert_rows.cu>."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
-from ep_lib.moe import kernels
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.kernels import direct, kernel, pack
 from ep_lib.moe.results import Results
 from ep_lib.runtime.rank import Rank
 
-_WARP = 32
+_SOURCE = "moe/direct/expert_rows.cu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class ExpertSorter:
         return rows * self._config.top_k + self._config.experts_per_rank * (alignment - 1)
 
     def sort(self, topk: Any, weights: Any, plan: int, all_rows: int, uses: Any) -> ExpertRows:
-        """Say where each choice's row stands. ``plan``: address of <moe/direct/route.cuh>'s; ``all_rows``: M."""
+        """Say where each choice's row stands. ``plan``: address of <moe/direct/route.cu>'s; ``all_rows``: M."""
         config, index, capacity = self._config, describe(topk), len(topk)
         empty, kind = self._results.empty, index.kind
         rows = ExpertRows(
@@ -56,14 +56,14 @@ class ExpertSorter:
             capacity,
             plan,
         )
-        kernel("expert_rows", "<int>" if index.dtype == INT32 else "<long long>", entry="place_choices").launch(
+        _kernel("place_choices", "<int>" if index.dtype == INT32 else "<long long>").launch(
             self._rank,
             min(config.experts_per_rank, self._blocks),
             self._threads,
             self._args(rows),
             index,
             weights,
-            shared_bytes=4 * kernels.MAX_WARPS,
+            shared_bytes=4 * header_constant(_SOURCE, "kMaxWarps"),
             uses=(*uses, *self._arrays(rows)),
         )
         return rows
@@ -71,7 +71,7 @@ class ExpertSorter:
     def expand(self, rows: ExpertRows, source: int, scales: int, x: Any, to_scales: Any, row_scales: int) -> None:
         """Copy received rows, which lie at the address ``source``, to ``x`` ``[M, hidden]``."""
         info = describe(x)
-        kernel("expert_rows", entry="expand_rows").launch(
+        _kernel("expand_rows").launch(
             self._rank,
             self._blocks,
             self._threads,
@@ -88,7 +88,7 @@ class ExpertSorter:
     def reduce(self, rows: ExpertRows, y: ArrayInfo, out: int, uses: Any) -> None:
         """Add up what a received row's experts made of it, at the address ``out``: ``[N, hidden]``."""
         element = "<float>" if self._config.dtype == FLOAT32 else "<__nv_bfloat16>"
-        kernel("expert_rows", element, entry="reduce_choices").launch(
+        _kernel("reduce_choices", element).launch(
             self._rank,
             self._blocks,
             self._threads,
@@ -105,8 +105,7 @@ class ExpertSorter:
         return tuple(array for array in arrays if array is not None)
 
     def _args(self, rows: ExpertRows) -> bytes:
-        return pack(
-            direct.EXPERT_ROWS_ARGS,
+        return header_struct(_SOURCE, "ExpertRowsArgs").pack(
             plan=rows._plan,
             slot=describe(rows.slot).address,
             row=describe(rows.row).address,
@@ -116,3 +115,7 @@ class ExpertSorter:
             top_k=self._config.top_k,
             experts_per_rank=self._config.experts_per_rank,
         )
+
+
+def _kernel(name: str, template: str = "") -> Kernel:
+    return library_kernel(_SOURCE, f"ep_{name}{template}")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe, like
-from ep_lib.moe import kernels
 from ep_lib.moe.agreement import require_same_everywhere
 from ep_lib.moe.checks import UINT8
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.memory import allocate, make_direct_map, row_scales, zeroed_bytes
-from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, most_ranks
-from ep_lib.moe.kernels import direct, kernel, pack
+from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
 from ep_lib.moe.mode import Arrivals, Plan, Wishes
 from ep_lib.moe.results import as_kind
 from ep_lib.runtime.rank import Rank
@@ -23,11 +24,18 @@ _COMBINES = {"push": ("combine_push", ""), "pull": ("combine_pull", ", false"), 
 _ROUTE_BLOCKS = 16  # a destination each; those that are left over check values
 
 
+@functools.cache
+def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
+    """The kernel ``ep_<entry>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``); ``entry`` is
+    ``name`` where the file has one kernel."""
+    return library_kernel(f"moe/direct/{name}.cu", f"ep_{entry or name}{template}")
+
+
 class DirectRouting:
     """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
     Its parts: topk_idx ``[T, top_k]``, slot ``[T, ranks]`` (<moe/common/layout.cuh>), counts
-    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of <moe/direct/route.cuh>.
+    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of <moe/direct/route.cu>.
     """
 
     def __init__(self, config: BufferConfig, ints: Any, num_tokens: int, xp_kind: str) -> None:
@@ -78,7 +86,9 @@ class DirectLaunches:
         rank.barrier()  # no signal may arrive before the zeros
         info = describe(self._memory)
         self._address, self.device, self._xp_kind = info.address, info.device, info.kind
-        self._board = pack(direct.BOARD, flags=self._at("flags"), notes=self._at("notes"), state=self._at("state"))
+        self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(
+            flags=self._at("flags"), tags=self._at("tags"), state=self._at("state")
+        )
         # What the host reads while kernels run: the counts of a dispatch, and who passed another note.
         plan_ints = 3 * config.world_size + config.experts_per_rank
         self._report = rank.host_array(2 + plan_ints, np.int32)
@@ -98,9 +108,8 @@ class DirectLaunches:
     ) -> None:
         config = self._config
         self._tickets += 1
-        args = pack(
-            direct.ROUTE_ARGS,
-            board=self._board,
+        args = header_struct("moe/direct/route.cu", "RouteArgs").pack(
+            workspace=self._workspace,
             counts=self._at("counts"),
             expert_counts=self._at("expert_counts"),
             report=0 if wishes.num_worst_tokens else self._report_address,
@@ -123,7 +132,7 @@ class DirectLaunches:
             routing.rank_counts,
             routing.choice_counts,
             routing.plan,
-            shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
+            shared_bytes=4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
             uses=(routing.info,),
         )
 
@@ -143,7 +152,7 @@ class DirectLaunches:
         args = routing.packed.get(key)
         if args is None:
             args = routing.packed[key] = self._dispatch_args(routing, row_bytes, scales is not None, note, send_routing)
-        template = f"<ep::kBy{tuning.way}, {tuning.dispatch_stages}>"
+        template = f"<ep::direct::kBy{tuning.way}, {tuning.dispatch_stages}>"
         kernel("dispatch_bulk", template).launch(
             self._rank,
             self.num_sms,
@@ -156,7 +165,7 @@ class DirectLaunches:
             routing.slot,
             routing.plan,
             self._differs_address,
-            shared_bytes=direct.dispatch_shared(
+            shared_bytes=dispatch_shared(
                 tuning.dispatch_warps, tuning.dispatch_stages, row_bytes // VECTOR_BYTES, config.world_size
             ),
             uses=(routing.info,),
@@ -199,8 +208,7 @@ class DirectLaunches:
 
     def _launch_unpack(self, to: Arrivals, rows: int, itemsize: int, routing: DirectRouting, copy: bool) -> None:
         config, rank = self._config, self._rank
-        args = pack(
-            direct.UNPACK_ARGS,
+        args = header_struct("moe/direct/copy_epilogue.cu", "UnpackArgs").pack(
             rows=self._at("rows"),
             scales=self._at("recv_scales"),
             topk=self._at("recv_topk"),
@@ -213,7 +221,7 @@ class DirectLaunches:
         )
         everywhere = rank.multiprocessors or min(self.num_sms, 2)  # memory of this GPU alone is not what num_sms is for
         is_int = to.topk is None or describe(to.topk).dtype == INT32
-        kernel("unpack", "<int>" if is_int else "<long long>").launch(
+        kernel("copy_epilogue", "<int>" if is_int else "<long long>", entry="unpack").launch(
             rank,
             everywhere,
             self._tuning_of(config.row_bytes).local_threads,
@@ -230,26 +238,22 @@ class DirectLaunches:
 
     def _dispatch_args(self, routing: DirectRouting, row_bytes: int, fp8: bool, note: int, send_routing: bool) -> bytes:
         config = self._config
-        common = pack(
-            kernels.DISPATCH_ARGS,
-            signals=bytes(kernels.SIGNALS.itemsize),
+        to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
             rows=self._at("rows"),
             recv_topk=self._at("recv_topk"),
             recv_weights=self._at("recv_weights"),
             recv_source=self._at("recv_source"),
-            finished_blocks=0,
             num_tokens=routing.num_tokens,
             row_vectors=row_bytes // VECTOR_BYTES,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             send_routing=int(send_routing),
         )
-        return pack(
-            direct.BULK_DISPATCH_ARGS,
-            board=self._board,
-            common=common,
+        return header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").pack(
+            workspace=self._workspace,
+            to=to,
             recv_scales=self._at("recv_scales"),
-            note=note,
+            tag=note,
             row_scales=row_scales(config) if fp8 else 0,
         )
 
@@ -267,8 +271,7 @@ class DirectLaunches:
         self, routing: DirectRouting, key: tuple[int, ...], tuning: Tuning, send_blocks: int, push: bool
     ) -> bytes:
         config, (note, row_vectors, *bias) = self._config, key
-        add = pack(
-            direct.ADD_ARGS,
+        add = header_struct("moe/direct/combine_add.cuh", "AddArgs").pack(
             bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
             num_tokens=routing.num_tokens,
             row_vectors=row_vectors,
@@ -278,8 +281,7 @@ class DirectLaunches:
             most_ranks=most_ranks(config),
             stages=tuning.add_stages,
         )
-        send = pack(
-            direct.SEND_ARGS,
+        send = header_struct("moe/direct/combine_send.cuh", "SendArgs").pack(
             returned=self._at("returned"),
             arrived=self._at("arrived"),
             max_tokens=config.max_tokens,
@@ -290,9 +292,13 @@ class DirectLaunches:
             stages=tuning.send_stages,
         )
         if push:
-            return pack(direct.PUSH_COMBINE_ARGS, board=self._board, note=note, add=add, send=send)
+            return header_struct("moe/direct/combine_push.cu", "PushCombineArgs").pack(
+                workspace=self._workspace, tag=note, add=add, send=send
+            )
         pulling = {"pull_blocks": self.num_sms}
-        return pack(direct.PULL_COMBINE_ARGS, board=self._board, note=note, add=add, send=send, **pulling)
+        return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(
+            workspace=self._workspace, tag=note, add=add, send=send, **pulling
+        )
 
     def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int) -> Any:
         """A part of the receive area, all of it, as an array of the caller's kind."""

@@ -6,23 +6,23 @@ from dataclasses import asdict
 from typing import Any
 
 from ep_lib.errors import OutOfSymmetricMemory
-from ep_lib.moe import kernels
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import BufferConfig, Part, lay_out
-from ep_lib.moe.kernels import direct
 from ep_lib.reference import FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
 # Parts that must be zero before the first operation; the others follow.
-_ZEROED = ("state", "flags", "notes", "counts", "expert_counts", "arrived")
+_ZEROED = ("state", "flags", "tags", "counts", "expert_counts", "arrived")
 
 
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
     """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
     ranks, rows, turns = config.world_size, config.max_rows, 2
+    kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
     shapes: list[tuple[str, tuple[int, ...], str]] = [
-        ("state", (direct.BOARD_STATE.itemsize // 8,), "u8"),
-        ("flags", (kernels.NUM_SIGNALS, ranks), "u8"),
-        ("notes", (turns, kernels.NUM_SIGNALS, ranks), "u8"),
+        ("state", (header_struct("moe/common/epoch.cuh", "WorkspaceState").size // 8,), "u8"),
+        ("flags", (kinds, ranks), "u8"),
+        ("tags", (turns, kinds, ranks), "u8"),
         ("counts", (ranks, ranks + 1), "i4"),
         ("expert_counts", (ranks, config.experts_per_rank), "i4"),
         ("arrived", (ranks, config.max_tokens), "u8"),

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from ep_lib.jit.structs import header_constant
 from ep_lib.memory.arrays import describe, like
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
@@ -19,7 +20,6 @@ from ep_lib.moe.direct.launches import DirectLaunches, DirectRouting
 from ep_lib.moe.direct.memory import row_scales
 from ep_lib.moe.direct.tuning import Tuning
 from ep_lib.moe.event import Event, OperationStreams
-from ep_lib.moe.kernels import direct
 from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
 from ep_lib.moe.results import Results
 from ep_lib.reference import FP8
@@ -203,11 +203,11 @@ class DirectExchange(DirectLaunches):
             if time.monotonic() > deadline:
                 self._rank.synchronize()  # raises what went wrong; else everything is done
         status = int(self._done[0]) - first
-        if status == direct.REFUSED:
+        if status == header_constant("moe/direct/route.cu", "kRefused"):
             refuse_choices(like(self._xp_kind, experts), self._config.num_experts)
             if weights is not None:
                 refuse_weights(like(self._xp_kind, weights))
-        if status != direct.ROUTED:
+        if status != header_constant("moe/direct/route.cu", "kRouted"):
             self._rank.synchronize()
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ep_lib.errors import ArgumentError
+from ep_lib.jit.structs import header_struct
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
-from ep_lib.moe.kernels import direct
 
 _FEW_SMS = 16  # below that, what a multiprocessor can store is the limit, not the links
 _LEAST_WARPS = 4  # that add up; from there on their pieces get smaller
 _LEAST_PIECE = 8  # vectors
+_STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
+_BARRIER_BYTES, _FLOAT_BYTES = 8, 4
 
 
 @dataclass(frozen=True)
 class Tuning:
     """Shapes of the launches for rows of one size. Measurements: benchmarks/NOTES.md."""
 
-    way: str = "Lanes"  # or "Tma": DispatchWay in <moe/direct/dispatch_bulk.cuh>
+    way: str = "Lanes"  # or "Tma": DispatchWay in <moe/direct/dispatch_bulk.cu>
     dispatch_warps: int = 8
     dispatch_stages: int = 2  # rows under way a warp
     add_warps: int = 12  # of a block that combines
@@ -58,17 +60,15 @@ def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated:
 def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -> Tuning:
     """The largest shapes up to ``wanted`` that fit."""
     ranks, found = config.world_size, wanted
-    while not direct.fits(
-        direct.dispatch_shared(found.dispatch_warps, found.dispatch_stages, row_vectors, ranks), limit
-    ):
+    while not _fits(dispatch_shared(found.dispatch_warps, found.dispatch_stages, row_vectors, ranks), limit):
         if found.dispatch_warps > 1:
             found = replace(found, dispatch_warps=found.dispatch_warps - 1)
         elif found.dispatch_stages > 2:
             found = replace(found, dispatch_stages=2)
         else:
             raise _too_large(config, limit)
-    while not direct.fits(combine_shared(found, config, row_vectors), limit):
-        rows, _ = direct.send_shared(found.send_warps, found.send_stages, row_vectors)
+    while not _fits(combine_shared(found, config, row_vectors), limit):
+        rows, _ = send_shared(found.send_warps, found.send_stages, row_vectors)
         pieces, _ = _add_shared(found, config)
         if pieces > rows and found.add_warps > _LEAST_WARPS:
             found = replace(found, add_warps=found.add_warps - 1)
@@ -85,16 +85,43 @@ def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -
     return replace(found, send_warps=min(found.send_warps, found.add_warps))
 
 
+def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
+    """``bulk_dispatch_shared`` of <moe/direct/dispatch_bulk.cu>, bytes."""
+    return warps * (stages * (row_vectors * VECTOR_BYTES + _BARRIER_BYTES) + ranks * _size_of("Place"))
+
+
+def add_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> tuple[int, int]:
+    """Bytes of ``add_pieces_shared`` and ``add_records_shared`` of <moe/direct/combine_add.cuh>."""
+    stage = _size_of("Piece") + _BARRIER_BYTES + most_ranks * _FLOAT_BYTES
+    pieces = warps * stages * most_ranks * piece_vectors * VECTOR_BYTES
+    return pieces, warps * (stages * stage + ranks * _size_of("Place"))
+
+
+def send_shared(warps: int, stages: int, row_vectors: int) -> tuple[int, int]:
+    """Bytes of ``send_rows_shared`` and ``send_records_shared`` of <moe/direct/combine_send.cuh>."""
+    rows = warps * stages
+    return rows * row_vectors * VECTOR_BYTES, rows * (_size_of("SentRow") + 2 * _BARRIER_BYTES)
+
+
 def combine_shared(tuning: Tuning, config: BufferConfig, row_vectors: int) -> int:
-    """Bytes of dynamic shared memory of a combine, for rows that long or shorter: <moe/direct/combine_push.cuh>."""
-    rows, send_notes = direct.send_shared(tuning.send_warps, tuning.send_stages, row_vectors)
-    pieces, add_notes = _add_shared(tuning, config)
-    return max(rows, pieces) + send_notes + add_notes
+    """Bytes of dynamic shared memory of a combine, for rows that long or shorter: <moe/direct/combine_push.cu>."""
+    rows, send_records = send_shared(tuning.send_warps, tuning.send_stages, row_vectors)
+    pieces, add_records = _add_shared(tuning, config)
+    return max(rows, pieces) + send_records + add_records
 
 
 def _add_shared(tuning: Tuning, config: BufferConfig) -> tuple[int, int]:
     ranks = config.world_size
-    return direct.add_shared(tuning.add_warps, tuning.add_stages, tuning.add_vectors, most_ranks(config), ranks)
+    return add_shared(tuning.add_warps, tuning.add_stages, tuning.add_vectors, most_ranks(config), ranks)
+
+
+def _size_of(struct: str) -> int:
+    return header_struct("moe/direct/combine_add.cuh", struct).size
+
+
+def _fits(shared_bytes: int, limit: int) -> bool:
+    """Whether a block that may have ``limit`` bytes of shared memory may have so many of dynamic shared memory."""
+    return shared_bytes <= limit - _STATIC_BYTES
 
 
 def most_ranks(config: BufferConfig) -> int:

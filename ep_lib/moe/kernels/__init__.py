@@ -24,28 +24,6 @@ def struct(*fields: tuple[str, Any]) -> np.dtype[Any]:
     return np.dtype(list(fields), align=True)
 
 
-SIGNALS = struct(("flags", "u8"), ("notes", "u8"), ("operation", "u8"))
-
-LAYOUT_ARGS = struct(("num_tokens", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4"))
-
-NOTIFY_ARGS = struct(
-    ("signals", SIGNALS), ("counts", "u8"), ("expert_counts", "u8"), ("experts_per_rank", "i4"), ("options", "i4")
-)
-
-DISPATCH_ARGS = struct(
-    ("signals", SIGNALS),
-    ("rows", "u8"),
-    ("recv_topk", "u8"),
-    ("recv_weights", "u8"),
-    ("recv_source", "u8"),
-    ("finished_blocks", "u8"),
-    ("num_tokens", "i4"),
-    ("row_vectors", "i4"),
-    ("top_k", "i4"),
-    ("experts_per_rank", "i4"),
-    ("send_routing", "i4"),
-)
-
 PCIE_RINGS = struct(
     ("staging", "u8"),
     ("slots", "u8"),
@@ -91,7 +69,6 @@ PCIE_COMBINE_ARGS = struct(
     ("rings", PCIE_RINGS), ("num_tokens", "i4"), ("row_vectors", "i4"), ("top_k", "i4"), ("experts_per_rank", "i4")
 )
 
-NUM_SIGNALS = 5  # kNumSignals in <moe/common/notify.cuh>
 MAX_WARPS = 32  # kMaxWarps in <moe/common/layout.cuh>
 PLACE_BYTES = 24  # sizeof(ep::Place)
 MAX_PCIE_RANKS = 32  # kMaxPcieRanks in <moe/pcie/rings.cuh>

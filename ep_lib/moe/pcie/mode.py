@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
+from ep_lib.jit.kernel import library_kernel
+from ep_lib.jit.structs import header_struct
 from ep_lib.memory.arrays import BFLOAT16, describe, like
 from ep_lib.moe import kernels
 from ep_lib.moe.agreement import name_ranks, require_same_everywhere
@@ -332,10 +334,10 @@ def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) 
     expert_counts = rank.empty(config.num_experts, np.int32)
     if rank.backend == "cuda":
         rank.xp.cuda.get_current_stream().synchronize()  # CuPy's copy may run on another stream than our kernels
-    args = pack(
-        kernels.LAYOUT_ARGS, num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
+    args = header_struct("moe/common/layout.cuh", "LayoutArgs").pack(
+        num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
     )
-    kernel("layout").launch(
+    library_kernel("moe/common/layout.cu", "ep_layout").launch(
         rank,
         min(ranks, config.num_sms),
         threads,

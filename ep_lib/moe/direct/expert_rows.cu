@@ -2,12 +2,11 @@
 //
 // A row that several of this rank's experts chose is there once for each choice. The rows of an expert stand together
 // in the order in which they were received, and each expert's part is filled up to a multiple of the alignment, with
-// rows of zeros. `plan` (<moe/direct/route.cuh>) has the counts, rounded up already, so no host is needed.
-#pragma once
+// rows of zeros. `plan` (<moe/direct/route.cu>) has the counts, rounded up already, so no host is needed.
 #include <moe/common/sums.cuh>
-#include <moe/direct/route.cuh>
+#include <moe/common/layout.cuh>
 
-namespace ep {
+namespace ep::direct {
 
 struct ExpertRowsArgs {
     const int* plan;
@@ -118,4 +117,22 @@ EP_DEVICE void reduce_choices(const ExpertRowsArgs& args, const int4* y, int4* o
     }
 }
 
-}  // namespace ep
+}  // namespace ep::direct
+
+template <typename Index>
+__global__ void __launch_bounds__(512)
+    ep_place_choices(ep::direct::ExpertRowsArgs args, const Index* topk, const float* topk_weights) {
+    ep::direct::place_choices<Index>(args, topk, topk_weights);
+}
+
+extern "C" __global__ void __launch_bounds__(512)
+    ep_expand_rows(ep::direct::ExpertRowsArgs args, const int4* source, int4* target, int row_vectors,
+                   const float* scales, float* target_scales, int row_scales) {
+    ep::direct::expand_rows(args, source, target, row_vectors, scales, target_scales, row_scales);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(512)
+    ep_reduce_choices(ep::direct::ExpertRowsArgs args, const int4* y, int4* out, int row_vectors) {
+    ep::direct::reduce_choices<T>(args, y, out, row_vectors);
+}

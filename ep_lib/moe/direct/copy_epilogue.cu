@@ -2,10 +2,9 @@
 //
 // How many rows came is read from `plan` on the device, so the host need not know. Rows of the arrays behind them get
 // ids and sources of -1 and weights of 0; their `x` and scales are left as they are.
-#pragma once
 #include <moe/common/notify.cuh>
 
-namespace ep {
+namespace ep::direct {
 
 struct UnpackArgs {
     const int4* rows;  // the receive area, as in DispatchArgs
@@ -91,4 +90,10 @@ EP_DEVICE void unpack(const UnpackArgs& args, const int* plan, int4* x, float* s
     }
 }
 
-}  // namespace ep
+}  // namespace ep::direct
+
+template <typename Index>
+__global__ void __launch_bounds__(512) ep_unpack(ep::direct::UnpackArgs args, const int* plan, int4* x, float* scales,
+                                                 Index* topk, float* weights, int* src_rank, int* src_token) {
+    ep::direct::unpack<Index>(args, plan, x, scales, topk, weights, src_rank, src_token);
+}

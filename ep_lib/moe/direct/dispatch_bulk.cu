@@ -1,27 +1,28 @@
-// Dispatch at full speed: <moe/common/dispatch.cuh> with three changes. What arrives where is the same, bit for bit.
+// Dispatch: every row straight to its final place on all ranks that hold its experts. The tutorial's kernel
+// (tutorial_kernels/06_dispatch_and_combine.cu) does the same, bit for bit; this one is faster for three reasons.
 //
-// 1. Each warp has a few rows in shared memory. TMA brings a token's row there (<ep/tma.cuh>) while the
-//    row before it goes to all its ranks: loads take no registers, and none of the warp's time.
-// 2. Warps take tokens as they come. Multiprocessors do not get equal shares of the links, so with tokens dealt out
-//    evenly some end late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
-// 3. What a warp needs to know about its next token (its number, its slots) is asked for one token ahead.
+// 1. Each warp has a few rows in shared memory. TMA brings a token's row there (<ep/tma.cuh>) while the row before it goes
+//    to all its ranks: loads take no registers, and none of the warp's time.
+// 2. Warps take tokens as they come. SMs do not get equal shares of the links, so with tokens dealt out evenly some end
+//    late: on 4 H200 that cost 6 % of the bandwidth, in plain copies too.
+// 3. What a warp needs to know about its next token (its number, where it goes) is asked for one token ahead.
 //
-// Lanes store, or TMA does: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8
-// SMs, which have to store 49 GB/s each, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
+// Lanes store, or TMA does: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8 SMs, which have to store 49 GB/s
+// each, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
 //
 // FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them a row, 0 for other types.
-#pragma once
 #include <ep/tma.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/epoch.cuh>
+#include <moe/direct/tokens.cuh>
 
-namespace ep {
+namespace ep::direct {
 
 struct BulkDispatchArgs {
-    Board board;
-    DispatchArgs common;  // but for its signals and finished_blocks
-    float* recv_scales;   // symmetric [ranks * max_tokens, row_scales]
-    uint64_t note;        // must be the same on all ranks: names the handle
+    Workspace workspace;
+    DispatchArgs to;
+    float* recv_scales;  // symmetric [ranks * max_tokens, row_scales]
+    uint64_t tag;        // must be the same on all ranks: names the handle
     int row_scales;
 };
 
@@ -38,47 +39,6 @@ EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int row_vector
 }
 
 namespace detail {
-
-// A number for each rank, lane by lane: rank = lane + 32 * index.
-constexpr int kRanksALane = kMaxRanks / kWarpSize;
-struct PerRank {
-    int of[kRanksALane];
-};
-
-EP_DEVICE PerRank load_per_rank(const int* values) {
-    PerRank loaded;
-#pragma unroll
-    for (int i = 0; i < kRanksALane; ++i) {
-        const int r = lane_id() + i * kWarpSize;
-        loaded.of[i] = r < num_ranks() ? values[r] : -1;
-    }
-    return loaded;
-}
-
-// A token whose row is on its way to shared memory.
-struct OnItsWay {
-    int token;
-    PerRank slots;
-};
-
-// find_places of <moe/common/layout.cuh> with slots that are here already.
-EP_DEVICE int list_places(Place* places, const PerRank& slots, const PerRank& first_row, int4* rows, int row_vectors) {
-    __syncwarp();  // nobody reads the previous token's places any more
-    int found = 0;
-#pragma unroll
-    for (int i = 0; i < kRanksALane; ++i) {
-        const int r = lane_id() + i * kWarpSize;
-        const unsigned votes = __ballot_sync(kFullWarp, slots.of[i] >= 0);
-        if (slots.of[i] >= 0) {
-            const int index = first_row.of[i] + slots.of[i];
-            int4* const row = peer_ptr(rows, r) + static_cast<int64_t>(index) * row_vectors;
-            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, index, 1.0f};
-        }
-        found += __popc(votes);
-    }
-    __syncwarp();
-    return found;
-}
 
 // A row in shared memory to all of up to kStoreRanks targets, by a warp.
 EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, const int4* row, int row_vectors) {
@@ -142,14 +102,14 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, in
 //   scales        [num_tokens, row_scales], or null where row_scales is 0
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
-//   slot, plan                          from `route`
-//   differs       [ranks]               as in compare_notes
+//   send_index, plan                     from `route`
+//   differs       [ranks]               as in compare_tags
 template <DispatchWay kWay, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
-                             const float* topk_weights, const int* slot, const int* plan, int* differs) {
+                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
-    const DispatchArgs& common = args.common;
-    const int row_vectors = common.row_vectors, warps = warps_in_block(), warp = warp_id();
+    const DispatchArgs& to = args.to;
+    const int row_vectors = to.row_vectors, warps = warps_in_block(), warp = warp_id();
     const uint32_t row_bytes = row_vectors * sizeof(int4);
     int4* const rows = tma_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
     uint64_t* const barriers =
@@ -157,30 +117,30 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     Place* const places = reinterpret_cast<Place*>(barriers + warps * kStages) + warp * num_ranks();
     TmaRing ring(barriers + warp * kStages, kStages);
     if (block_has_fault()) return;
-    if (plan[3 * num_ranks() + common.experts_per_rank] != 0) return;  // refused
-    const Signals signals = this_operation(args.board);
-    if (!meet_again(signals, args.board.state->last_dispatch, kPhaseDispatch)) return;
+    if (plan[3 * num_ranks() + to.experts_per_rank] != 0) return;  // refused
+    const Signals signals = this_epoch(args.workspace);
+    if (!barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch)) return;
 
     const detail::PerRank begins = detail::load_per_rank(plan);
     uint32_t ahead = 0;  // the token after those that are on their way; lane 0 knows
     const auto take = [&] {
-        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.board.state->next_item, 1);
+        if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.workspace.state->next_item, 1);
     };
     const auto fill = [&](int stage) {
         detail::OnItsWay next;
         next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
-        if (next.token >= common.num_tokens) return next;
+        if (next.token >= to.num_tokens) return next;
         take();
         tma_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
                  ring.barriers + stage);
         tma_arrive(ring.barriers + stage, row_bytes);
-        next.slots = detail::load_per_rank(slot + static_cast<int64_t>(next.token) * num_ranks());
+        next.send_indices = detail::load_per_rank(send_index + static_cast<int64_t>(next.token) * num_ranks());
         return next;
     };
     const auto send = [&](int stage, const detail::OnItsWay& here) {
-        const int found = detail::list_places(places, here.slots, begins, common.rows, row_vectors);
-        if (common.send_routing || topk_weights) {
-            for (int p = 0; p < found; ++p) send_routing(common, places[p], here.token, topk_idx, topk_weights);
+        const int found = detail::list_places(places, here.send_indices, begins, to.rows, row_vectors);
+        if (to.send_routing || topk_weights) {
+            for (int p = 0; p < found; ++p) send_routing(to, places[p], here.token, topk_idx, topk_weights);
         }
         if (args.row_scales) detail::send_scales(args, places, found, here.token, scales);
         const int4* const row = rows + stage * row_vectors;
@@ -203,7 +163,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
 #pragma unroll
         for (int stage = 0; stage < kStages; ++stage) {
             // Once a token's number is too large, so are all later ones.
-            if (on_its_way[stage].token >= common.num_tokens) return false;
+            if (on_its_way[stage].token >= to.num_tokens) return false;
             send(stage, on_its_way[stage]);
             constexpr int kOthers = kStages - kLag;
             if (kWay == kByTma) tma_wait_read<1>();
@@ -216,13 +176,20 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
 
     if (kWay == kByTma) tma_wait_written<0>();
 
-    // Data, then signal, as in <moe/common/dispatch.cuh>.
-    if (!is_last_block(&args.board.state->finished_blocks)) return;
-    signal_all(signals, kSignalRows, args.note);
-    if (!wait_for_all(signals, kSignalRows, signals.operation, kPhaseDispatch)) return;
-    compare_notes(signals, kSignalRows, args.note, differs);
-    if (thread_in_block() == 0) args.board.state->last_dispatch = signals.operation;
-    complete_operation(args.board, signals);
+    // Data, then the signal: the last block publishes what all blocks stored, and waits for the other ranks.
+    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
+    signal_all(signals, kSignalRows, args.tag);
+    if (!wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch)) return;
+    compare_tags(signals, kSignalRows, args.tag, differs);
+    if (thread_in_block() == 0) args.workspace.state->last_dispatch = signals.epoch;
+    complete_epoch(args.workspace, signals);
 }
 
-}  // namespace ep
+}  // namespace ep::direct
+
+template <ep::direct::DispatchWay kWay, int kStages>
+__global__ void __launch_bounds__(512)
+    ep_dispatch_bulk(ep::direct::BulkDispatchArgs args, const int4* x, const float* scales, const int* topk_idx,
+                     const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+    ep::direct::dispatch_bulk<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan, differs);
+}

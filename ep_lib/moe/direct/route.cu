@@ -1,15 +1,15 @@
-// Routing in one launch: <moe/common/layout.cuh> and <moe/common/notify.cuh> together, and quicker. The results are the same.
+// Where every row goes, in one launch: DeepEP's get_dispatch_layout and notify_dispatch together. The results are those of
+// <moe/common/layout.cuh> and <moe/common/notify.cuh>, faster.
 //
-// A block a destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32 tokens a
-// thread. The last block to finish tells the other ranks and adds up what they tell.
+// One block per destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32 tokens
+// per thread. The last block to finish tells the other ranks and adds up what they tell.
 //
-// Values are checked on the way. If one is wrong nobody is told anything: the operation did not begin, and the dispatch
+// Values are checked on the way. If one is wrong, no rank is told anything: the operation did not begin, and the dispatch
 // that was launched behind it does nothing.
-#pragma once
 #include <moe/common/layout.cuh>
 #include <moe/common/epoch.cuh>
 
-namespace ep {
+namespace ep::direct {
 
 enum RouteStatus { kRouted, kRefused, kRouteFailed };
 
@@ -20,7 +20,7 @@ struct RouteReport {
 };
 
 struct RouteArgs {
-    Board board;
+    Workspace workspace;
     int* counts;          // as in NotifyArgs
     int* expert_counts;   // as in NotifyArgs
     RouteReport* report;  // null: nobody waits for it, and what is wrong becomes a fault
@@ -33,17 +33,6 @@ struct RouteArgs {
 };
 
 constexpr int kRouteRounds = 32;  // bits of a lane's memory
-
-// The sum of `value` over the warps below this one, and over all. `warp_totals` [kMaxWarps] is shared memory.
-EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
-    const int lane = lane_id();
-    __syncthreads();  // warp_totals of an earlier call have been read
-    if (lane == 0) warp_totals[warp_id()] = value;
-    __syncthreads();
-    const int mine = lane < warps_in_block() ? warp_totals[lane] : 0;  // no more warps than lanes
-    *total = __reduce_add_sync(kFullWarp, mine);
-    return __reduce_add_sync(kFullWarp, lane < warp_id() ? mine : 0);
-}
 
 // Adds a token's choices of the experts from `first_expert` on; whether it had any. Ids are read in vectors of 16 bytes
 // where a token's ids fill some.
@@ -79,8 +68,8 @@ EP_DEVICE bool count_choices(const RouteArgs& args, const Index* topk_idx, int t
 
 // One destination, by a block. `choices` [experts_per_rank] and `warp_totals` are shared memory; the rest as in `layout`.
 template <typename Index>
-EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* topk_idx, int* slot, int* rank_counts,
-                        int* expert_counts, int* choices, int* warp_totals) {
+EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* topk_idx, int* send_index,
+                        int* rank_counts, int* expert_counts, int* choices, int* warp_totals) {
     const int experts = args.experts_per_rank, first_expert = destination * experts;
     const int thread = thread_in_block(), num_threads = threads_in_block();
     for (int e = thread; e < experts; e += num_threads) choices[e] = 0;
@@ -109,7 +98,7 @@ EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* top
             const bool goes = went >> round & 1;
             const unsigned votes = __ballot_sync(kFullWarp, goes);
             if (token < args.num_tokens) {
-                slot[static_cast<int64_t>(token) * num_ranks() + destination] =
+                send_index[static_cast<int64_t>(token) * num_ranks() + destination] =
                     goes ? position + __popc(votes & lanes_below) : -1;
             }
             position += __popc(votes);
@@ -128,16 +117,16 @@ EP_DEVICE void check_choices(const RouteArgs& args, const Index* topk_idx, const
     for (int i = blockIdx.x * threads_in_block() + thread_in_block(); i < choices; i += stride) {
         const Index id = topk_idx[i];
         topk_copy[i] = static_cast<int>(id);
-        if (id < -1 || id >= num_experts) atomicMax(&args.board.state->bad_expert, 0xffffffffu - i);
+        if (id < -1 || id >= num_experts) atomicMax(&args.workspace.state->bad_expert, 0xffffffffu - i);
         const uint32_t bits = topk_weights ? __float_as_int(topk_weights[i]) : 0;
-        if ((bits & 0x7f800000) == 0x7f800000) atomicMax(&args.board.state->bad_weight, 0xffffffffu - i);
+        if ((bits & 0x7f800000) == 0x7f800000) atomicMax(&args.workspace.state->bad_weight, 0xffffffffu - i);
     }
 }
 
 // The last block, with one thread: whether a value is wrong. Without a report that is a fault.
 template <typename Index>
 EP_DEVICE bool refuse(const RouteArgs& args, const Index* topk_idx, const float* topk_weights) {
-    BoardState* const state = args.board.state;
+    WorkspaceState* const state = args.workspace.state;
     const uint32_t expert = ld_relaxed_gpu_u32(&state->bad_expert), weight = ld_relaxed_gpu_u32(&state->bad_weight);
     if (expert == 0 && weight == 0) return false;
     st_relaxed_gpu_u32(&state->bad_expert, 0);
@@ -169,27 +158,27 @@ EP_DEVICE void finish_plan(const RouteArgs& args, int* plan) {
 //   topk_copy     [num_tokens, top_k]   out
 //   plan          out, as in `notify`, and behind it one int more: 1 if nothing was sent because a value is wrong
 template <typename Index>
-EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy, int* slot,
-                     int* rank_counts, int* choice_counts, int* plan) {
+EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy,
+                     int* send_index, int* rank_counts, int* choice_counts, int* plan) {
     extern __shared__ int layout_shared[];
     __shared__ int refused;
     if (block_has_fault()) return;
     check_choices(args, topk_idx, topk_weights, topk_copy);
     for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
-        route_to(destination, args, topk_idx, slot, rank_counts, choice_counts, layout_shared + kMaxWarps,
+        route_to(destination, args, topk_idx, send_index, rank_counts, choice_counts, layout_shared + kMaxWarps,
                  layout_shared);
     }
-    if (!is_last_block(&args.board.state->finished_blocks)) return;
+    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
 
     const int thread = thread_in_block(), plan_ints = 3 * num_ranks() + args.experts_per_rank;
     if (thread == 0) plan[plan_ints] = refused = refuse(args, topk_idx, topk_weights);
     __syncthreads();
     RouteStatus status = kRefused;
     if (!refused) {
-        const Signals signals = this_operation(args.board);
+        const Signals signals = this_epoch(args.workspace);
         const NotifyArgs tell = {signals, args.counts, args.expert_counts, args.experts_per_rank, args.options};
         status = notify(tell, rank_counts, choice_counts, plan) ? kRouted : kRouteFailed;
-        if (status == kRouted) complete_operation(args.board, signals);
+        if (status == kRouted) complete_epoch(args.workspace, signals);
         __syncthreads();
         finish_plan(args, plan);
         __syncthreads();
@@ -202,4 +191,11 @@ EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* 
     if (thread == 0) st_release_sys_u64(&args.report->done, 4 * args.ticket + status);
 }
 
-}  // namespace ep
+}  // namespace ep::direct
+
+template <typename Index>
+__global__ void __launch_bounds__(1024)
+    ep_route(ep::direct::RouteArgs args, const Index* topk_idx, const float* topk_weights, int* topk_copy,
+             int* send_index, int* rank_counts, int* choice_counts, int* plan) {
+    ep::direct::route<Index>(args, topk_idx, topk_weights, topk_copy, send_index, rank_counts, choice_counts, plan);
+}

@@ -1,0 +1,83 @@
+// Combine by pulling: a token's owner reads its rows from the symmetric memory of the ranks that hold them and adds them
+// up (<moe/direct/combine_add.cuh>). 8 SMs keep the links as busy as 24. Warps take tokens as they come.
+//
+// Experts write their rows there, or, with kStaged, blocks beyond the first pull_blocks copy them there from elsewhere
+// (<moe/direct/combine_send.cuh>) while the first groups are read already. They are done after a fifth of the time.
+//
+// Reading carries requests one way and data the other: 328 GB/s where stores reach 355. <moe/direct/combine_push.cu>
+// stores, but every byte twice, which takes many SMs.
+#include <moe/direct/combine_add.cuh>
+
+namespace ep::direct {
+
+struct PullCombineArgs {
+    Workspace workspace;
+    uint64_t tag;  // must be the same on all ranks: names the handle
+    AddArgs add;
+    SendArgs send;  // its `returned` has the rows; without kStaged no more of it is used, but for shared memory
+    int pull_blocks;
+};
+
+// Any grid of pull_blocks, and as many more as shall copy; shared memory as for combine_push.
+//   out           [num_tokens, row_vectors]
+//   y             [rows that this rank received, row_vectors], in any of this GPU's memory; only with kStaged
+//   topk_weights  [num_tokens, top_k] or null: all weights are 1
+//   send_index, plan                     from `route`
+//   differs       [ranks]               as in compare_tags
+template <typename T, bool kStaged>
+EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
+                            const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+    extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
+    const CombineMemory memory(tma_shared, args.add, args.send);
+    const int row_vectors = args.add.row_vectors;
+    if (block_has_fault()) return;
+    const Signals signals = this_epoch(args.workspace);
+    if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
+
+    bool same = true;
+    if (kStaged && blockIdx.x >= args.pull_blocks) {
+        const auto target = [&](const SentRow& out) {
+            return args.send.returned + static_cast<int64_t>(out.row) * row_vectors;
+        };
+        send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
+                  plan + num_ranks(), target);
+        if (is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)) signal_all(signals, kSignalRows);
+        same = detail::same_tag_warp(signals, kSignalStaged, args.tag);
+    } else {
+        const detail::PerRank begins = detail::load_per_rank(plan);
+        detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
+        same = detail::same_tag_warp(signals, kSignalStaged, args.tag);
+        Returns returns(args.send, signals.flags + kSignalRows * num_ranks(), signals.epoch);
+        const auto next = [&](Place* places, int* found) {
+            const detail::OnItsWay here = tokens.next();
+            if (here.token >= args.add.num_tokens) return here.token;
+            *found = detail::list_places(places, here.send_indices, begins, args.send.returned, row_vectors);
+            if (!kStaged) return here.token;
+            for (int p = lane_id(); p < *found; p += kWarpSize) {  // what is here already needs no copy
+                const int64_t index = places[p].index;
+                if (places[p].rank == rank()) places[p].row = const_cast<int4*>(y) + index * row_vectors;
+            }
+            return returns.wait_for(here.send_indices) ? here.token : args.add.num_tokens;
+        };
+        tma_fence();  // what the peers' threads wrote is read by TMA
+        if (same) add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
+    }
+
+    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
+    if (!wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine)) return;
+    compare_tags(signals, kSignalStaged, args.tag, differs);
+    if (same) {
+        signal_all(signals, kSignalPulled);  // rows may be written there again once all have read theirs
+        if (!wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine)) return;
+    }
+    complete_epoch(args.workspace, signals);
+}
+
+}  // namespace ep::direct
+
+template <typename T, bool kStaged>
+__global__ void __launch_bounds__(512)
+    ep_combine_pull(ep::direct::PullCombineArgs args, int4* out, const int4* y, const int* topk_idx,
+                    const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+    ep::direct::combine_pull<T, kStaged>(args, out, y, topk_idx, topk_weights, send_index, plan, differs);
+}

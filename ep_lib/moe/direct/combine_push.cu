@@ -1,0 +1,101 @@
+// Combine by pushing: the ranks that hold the experts send rows back while the tokens' owners already add them up.
+//
+// Some blocks send rows from wherever the experts left them to the `returned` area of their owner
+// (<moe/direct/combine_send.cuh>). The other blocks add up (<moe/direct/combine_add.cuh>): a warp takes a token, waits for
+// the groups with its rows, and sums them in ascending order of ranks, so the result does not depend on who came first.
+// When nothing is left to send, all blocks add up.
+//
+// Blocks, not warps, have these roles: on one SM the loads of warps that add up queue behind the stores that the links
+// hold back. A release waits for all stores of its SM that are under way, so there are few of them. Every byte is stored
+// twice, which takes 16 SMs or more; <moe/direct/combine_pull.cu> needs only 8 (benchmarks/NOTES.md).
+//
+// `returned` needs no credits: see <moe/common/epoch.cuh>. A sender waits for no other rank, so any number of blocks works.
+#include <moe/direct/combine_add.cuh>
+
+namespace ep::direct {
+
+struct PushCombineArgs {
+    Workspace workspace;
+    uint64_t tag;  // must be the same on all ranks: names the handle
+    AddArgs add;
+    SendArgs send;  // at least 1 block
+};
+
+namespace detail {
+
+// Where a token's rows are on this rank, in ascending order of the ranks that sent them.
+EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& send_indices, int4* own_rows,
+                            int row_vectors) {
+    __syncwarp();  // nobody reads the previous token's places any more
+    int found = 0;
+#pragma unroll
+    for (int i = 0; i < kRanksALane; ++i) {
+        const int r = lane_id() + i * kWarpSize, s = send_indices.of[i];
+        const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
+        if (s >= 0) {
+            int4* const area = args.returned + static_cast<int64_t>(r) * args.max_tokens * row_vectors;
+            int4* const row = (r == rank() ? own_rows : area) + static_cast<int64_t>(s) * row_vectors;
+            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, s, 1.0f};
+        }
+        found += __popc(votes);
+    }
+    __syncwarp();
+    return found;
+}
+
+}  // namespace detail
+
+// Any grid, at least send.warps warps a block. Dynamic shared memory: the larger of send_rows_shared and
+// add_pieces_shared, as no block does both at once; send_records_shared; add_records_shared.
+//   out           [num_tokens, row_vectors]
+//   y             [rows that this rank received, row_vectors], in any of this GPU's memory
+//   topk_weights  [num_tokens, top_k] or null: all weights are 1
+//   send_index, plan                     from `route`
+//   differs       [ranks]                as in compare_tags
+template <typename T>
+EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
+                            const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+    extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
+    const CombineMemory memory(tma_shared, args.add, args.send);
+    const int row_vectors = args.add.row_vectors;
+    if (block_has_fault()) return;
+    const Signals signals = this_epoch(args.workspace);
+    if (!barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)) return;
+    if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
+
+    if (blockIdx.x < args.send.blocks) {
+        const auto target = [&](const SentRow& out) {
+            const int64_t place = static_cast<int64_t>(rank()) * args.send.max_tokens + out.send_index;
+            return peer_ptr(args.send.returned + place * row_vectors, out.owner);
+        };
+        send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
+                  plan + num_ranks(), target);
+        __syncthreads();  // pieces come to where rows were
+    }
+    if (detail::same_tag_warp(signals, kSignalStaged, args.tag)) {
+        int4* const own_rows = const_cast<int4*>(y) + static_cast<int64_t>(plan[rank()]) * row_vectors;
+        detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
+        Returns returns(args.send, nullptr, signals.epoch);
+        const auto next = [&](Place* places, int* found) {
+            const detail::OnItsWay here = tokens.next();
+            if (here.token >= args.add.num_tokens) return here.token;
+            *found = detail::list_returned(args.send, places, here.send_indices, own_rows, row_vectors);
+            return returns.wait_for(here.send_indices) ? here.token : args.add.num_tokens;
+        };
+        add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
+    }
+    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
+    if (!wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine)) return;
+    compare_tags(signals, kSignalStaged, args.tag, differs);
+    if (thread_in_block() == 0) args.workspace.state->last_combine = signals.epoch;
+    complete_epoch(args.workspace, signals);
+}
+
+}  // namespace ep::direct
+
+template <typename T>
+__global__ void __launch_bounds__(512)
+    ep_combine_push(ep::direct::PushCombineArgs args, int4* out, const int4* y, const int* topk_idx,
+                    const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+    ep::direct::combine_push<T>(args, out, y, topk_idx, topk_weights, send_index, plan, differs);
+}

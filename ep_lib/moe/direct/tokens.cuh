@@ -1,0 +1,51 @@
+// What a warp knows of the token that it works on, and of the one that comes next.
+#pragma once
+#include <moe/common/layout.cuh>
+
+namespace ep::direct {
+namespace detail {
+
+// A number for each rank, lane by lane: rank = lane + 32 * index.
+constexpr int kRanksALane = kMaxRanks / kWarpSize;
+struct PerRank {
+    int of[kRanksALane];
+};
+
+EP_DEVICE PerRank load_per_rank(const int* values) {
+    PerRank loaded;
+#pragma unroll
+    for (int i = 0; i < kRanksALane; ++i) {
+        const int r = lane_id() + i * kWarpSize;
+        loaded.of[i] = r < num_ranks() ? values[r] : -1;
+    }
+    return loaded;
+}
+
+// A token whose row is on its way to shared memory.
+struct OnItsWay {
+    int token;
+    PerRank send_indices;
+};
+
+// find_places of <moe/common/layout.cuh> with send_indices that are here already.
+EP_DEVICE int list_places(Place* places, const PerRank& send_indices, const PerRank& first_row, int4* rows,
+                          int row_vectors) {
+    __syncwarp();  // nobody reads the previous token's places any more
+    int found = 0;
+#pragma unroll
+    for (int i = 0; i < kRanksALane; ++i) {
+        const int r = lane_id() + i * kWarpSize;
+        const unsigned votes = __ballot_sync(kFullWarp, send_indices.of[i] >= 0);
+        if (send_indices.of[i] >= 0) {
+            const int index = first_row.of[i] + send_indices.of[i];
+            int4* const row = peer_ptr(rows, r) + static_cast<int64_t>(index) * row_vectors;
+            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, index, 1.0f};
+        }
+        found += __popc(votes);
+    }
+    __syncwarp();
+    return found;
+}
+
+}  // namespace detail
+}  // namespace ep::direct
