@@ -293,8 +293,8 @@ def test_all_of_it_on_gpus() -> None:
 
 def test_importing_ep_lib_and_its_moe_loads_no_torch() -> None:
     code = "import ep_lib, ep_lib.moe, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
     code = "from ep_lib.moe import dispatch, combine, ExpertParallel; import sys; sys.exit('torch' not in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'gather'"):
         _ = ep_lib.moe.gather

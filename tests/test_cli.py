@@ -29,7 +29,7 @@ def ep_lib_command(*words: str, **environment: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -104,7 +104,7 @@ def test_ctrl_c_is_exit_130() -> None:
     assert process.stdout.readline() == "running\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == cli.EXIT_INTERRUPTED
     assert said == "ep-lib: interrupted\n"
 

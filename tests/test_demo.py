@@ -313,7 +313,7 @@ def test_run_demo_tells_and_reports(tmp_path: Path) -> None:
 
 def demo(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ep_lib", "demo", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:

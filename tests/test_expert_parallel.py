@@ -328,7 +328,7 @@ def check_torchrun(processes: int, *words: str, backend: str) -> None:
     root = Path(__file__).resolve().parents[1]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     env = os.environ | {"EP_LIB_BACKEND": backend, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert sorted(report["rank"] for report in reports) == list(range(processes))

@@ -76,7 +76,6 @@ def test_a_right_answer_gets_full_marks_however_it_is_written(exercise: str, ans
 def test_the_solution_gets_full_marks(name: str) -> None:
     result = grade(name, find(name).solution_dir)
     assert result.full, result.as_json()
-    assert result.seconds < 30
 
 
 @pytest.mark.parametrize("name", names())

@@ -80,7 +80,7 @@ def test_the_child_does_not_load_the_hidden_tests() -> None:
         "import sys, ep_lib.workshop.child, ep_lib.workshop.runner; "
         "print([m for m in sys.modules if 'hidden' in m or 'grader' in m])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
 
 
@@ -110,7 +110,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
         each.end()
 
 
-def ask(box: Sandbox, seconds: float = 10) -> tuple[bytes, bytes]:
+def ask(box: Sandbox, seconds: float = 120) -> tuple[bytes, bytes]:
     return box.ask({"nonce": "n"}, reply_bytes=100, seconds=seconds)
 
 
@@ -150,7 +150,7 @@ def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted) -> None:  # typ
 def test_what_breaks_a_limit_ends_with_a_sentence(scripted, script: str, limits: dict[str, int], says: str) -> None:  # type: ignore[no-untyped-def]
     box = scripted(script, **limits)
     with pytest.raises(ChildFailed) as caught:
-        ask(box, 30 if limits else 3)
+        ask(box, 3 if says == "did not end within" else 120)
     assert any(part in str(caught.value) for part in says.split("|")), caught.value
     assert not box.running
 
@@ -169,14 +169,14 @@ def test_nothing_survives_that_left_the_process_group(scripted) -> None:  # type
     )
     ask(box)
     tag = box._tag
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     # The sleeper may be in the middle of its exec, when it has no environment to show. One look decides: by the next
     # the process between may have gone and the one that it forks not be listed yet.
     while (found := len(sandbox_module._tagged(tag))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert found >= 3
     box.end()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while sandbox_module._tagged(tag) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sandbox_module._tagged(tag) == []

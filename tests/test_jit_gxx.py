@@ -133,14 +133,17 @@ def test_cached_kernels_start_no_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert compile_source(source) == first
 
 
-def test_cached_kernels_come_within_20_ms_in_a_new_process() -> None:
-    timed = (
-        "import time\nfrom ep_lib.jit.kernel import Kernel\n"
+def test_a_cached_kernel_takes_little_of_a_new_process() -> None:
+    """Some milliseconds; what is counted is Python's calls, since a machine may be busy."""
+    counted = (
+        "import sys\nfrom ep_lib.jit.kernel import Kernel\ncalls = 0\n"
+        "def count(frame, event, arg):\n    global calls\n    calls += event == 'call'\n"
         "source = '#include <ep/signal.cuh>\\n__global__ void k(float* p) { *p = 18; }'\n"
-        "start = time.process_time()\nKernel.from_source(source, 'k').compile()\nprint(time.process_time() - start)\n"
+        "sys.setprofile(count)\nKernel.from_source(source, 'k').compile()\nsys.setprofile(None)\nprint(calls)\n"
     )
-    runs = [subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True) for _ in range(4)]
-    assert min(float(run.stdout) for run in runs) < 0.020  # CPU time: the machine may be busy with other tests
+    command = [sys.executable, "-c", counted]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert int(runs[1].stdout) < 8000
 
 
 def test_a_learners_header_replaces_ours(tmp_path: Path) -> None:

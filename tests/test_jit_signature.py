@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import timeit
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -130,8 +130,20 @@ def test_the_position_and_the_whole_signature_are_named() -> None:
         marshal("k", [], [1])
 
 
-def test_eight_arguments_take_microseconds() -> None:
+def test_marshalling_eight_arguments_takes_few_calls() -> None:
+    """A launch must not become slow unnoticed: what is counted is Python's calls, since a machine may be busy."""
     array = np.zeros(10)
     params, args = [POINTER] * 4 + [I32, U64, F32, BOOL], [array, array, array, array, 3, 4, 2.5, True]
-    seconds = min(timeit.repeat(lambda: marshal("k", params, args), number=1000, repeat=5)) / 1000
-    assert seconds < 60e-6  # about 10 on an idle machine
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    marshal("k", params, args)
+    sys.setprofile(count)
+    try:
+        marshal("k", params, args)
+    finally:
+        sys.setprofile(None)
+    assert calls <= 60

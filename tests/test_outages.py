@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -37,10 +36,8 @@ def test_a_rank_that_stops_is_named_by_the_next_and_the_others_go_on(kind: str) 
 @BOTH
 def test_who_has_no_time_limit_is_told_of_a_deadlock(kind: str) -> None:
     fabric = Fabric(kind, stopped_ranks={1: 3})
-    start = time.monotonic()
     with pytest.raises(DeadlockError) as caught:
         ep_lib.spawn(lambda rank: launch(rank, "quiet", 9), 2, "emulator", fabric=fabric)
-    assert time.monotonic() - start < 20
     text = str(caught.value)
     assert "64 bytes to rank 1 on queue pair 0 (rank 1 has stopped)" in text, text
     assert "rank 1 block 0 thread 0 is stopped" in text and "outages_test.cu:" in text

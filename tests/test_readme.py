@@ -50,7 +50,7 @@ def test_python_runs(document: str, source: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(source, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
 
