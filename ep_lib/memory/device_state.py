@@ -172,7 +172,7 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
     where = f", slot {record.slot}" if record.slot >= 0 else ""
     return PeerTimeout(
         f"rank {record.rank} waited too long for {whom} ({record.phase}{where}): the signal is {record.seen}, at least "
-        f"{record.expected} was expected; check that it launched its kernel and which of its waits failed",
+        f"{record.expected} was expected; check whether {whom} launched the kernel, and which wait failed there",
         rank=record.rank,
         peer=record.peer,
         phase=record.phase,
