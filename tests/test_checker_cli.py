@@ -106,6 +106,6 @@ def _command_line(process: Path) -> bytes:
 def test_missing_files_and_impossible_numbers(tmp_path: Path) -> None:
     assert "there is no file" in command(tmp_path / "nothing.py").stderr
     script = written(tmp_path, "def main(rank): pass\n")
-    assert "--seeds 0" in command(script, "--seeds", "0").stderr
+    assert "--seeds is 0" in command(script, "--seeds", "0").stderr
     assert "do not fill nodes" in command(script, "--ranks", "3", "--fabric", "rc", "--ranks-per-node", "2").stderr
     assert command(script, "--fabric", "pigeon").returncode == 2

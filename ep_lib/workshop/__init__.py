@@ -1,10 +1,14 @@
-"""The workshop around the library: exercises and their checks, the demo, the doctor.
+"""The workshop around the library: exercises, the grader, and what the notebooks need.
 
 >>> from ep_lib import workshop
 >>> workshop.start("01")     # doctest: +SKIP  copies the exercise to mine/01_write_signal, for you to edit
 >>> workshop.check("01")     # doctest: +SKIP  runs the public checks on it, and says what is not right yet
 
-Importing this package imports none of its modules.
+Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
+a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
+the learner's code in a process of its own; feedback.py words what failed. notebook.py and pcie_model.py are for the
+notebooks. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports
+none of its modules.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def start(exercise: str | int) -> Path:
-    """Copies an exercise ("01" or "01_write_signal") to ``mine/``, unless it is there already; returns the folder."""
+    """Copies an exercise ("01" or "01_write_signal") to ``mine/``, unless it is already there; returns the folder."""
     from ep_lib.workshop import grader
 
     return grader.start(exercise)
@@ -26,9 +30,9 @@ def start(exercise: str | int) -> Path:
 def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     """Runs an exercise's public checks on your files and prints what works and what does not yet.
 
-    ``mine`` is the folder with your files; by default ``mine/<exercise>``, or ``exercises/<exercise>`` where that does
-    not exist. Your code runs in a process of its own: an endless loop or a crash cannot hurt the notebook. The public
-    checks are few and small; ``ep-lib grade`` runs many more. GradingError for an unknown exercise or folder.
+    ``mine`` is the folder with your files; by default ``mine/<exercise>``, or ``exercises/<exercise>`` if that does not
+    exist. Your code runs in a process of its own, so an endless loop or a crash cannot hurt the notebook. The public
+    checks are few and small; ``ep-lib grade`` runs many more. Raises GradingError for an unknown exercise or folder.
     """
     from ep_lib.workshop import grader
 

@@ -1,7 +1,8 @@
 """The child process of the grader: limits itself, then answers requests until its standard input ends.
 
 Started by :mod:`ep_lib.workshop.sandbox` as a fresh interpreter. It holds no expected values: it compiles the learner's
-piece, runs scenarios on the emulator and sends the arrays back.
+piece, runs scenarios on the emulator and sends the arrays back. What runs a scenario, runner.py, is imported only after
+the limits are set.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ REQUEST_BYTES = struct.Struct("<Q")
 
 
 def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) -> None:
-    """Sets hard limits of this process and of all that it starts. Processes count per user, and not at all for root."""
+    """Sets hard limits for this process and all that it starts. Processes count per user, and not at all for root."""
     wanted = {
         resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_DATA: data_bytes,
@@ -30,8 +31,10 @@ def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) 
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (value, value))
-    with contextlib.suppress(OSError):  # some containers forbid it; the parent watches memory anyway
-        Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out after all, this one goes first
+    with contextlib.suppress(OSError):  # some containers forbid this; the parent watches memory anyway
+        Path("/proc/self/oom_score_adj").write_text(
+            "1000"
+        )  # if memory runs out nevertheless, this process is killed first
 
 
 def serve(requests: BinaryIO, reply_fd: int, mine: Path) -> None:

@@ -1,8 +1,8 @@
-"""What an exercise is: a folder under ``solutions/`` with an ``exercise.toml``, read and checked here.
+"""What an exercise is: a folder under ``solutions/`` with an ``exercise.toml``, which is read and checked here.
 
-The folder is the source of truth. Its pieces are the very files that ``ep_lib`` runs (``runs_as`` says where the copy
-lies), the learner's version under ``exercises/`` is generated from it (:mod:`ep_lib.workshop.generate`), and the hidden
-tests are one module of :mod:`ep_lib.workshop.hidden`.
+The folder is the source of truth. Its pieces are the files that ``ep_lib`` itself runs (``runs_as`` says where the copy
+is), the learner's version under ``exercises/`` is generated from it (:mod:`ep_lib.workshop.generate`), and the hidden
+tests are one module in :mod:`ep_lib.workshop.hidden`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPTIONAL = ("otherwise", "given")  # of a hole
 class Task:
     """One graded task: its number, what it asks in half a line, and the points it gives.
 
-    ``stands_on``: numbers of tasks whose code this one calls, so that their mistakes show here, too.
+    ``stands_on``: numbers of the tasks whose code this one calls, so that their mistakes show here, too.
     """
 
     number: int
@@ -39,9 +39,9 @@ class Task:
 class Hole:
     """A marked region of the solution that the learner fills in.
 
-    ``at`` is the name in the markers: the task's number, and a letter where a task has several holes (``5a``).
-    ``otherwise`` is code that keeps the unfinished function well-formed (``return false;``). ``given`` is code that is
-    wrong and to be repaired: it stands in the hole in place of the line that fails loudly.
+    ``at`` is the name in the markers: the task's number, and a letter if a task has several holes (``5a``).
+    ``otherwise`` is code that keeps the unfinished function well-formed (``return false;``). ``given`` is wrong code
+    that the learner repairs: it fills the hole instead of the line that fails loudly.
     """
 
     at: str
@@ -66,7 +66,7 @@ class Exercise:
     tasks: tuple[Task, ...]
     holes: tuple[Hole, ...]
     intro: str = ""  # what the exercise is about, for its README
-    also: tuple[str, ...] = ()  # what the pieces include from beside them: files of runs_as, as the library has them
+    also: tuple[str, ...] = ()  # files of runs_as that the pieces include, copied as they are
 
     @property
     def solution_dir(self) -> Path:
@@ -82,7 +82,7 @@ class Exercise:
 
     @property
     def short_name(self) -> str:
-        """What to call it in commands: its number, or all of its name where several exercises have that number."""
+        """What to call it in commands: its number, or its whole name if several exercises have that number."""
         number = self.name.split("_", 1)[0]
         return number if len(_matches(number, names(self.root))) == 1 else self.name
 
@@ -114,8 +114,8 @@ def names(root: Path | None = None) -> list[str]:
 def find(name: str | int, root: Path | None = None) -> Exercise:
     """The exercise called ``name``: "01_write_signal", its topic "write_signal", its number "01", or 1.
 
-    Raises GradingError for an unknown name (lists those there are), for a number that several exercises have, and for
-    a broken exercise.toml.
+    Raises GradingError for an unknown name (and lists the known ones), for a number that several exercises have, and
+    for a broken exercise.toml.
     """
     root = root or workshop_root()
     known = names(root)
@@ -124,19 +124,19 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
         wanted = f"{int(wanted):02d}"
     matches = _matches(wanted, known)
     if len(matches) > 1:
-        raise GradingError(f"no exercise is called {name!r} alone: say which of {', '.join(matches)}")
+        raise GradingError(f"{name!r} may mean several exercises: choose one of {', '.join(matches)}")
     if not matches:
         raise GradingError(f"no exercise {name!r}; there are: {', '.join(known) or 'none'}")
     return load(root / "solutions" / matches[0] / METADATA, root)
 
 
 def _matches(wanted: str, known: list[str]) -> list[str]:
-    """Those of the names that ``wanted`` may mean: all of it, its number, or what follows the number."""
+    """The names that ``wanted`` may mean: a whole name, its number, or what follows the number."""
     return [each for each in known if wanted in (each, *each.split("_", 1))]
 
 
 def load(path: Path, root: Path) -> Exercise:
-    """Reads and checks one exercise.toml; GradingError says what is wrong with it."""
+    """Reads and checks one exercise.toml. Raises GradingError, which says what is wrong with it."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -157,15 +157,15 @@ def load(path: Path, root: Path) -> Exercise:
     pieces = tuple(str(piece) for piece in _get(raw, "pieces", list, path))
     also = tuple(str(file) for file in raw.get("also", []))
     if [t.number for t in tasks] != list(range(1, len(tasks) + 1)) or any(t.points < 1 for t in tasks):
-        raise GradingError(f"{path}: tasks are numbered 1, 2, 3 ... and give at least one point each")
+        raise GradingError(f"{path}: tasks must be numbered 1, 2, 3 ... and give at least one point each")
     for task in tasks:
         if any(below not in range(1, task.number) for below in task.stands_on):
-            raise GradingError(f"{path}: task {task.number}: stands_on is {task.stands_on}; it names earlier tasks")
+            raise GradingError(f"{path}: task {task.number}: stands_on is {task.stands_on}; it must name earlier tasks")
     for hole in holes:
         matched = re.fullmatch(r"(\d+)[a-z]?", hole.at)
         if not matched or int(matched.group(1)) > len(tasks) or int(matched.group(1)) < 1:
             raise GradingError(
-                f"{path}: hole at={hole.at!r}: it is a task's number, with a letter if there are several"
+                f"{path}: hole at={hole.at!r}: it must be a task's number, with a letter if the task has several holes"
             )
     for piece in (*pieces, *also):
         if Path(piece).is_absolute() or ".." in Path(piece).parts:

@@ -1,7 +1,7 @@
 """What a learner reads when something failed: exceptions and the checker's findings, shortened to what helps them.
 
-A finding names two places. The learner's own is shown with its line; a line of the hidden test is not: there a comment
-``// role: the receiver, reading the data`` says what stands for it.
+A finding names two places. The learner's own is shown with its line. A line of the hidden test is not shown: instead,
+its comment ``// role: the receiver, reading the data`` says what it does.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ep_lib.workshop.scenario import Complaint, Failure, Outputs, Scenario, Side
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
-_CANARY = "// canary"  # of hidden/common.cuh: a race of the grader's own, which every checked run must report
+_CANARY = "// canary"  # of hidden/grader.cuh: the grader's own race, which every checked run must report
 _ROLE = re.compile(r"//\s*role:\s*(.*)")
 _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
-_A_LINE = "a line of the test"  # in a list of who waits where, those that wait for one of their own warp are left out
+_A_LINE = "a line of the test"  # left out of a list of who waits where: they wait for a thread of their own warp
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
 
 
 def what_failed(scenario: Scenario, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
-    """The text for a run that ended badly or that the checker complains about; "" for one that its judge may see.
+    """The text for a run that ended badly or that the checker complains about; "" if its judge may see the run.
 
-    ``given``: files beside the learner's that are not theirs to write.
+    ``given``: files beside the learner's that the learner does not write.
     """
     if outputs.failure and STILL_TO_DO in outputs.failure.message:
         return failure_text(outputs.failure, work)
@@ -42,7 +42,7 @@ def what_failed(scenario: Scenario, outputs: Outputs, work: Path, given: Sequenc
 
 
 def failure_text(failure: Failure, work: Path) -> str:
-    """The child's exception without the paths of the temporary copy; of an unfinished task only that it is one."""
+    """The child's exception without the paths of the temporary copy; for an unfinished task, only that it is one."""
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
     text = failure.message.replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
@@ -53,7 +53,7 @@ def failure_text(failure: Failure, work: Path) -> str:
 
 
 def _once_each(lines: Iterable[str]) -> list[str]:
-    """Of threads of one block that wait at one place, each for something of its own, the first, and how many more."""
+    """Of the threads of a block that wait at the same place, shows the first, and how many more there are."""
     first: dict[object, str] = {}
     more: dict[object, int] = {}
     for number, line in enumerate(lines):
@@ -65,7 +65,7 @@ def _once_each(lines: Iterable[str]) -> list[str]:
 
 
 def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
-    """The sentence, both places, what is missing; four lines or so."""
+    """What the checker says, both places, and what is missing; about four lines."""
     lines = [f"{complaint.kind}: {complaint.message}"]
     lines += [_side_text(side, given) for side in dict.fromkeys(complaint.sides)]
     if complaint.remedy:
@@ -102,6 +102,6 @@ def _is_own(side: Side, given: Sequence[str]) -> bool:
 
 
 def _helps(complaint: Complaint, given: Sequence[str]) -> int:
-    """Which finding to show: one about a line of the learner's, then one that knows exactly what is missing."""
+    """Which finding to show: first one about the learner's line, then one that knows exactly what is missing."""
     own = any(_is_own(side, given) for side in complaint.sides)
     return 4 * own + 2 * ("missing __sync" in complaint.remedy) + bool(complaint.detail)

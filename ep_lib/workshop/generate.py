@@ -2,14 +2,14 @@
 
 In a piece, the lines between ``// EXERCISE-BEGIN 1`` and ``// EXERCISE-END 1`` are what the learner writes (``#``
 instead of ``//`` in Python). In ``exercises/`` such a region becomes its hint and one line that fails loudly, at run
-time, and names the task: so a half-finished file compiles, and finished tasks already give points. Where a task is a
-repair, the hole holds the code that is to be repaired (``given`` in exercise.toml).
+time, and names the task: so a half-finished file compiles, and finished tasks already give points. If the task is a
+repair, the hole holds the code to be repaired (``given`` in exercise.toml).
 
     solutions/01_write_signal/ep/x.cuh   the source of truth, with markers
     exercises/01_write_signal/ep/x.cuh   generated: holes
     ep_lib/device/ep/x.cuh               generated: the solution without its markers; this is the file that runs
 
-``--check`` writes nothing, names the files that drifted and ends with 1; the tests call the same function.
+``--check`` writes nothing; if a file drifted, it names the file and returns 1. The tests call the same function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDTH = 110  # of hint lines
 def with_holes(exercise: Exercise, piece: str, text: str) -> tuple[str, list[str]]:
     """The learner's version of one piece, and the names of the holes found in it, in order.
 
-    GradingError if markers do not pair up, nest, or name a hole that exercise.toml does not describe.
+    Raises GradingError if markers do not pair up, nest, or name a hole that exercise.toml does not describe.
     """
     holes = {hole.at: hole for hole in exercise.holes}
     lines: list[str] = []
@@ -41,7 +41,7 @@ def with_holes(exercise: Exercise, piece: str, text: str) -> tuple[str, list[str
         where = f"solutions/{exercise.name}/{piece}:{number}"
         if marker is None:
             if "EXERCISE-BEGIN" in line or "EXERCISE-END" in line:
-                raise GradingError(f"{where}: a marker is a comment line of its own: // EXERCISE-BEGIN 1")
+                raise GradingError(f"{where}: a marker must be a comment line of its own: // EXERCISE-BEGIN 1")
             if open_at is None:
                 lines.append(line)
         elif marker["what"] == "BEGIN":
@@ -53,7 +53,7 @@ def with_holes(exercise: Exercise, piece: str, text: str) -> tuple[str, list[str
             found.append(open_at)
             lines += _hole_text(exercise, holes[open_at], marker["indent"], python=piece.endswith(".py"))
         elif marker["at"] != open_at:
-            raise GradingError(f"{where}: hole {marker['at']} ends, but the open one is {open_at}")
+            raise GradingError(f"{where}: hole {marker['at']} ends here, but the open one is {open_at}")
         else:
             open_at = None
     if open_at is not None:
@@ -88,7 +88,7 @@ def _readme(exercise: Exercise) -> str:
     intro = f"{exercise.intro}\n\n" if exercise.intro else ""
     pieces = ", ".join(f"`{piece}`" for piece in exercise.pieces)
     use = (
-        "Your file stands in for the library's of the same name, so every kernel can use it:\n"
+        "Your file replaces the library's of the same name, so every kernel can use it:\n"
         f'`ep_lib.Kernel.from_file(path, name, include=["mine/{exercise.name}"])`.'
         if exercise.runs_as == "ep_lib/device"
         else f"The kernels are those of `{exercise.runs_as}/{exercise.pieces[0]}`; run yours with\n"
@@ -156,7 +156,7 @@ def write(exercise: Exercise) -> list[Path]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line of this module; 0 = all is as it should be, 1 = drift found by --check, 2 = cannot work."""
+    """Command line of this module; returns 0 for success, 1 if --check found drift, 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m ep_lib.workshop.generate", description=__doc__.split("\n")[0])
     parser.add_argument("exercise", nargs="*", help="number or name; default: all of them")
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if a file drifted")

@@ -1,4 +1,4 @@
-"""Grades a learner's piece: hidden behaviours in this process, the piece itself in a child process with limits."""
+"""Grades a learner's piece: the hidden tests in this process, the piece itself in a child process with limits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,18 @@ from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpac
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
 _SHOWN = 2000  # characters of what the learner's code printed
-_COMPILER_SETTINGS = ("EP_LIB_CXX", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH")  # for the child too
+_COMPILER_SETTINGS = (
+    "EP_LIB_CXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CONDA_PREFIX",
+    "LD_LIBRARY_PATH",
+)  # that the child gets, too
 
 
 @dataclass(frozen=True)
 class TaskGrade:
-    """Points of one task; all of them or none. ``behaviour`` and ``message`` say what failed, empty where it passed."""
+    """Points of one task, all or none. ``behaviour`` and ``message`` say what failed, and are empty if it passed."""
 
     task: Task
     passed: bool
@@ -50,13 +56,13 @@ class TaskGrade:
 
 @dataclass(frozen=True, repr=False)
 class Grade:
-    """What :func:`grade` found out about one submission; true if it has full marks."""
+    """What :func:`grade` found about one submission; true if it has full marks."""
 
     exercise: Exercise
     mine: Path
     tasks: tuple[TaskGrade, ...]
     seconds: float
-    problem: str = ""  # why nothing could run at all: a compile error, for instance
+    problem: str = ""  # why nothing could run, for instance a compile error
     output: str = ""  # what the learner's code printed, bounded
     public: bool = False  # only the notebook's checks ran
 
@@ -127,7 +133,7 @@ def as_text(result: Grade) -> str:
 
 
 def printable(text: str) -> str:
-    """The learner's code must not send commands to the terminal."""
+    """``text`` without control characters: the learner's code must not send commands to the terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
@@ -160,8 +166,8 @@ def grade(
 ) -> Grade:
     """Grades the pieces in ``mine`` (default: :func:`default_mine`) against exercise ``name``.
 
-    ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets a line a task. Wrong
-    answers of every kind, crashes and endless loops included, are grades; GradingError: the grader could not work.
+    ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets one line per task. Every
+    wrong answer, also a crash or an endless loop, gives a grade; GradingError means that the grader could not work.
     """
     began = time.monotonic()
     exercise = find(name, root or workshop_root())
@@ -190,7 +196,7 @@ def grade(
 
 
 def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
-    """``mine`` as given or, as notebooks run in a folder of their own, relative to the workshop."""
+    """``mine`` as given or, because notebooks run in a folder of their own, relative to the workshop."""
     if mine is None:
         return default_mine(exercise)
     folder = Path(mine).expanduser()
@@ -198,7 +204,7 @@ def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
 
 
 def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
-    """Takes the pieces, and nothing else: a submission cannot replace other headers of the library."""
+    """Copies the pieces and nothing else, so that a submission cannot replace other headers of the library."""
     for piece in exercise.pieces:
         source = folder / piece
         if not source.is_file():
@@ -215,31 +221,34 @@ def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
 
 
 def prepare(exercise: Exercise, *, public: bool = False) -> None:
-    """Compiles the tests against the solution: brings into the user's cache what is the same for every submission.
+    """Compiles the tests against the solution, so that the user's cache has what is the same for every submission.
 
-    Takes no time after the first grading. EpError if the grader itself cannot work: no compiler, for instance.
+    Takes no time after the first grading. Raises EpError if the grader cannot work, for instance without a compiler.
     """
     for source, kernel in load(exercise.name, public=public).kernels:
-        include = [exercise.solution_dir, exercise.exercise_dir]  # the latter for what the pieces include beside them
+        include = [
+            exercise.solution_dir,
+            exercise.exercise_dir,
+        ]  # the second for what the pieces include from beside them
         Kernel.from_file(source, kernel, include=include).compile()
 
 
 def _prepare_cache(folder: Path) -> None:
-    """Makes a compile cache of the submission's own, so that nothing of it reaches the user's.
+    """Makes a compile cache for this submission, so that nothing of it reaches the user's cache.
 
-    What is the same for everybody, the emulator's runtime and precompiled headers, is linked from the user's cache.
+    What is the same for all, the emulator's runtime and precompiled headers, is linked from the user's cache.
     """
     for kind in ("runtime", "prelude", "support"):
         (folder / kind).mkdir(parents=True)
         for entry in (cache.cache_dir() / kind).glob("[!.]*"):
             (folder / kind / entry.name).symlink_to(entry)
     for kind in ("compilers", "headers"):
-        with contextlib.suppress(OSError):  # small notes that only save time
+        with contextlib.suppress(OSError):  # small files that only save time
             shutil.copytree(cache.cache_dir() / kind, folder / kind)
 
 
 def _compile(sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:
-    """Compiles all that the tests launch; returns what went wrong, or nothing."""
+    """Compiles all that the tests launch; returns what went wrong, or ""."""
     nonce = secrets.token_hex(16)
     request = {"nonce": nonce, "compile": tests.kernels}
     outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
@@ -266,11 +275,9 @@ def _grade_task(
     return TaskGrade(task, True)
 
 
-def _blame(failed: TaskGrade, everybody: list[TaskGrade]) -> TaskGrade:
-    """Says so where a task that this one stands on is wrong, too: people should look there first."""
-    wrong = [
-        str(each.task.number) for each in everybody if each.task.number in failed.task.stands_on and not each.passed
-    ]
+def _blame(failed: TaskGrade, tasks: list[TaskGrade]) -> TaskGrade:
+    """Adds a note if a task that this one stands on is wrong, too: learners should look there first."""
+    wrong = [str(each.task.number) for each in tasks if each.task.number in failed.task.stands_on and not each.passed]
     if failed.passed or failed.unfinished or not wrong:
         return failed
     which = f"task {wrong[0]}" if len(wrong) == 1 else f"tasks {' and '.join(wrong)}"
@@ -287,7 +294,7 @@ def _circumstances(scenario: Scenario, *, found_by_checker: bool) -> str:
 
 def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:
     nonce = secrets.token_hex(16)
-    # A child that had to be started again loads its kernels from the cache, which takes longer than a scenario.
+    # A child that is started again loads its kernels from the cache, which takes longer than a scenario.
     seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
     if scenario.check_seeds:
         seconds += limits.check_s
@@ -295,7 +302,7 @@ def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:
 
 
 def _ask(sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | None, seconds: float) -> Outputs:
-    """One request and its reply; a child that breaks a limit or answers nonsense is a failure and is ended."""
+    """One request and its reply; a child that breaks a limit or answers nonsense is a Failure, and is ended."""
     try:
         header, body = sandbox.ask(request, reply_bytes=scenario.reply_bytes() if scenario else 0, seconds=seconds)
         return unpack_outputs(scenario, nonce, header, body)

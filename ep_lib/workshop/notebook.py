@@ -1,7 +1,7 @@
-"""What the notebooks need beside the library: source code from its real file, predictions, errors in short.
+"""What the notebooks need beside the library: source code from its real file, predictions, errors in short form.
 
-Everything displays itself in a notebook and has a readable text form elsewhere. Nothing here needs an answer: a
-prediction that nobody made counts as unanswered, so notebooks run unattended.
+Everything displays itself in a notebook and has a readable text form elsewhere. Nothing here needs an answer: a missing
+prediction counts as unanswered, so notebooks run unattended.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _GREEN, _ORANGE, _RED, _BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
 
 
 def find(file: str | Path) -> Path:
-    """``file`` of the workshop (``"tutorial_kernels/01_write_signal.cu"``), as seen from the current folder.
+    """``file`` of the workshop (``"tutorial_kernels/01_write_signal.cu"``), as a path from the current folder.
 
-    Relative, so that errors that name the file stay short. Raises ArgumentError if there is none.
+    The path is relative, so that errors that name the file stay short. Raises ArgumentError if there is no such file.
     """
     path = workshop_root() / file
     if not path.is_file():
@@ -81,11 +81,11 @@ class Source:
 
 
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
-    """Functions or structs ``names`` of a file of the workshop, with the comments above them; the whole file without.
+    """Functions or structs ``names`` of a file of the workshop, with the comments above them; without names, all of it.
 
-    ``comments=False`` leaves those above out, where they would give away what a prediction asks. Lines that contain
-    one of ``mark`` are highlighted. Read now, from the file that is compiled: it cannot be stale. Raises ArgumentError
-    for a name that the file does not define, and for a mark that is in no line shown.
+    ``comments=False`` leaves those comments out, if they would give away what a prediction asks. Lines that contain one
+    of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never stale. Raises
+    ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
     """
     text = find(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
     ranges = [_definition(text, name, str(file)) for name in names] or [(0, len(text))]
@@ -135,7 +135,7 @@ def _end_of_body(text: Sequence[str], number: int) -> int | None:
 
 
 def _highlight(code: str) -> str:
-    """HTML of C++ with colours, one line a line; plain where Pygments is missing."""
+    """C++ as HTML with colours, line by line; without colours if Pygments is missing."""
     if importlib.util.find_spec("pygments") is None:
         return html.escape(code)
     pygments, lexers, formatters = (
@@ -187,7 +187,7 @@ class Prediction:
         return UNANSWERED if value is None else str(value)
 
     def compare(self, actual: object, why: str = "") -> Note:
-        """What happened next to what was predicted; ``why`` explains it in a sentence or two."""
+        """What happened, beside what was predicted; ``why`` explains it in a sentence or two."""
         happened = str(actual)
         if self.answer == UNANSWERED:
             return Note(f"It is: {happened}", f"(You made no prediction: choose one above and run this again.)\n{why}")
@@ -201,10 +201,10 @@ class Prediction:
 
 
 def predict(question: str, choices: Sequence[str], answer: str | None = None) -> Prediction:
-    """Ask the learner what will happen. Shows buttons where ipywidgets is there, else the choices as text.
+    """Asks the learner what will happen. Shows buttons if ipywidgets is installed, else the choices as text.
 
-    ``answer`` answers in code, for those who prefer it or have no widgets. Raises ArgumentError for one that is no
-    choice.
+    ``answer`` gives the answer in code, for those who prefer it or have no widgets. Raises ArgumentError if it is not
+    one of the choices.
     """
     prediction = Prediction(question, choices, answer)
     if importlib.util.find_spec("ipywidgets") is None or importlib.util.find_spec("IPython") is None:
@@ -232,9 +232,9 @@ class Caught:
 
 @contextmanager
 def expect(*kinds: type[EpError]) -> Iterator[Caught]:
-    """Show the error that the cell provokes on purpose, without its traceback, and go on.
+    """Shows the error that the cell provokes on purpose, without its traceback, and goes on.
 
-    ``kinds`` are classes of ``ep_lib.errors``, all of them by default; other errors are not caught. Where nothing is
+    ``kinds`` are classes of ``ep_lib.errors``, by default all of them; other errors are not caught. If nothing is
     raised, the note says so.
     """
     caught = Caught()
@@ -251,7 +251,7 @@ def expect(*kinds: type[EpError]) -> Iterator[Caught]:
 
 
 def as_note(error: BaseException) -> Note:
-    """An exception in short: its name, its message, and what was noted about it."""
+    """An exception in short form: its name, its message, and the notes added to it."""
     return Note(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", ())]), _RED)
 
 

@@ -2,15 +2,16 @@
 
 Published: DeepEP, ``docs/README_PCIe.md`` (commit 476ad70), H20 without NVLink, a ConnectX-7 of 400 Gb/s for each GPU,
 4096 tokens, hidden 7168, top-8, 24 SMs. Its test, ``tests/test_normal_without_nvl.py``, says how it was measured, and
-this module does the same: every token chooses 8 of 256 experts with equal chances (no groups of nodes); the routing is
-known (a dispatch by a handle), so that no counts and no top-k travel; a row counts once for each rank that it goes to,
+this module does the same: every token chooses 8 of 256 experts with equal probability (no groups of nodes); the routing
+is known (a dispatch by a handle), so no counts and no top-k travel; a row counts once for each rank that it goes to,
 the sender's own rank included; an FP8 row is its hidden bytes and a float32 scale for each 128 of them.
 
-Two speeds follow. **Logical** GB/s are those rows: what the caller gets. **Wire** GB/s are the bytes that a NIC sent:
-without the rows that stay on their rank, with the headers of packets. The line rate bounds the wire, not the logical
-speed: of N ranks, (N - 1) / N of the rows cross the wire.
+There are two speeds. **Logical** GB/s count those rows: what the caller gets. **Wire** GB/s count the bytes that a NIC
+sends: without the rows that stay on their rank, with the headers of packets. The line rate bounds the wire, not the
+logical speed: of N ranks, (N - 1) / N of the rows cross the wire.
 
-With merged senders and receivers (DeepEP's plan, our option) 12 SMs have as many channels and rings as 24 otherwise.
+With merged senders and receivers (a plan of DeepEP, an option here), 12 SMs have as many channels and rings as 24
+without.
 
 A run with rows that are k times shorter takes as long as the full rows on hardware where each byte counts k times
 (:meth:`Hardware.scaled`): less memory, the same virtual time.
@@ -47,21 +48,21 @@ PUBLISHED: Mapping[tuple[str, int], float] = {
     (COMBINE, 8): 53.67,
     (COMBINE, 16): 49.48,
 }
-"""GB/s (10**9 bytes) a rank, logical, by operation and number of ranks."""
+"""Logical GB/s (10**9 bytes) per rank, by operation and number of ranks."""
 
 ROUTING = (
-    "every token chooses 8 of 256 experts, all with equal chances, no groups of nodes: "
+    "every token chooses 8 of 256 experts, all with equal probability, no groups of nodes: "
     "tests/test_normal_without_nvl.py of DeepEP 476ad70"
 )
 
-_TIMEOUT_S = 3600.0  # of real time: a kernel of 32 ranks takes a minute, and longer if others compute too
+_TIMEOUT_S = 3600.0  # of real time: a kernel of 32 ranks takes a minute, or longer on a busy machine
 _SCALE_GROUP = 128  # elements of an FP8 row that share a scale
-_MARK = 'extern "C" __global__ void phase_begins() {}'  # its spans on the timeline tell the operations apart
+_MARK = 'extern "C" __global__ void phase_begins() {}'  # its spans on the timeline separate the operations
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run. ``scale``: rows are so many times shorter than HIDDEN, and each byte counts so many times."""
+    """What is run. ``scale``: how many times shorter than HIDDEN rows are, and how many times each byte counts."""
 
     ranks: int
     tokens: int = TOKENS
@@ -73,7 +74,7 @@ class Setting:
 
     @property
     def num_sms(self) -> int:
-        """The published 24; merged, half of them have as many channels."""
+        """The published 24; merged, half as many SMs have the same number of channels."""
         return MERGED_SMS if self.merge_sender_receiver else NUM_SMS
 
     @property
@@ -101,17 +102,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One operation at one number of ranks. GB/s are 10**9 bytes a second, of one rank (the mean of all).
+    """One operation at one number of ranks. GB/s are 10**9 bytes per second, of one rank (the mean of all).
 
-    ``wire_gbps == logical_gbps * leaving_share * (1 + wire_overhead)``: what stays on its rank is off, headers, signals
-    and credits are on.
+    ``wire_gbps == logical_gbps * leaving_share * (1 + wire_overhead)``: without what stays on its rank, with headers,
+    signals and credits.
     """
 
     ranks: int
     what: str  # DISPATCH or COMBINE
     merge_sender_receiver: bool
     num_sms: int
-    published_gbps: float | None  # of the published setting only: not merged
+    published_gbps: float | None  # only for the published setting, which is not merged
     logical_gbps: float
     wire_gbps: float
     line_gbps: float
@@ -119,7 +120,9 @@ class ModelRow:
     rows_per_token: float  # ranks that a token goes to, its own included if it is among them
     leaving_share: float  # of these rows, those to other ranks
     wire_overhead: float  # wire bytes over the bytes of the rows that left their rank, minus 1
-    first_rank_us: float  # when the first rank had received all, and the last: far apart, NICs stood idle at the end
+    first_rank_us: (
+        float  # when the first and the last rank had received all; if they are far apart, NICs were idle at the end
+    )
     last_rank_us: float
 
     @property
@@ -129,7 +132,7 @@ class ModelRow:
 
 
 def routing(setting: Setting, rank: int) -> np.ndarray[Any, Any]:
-    """int64 ``[tokens, TOP_K]``: for each token of a rank, different experts, all with equal chances."""
+    """int64 ``[tokens, TOP_K]``: for each token of a rank, different experts, all with equal probability."""
     scores = np.random.default_rng([setting.seed, rank]).random((setting.tokens, NUM_EXPERTS), np.float32)
     return np.argpartition(scores, TOP_K, axis=1)[:, :TOP_K].astype(np.int64)
 
@@ -147,14 +150,14 @@ def row_bytes(what: str, hidden: int = HIDDEN) -> int:
 
 
 def bounce_bytes(setting: Setting) -> int:
-    """Of a ring: as many messages, of as many rows, as the default has for rows of HIDDEN elements."""
+    """Bytes of a ring with as many messages, of as many rows, as the default has for rows of HIDDEN elements."""
     whole, short = (packet_bytes(row_bytes(COMBINE, hidden), 0, TOP_K) for hidden in (HIDDEN, setting.hidden))
     rows_a_message = min(max(MESSAGE_BYTES // whole, 1), MAX_ROWS_A_MESSAGE)
     return MESSAGES_A_RING * rows_a_message * short
 
 
 def simulate_operations(setting: Setting) -> Timeline:
-    """Dispatch to learn the routing, then the two operations that count, each after a ``phase_begins``."""
+    """A dispatch that finds the routing, then the two operations that count, each after a ``phase_begins``."""
     setting.check()
     sizes: dict[str, Any] = {
         "num_experts": NUM_EXPERTS,
@@ -202,7 +205,7 @@ def rows_of(timeline: Timeline, setting: Setting) -> list[ModelRow]:
     """The two operations of :func:`simulate_operations` as rows of the table."""
     ranks = setting.ranks
     goes = [ranks_of_tokens(routing(setting, rank), ranks) for rank in range(ranks)]
-    visits = sum(int(table.sum()) for table in goes) / ranks  # rows a rank sends, its own included
+    visits = sum(int(table.sum()) for table in goes) / ranks  # rows that a rank sends, also to itself
     leaving = visits - sum(int(table[:, rank].sum()) for rank, table in enumerate(goes)) / ranks
     found = []
     for what, (begin, end) in zip((DISPATCH, COMBINE), _phases(timeline), strict=True):
@@ -238,7 +241,7 @@ def rows_of(timeline: Timeline, setting: Setting) -> list[ModelRow]:
 
 
 def _phases(timeline: Timeline) -> list[tuple[int, int]]:
-    """(begin, end) of what was run behind each ``phase_begins`` but the last."""
+    """(begin, end) of what ran after each ``phase_begins`` but the last."""
     marks = [s for s in timeline.spans if s.kind == "kernel" and s.name == "phase_begins"]
     by_rank = [sorted((s.begin_ns, s.end_ns) for s in marks if s.rank == rank) for rank in range(timeline.ranks)]
     last_ends = [max(end for _, end in ends) for ends in zip(*by_rank, strict=True)]

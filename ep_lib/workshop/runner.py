@@ -16,13 +16,13 @@ from ep_lib.errors import KernelCompileError
 from ep_lib.workshop.scenario import Array, Ref, Scenario, pack
 
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
-_MAX_FINDINGS = 12  # that travel to the parent, and characters of each of their texts
+_MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
 _MAX_TEXT = 500
 
 
 @dataclass
 class _Checked:
-    """What runs under the checker gave: the last one's arrays by rank, findings, and what ended a run early."""
+    """What runs under the checker gave: the last run's arrays by rank, findings, and what ended a run early."""
 
     arrays: dict[int, list[Array]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Runner:
                     self._kernel(source, name).compile("emulator")
                 return pack({"nonce": nonce, "failure": None})
             return self._answer_run(nonce, request["run"])
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, the parent judges it
+        except Exception as error:  # noqa: BLE001 - the parent judges whatever went wrong
             failure = {"kind": type(error).__name__, "message": _cut(str(error)), "location": _location(error)}
             return pack({"nonce": nonce, "failure": failure})
 
@@ -71,7 +71,7 @@ class Runner:
         checked = _check(main, scenario)
         complaints = [_as_json(finding) for finding in checked.findings[:_MAX_FINDINGS]]
         if checked.end is not None:
-            failure = {"kind": checked.end.kind, "message": _cut(_told(checked.end)), "location": ""}
+            failure = {"kind": checked.end.kind, "message": _cut(_end_text(checked.end)), "location": ""}
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [checked.arrays[rank] for rank in range(scenario.ranks)]
         return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
@@ -99,7 +99,7 @@ class Runner:
 
 
 def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _Checked:
-    """Runs one seed after the other under the checker, until one does not come to its end."""
+    """Runs one seed after the other under the checker, until a run does not come to its end."""
     checked = _Checked()
 
     def keep(rank: ep_lib.Rank) -> None:
@@ -115,7 +115,7 @@ def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _C
             timeout=scenario.timeout_s,
             compare_values=False,
         )
-        # Two accesses make a finding; what ended the run has one (a fault of a kernel) or none.
+        # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
         checked.findings += [each for each in report.findings if each.second is not None]
         ends = [each for each in report.findings if each.second is None]
         if ends:
@@ -124,7 +124,7 @@ def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _C
     return checked
 
 
-def _told(end: Finding) -> str:
+def _end_text(end: Finding) -> str:
     return end.message if end.first is None else f"{end.message}\n  at {end.first.location}: {end.first.source}"
 
 

@@ -1,11 +1,12 @@
-"""A child process that cannot take the class down with it: limits, a watch, and an end that is certain.
+"""A child process with limits, so that a submission cannot take the whole class down with it.
 
-What it protects: the machine and the grade book from mistakes. Time, memory, number of processes, file sizes and output
-are limited; the child and everything it started end when grading ends, also what left its process group; points never
-depend on what the child claims, only on arrays that the parent compares.
-What it does not protect: it is **not a security boundary**. The learner's C++ runs with the rights of the user who
-grades; it can read that user's files, the hidden tests' source among them, and use the network. Grade submissions of
-strangers in a container or a virtual machine.
+It protects the machine and the grades from mistakes. Time, memory, number of processes, file sizes and output are
+limited. The child and everything it started end when grading ends, also processes that left its process group. Points
+never depend on what the child claims, only on arrays that the parent compares.
+
+It is **not a security boundary**. The learner's C++ runs with the rights of the user who grades: it can read that
+user's files, among them the source of the hidden tests, and use the network. Grade submissions of strangers in a
+container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from ep_lib.errors import EpError
 from ep_lib.workshop.child import REQUEST_BYTES
 from ep_lib.workshop.scenario import FRAME, frame_sizes
 
-_NONCE = "EP_LIB_GRADE_RUN"  # environment variable by which strays are found
+_NONCE = "EP_LIB_GRADE_RUN"  # environment variable by which escaped processes are found
 _POLL_S = 0.02
-_WATCH_S = 0.05  # how often memory and processes are counted; a count costs some milliseconds
+_WATCH_S = 0.05  # between counts of memory and processes, each of which takes some milliseconds
 _CLEAN_PASSES = 3
-_END_S = 5.0  # a killed process that hangs in the kernel must not hang the class
+_END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -50,18 +51,18 @@ class Limits:
     start_s: float = 10.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
     resident_bytes: int = 2 << 30  # of all processes together, watched by the parent
-    data_bytes: int = 16 << 30  # RLIMIT_DATA: address space, of which the emulator reserves more than it touches
+    data_bytes: int = 16 << 30  # RLIMIT_DATA: address space; the emulator reserves more than it touches
     file_bytes: int = 256 << 20  # RLIMIT_FSIZE
     processes: int = 32  # of this submission, the compiler's included, watched by the parent
     output_bytes: int = 64 * 1024  # of standard output and error that are kept
 
 
 class ChildFailed(EpError):
-    """The child broke a limit, ended, or answered with something that is no answer. The message is for the learner."""
+    """The child broke a limit, ended, or sent something that is no answer. The message is for the learner."""
 
 
 class Sandbox:
-    """One child process, started on first use and again after it was ended; use as a context manager."""
+    """One child process, started on first use and again after it has ended; use it as a context manager."""
 
     def __init__(self, mine: Path, limits: Limits, work: Path, environment: Mapping[str, str]) -> None:
         self._mine = mine
@@ -88,7 +89,7 @@ class Sandbox:
     def ask(self, request: Mapping[str, Any], *, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
         """Sends a request; returns header and body of the reply.
 
-        ChildFailed or BadReply, and no child any more, if none comes.
+        Raises ChildFailed or BadReply, and ends the child, if no reply comes.
         """
         if self._child is None:
             self._start()
@@ -97,12 +98,12 @@ class Sandbox:
             return self._exchange(
                 REQUEST_BYTES.pack(len(data)) + data, reply_bytes, time.monotonic() + seconds, seconds
             )
-        except BaseException:  # KeyboardInterrupt too: nothing may stay behind
+        except BaseException:  # KeyboardInterrupt too: leave nothing behind
             self.end()
             raise
 
     def end(self) -> None:
-        """Ends the child, its process group, and whatever escaped from it."""
+        """Ends the child, its process group, and processes that escaped from it."""
         if self._child is None:
             return
         child, self._child = self._child, None
@@ -111,11 +112,11 @@ class Sandbox:
         child.kill()
         child.wait()
         deadline = time.monotonic() + _END_S
-        clean_passes = 0  # a process in the middle of an exec has no environment to be known by, for a moment
+        clean_passes = 0  # during an exec, a process has no environment to find it by
         while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
-            strays = _tagged(self._tag)
-            clean_passes = 0 if strays else clean_passes + 1
-            for pid in strays:
+            escaped = _tagged(self._tag)
+            clean_passes = 0 if escaped else clean_passes + 1
+            for pid in escaped:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
@@ -215,7 +216,7 @@ class Sandbox:
                 return text[:header], text[header:]
 
     def _collect_output(self) -> bool:
-        """Keeps the first bytes of what the child prints, reads and drops the rest; False at its end."""
+        """Reads what the child prints and keeps the first bytes; returns False at the end of the output."""
         assert self._child is not None and self._child.stdout is not None
         try:
             chunk = os.read(self._child.stdout.fileno(), 65536)
@@ -237,7 +238,7 @@ class Sandbox:
         return f"it ended the whole process with exit code {code} instead of returning"
 
     def _watch(self) -> None:
-        """Ends the exchange when the child and its descendants together are too many or too large."""
+        """Raises ChildFailed if the child and its descendants are too many or use too much memory."""
         pids = _tagged(self._tag)
         if len(pids) > self._limits.processes:
             raise ChildFailed(f"it started more than {self._limits.processes} processes")
@@ -250,7 +251,7 @@ class Sandbox:
 
 
 def _tagged(tag: str) -> list[int]:
-    """Process ids (zombies left out) that inherited the tag in their environment, however they were started."""
+    """Ids of the processes (not zombies) with the tag in their environment, however they were started."""
     needle = f"{_NONCE}={tag}".encode()
     found = []
     uid = os.getuid()
@@ -266,7 +267,7 @@ def _tagged(tag: str) -> list[int]:
 
 
 def _user_processes() -> int:
-    """How many threads this user runs: RLIMIT_NPROC counts them all, not those of the child alone."""
+    """How many threads this user runs: RLIMIT_NPROC counts all of them, not only the child's."""
     count, uid = 0, os.getuid()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

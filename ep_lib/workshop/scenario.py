@@ -1,8 +1,8 @@
 """What the grader asks of the child process, what comes back, and how both cross a pipe.
 
 A :class:`Scenario` says which kernels to launch on which rank with which data; it holds inputs only. The outputs come
-back as plain arrays and the parent alone judges them. Requests are pickles (the parent is trusted); replies never are:
-a JSON header and raw bytes whose number the parent knows in advance.
+back as plain arrays, and only the parent judges them. Requests are pickles, because the parent is trusted. Replies
+never are: a reply is a JSON header and raw bytes whose number the parent knows in advance.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Array = NDArray[Any]
 
 
 class BadReply(EpError):
-    """The child's reply is not one of the runner's: something else wrote into the pipe."""
+    """The child's reply does not come from the runner: something else wrote into the pipe."""
 
     def __init__(self) -> None:
-        super().__init__("something else than the runner wrote into the grader's own pipe")
+        super().__init__("something other than the runner wrote into the grader's own pipe")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Launch:
 class Scenario:
     """One run of the emulator: inputs, launches, and the names of the arrays to send back.
 
-    ``symmetric`` and ``local`` give each array's first content, one array a rank (symmetric: one shape for all ranks).
+    ``symmetric`` and ``local`` give each array's first content, one array per rank (symmetric: of one shape).
     """
 
     source: str  # path of the grader's .cu file
@@ -66,8 +66,8 @@ class Scenario:
     symmetric: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     heap_bytes: int = 16 << 20
-    timeout_s: float = 3.0  # of the emulator; the parent's own limit is the larger one
-    fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach everybody
+    timeout_s: float = 3.0  # of the emulator; the parent's own limit is larger
+    fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach all of them
     shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
     check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
 
@@ -81,7 +81,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception in the child: which, what it said, and where in a source file. Untrusted text: for showing only."""
+    """An exception in the child: its kind, its message, and where in a source file. Untrusted: only for display."""
 
     kind: str
     message: str
@@ -90,7 +90,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Side:
-    """One access of a :class:`Complaint`: ``file:line``, the text there, and the NIC's operation if it was a NIC's."""
+    """One access of a :class:`Complaint`: ``file:line``, the text there, and the operation if a NIC made the access."""
 
     location: str
     source: str
@@ -99,7 +99,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Complaint:
-    """What the checker says of two accesses (:class:`ep_lib.emulator.findings.Finding`). Untrusted text, as Failure."""
+    """What the checker says about two accesses (:class:`ep_lib.emulator.findings.Finding`). Untrusted, like Failure."""
 
     kind: str
     message: str
@@ -128,7 +128,7 @@ def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 
 def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
-    """Bytes of header and body that a frame's first 16 bytes announce; BadReply if they are not a frame's."""
+    """Bytes of header and body that a frame's first 16 bytes announce. Raises BadReply if they are not a frame's."""
     magic, header, body = FRAME.unpack(prefix)
     if magic != MAGIC or header > MAX_HEADER_BYTES or body > max_body:
         raise BadReply
@@ -136,7 +136,7 @@ def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
 
 
 def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: bytes) -> Outputs:
-    """The reply of the child as :class:`Outputs`; BadReply if it is not an answer to this very request."""
+    """The reply of the child as :class:`Outputs`. Raises BadReply if it is not an answer to this request."""
     try:
         reply = json.loads(header)
         if reply["nonce"] != nonce:

@@ -291,7 +291,7 @@ def _mpi(tried: Probe) -> Finding:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
         return Finding("MPI", "broken", tried.error, f"{allow}, or use MPICH, which runs as root: {one_mpi}")
     if tried.error or tried.facts["ranks"] != 2:
-        detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI that mpi4py uses"
+        detail = tried.error or "mpiexec started ranks that do not see each other: it is not the MPI of mpi4py"
         return Finding("MPI", "broken", detail, f"use one MPI for both: {one_mpi}", facts=tried.facts)
     return Finding("MPI", "ok", f"mpiexec started two ranks; {tried.facts['library']}", facts=tried.facts)
 

@@ -46,7 +46,7 @@ def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Prob
     answers = [text for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode != 0 or not answers:
         said = _refused_root(done.stderr) or _exception(done.stderr) or _last_line(done.stderr)
-        return Probe(error=said or f"ended with exit code {done.returncode} and no message")
+        return Probe(error=said or f"ended with exit code {done.returncode} and said nothing")
     try:
         return Probe(facts=json.loads(answers[-1]))
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The hidden tests, one module an exercise: ``ex<name>.py``, for example ``ex01_write_signal.py``.
+"""The hidden tests, one module per exercise: ``ex<name>.py``, for example ``ex01_write_signal.py``.
 
 Such a module runs in the grader's own process and gives
 
@@ -7,7 +7,10 @@ Such a module runs in the grader's own process and gives
     PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: small, and its messages may show everything
 
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
-Payloads are drawn anew from ``rng`` in every grading, so remembered answers are worth nothing.
+Every grading draws new payloads from ``rng``, so remembered answers are worth nothing.
+
+The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
+and records what it saw. Begin with ex08_packets.py, the shortest; what several exercises share is here.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
 
 @dataclass(frozen=True)
 class Case:
-    """One run: what the child gets, and how the parent judges what comes back (None = right, else what failed)."""
+    """One run: what the child gets, and how the parent judges what comes back (None if right, else what failed)."""
 
     scenario: Scenario
     judge: Callable[[Outputs], str | None]
@@ -34,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Something that must hold for a task's points. ``advice`` is added when a case fails."""
+    """Something that must hold for a task's points. ``advice`` is added to the message of a case that fails."""
 
     task: int
     title: str  # "the data is complete when the signal arrives"
@@ -51,7 +54,7 @@ class HiddenTests:
 
 
 def load(exercise: str, *, public: bool) -> HiddenTests:
-    """The tests of exercise ``01_write_signal``; GradingError if its module is missing or incomplete."""
+    """The tests of exercise ``01_write_signal``. Raises GradingError if its module is missing or incomplete."""
     name = f"{__name__}.ex{exercise}"
     try:
         module = importlib.import_module(name)
@@ -72,7 +75,7 @@ BOTH: Route = (1, 0)
 RING: Route = (1, 2, 3, 0)
 
 RC, SRD = Fabric("rc"), Fabric("srd")
-NODES = Fabric("srd", ranks_per_node=2)  # of two ranks that reach each other by loads and stores
+NODES = Fabric("srd", ranks_per_node=2)  # of two ranks, which reach each other by loads and stores
 
 # Every kernel of a hidden test takes the task first; with this one it runs the canary of grader.cuh on `seen`.
 _CANARY_TASK = 0
@@ -103,7 +106,7 @@ def all_of(*several: Cases) -> Cases:
 def under_checker(cases: Cases, seeds: int = 4) -> Cases:
     """The same runs, over several schedules, with every access watched.
 
-    After the first rank's launches the canary runs: a report that does not name it comes from no checker.
+    After the first rank's launches the canary runs: if a report does not name it, the checker was off.
     """
 
     def checked(rng: Rng) -> Iterator[Case]:

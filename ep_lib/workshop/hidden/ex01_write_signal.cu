@@ -7,7 +7,7 @@
 
 namespace {
 
-// Mirrors NUMBERS of ex01_write_signal.py.
+// Mirrors Job of ex01_write_signal.py.
 struct Job {
     int64_t to, from;                // peers this rank sends to and receives from; -1: none
     int64_t units;                   // messages or pipes side by side
@@ -29,7 +29,7 @@ struct Memory {
     uint64_t* noted;  // what else it found
 };
 
-constexpr int kCounters = 8;  // of each unit, so that neighbours show
+constexpr int kCounters = 8;  // of each unit, so that a change of a neighbour shows
 constexpr int kArrived = 2;   // the counter in use; a wrong index shows too
 constexpr int kCredits = 5;
 constexpr int kMaxWrites = 16;
@@ -37,7 +37,7 @@ constexpr int kNotes = 4;  // of each pipe: sending failed, receiving failed, mo
 
 // ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------
 EP_DEVICE void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
-    // The writes' sizes shrink and end with one of no bytes; between them lie bytes that must stay.
+    // The writes shrink, down to one of no bytes; the bytes between them must not change.
     __shared__ ep::Write writes[4][kMaxWrites];
     ep::Write* list = writes[ep::warp_id()];
     if (ep::lane_id() == 0) {
@@ -108,7 +108,7 @@ EP_DEVICE ep::Pipe pipe_of(const Job& job, const Memory& my) {
     return {slots, size_t(job.bytes), int(job.slots), counters + kArrived, counters + kCredits};
 }
 
-// Uses a slot in the moment it has the credit for it.
+// Uses a slot as soon as it has the credit for it.
 EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t round, int peer) {
     const uint64_t slots = pipe.num_slots;
     const uint64_t needed = round < slots ? 0 : round - slots + 1;
@@ -121,7 +121,7 @@ EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t rou
     return true;
 }
 
-// Takes its time, and notes how many rounds the sender is ahead.
+// Takes its time, and records how many rounds the sender is ahead.
 EP_DEVICE bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, int peer, int64_t delay,
                             uint64_t* ahead) {
     while (ep::ld_acquire_sys_u64(pipe.arrived) < round + 1) {  // role: the receiver waits for your signal

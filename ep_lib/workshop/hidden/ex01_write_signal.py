@@ -1,7 +1,7 @@
 """Hidden tests of exercise 01: write, then signal.
 
-By values where a mistake shows in them, and under the checker: the emulator's memory is sequentially consistent, so
-only the checker sees a relaxed signal in place of a release, or a volatile load in place of an acquire.
+They look at values, and they run under the checker: the emulator's memory is sequentially consistent, so only the
+checker sees a relaxed signal instead of a release, or a volatile load instead of an acquire.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _writes(task: int, job: Job) -> list[tuple[int, int]]:
 
 
 def message_case(task: int, rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
-    """One message a unit along ``route``; judged: memory at the signal and in the end, and every counter."""
+    """One message per unit along ``route``; judges memory at the signal and in the end, and every counter."""
     writes = _writes(task, job)
     extent = max((offset + size for offset, size in writes), default=0)
     job = replace(job, stride=round_up(job.target + extent + 40, 8))
@@ -104,7 +104,7 @@ def message_case(task: int, rng: Rng, seed: int, job: Job, route: Route = PAIR) 
     def judge(out: Outputs) -> str | None:
         for me in range(ranks):
             if me not in route and not np.array_equal(out["area"][me], areas[me]):
-                return f"the memory of rank {me} changed, but nobody sends to it"
+                return f"the memory of rank {me} changed, but no rank sends to it"
             for problem in (
                 _counters_wrong(out["counters"][me], want_counters[me], counters[me], job.units),
                 memory_wrong(out["area"][me], want_area[me], in_message, "in the end"),
@@ -125,7 +125,7 @@ def message_case(task: int, rng: Rng, seed: int, job: Job, route: Route = PAIR) 
 
 # ---- task 2: the learner waits --------------------------------------------------------------------------------------
 def wait_case(rng: Rng, seed: int, job: Job, route: Route = PAIR, *, start: int | None = None) -> Case:
-    """``steps`` signals, each after its data; judged: what was there when the learner's wait returned."""
+    """``steps`` signals, each after its data; judges what was there when the learner's wait returned."""
     job = replace(job, stride=round_up(job.target + job.bytes + 8, 8 * job.units))
     areas = [random_bytes(rng, job.steps * job.stride) for _ in route]
     sources = [random_bytes(rng, job.source + job.steps * job.stride) for _ in route]
@@ -169,7 +169,7 @@ def wait_case(rng: Rng, seed: int, job: Job, route: Route = PAIR, *, start: int 
 
 # ---- task 5: pipes --------------------------------------------------------------------------------------------------
 def pipe_case(rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
-    """``steps`` rounds through each pipe; judged: each round's data, the counters, and how far the sender ran ahead."""
+    """``steps`` rounds through each pipe; judges each round's data, the counters, and how far the sender ran ahead."""
     job = replace(job, stride=round_up(job.target + job.slots * job.bytes + 24, 8))
     areas = [random_bytes(rng, job.units * job.stride) for _ in route]
     sources = [random_bytes(rng, max(1, job.units * job.steps * job.bytes)) for _ in route]
@@ -297,7 +297,7 @@ def _order(task: int, seeds: int) -> Cases:
 
 
 def _signals(task: int) -> Cases:
-    """Small messages: the checker sees what is not ordered whatever the schedule makes of it."""
+    """Small messages: the checker sees what is not ordered in any schedule."""
 
     def cases(rng: Rng) -> Iterator[Case]:
         units = 4 if task == 1 else 2
@@ -396,28 +396,28 @@ _ALL_LANES = (
 )
 _ACQUIRE = "A load that may end the wait is an acquire: it makes visible what came before the signal."
 _LAST = "When may the slot change?"
-_CREDIT = "A slot is free only when the round before has been taken out of it: how many credits does that make?"
+_CREDIT = "A slot is free only when the round before has been taken out of it: how many credits is that?"
 
 BEHAVIOURS = (
     Behaviour(1, "messages of every size arrive whole, and the signal grows by the increment", _sizes(1)),
-    Behaviour(1, "whoever sees the signal may read the data", _signals(1), _RELEASE),
+    Behaviour(1, "a rank that sees the signal may read the data", _signals(1), _RELEASE),
     Behaviour(1, "the data is there when the signal arrives", _order(1, 10)),
     Behaviour(1, "it works between all ranks, in both directions", _peers(1), "Is every address the peer's own?"),
     Behaviour(1, "many threads send at once", _side_by_side(1, 40)),
     Behaviour(2, "the data is there when the wait returns", _waits_for_data),
     Behaviour(2, "what came before the signal may be read after the wait", under_checker(_waits_in_order), _ACQUIRE),
     Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
-    Behaviour(2, "it returns at once if the signal has been there before", _waits_no_longer),
+    Behaviour(2, "it returns at once if the signal is already there", _waits_no_longer),
     Behaviour(2, "signals are 64 bits wide", _waits_64_bits),
     Behaviour(2, "many threads can wait for the same signal", _waits_many_threads),
     Behaviour(3, "messages of every size arrive whole, and one signal comes", _sizes(3)),
-    Behaviour(3, "whoever sees the signal may read what all lanes wrote", _signals(3), _ALL_LANES),
+    Behaviour(3, "a rank that sees the signal may read what all lanes wrote", _signals(3), _ALL_LANES),
     Behaviour(3, "the data of all lanes is there when the signal arrives", _order(3, 10)),
     Behaviour(3, "it works between all ranks, in both directions", _peers(3), "Is every address the peer's own?"),
     Behaviour(3, "several warps of a block send at once", _side_by_side(3, 4), "A lane is lane_id(), not threadIdx.x."),
-    Behaviour(4, "any number of writes, none included, comes with one signal", _write_counts),
+    Behaviour(4, "any number of writes, also none, comes with one signal", _write_counts),
     Behaviour(4, "writes of every size arrive whole", _sizes(4)),
-    Behaviour(4, "whoever sees the signal may read what all lanes wrote", _signals(4), _ALL_LANES),
+    Behaviour(4, "a rank that sees the signal may read what all lanes wrote", _signals(4), _ALL_LANES),
     Behaviour(4, "all writes are there when the signal arrives", _order(4, 10)),
     Behaviour(4, "several warps of a block send at once", _side_by_side(4, 4), "A lane is lane_id(), not threadIdx.x."),
     Behaviour(5, "any number of rounds goes through, whatever the number of slots", _pipe_rounds),

@@ -1,12 +1,12 @@
-// The other half of every test of exercise 03_batches. The learner's kernels are called as functions, which the emulator
-// allows: their blocks come first, the receiver's after them.
+// The other half of every test of exercise 03_batches. It calls the learner's kernels as functions, which the emulator
+// allows: their blocks come first, then the receiver's.
 #include <ep/ibgda_shim.cuh>
 #include <ep/net.cuh>
 #include <grader.cuh>
 
 namespace {
 
-// How often each lane of this block has waited in a quiet. A message a quiet is right, and slow.
+// How often each lane of this block has waited in a quiet. One quiet per message is right, but slow.
 EP_DEVICE int* quiets() {
     __shared__ int count[ep::kWarpSize];
     return count;
@@ -45,7 +45,7 @@ struct Job {
 
 struct Memory {
     char *inbox, *outbox, *staging;  // symmetric, as `counters`
-    uint32_t* counters;              // one a channel, or one a rank
+    uint32_t* counters;              // one per channel, or one per rank
     char* source;
     char* seen;       // the inbox as the receiver found it
     uint64_t* noted;  // [channels]: the most quiets of a lane
@@ -65,7 +65,7 @@ EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     my.noted[blockIdx.x] = most;
 }
 
-// Each time the counter has grown far enough, `chunk` more messages are looked at, the last of them first.
+// Each time the counter has grown far enough, looks at `chunk` more messages, the last of them first.
 EP_DEVICE void grader_receives(const Job& job, const Memory& my, int channel) {
     if (ep::thread_in_block() != 0) return;
     const uint32_t* counter = my.counters + channel;

@@ -52,8 +52,8 @@ class _Job:
 
 # ---- tasks 1, 2 and 4 -----------------------------------------------------------------------------------------------
 def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: int | None) -> Case:
-    """Every rank sends ``messages`` a channel; judged: each chunk when its counter grew, memory in the end, and that a
-    warp has waited no more than ``quiets`` times (None: it may)."""
+    """Every rank sends ``messages`` per channel; judges each chunk when its counter grew, memory in the end, and that a
+    warp waited at most ``quiets`` times (None: no limit)."""
     job = replace(job, before=int(rng.integers(0, 1 << 31)))
     ranks, size = len(route), job.channels * job.messages * job.bytes
     inboxes, data = ([random_bytes(rng, size + 16) for _ in range(ranks)] for _ in range(2))
@@ -76,7 +76,9 @@ def _send_case(task: int, rng: Rng, seed: int, job: _Job, route: Route, quiets: 
                 late = out["seen"][me][:size] != want_inbox[me][:size]
                 if np.any(late):
                     at = int(np.flatnonzero(late)[0]) // job.bytes
-                    return f"when the counter said so, message {at} and {int(late.sum())} bytes in all had not arrived"
+                    return (
+                        f"when the counter grew, message {at} had not arrived, nor had {int(late.sum())} bytes in all"
+                    )
             if quiets is not None and int(out["noted"][me].max()) > quiets:
                 most, sent = int(out["noted"][me].max()), job.messages
                 return f"{most} quiets for {sent} messages in batches of {job.chunk}: {quiets} would do"
@@ -95,7 +97,7 @@ def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
 
 # ---- task 3 ---------------------------------------------------------------------------------------------------------
 def _count_case(rng: Rng, seed: int, ranks: int, target: int) -> Case:
-    """Every rank counts from two blocks; judged: that each has added to its own counter, and nobody's is lost."""
+    """Every rank counts from two blocks; judges that each added to its own counter, and that no addition is lost."""
     job = _Job(messages=3 + seed % 3, channels=2)
     counters = [rng.integers(0, 1 << 30, ranks, dtype=np.uint32) for _ in range(ranks)]
     nothing = [np.zeros(16, np.uint8)] * ranks
@@ -167,7 +169,7 @@ def _batched(*shapes: tuple[int, int], quiets: int | None = None) -> Cases:
 
 
 def _channels(*shapes: tuple[int, int, int, int], count_quiets: bool = False) -> Cases:
-    """(bytes, messages, chunk, channels) each."""
+    """Each of ``shapes`` is (bytes, messages, chunk, channels)."""
 
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, (size, messages, chunk, channels) in enumerate(shapes):
@@ -188,17 +190,15 @@ def _counts(ranks: int) -> Cases:
 
 
 _EVERYWHERE = (_P2P, RC, SRD, NODES)
-_TWICE = (
-    "Quiet before the counter (the data is there) and before the staging buffer is filled again; the lanes meet twice."
-)
-_ORDER = "On EFA nothing but a quiet keeps the counter behind the data."
+_TWICE = "Quiet before the counter (the data is there) and before the staging buffer is filled again; two barriers."
+_ORDER = "On EFA only a quiet keeps the counter behind the data."
 _QUEUE_PAIR = "InfiniBand's quiet waits for one queue pair: the one that the puts went over."
 _OWN_COUNTER = "One kind of writer for each counter: the one that is this rank's own, at the target."
 
 BEHAVIOURS = (
     Behaviour(
         1,
-        "what is staged is posted, what is posted is not staged over, and the counter comes last",
+        "every message is staged before its put, no put's source is overwritten, and the counter comes last",
         on_fabrics(under_checker(_staged((320, 4), (48, 3))), RC, SRD, _P2P),
         _TWICE,
     ),
@@ -219,7 +219,7 @@ BEHAVIOURS = (
     Behaviour(3, "no addition is lost", on_fabrics(under_checker(_counts(4)), SRD, NODES), _OWN_COUNTER),
     Behaviour(
         4,
-        "the messages are there when their tail says so",
+        "the messages are there when their tail grows",
         on_fabrics(under_checker(_channels((320, 4, 2, 2), (48, 5, 3, 1))), SRD),
         _ORDER,
     ),
@@ -231,7 +231,7 @@ BEHAVIOURS = (
     ),
     Behaviour(
         4,
-        "any number of messages, with one quiet a chunk",
+        "any number of messages, with one quiet per chunk",
         all_of(
             on_fabrics(_channels((64, 7, 3, 2), (33, 9, 4, 3), (1, 2, 5, 1), count_quiets=True), *_EVERYWHERE),
             on_fabrics(_channels((64, 6, 3, 2)), _SHALLOW),

@@ -25,7 +25,7 @@ enum Then { kStore, kQuiet, kSameQueuePair, kNothing };
 struct Memory {
     char* area;  // symmetric, as `source` and `counters`
     char* source;
-    uint32_t* counters;  // kCounters of each unit, so that neighbours show
+    uint32_t* counters;  // kCounters of each unit, so that a change of a neighbour shows
     char* seen;          // the area as the receiver found it
     uint64_t* noted;
 };
@@ -36,7 +36,7 @@ constexpr int kArrived = 3;
 EP_DEVICE uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 // ---- task 1 -----------------------------------------------------------------------------------------------------
-// 0: no pointer, 1: the right one, 2: another. A pointer that is right is used, too.
+// 0: no pointer, 1: the right one, 2: another. The right pointer is also used.
 EP_DEVICE void ask_for_pointers(const Job& job, const Memory& my) {
     if (blockIdx.x != 0 || ep::thread_in_block() != 0) return;
     char* const mine = my.area + job.target + ep::rank();

@@ -79,9 +79,9 @@ def _pointer_case(rng: Rng, seed: int, fabric: Fabric, ranks: int = 4) -> Case:
                 if got == 2:
                     return f"the pointer {to} is not the address of that rank's own copy, or it cannot be reached"
                 if got == 0 and near(me, peer):
-                    return f"there is no pointer {to}, which loads and stores reach"
+                    return f"there is no pointer {to}, although loads and stores reach it"
                 if got == 1 and not near(me, peer):
-                    return f"there is a pointer {to}, which only the NIC reaches"
+                    return f"there is a pointer {to}, although only the NIC reaches it"
         return None
 
     scenario = _scenario(1, seed, (-1,) * ranks, job, areas, marks, [np.zeros(_COUNTERS, np.uint32)] * ranks)
@@ -96,7 +96,7 @@ def _pointers(rng: Rng) -> Iterator[Case]:
 
 # ---- tasks 2, 3 and 4 -----------------------------------------------------------------------------------------------
 def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
-    """One message a unit along ``route``; judged: memory at the counter and in the end, and every counter."""
+    """One message per unit along ``route``; judges memory at the counter and in the end, and every counter."""
     job = replace(job, stride=round_up(max(job.target, job.source) + job.bytes + 24, 8))
     ranks, flip = range(len(route)), np.uint8(1 if task in (2, 3) else 0)
     areas = [random_bytes(rng, job.units * job.stride) for _ in ranks]

@@ -1,6 +1,6 @@
-// The other half of every test of exercise 05_pipeline: both ends of every ring, of which the learner's functions are a
-// part. Rank p's blocks p send, its blocks ranks + p receive. What is not the learner's is the grader's own, and calls
-// only what 05_bounce_buffer.cuh gives.
+// The other half of every test of exercise 05_pipeline: both ends of every ring, with the learner's functions as a part.
+// A rank's block p sends to rank p, its block ranks + p receives from it. What is not the learner's is the grader's own,
+// and calls only what 05_bounce_buffer.cuh gives.
 #include <05_bounce_buffer.cu>
 #include <grader.cuh>
 
@@ -12,14 +12,14 @@ struct Job {
     int64_t learners;                                   // which functions are the learner's: bits of Part
     int64_t order;                                      // of the grader's own two ends, of Order
     int64_t delay;                                      // how often the grader's receiver lets others run
-    int64_t patient;                                    // its receiver begins once all slots are full
+    int64_t patient;                                    // the grader's receiver begins when all slots are full
     int64_t reuse;                                      // the staging buffer is used for something else afterwards
 };
 
 enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };
 enum Order { kAtOnce = 0, kReceiveFirst = 1, kSendFirst = 2 };
 
-constexpr int kGuard = 2;  // counters, and slots, before the rings' own; one or more behind
+constexpr int kGuard = 2;  // counters and slots before the rings' own; at least one behind them
 
 EP_DEVICE uint64_t credits_of(const Ring& ring, uint64_t chunk) {
     return chunk < uint64_t(ring.num_slots) ? 0 : chunk - ring.num_slots + 1;
@@ -83,7 +83,7 @@ EP_DEVICE void sender(const Job& job, const Streams& streams, const Ring& ring, 
     reuse_staging(job, streams, ring, peer);
 }
 
-// How far the sender has run ahead: more chunks than there are slots are more than fit.
+// How far the sender has run ahead: more chunks than slots do not fit.
 EP_DEVICE void note_lead(const Ring& ring, int peer, uint64_t chunk, uint64_t* most) {
     if (ep::lane_id() != 0) return;
     for (int slot = 0; slot < ring.num_slots; ++slot) {
@@ -129,7 +129,7 @@ EP_DEVICE void run(const Job& job, const Streams& streams, const Ring& ring, con
         if (sends) sender(job, streams, ring, peer);
         if (!sends) receiver(job, streams, ring, peer, chunks[peer], most);
     } else if (sends) {
-        const bool sends_first = job.order == kSendFirst || peer == ep::rank();  // nobody waits for himself
+        const bool sends_first = job.order == kSendFirst || peer == ep::rank();  // no rank waits for itself
         if (sends_first) sender(job, streams, ring, peer);
         receiver(job, streams, ring, peer, chunks[peer], most);
         if (!sends_first) sender(job, streams, ring, peer);

@@ -71,7 +71,7 @@ def _credits_case(seed: int, slots: int) -> Case:
             want = max(0, chunk + 1 - slots)
             if needed != want:
                 number = str(needed) if needed < 1 << 32 else f"{needed} (that is {needed - (1 << 64)} in 64 bits)"
-                which = "many: the sender would wait for ever, or longer than it must" if needed > want else "few"
+                which = "many: the sender would wait forever, or longer than necessary" if needed > want else "few"
                 return f"with {slots} slot{'s' * (slots > 1)}, chunk {chunk} needs {number} credits: too {which}"
         return None
 
@@ -86,7 +86,7 @@ def _credits(rng: Rng) -> Iterator[Case]:
 
 # ---- streams --------------------------------------------------------------------------------------------------------
 def _case(task: int, rng: Rng, seed: int, counts: Counts, jobs: Sequence[_Job]) -> Case:
-    """One exchange, ``jobs`` by rank; judged: rows, counts, counters, and how far each sender ran ahead."""
+    """One exchange, ``jobs`` by rank; judges rows, counts, counters, and how far each sender ran ahead."""
     ranks = len(counts)
     job = jobs[0]
     sources = [random_bytes(rng, ranks * job.max_rows * job.row_bytes) for _ in range(ranks)]
@@ -185,7 +185,7 @@ _UNEVEN: Counts = ((0, 12, 11), (0, 0, 0), (3, 0, 0))
 
 
 def _streams(task: int, job: _Job, *slots: int, counts: Counts = _PAIR) -> Cases:
-    """The same learner's part on every rank, with so many slots each time."""
+    """The same part is the learner's on every rank, with each of these numbers of slots."""
 
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, number in enumerate(slots):
@@ -209,25 +209,25 @@ def _drawn(task: int, learners: int) -> Cases:
 
 
 def _merged_with(order: int, counts: Counts = _LONG, slots: int = 2) -> Cases:
-    """Rank 0 has the learner's one block a peer, the others the grader's two ends, one after the other."""
+    """Rank 0 has the learner's one block per peer, the others have the grader's two ends, one after the other."""
     learner, grader = _Job(num_slots=slots, learners=_MERGED), _Job(num_slots=slots, order=order)
-    # Nobody takes turns with himself: a rank's own stream would never end.
+    # No rank takes turns with itself: its own stream would never end.
     quiet = [[0 if source == to else rows for to, rows in enumerate(row)] for source, row in enumerate(counts)]
     return lambda rng: iter([_case(5, rng, 550 + order, quiet, [learner, *[grader] * (len(counts) - 1)])])
 
 
-_TAKEN = "Chunk c takes the slot of chunk c - num_slots; when that one has been taken out, how many have been in all?"
+_TAKEN = "Chunk c takes the slot of chunk c - num_slots; how many chunks have been taken out when that one has?"
 _OWN = (
     "One lane posts one operation, data and then arrival. Each chunk has its own staging slot, and its own slot and "
     "arrival in this rank's part of the peer's memory; the arrival is the chunk's number plus 1."
 )
-_CREDIT = "First read, then give the slot back: one credit a chunk, by one lane, to the peer's counter for this rank."
+_CREDIT = "First read, then give the slot back: one credit per chunk, by one lane, to the peer's counter for this rank."
 _ASK_FIRST = "Each chunk may be filled in once wait_for_credit says so, and not before."
-_QUIET = "When a kernel has ended, its staging slots belong to the caller again: one quiet, at the end."
+_QUIET = "When the kernel has ended, the staging slots belong to the caller again: one quiet, at the end."
 _AHEAD = "With n slots the sender may be n chunks ahead: it waits for the credits that this chunk needs, and no more."
 _EITHER = "Wait for either, do what is possible, and wait again: never for an arrival alone, nor for a credit alone."
 _ALL = (
-    "Send all chunks and no more, also where the peer's last one comes long before: go on until both ways are through."
+    "Send all chunks and no more, also if the peer's last one comes long before: go on until both directions are done."
 )
 
 
@@ -254,7 +254,7 @@ BEHAVIOURS = (
     Behaviour(3, "streams of every length are taken out", on_fabrics(_drawn(3, _TAKE_CHUNK), RC, SRD), _CREDIT),
     Behaviour(
         4,
-        "nothing is under way when the kernel has ended",
+        "nothing is still under way when the kernel has ended",
         on_fabrics(_checked(4, _SENDER, 8, reuse=1), RC, SRD),
         _QUIET,
     ),
@@ -263,7 +263,7 @@ BEHAVIOURS = (
     ),
     Behaviour(
         4,
-        "all slots are put to use",
+        "all slots are used",
         on_fabrics(_streams(4, _Job(learners=_SENDER, patient=1), 1, 4, counts=_LONG), RC, SRD),
         _AHEAD,
     ),
@@ -280,7 +280,7 @@ BEHAVIOURS = (
     Behaviour(5, "a slot is filled when it is free", on_fabrics(_checked(5, _MERGED, 1, 2), RC, SRD), _ASK_FIRST),
     Behaviour(
         5,
-        "nothing is under way when the kernel has ended",
+        "nothing is still under way when the kernel has ended",
         on_fabrics(_checked(5, _MERGED, 8, reuse=1), RC, SRD),
         _QUIET,
     ),

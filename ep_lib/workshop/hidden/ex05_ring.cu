@@ -1,4 +1,4 @@
-// The other half of every test of exercise 05_ring: both ends of a ring, of which the learner's functions are a part.
+// The other half of every test of exercise 05_ring: both ends of a ring, with the learner's functions as a part.
 //
 // Block 0 sends, block 1 receives. What is not the learner's is the grader's own, written without <ep/ring.cuh>.
 #include <ep/ring.cuh>
@@ -10,7 +10,7 @@ namespace {
 struct Job {
     int64_t to, from;               // peers this rank sends to and receives from; -1: none
     int64_t num_slots, slot_bytes;  // of the ring
-    int64_t messages, short_by;     // message m has this many bytes less than a slot, times m % 3
+    int64_t messages, short_by;     // message m has (m % 3) * short_by bytes less than a slot
     int64_t queue_pair;
     int64_t delay;     // how often the grader's receiver lets others run
     int64_t learners;  // which functions are the learner's: bits of Part
@@ -20,7 +20,7 @@ struct Job {
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
-constexpr int kGuard = 2;  // counters before and behind the ring's own, and slots
+constexpr int kGuard = 2;  // counters and slots before and behind the ring's own
 constexpr int kNotes = 4;  // sending failed, receiving failed, most messages ahead, number of the next message
 
 struct Memory {
@@ -150,7 +150,7 @@ EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
     if (ep::lane_id() == 0 && !ok) my.noted[sends ? 0 : 1] = 1;
 }
 
-// Task 1 alone: what do the functions say for every message, with so many credits?
+// Task 1 alone: what do the functions say for every message, with this many credits?
 EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
     if (blockIdx.x != 0 || ep::thread_in_block() != 0) return;
     const ep::Ring ring = ring_of(job, my, 0);

@@ -85,7 +85,7 @@ def _room(rng: Rng) -> Iterator[Case]:
 
 # ---- messages -------------------------------------------------------------------------------------------------------
 def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
-    """``messages`` messages along ``route``; judged: each of them, the counters, and how far the sender ran ahead."""
+    """``messages`` messages along ``route``; judges each of them, the counters, and how far the sender ran ahead."""
     ranks = len(route)
     sources = [random_bytes(rng, job.messages * job.slot_bytes) for _ in range(ranks)]
     used = np.zeros((job.messages, job.slot_bytes), bool)
@@ -112,7 +112,7 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
 
 
 def _stream_case(rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
-    """Two streams of ``bytes`` bytes together; judged: the data, and that no message was sent in vain."""
+    """Two streams of ``bytes`` bytes together; judges the data, and that no message was empty."""
     ranks, first = len(route), job.bytes // 3
     sources = [random_bytes(rng, max(1, job.bytes)) for _ in range(ranks)]
     messages = sum(-(-size // job.slot_bytes) for size in (first, job.bytes - first))
@@ -129,7 +129,7 @@ def _stream_case(rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
                 return f"{wrong.size} bytes of {job.bytes} are wrong, {where}"
             if int(out["noted"][me][3]) != messages:
                 got = int(out["noted"][me][3])
-                return f"after {messages} messages, the number of the next one is {got}: it was not counted on"
+                return f"after {messages} messages, the number of the next one is {got}: *message did not count them"
             if problem := _counters_wrong(out, me, route, job, messages):
                 return problem
         return None
@@ -213,8 +213,8 @@ def _streams(rng: Rng) -> Iterator[Case]:
 _FREE = "A slot is free when the message that had it, and all before it, have been read; an acquire makes it usable."
 _SIGNAL = "The signal is the slot's own, comes with the data in one operation, and is the message's number plus 1."
 _OWN_SIGNAL = "Every slot has a signal of its own; it shows the message's number plus 1."
-_MEET = "The lanes meet twice: behind lane 0's wait, and before what lane 0 does next."
-_CUT = "Full messages, then one with what is left, if anything is; *message counts all of them."
+_BARRIERS = "The lanes need two barriers: behind lane 0's wait, and before what lane 0 does next."
+_CUT = "Full messages, then one with what is left, if anything; *message counts all of them."
 
 BEHAVIOURS = (
     Behaviour(1, "every message knows its credits", on_fabrics(_room, RC), _FREE),
@@ -224,7 +224,12 @@ BEHAVIOURS = (
         on_fabrics(under_checker(_messages(1, _ROOM, 1, 3, delay=40)), RC, SRD),
         _FREE,
     ),
-    Behaviour(1, "nor one that waits for it", on_fabrics(under_checker(_messages(1, _WAIT_FOR_ROOM, 2)), SRD), _FREE),
+    Behaviour(
+        1,
+        "a sender that waits for room does not either",
+        on_fabrics(under_checker(_messages(1, _WAIT_FOR_ROOM, 2)), SRD),
+        _FREE,
+    ),
     Behaviour(
         2,
         "a signal is never seen before its message",
@@ -243,15 +248,15 @@ BEHAVIOURS = (
         4,
         "the sender fills what is free, and posts what is filled",
         on_fabrics(under_checker(_messages(4, _SEND, 1, 3, delay=40)), RC, SRD),
-        _MEET,
+        _BARRIERS,
     ),
     Behaviour(
         4,
         "the receiver reads what is there, and gives back what was read",
         on_fabrics(under_checker(_messages(4, _RECEIVE, 1, 3)), RC, SRD),
-        _MEET,
+        _BARRIERS,
     ),
-    Behaviour(4, "both ends together", on_fabrics(_rounds(4, _SEND | _RECEIVE), RC, SRD, _SHALLOW), _MEET),
+    Behaviour(4, "both ends together", on_fabrics(_rounds(4, _SEND | _RECEIVE), RC, SRD, _SHALLOW), _BARRIERS),
     Behaviour(5, "streams of every length arrive", on_fabrics(_streams, SRD, RC), _CUT),
 )
 
@@ -265,7 +270,7 @@ PUBLIC = (
     Behaviour(1, "seven messages through two slots", _public(1, _ROOM), _FREE),
     Behaviour(2, "seven messages over EFA", _public(2, _POST, SRD), _SIGNAL),
     Behaviour(3, "seven messages through two slots", _public(3, _WAIT | _CREDIT), _OWN_SIGNAL),
-    Behaviour(4, "seven messages through two slots", all_of(_public(4, _SEND), _public(4, _RECEIVE)), _MEET),
+    Behaviour(4, "seven messages through two slots", all_of(_public(4, _SEND), _public(4, _RECEIVE)), _BARRIERS),
     Behaviour(
         5,
         "193 bytes through slots of 64",

@@ -1,4 +1,4 @@
-// The other half of every test of exercise 08_fp8: hands numbers to the learner's functions and records what they make.
+// The other half of every test of exercise 08_fp8: passes numbers to the learner's functions and records the results.
 #include <ep/fp8.cuh>
 #include <grader.cuh>
 
@@ -17,7 +17,7 @@ EP_DEVICE int thread() { return static_cast<int>(blockIdx.x * blockDim.x + threa
 //   x        task 1: float [lanes, 16]   2: float [n]   3: float [n, 3], two numbers and a scale
 //            4: bfloat16 [lanes, 16]     5: bfloat16 [rows, hidden]
 //   numbers  4: [lanes, 16] bytes        5: [rows, hidden] bytes, with 16 bytes of guard before and behind
-//   scales   float: one a lane, number or pair (task 3: bits); 5: [rows, hidden / 128], with a guard of 4 floats
+//   scales   float: one per lane, number or pair (task 3: bits); 5: [rows, hidden / 128], with a guard of 4 floats
 extern "C" __global__ void examine(int task, const char* x, char* numbers, float* scales, char* seen,
                                    const int64_t* job_numbers) {
     if (task == 0) return canary(seen);

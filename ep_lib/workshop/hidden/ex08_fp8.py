@@ -31,7 +31,7 @@ def _plain(rng: Rng, groups: int) -> Floats:
 
 
 def _outliers(rng: Rng, groups: int) -> Floats:
-    """One number of each group is far larger than the others, and it is negative as often as not."""
+    """One number of each group is far larger than the others, and half of these are negative."""
     x = _plain(rng, groups)
     x[np.arange(groups), rng.integers(0, _GROUP, groups)] = rng.choice([-1, 1], groups) * rng.uniform(1e3, 1e6, groups)
     return x
@@ -46,7 +46,7 @@ def _zeros(rng: Rng, groups: int) -> Floats:
 
 
 def _tiny(rng: Rng, groups: int) -> Floats:
-    """Around the least scale, and down to the least of all numbers."""
+    """Around the smallest scale, and down to the smallest of all numbers."""
     return _plain(rng, groups) * (10.0 ** rng.uniform(-40, -34, (groups, 1))).astype(np.float32)
 
 
@@ -55,7 +55,7 @@ def _huge(rng: Rng, groups: int) -> Floats:
 
 
 def _broken(rng: Rng, groups: int) -> Floats:
-    """Infinities and NaN among the others; the first group has nothing else."""
+    """Infinities and NaN among other numbers; the first group has nothing else."""
     x = _outliers(rng, groups)
     odd = rng.choice(np.array([np.inf, -np.inf, np.nan, -np.nan], np.float32), x.shape)
     x = np.where(rng.random(x.shape) < 0.05, odd, x)
@@ -66,7 +66,7 @@ def _broken(rng: Rng, groups: int) -> Floats:
 def _halfway(rng: Rng, groups: int) -> Floats:
     """Exactly in the middle between two E4M3 numbers, times a scale of 7 and powers of 2: all of them bfloat16 numbers.
 
-    Over 7 these are exact, and times 1 / 7 a quarter of them is not: whoever rounds twice is found out.
+    Divided by 7 these are exact; multiplied by 1 / 7 a quarter of them is not, which shows who rounds twice.
     """
     codes = np.arange(0x08, 0x7E, dtype=np.uint8)  # of normal numbers
     low, high = (code.view(reference.FP8).astype(np.float32) for code in (codes, codes + 1))
@@ -263,8 +263,8 @@ def _short_and_long(rng: Rng) -> Iterator[Case]:
         yield _rows_case(rng, 10 + seed, kind, hidden, 3, 1, 2)
 
 
-_LARGEST = "Of magnitudes, of finite numbers only, and among the eight lanes of the group only."
-_SCALE = "The largest magnitude over 448, by __fdiv_rn; 1 where that is below kFp8LeastScale."
+_LARGEST = "Only magnitudes, only of finite numbers, and only among the eight lanes of the group."
+_SCALE = "The largest magnitude over 448, by __fdiv_rn; 1 if that is below kFp8LeastScale."
 _PAIR = "Divide (no reciprocal), NaN for what is not finite, the first number in the lower byte."
 _ORDER = "Element i is byte i: first.x holds elements 0 and 1, the result's v.x elements 0 to 3."
 _ROW = "All 32 lanes call quantize_fp8 in every round; each stores what exists, and one lane of eight stores the scale."

@@ -15,19 +15,19 @@ struct Job {
     int64_t rounds;     // one from each of the two ranks
     int64_t tag, step;  // of the first round; from one to the next
     int64_t learners;   // which functions are the learner's: bits of Part
-    int64_t missing;    // in the last round, so many words never come to the second rank, and nothing to the first
+    int64_t missing;    // in the last round, this many words never reach the second rank, and none the first
     int64_t delay;      // how often the grader's sender lets others run before it sends
 };
 
 enum Part { kSend = 1, kWait = 2, kSendWarp = 4, kWaitWarp = 8 };
 
 constexpr int kGuard = 1;    // packets before and behind
-constexpr int kAnswers = 8;  // what a wait in vain left: see note_fault
+constexpr int kAnswers = 8;  // what a timeout left: see note_fault
 
 struct Memory {
     ep::TaggedWord* packets;   // symmetric [guard, words, guard]
     const uint64_t* source;    // [rounds, words]
-    uint64_t *target, *found;  // [words]; [rounds, words]: what came, as another lane read it
+    uint64_t *target, *found;  // [words]; [rounds, words]: what arrived, as another lane read it
     uint64_t* noted;           // [32] answers of the lanes, [kAnswers], narrow loads, narrow stores
 };
 
@@ -68,7 +68,7 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
         __syncwarp();
     }
     my.noted[lane] += ok;
-    if (!__all_sync(ep::kFullWarp, ok)) return false;  // whatever the learner told each lane
+    if (!__all_sync(ep::kFullWarp, ok)) return false;  // also if the learner told only some lanes
     for (int i = lane; i < words; i += ep::kWarpSize) {
         const int other = (i + 1) % words;
         my.found[round * words + other] =
@@ -78,7 +78,7 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     return true;
 }
 
-// What the host would raise as PeerTimeout: noted, and taken away.
+// What the host would raise as PeerTimeout: recorded and removed.
 EP_DEVICE void note_fault(uint64_t* answers) {
     ep::FaultRecord* const record = ep::detail::fault_record();
     const uint64_t found[] = {static_cast<uint64_t>(record->code),

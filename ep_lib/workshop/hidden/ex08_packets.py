@@ -1,4 +1,4 @@
-"""Hidden tests of exercise 08_packets: ping-pong over many rounds, waits in vain, and the whole under the checker."""
+"""Hidden tests of exercise 08_packets: ping-pong over many rounds, waits that time out, all under the checker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _SEND, _WAIT, _SEND_WARP, _WAIT_WARP = (1 << bit for bit in range(4))
 _GUARD, _LANES, _ANSWERS = 1, 32, 8
-_OLD_TAG = 1 << 40  # in all packets before the first round: larger than any that is awaited
+_OLD_TAG = 1 << 40  # in all packets before the first round: larger than every tag that is waited for
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Job:
 
 
 def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Case:
-    """Judged: what arrived in each round, the answers, the fault of a wait in vain, memory around the packets."""
+    """Judges what arrived in each round, the answers, the fault of a timeout, and memory around the packets."""
     everybody = range(ranks)
     sources = [rng.integers(0, 1 << 63, (job.rounds, job.words), dtype=np.uint64) for _ in everybody]
     before = rng.integers(0, 1 << 63, (2 * _GUARD + job.words, 2), dtype=np.uint64)
@@ -54,7 +54,7 @@ def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Cas
             if np.any(answers != complete):
                 lane = int(np.flatnonzero(answers != complete)[0])
                 said = f"{int(answers[lane])} of {job.rounds} times that the packets are there"
-                return f"lane {lane} of rank {me} was told {said}, where {complete} is right"
+                return f"lane {lane} of rank {me} was told {said}; {complete} is right"
             if job.missing and me % 2 and (problem := _fault_wrong(noted[_LANES:], me, job)):
                 return problem
             if problem := _packets_wrong(out["packets"][me], before, job):
@@ -87,9 +87,9 @@ def _fault_wrong(record: Array, me: int, job: _Job) -> str | None:
     if (peer, phase, slot) != (me ^ 1, PHASE_NAMES.index("signal"), job.rounds - 1):
         return "the recorded fault is not about the `info` that was passed"
     if expected != last:
-        return f"the recorded fault expected tag {expected} where {last} was awaited"
+        return f"the recorded fault expected tag {expected}, but the wait was for {last}"
     if seen != old:
-        return f"the recorded fault saw tag {seen} where {old} lay in the packet"
+        return f"the recorded fault saw tag {seen}, but {old} was in the packet"
     return None
 
 
@@ -123,7 +123,7 @@ def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Arr
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
 def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
-    """Several rounds of that many words, with tags that grow by one or by more, several schedules each."""
+    """Several rounds of each number of words, with tags that grow by one or by more, on several schedules."""
 
     def cases(rng: Rng) -> Iterator[Case]:
         for number, count in enumerate(words):
@@ -134,7 +134,7 @@ def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
     return cases
 
 
-def _in_vain(task: int, learners: int, words: int, *missing: int) -> Cases:
+def _timeouts(task: int, learners: int, words: int, *missing: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, count in enumerate(missing):
             job = _Job(words, rounds=1 + seed, tag=3, learners=learners, missing=count)
@@ -144,26 +144,26 @@ def _in_vain(task: int, learners: int, words: int, *missing: int) -> Cases:
 
 
 _STORE = "One 16-byte store, st_relaxed_sys_u64x2, into the peer's copy of the packet: data first, tag second."
-_LOAD = "One 16-byte load a look (ld_relaxed_sys_u64x2), until the tag is this very one; poll_until has the limit."
+_LOAD = "One 16-byte load per poll (ld_relaxed_sys_u64x2), until the tag is this one; poll_until has the limit."
 _STRIDE = "Lane l takes words l, l + 32, ...; packet i is word i, and all of them have the same tag."
-_VOTE = "All lanes stay until the vote and return the same; a __syncwarp makes `target` every lane's."
+_VOTE = "All lanes stay until the vote and return the same; a __syncwarp makes `target` visible to every lane."
 
 BEHAVIOURS = (
     Behaviour(1, "every round's words arrive", _rounds(1, _SEND, 1, 8, 40), _STORE),
-    Behaviour(1, "nothing is left to chance", under_checker(_rounds(1, _SEND, 8, seeds=1)), _STORE),
+    Behaviour(1, "it is right in every schedule", under_checker(_rounds(1, _SEND, 8, seeds=1)), _STORE),
     Behaviour(2, "every round's words, never those of another", _rounds(2, _WAIT, 1, 8, 40), _LOAD),
-    Behaviour(2, "a packet that never comes", _in_vain(2, _WAIT, 8, 8, 1), _LOAD),
-    Behaviour(2, "nothing is left to chance", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
+    Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 8, 1), _LOAD),
+    Behaviour(2, "it is right in every schedule", under_checker(_rounds(2, _WAIT, 8, seeds=1)), _LOAD),
     Behaviour(3, "any number of words", _rounds(3, _SEND_WARP, 1, 33, 70), _STRIDE),
     Behaviour(4, "any number of words", _rounds(4, _WAIT_WARP, 1, 33, 70), _VOTE),
-    Behaviour(4, "some packets never come", _in_vain(4, _WAIT_WARP, 40, 1, 9), _VOTE),
+    Behaviour(4, "some packets never come", _timeouts(4, _WAIT_WARP, 40, 1, 9), _VOTE),
     Behaviour(4, "all of the words may be read", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1)), _VOTE),
 )
 
 PUBLIC = (
     Behaviour(1, "eight words, six rounds", one(lambda rng: _ping_pong(1, rng, 1, _Job(learners=_SEND))), _STORE),
     Behaviour(2, "eight words, six rounds", one(lambda rng: _ping_pong(2, rng, 1, _Job(learners=_WAIT))), _LOAD),
-    Behaviour(2, "a packet that never comes", _in_vain(2, _WAIT, 8, 1), _LOAD),
+    Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 1), _LOAD),
     Behaviour(3, "40 words", one(lambda rng: _ping_pong(3, rng, 1, _Job(40, learners=_SEND_WARP))), _STRIDE),
     Behaviour(4, "40 words", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1), 2), _VOTE),
 )

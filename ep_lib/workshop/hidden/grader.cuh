@@ -1,5 +1,5 @@
 // What the hidden tests of several exercises share on the device. Kernels here record what they saw and know no expected
-// values. Where the checker may name a line of a test to a learner, a comment "role: ..." says what stands for it.
+// values. Where the checker may name a line of a test to a learner, a comment "role: ..." says what to show instead.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
@@ -8,14 +8,14 @@ EP_DEVICE void let_others_run(int64_t times) {
     for (int64_t i = 0; i < times; ++i) ep::sleep_ns(100);
 }
 
-// Last bytes first: what a sender writes late is looked at early.
+// Last bytes first, so that it looks early at what a sender writes late.
 EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
     for (int64_t i = bytes - 1; i >= 0; --i) {
         seen[i] = area[i];  // role: the receiver, which reads the data after the signal
     }
 }
 
-// A race on purpose, which changes nothing: a checker that does not report it has been switched off.
+// A race on purpose, which changes nothing: if the checker does not report it, it was switched off.
 EP_DEVICE void canary(char* seen) {
     if (ep::thread_in_block() == 0) *reinterpret_cast<volatile char*>(seen) = *seen;  // canary
 }

@@ -1,7 +1,8 @@
-// Counts accesses of 4 and 8 bytes that the learner's header makes by the functions of <ep/memory.cuh>. On the emulator a
-// thread's stores arrive in program order, so neither values nor the checker tell two stores of 8 bytes from one of 16.
+// Counts accesses of 4 and 8 bytes that the learner's header makes with the functions of <ep/memory.cuh>. On the emulator
+// a thread's stores arrive in program order, so neither values nor the checker distinguish two 8-byte stores from one of
+// 16 bytes.
 //
-// Include this before the learner's header and <narrow_accesses_end.cuh> behind it.
+// Include this before the learner's header, and <narrow_accesses_end.cuh> after it.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>

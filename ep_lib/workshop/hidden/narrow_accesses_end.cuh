@@ -1,4 +1,4 @@
-// Behind the learner's header: the names of <ep/memory.cuh> are its own again. See <narrow_accesses.cuh>.
+// After the learner's header, the names of <ep/memory.cuh> have their own meaning again. See <narrow_accesses.cuh>.
 #undef ld_relaxed_sys_u32
 #undef ld_relaxed_gpu_u32
 #undef ld_acquire_sys_u32
