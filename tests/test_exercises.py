@@ -155,7 +155,7 @@ def test_the_command_names_what_drifted(
         ("// EXERCISE-BEGIN 1\n// EXERCISE-BEGIN 2\n", "begins inside"),
         ("// EXERCISE-BEGIN 9\n// EXERCISE-END 9\n", "not described"),
         ("int x;  // EXERCISE-BEGIN 1\n", "a comment line of its own"),
-        ("// EXERCISE-END 1\n", "ends, but"),
+        ("// EXERCISE-END 1\n", "ends here, but"),
     ],
 )
 def test_wrong_markers_are_refused(text: str, complaint: str) -> None:
