@@ -69,7 +69,7 @@ extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t
     wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch);
 }
 
-// One block. The same meeting for a dispatch whose handle knows all counts already: `tag` names the handle.
+// One block. The barrier of a dispatch whose handle knows all counts already: `tag` names the handle.
 extern "C" __global__ void enter(Signals signals, uint64_t tag, int* differs) {
     signal_all(signals, kSignalEnter, tag);
     if (wait_for_all(signals, kSignalEnter, signals.epoch, kPhaseLayout)) {

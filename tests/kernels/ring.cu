@@ -1,4 +1,4 @@
-// Everybody sends a stream to the next rank through one ring: the first warp sends, the second receives.
+// Every rank sends a stream to the next rank through one ring: the first warp sends, the second receives.
 #include <ep/ring.cuh>
 
 using namespace ep;

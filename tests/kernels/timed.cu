@@ -15,7 +15,7 @@ enum Program {
     kAdds,      // every rank adds to rank 0's counter
     kCopy,      // every thread of every block copies its part, on its own rank
     kStore,     // rank 0 stores to rank 1's memory over NVLink, and signals; rank 1 waits
-    kAllToAll,  // a put with a signal to everybody; everybody waits for all
+    kAllToAll,  // every rank puts with a signal to all, and waits for all
     kSleep,     // looks at the clock, sleeps, and looks again
 };
 

@@ -1,4 +1,4 @@
-// <ep/net.cuh> in place of the shim where that works, put_signal's cousins, lanes that meet more often than they must.
+// <ep/net.cuh> in place of the shim where that works, put_signal's cousins, and more __syncwarp than needed.
 // EXERCISE-BEGIN 1
 for (int i = 0; i < messages; ++i) {
     ep::copy_bytes<1>(staging, source + i * bytes, bytes, lane, 32);

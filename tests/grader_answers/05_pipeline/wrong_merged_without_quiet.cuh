@@ -1,4 +1,4 @@
-// Nobody waits for what is still under way.
+// Does not wait for what is still under way.
 // EXERCISE-BEGIN 5
 constexpr uint64_t kNever = ~0ull;
 uint64_t sent = 0, taken = 0;

@@ -1,4 +1,4 @@
-// All chunks are staged in one slot, and nobody waits until the NIC has read it.
+// All chunks are staged in one slot, without waiting until the NIC has read it.
 // EXERCISE-BEGIN 2
 char* const staging = slot_of(ring.staging, streams, ring, peer, 0);
 const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);

@@ -1,4 +1,4 @@
-// Into the part of the inbox that belongs to somebody else's chunks.
+// Into the part of the inbox that belongs to another rank's chunks.
 // EXERCISE-BEGIN 2
 char* const staging = slot_of(ring.staging, streams, ring, peer, chunk);
 const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);

@@ -1,4 +1,4 @@
-// The peer's stream, and then the own one: both wait for the first chunk.
+// The peer's stream, and then its own: both wait for the first chunk.
 // EXERCISE-BEGIN 5
 receive_pipelined(streams, ring, peer);
 send_pipelined(streams, ring, peer);

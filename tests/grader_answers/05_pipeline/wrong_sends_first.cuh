@@ -1,4 +1,4 @@
-// The whole stream, and then the peer's: both wait for credits, and nobody receives.
+// The whole stream, and then the peer's: both wait for credits, and no one receives.
 // EXERCISE-BEGIN 5
 send_pipelined(streams, ring, peer);
 receive_pipelined(streams, ring, peer);

@@ -1,4 +1,4 @@
-// Everything through shared or local bytes, one number at a time; the lanes of a group elect whoever stores.
+// Everything through shared or local bytes, one number at a time; the lanes of a group elect the lane that stores.
 // EXERCISE-BEGIN 1
 float best = 0.0f;
 for (int i = 0; i < 16; ++i) {

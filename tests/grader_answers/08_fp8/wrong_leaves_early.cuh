@@ -1,4 +1,4 @@
-// Lanes behind the end of the row leave, and the shuffles of the others wait for them.
+// Lanes beyond the end of the row leave, and the shuffles of the others wait for them.
 // EXERCISE-BEGIN 5
 const int vectors = hidden / kFp8Elements;
 for (int i = lane_id(); i < vectors; i += kWarpSize) {

@@ -1,4 +1,4 @@
-// All lanes store, those behind the end too.
+// All lanes store, those beyond the end too.
 // EXERCISE-BEGIN 5
 const int vectors = hidden / kFp8Elements;
 for (int base = 0; base < vectors; base += kWarpSize) {

@@ -1,4 +1,4 @@
-// Gives up and tells nobody why.
+// Gives up without saying why.
 // EXERCISE-BEGIN 2
 return poll_until(
     [&] {
