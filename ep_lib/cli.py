@@ -10,15 +10,12 @@ Exit codes: 0 done; 1 an error of ep_lib (one paragraph on stderr) or a command'
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
 
+from ep_lib.commands import Entry
 from ep_lib.config import Config
 from ep_lib.errors import EpError
 from ep_lib.version import __version__
@@ -28,31 +25,14 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-class Command(Protocol):
-    """What a command's module offers."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
-
-
-@dataclass(frozen=True)
-class _Entry:
-    name: str
-    module: str
-    summary: str
-
-    def exists(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
-
-
 _COMMANDS = (
-    _Entry("doctor", "ep_lib.commands.doctor", "what this machine can do, and the next step for what is missing"),
-    _Entry("demo", "ep_lib.commands.demo", "train a small mixture-of-experts model and run it across ranks"),
-    _Entry("check", "ep_lib.commands.check", "find races, missing fences and deadlocks in a script's main(rank)"),
-    _Entry("bench", "ep_lib.commands.bench", "measure puts, transports and modes, on GPUs or on the emulator"),
-    _Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
-    _Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
-    _Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),
+    Entry("doctor", "ep_lib.commands.doctor", "what this machine can do, and the next step for what is missing"),
+    Entry("demo", "ep_lib.commands.demo", "train a small mixture-of-experts model and run it across ranks"),
+    Entry("check", "ep_lib.commands.check", "find races, missing fences and deadlocks in a script's main(rank)"),
+    Entry("bench", "ep_lib.commands.bench", "measure puts, transports and modes, on GPUs or on the emulator"),
+    Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
+    Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
+    Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),
 )
 
 
@@ -68,10 +48,9 @@ def build_parser(selected: str | None = None) -> argparse.ArgumentParser:
     for entry in _COMMANDS:
         if not entry.exists():
             continue
-        description = entry.summary[0].upper() + entry.summary[1:] + "."
-        sub = commands.add_parser(entry.name, help=entry.summary, description=description)
+        sub = entry.add_parser(commands)
         if entry.name == selected:
-            module = cast(Command, importlib.import_module(entry.module))
+            module = entry.load()
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     return parser

@@ -12,3 +12,41 @@ A command offers ``add_arguments(parser)`` and ``run(args) -> int``, and ep_lib/
 ``__init__.py`` hold the command itself. Begin with lab.py, the shortest. efa_environment.py, the table of NVSHMEM's
 variables on EFA, is shared by doctor and migrate.
 """
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+class Command(Protocol):
+    """What the module of a command, or of a benchmark, offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command by its name, its module (imported by ``load`` alone) and a summary in half a sentence."""
+
+    name: str
+    module: str
+    summary: str
+
+    def exists(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+    def load(self) -> Command:
+        return cast(Command, importlib.import_module(self.module))
+
+    def add_parser(self, parsers: SubParsers) -> argparse.ArgumentParser:
+        """The command's own parser, still without arguments."""
+        description = self.summary[0].upper() + self.summary[1:] + "."
+        return parsers.add_parser(self.name, help=self.summary, description=description)

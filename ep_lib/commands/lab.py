@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
-from ep_lib.config import Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.workshop.exercises import workshop_root
 
 FIRST_NOTEBOOK = "00_start_here.ipynb"
 
@@ -26,23 +26,10 @@ def run(args: argparse.Namespace) -> int:
         raise BackendUnavailable(
             f"JupyterLab is not installed for this Python: run `{sys.executable} -m pip install 'jupyterlab>=4.2,<5'`"
         )
-    root = workshop_root()
+    root = workshop_root("notebooks", ArgumentError)
     command = server_command(find_notebook(root, args.notebook), root, port=args.port, browser=not args.no_browser)
     sys.stdout.flush()
     os.execv(command[0], command)  # replaces this process, so that Ctrl-C reaches the server alone
-
-
-def workshop_root() -> Path:
-    """The checkout that holds notebooks/: $EP_LIB_WORKSHOP, the source tree of ep_lib, or the current directory."""
-    chosen = Config.from_environment().workshop
-    candidates = [chosen] if chosen else [Path(__file__).resolve().parents[2], Path.cwd()]
-    for root in candidates:
-        if (root / "notebooks").is_dir():
-            return root
-    looked = " or ".join(str(root) for root in candidates)
-    raise ArgumentError(
-        f"no notebooks/ in {looked}: run `ep-lib lab` inside a clone of the workshop, or set EP_LIB_WORKSHOP to one"
-    )
 
 
 def find_notebook(root: Path, name: str) -> Path:

@@ -14,7 +14,10 @@ from typing import NamedTuple
 from ep_lib.errors import KernelNotFoundError
 from ep_lib.jit.source import KernelSource
 
-_NOISE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'", re.DOTALL)
+_COMMENT_OR_LITERAL = re.compile(
+    r"""//(?:\\.|[^\\\n])*|/\*.*?(?:\*/|\Z)|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
+    re.DOTALL,
+)
 _GLOBAL = re.compile(r"\b__global__\b")
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)\s*")
 _TAKES_PARENTHESES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__attribute__"}
@@ -34,9 +37,14 @@ def base_name(expression: str) -> str:
     return expression.partition("<")[0].strip().rpartition("::")[2].strip()
 
 
-def without_comments(text: str) -> str:
-    """The code with comments and strings blanked out; lines keep their numbers."""
-    return _NOISE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+def without_comments(text: str, *, keep_strings: bool = False) -> str:
+    """The code with comments and literals as spaces, or with ``keep_strings`` only comments; nothing moves."""
+
+    def spaces(match: re.Match[str]) -> str:
+        found = match.group()
+        return found if keep_strings and not found.startswith(("//", "/*")) else re.sub(r"[^\n]", " ", found)
+
+    return _COMMENT_OR_LITERAL.sub(spaces, text)
 
 
 def unclosed_brace(source: str) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ep_lib
-from ep_lib.errors import GradingError
+from ep_lib.errors import EpError, GradingError
 
 METADATA = "exercise.toml"
 _OPTIONAL = ("otherwise", "given")  # of a hole
@@ -93,16 +93,21 @@ class Exercise:
         raise GradingError(f"exercise {self.name} has no task {number}; it has {[t.number for t in self.tasks]}")
 
 
-def workshop_root() -> Path:
-    """The folder with ``solutions/`` and ``exercises/``: $EP_LIB_WORKSHOP, else the clone that holds this ep_lib."""
+def workshop_root(holding: str = "solutions", error: type[EpError] = GradingError) -> Path:
+    """The clone of the workshop that has a folder ``holding``; raises ``error`` if there is none.
+
+    $EP_LIB_WORKSHOP names it; without that it is the clone that holds this ep_lib, or the current folder.
+    """
     given = os.environ.get("EP_LIB_WORKSHOP")
-    root = Path(given) if given else Path(ep_lib.__file__).resolve().parent.parent
-    if not (root / "solutions").is_dir():
-        raise GradingError(
-            f"no folder solutions/ in {root}: run from a clone of the workshop (pip install -e .) "
-            "or set EP_LIB_WORKSHOP to one"
-        )
-    return root
+    candidates = [Path(given).expanduser()] if given else [Path(ep_lib.__file__).resolve().parents[1], Path.cwd()]
+    for root in candidates:
+        if (root / holding).is_dir():
+            return root
+    looked = " or ".join(map(str, candidates))
+    raise error(
+        f"no folder {holding}/ in {looked}: run inside a clone of the workshop (pip install -e .) "
+        "or set EP_LIB_WORKSHOP to one"
+    )
 
 
 def names(root: Path | None = None) -> list[str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any
 
+from ep_lib.commands import Entry
 from ep_lib.config import BACKENDS, Config, parse_size
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE
@@ -23,38 +22,21 @@ from ep_lib.errors import ArgumentError
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
 
-
-class Benchmark(Protocol):
-    """What a benchmark's module offers; importing it is quick (no torch, no CuPy)."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
-
-
-@dataclass(frozen=True)
-class _Entry:
-    name: str
-    module: str
-    summary: str
-
-
 _BENCHMARKS = (
-    _Entry("put", "ep_lib.commands.bench.put", "cycles of one put through the IBGDA/EFA shim, and what a quiet costs"),
-    _Entry(
+    Entry("put", "ep_lib.commands.bench.put", "cycles of one put through the IBGDA/EFA shim, and what a quiet costs"),
+    Entry(
         "pcie", "ep_lib.commands.bench.pcie", "dispatch and combine in PCIe mode, modelled, against published figures"
     ),
-    _Entry("p2p", "ep_lib.commands.bench.p2p", "latency and bandwidth between two GPUs, by transport and size"),
+    Entry("p2p", "ep_lib.commands.bench.p2p", "latency and bandwidth between two GPUs, by transport and size"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="benchmark", metavar="NAME", required=True)
     for entry in _BENCHMARKS:
-        if importlib.util.find_spec(entry.module) is None:
+        if not entry.exists():
             continue
-        description = entry.summary[0].upper() + entry.summary[1:] + "."
-        sub = names.add_parser(entry.name, help=entry.summary, description=description)
-        module = cast(Benchmark, importlib.import_module(entry.module))
+        sub, module = entry.add_parser(names), entry.load()  # importing it is quick: no torch, no CuPy
         module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object for programs")
         sub.set_defaults(run_benchmark=module.run)

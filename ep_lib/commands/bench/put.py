@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ep_lib.commands.bench import World, add_world_arguments, choose_backend, make_world, sizes
-from ep_lib.commands.lab import workshop_root
 from ep_lib.compat import ibgda
 from ep_lib.config import TRANSPORTS, Config
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
+from ep_lib.workshop.exercises import workshop_root
 
 WAYS = {"one_quiet": "benchmark_put", "quiet_each": "benchmark_put_quiet_each"}
 
@@ -80,7 +80,7 @@ def _world(args: argparse.Namespace) -> World:
 
 def kernels_file() -> Path:
     """The debugging kernels of tutorial 03, which a checkout has."""
-    return workshop_root() / "tutorial_kernels" / "03_ibgda_shim_debug.cu"
+    return workshop_root("tutorial_kernels", ArgumentError) / "tutorial_kernels" / "03_ibgda_shim_debug.cu"
 
 
 def measure(rank: Rank, source: Path, sizes: list[int], puts: int, state: bool) -> list[dict[str, Any]]:

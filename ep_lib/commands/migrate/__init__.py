@@ -24,6 +24,7 @@ from ep_lib.commands import efa_environment
 from ep_lib.commands.migrate import cuda_source
 from ep_lib.commands.migrate.cuda_source import Call, Function, Node
 from ep_lib.errors import ArgumentError
+from ep_lib.jit.names import without_comments
 
 Severity = Literal["wrong", "slow", "look", "host"]
 Step = Literal["done", "to do", "by hand"]
@@ -131,7 +132,7 @@ def migrate_file(path: Path, environment: Mapping[str, str]) -> Migration:
 def migrate(text: str, file: str, environment: Mapping[str, str]) -> Migration:
     """Walks the checklist over CUDA source, for a host with that environment."""
     code = cuda_source.blank(text)
-    commented = cuda_source.without_comments(text)
+    commented = without_comments(text, keep_strings=True)
     functions = cuda_source.functions(code)
     old = any(_is_old(name) for name in _INCLUDE.findall(commented))
     order = _Walk(functions).findings()

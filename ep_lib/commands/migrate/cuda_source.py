@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-_NOISE = re.compile(
-    r"""//(?:\\.|[^\\\n])*|/\*.*?(?:\*/|\Z)|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
-    re.DOTALL,
-)
+from ep_lib.jit.names import without_comments
+
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _DEVICE = re.compile(r"\b(?:__global__|__device__|EP_DEVICE|EP_HOST_DEVICE)\b")
 _NAME_AND_PAREN = re.compile(r"([A-Za-z_]\w*)\s*\(")
@@ -56,24 +54,9 @@ class Function:
     body: Node
 
 
-def blank(text: str, *, directives: bool = True) -> str:
-    """``text`` with comments and literals (and with ``directives``, preprocessor lines) as spaces; lines stay lines."""
-
-    def spaces(match: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", " ", match.group())
-
-    plain = _NOISE.sub(spaces, text)
-    return _DIRECTIVE.sub(spaces, plain) if directives else plain
-
-
-def without_comments(text: str) -> str:
-    """``text`` with comments as spaces; strings and preprocessor lines stay."""
-
-    def spaces(match: re.Match[str]) -> str:
-        found = match.group()
-        return re.sub(r"[^\n]", " ", found) if found.startswith(("//", "/*")) else found
-
-    return _NOISE.sub(spaces, text)
+def blank(text: str) -> str:
+    """``text`` with comments, literals and preprocessor lines as spaces; lines stay lines."""
+    return _DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), without_comments(text))
 
 
 def line_of(text: str, offset: int) -> int:

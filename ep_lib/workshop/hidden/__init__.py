@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from numpy.typing import NDArray
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import GradingError
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,11 @@ def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:
                 yield replace(case, scenario=replace(case.scenario, fabric=fabric))
 
     return everywhere
+
+
+def job_numbers(job: DataclassInstance, *before: int) -> NDArray[np.int64]:
+    """``before``, then the fields of ``job``: the struct Job of the .cu file, which holds 64-bit integers only."""
+    return np.array([*before, *asdict(job).values()], dtype=np.int64)
 
 
 def refs(*names: str) -> Sequence[Ref]:

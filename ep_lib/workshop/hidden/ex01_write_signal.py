@@ -7,7 +7,7 @@ checker sees a relaxed signal instead of a release, or a volatile load instead o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     Route,
+    job_numbers,
     memory_wrong,
     one,
     random_bytes,
@@ -56,9 +57,6 @@ class Job:
     delay: int = 0
     own_send: int = 0
     own_receive: int = 0
-
-    def numbers(self, to: int, sender: int) -> NDArray[np.int64]:
-        return np.array([to, sender, *asdict(self).values()], dtype=np.int64)
 
 
 _BETWEEN = "is there a __syncwarp() between the last write and the signal, which one lane sends?"
@@ -235,7 +233,7 @@ def _scenario(
     senders: Route | None = None,
 ) -> Scenario:
     senders = route if senders is None else senders
-    numbers = [job.numbers(senders[me], route.index(me) if me in route else -1) for me in range(len(route))]
+    numbers = [job_numbers(job, senders[me], route.index(me) if me in route else -1) for me in range(len(route))]
     arrays = refs("area", "source", "counters", "seen", "noted", "numbers")
     launch = (Launch("examine", 2, block, (task, *arrays)),)
     return Scenario(

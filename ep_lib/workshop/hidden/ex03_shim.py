@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import (
@@ -23,6 +22,7 @@ from ep_lib.workshop.hidden import (
     Rng,
     Route,
     all_of,
+    job_numbers,
     memory_wrong,
     on_fabrics,
     one,
@@ -160,14 +160,10 @@ def _scenario(
         local={
             "seen": [np.zeros_like(area) for area in areas],
             "noted": noted,
-            "numbers": [_numbers(job, route[me], senders[me]) for me in range(ranks)],
+            "numbers": [job_numbers(job, route[me], senders[me]) for me in range(ranks)],
         },
         shim=True,
     )
-
-
-def _numbers(job: _Job, to: int, sender: int) -> NDArray[np.int64]:
-    return np.array([to, sender, *asdict(job).values()], dtype=np.int64)
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------

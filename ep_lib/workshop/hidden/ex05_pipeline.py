@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from ep_lib.workshop.hidden import (
     Cases,
     Rng,
     all_of,
+    job_numbers,
     on_fabrics,
     one,
     random_bytes,
@@ -167,7 +168,7 @@ def _scenario(
             "out": [np.zeros_like(sources[0])] * ranks,
             "received": [np.zeros(ranks, np.int32)] * ranks,
             "noted": [np.zeros(notes, np.uint64)] * ranks,
-            "numbers": [np.array(list(asdict(job).values()), np.int64) for job in jobs],
+            "numbers": [job_numbers(job) for job in jobs],
         },
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import (
@@ -22,6 +21,7 @@ from ep_lib.workshop.hidden import (
     Rng,
     Route,
     all_of,
+    job_numbers,
     on_fabrics,
     one,
     random_bytes,
@@ -176,13 +176,9 @@ def _scenario(task: int, seed: int, route: Route, job: _Job, sources: list[Array
             "source": sources,
             "seen": [np.zeros_like(source) for source in sources],
             "noted": [np.zeros(notes, np.uint64) for _ in ranks],
-            "numbers": [_numbers(job, route[me], senders[me]) for me in ranks],
+            "numbers": [job_numbers(job, route[me], senders[me]) for me in ranks],
         },
     )
-
-
-def _numbers(job: _Job, to: int, sender: int) -> NDArray[np.int64]:
-    return np.array([to, sender, *asdict(job).values()], dtype=np.int64)
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ep_lib.memory.device_state import FAULT_TIMEOUT, PHASE_NAMES
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -116,7 +116,7 @@ def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Arr
             "found": [np.zeros_like(source) for source in sources],
             "noted": [np.zeros(_LANES + _ANSWERS + 2, np.uint64) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
-            "numbers": [np.array(list(asdict(job).values()), np.int64) for _ in everybody],
+            "numbers": [job_numbers(job) for _ in everybody],
         },
     )
 
