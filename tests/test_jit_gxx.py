@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ep_lib import Rank, spawn
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit import cache, gxx, toolkit
 from ep_lib.jit.elf import Elf
@@ -226,3 +228,41 @@ def test_a_failed_build_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RuntimeError):
         cache.entry("test", "key", "done", fail)
     assert list((tmp_path / "test").iterdir()) == []
+
+
+PAIR = """
+__device__ int counter;
+extern "C" __global__ void first(int* out) { *out = ++counter; }
+// extern "C" __global__ void none() {}
+extern "C" __global__ void __launch_bounds__(32) second(int* out, float factor) { *out = counter + int(factor); }
+template <int N> __global__ void third(int* out) { *out = N; }
+"""
+
+
+def test_the_kernels_of_a_source_are_compiled_together() -> None:
+    first, second, third = (Kernel.from_source(PAIR, name).compile() for name in ("first", "second", "third<7>"))
+    assert first.path == second.path != third.path
+    assert [len(image.params) for image in (first, second, third)] == [1, 2, 1]
+    assert [image.entry_symbol for image in (first, second, third)] == [
+        "epemu_entry_0",
+        "epemu_entry_1",
+        "epemu_entry_0",
+    ]
+
+    def main(rank: Rank) -> list[int]:
+        out = rank.to_device(np.zeros(3, np.int32))
+        Kernel.from_source(PAIR, "first").launch(rank, 1, 1, out)
+        Kernel.from_source(PAIR, "second").launch(rank, 1, 1, out[1:], 5.0)
+        Kernel.from_source(PAIR, "third<7>").launch(rank, 1, 1, out[2:])
+        return [int(value) for value in rank.to_host(out)]
+
+    assert spawn(main, 1, "emulator") == [[1, 5, 7]], "each kernel has __device__ variables of its own, as on GPUs"
+
+
+def test_a_kernel_that_only_looks_like_one_does_not_disturb_the_others() -> None:
+    source = (
+        'namespace inner {\nextern "C" __global__ void hidden(int* p) { *p = 1; }\n}\n'
+        'extern "C" __global__ void plain(int* p) { *p = 2; }\n'
+    )
+    image = Kernel.from_source(source, "plain").compile()
+    assert len(image.params) == 1

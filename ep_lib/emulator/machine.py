@@ -126,7 +126,7 @@ class Machine:
             self._lib.epemu_delay_message(self.handle, source, target, number, _nanoseconds(seconds))
         for rank, after in fabric.stopped_ranks.items():
             self._lib.epemu_stop_rank(self.handle, rank, after)
-        self._images: dict[tuple[str, int], int] = {}  # (path, rank or -1) -> Image*
+        self._images: dict[tuple[str, int, str], int] = {}  # (path, rank or -1, its entry or "") -> Image*
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
         self._checks = False
@@ -200,12 +200,12 @@ class Machine:
 
     def _load(self, image: EmulatorImage, rank: int) -> int:
         owner = rank if image.writable_globals else -1
-        key = (str(image.path), owner)
+        key = (str(image.path), owner, image.entry_symbol if owner >= 0 else "")
         if key in self._images:
             return self._images[key]
         path = Path(image.path)
         if owner >= 0:
-            # A second dlopen of the same file gives the same globals; each rank has its own GPU, so its own copy.
+            # A second dlopen of the same file gives the same globals; each kernel of each rank has its own, as on GPUs.
             if self._copies is None:
                 self._copies = tempfile.TemporaryDirectory(prefix="ep_lib-")
             path = Path(self._copies.name) / f"{len(self._images)}-{path.name}"

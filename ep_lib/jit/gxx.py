@@ -12,15 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ep_lib.errors import BackendUnavailable, EpError
+from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
 from ep_lib.jit import cache, diagnostics, digest, names, toolkit
 from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import ENTRY_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
 
-ENTRY_SYMBOL = "epemu_entry_0"
-_TABLE_SYMBOL = "ep_kernel_params"  # both: ep_lib/device/ep/detail/entry.cuh
+_ENTRY_SYMBOL = "epemu_entry_{}"
+_TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
 _TIMEOUT_S = 300.0
 
@@ -80,10 +80,11 @@ _SUPPORT_FLAGS = ["-x", "c++", "-O2", "-fPIC", "-fno-builtin", "-foptimize-sibli
 class EmulatorImage:
     """A kernel compiled for the emulator.
 
-    ``path`` is the shared library (linked against :func:`build_runtime`'s), ``entry_symbol`` the function
-    ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the kernel has variables of its
-    own (``__device__`` and the like), so each rank needs its own copy of the library. ``static_shared_bytes`` is the
-    size of ``__shared__`` variables, and the offset at which ``extern __shared__`` memory begins.
+    ``path`` is the shared library (linked against :func:`build_runtime`'s), which several kernels of one source share,
+    ``entry_symbol`` the function ``void(void** args)`` in it that calls the kernel. ``writable_globals`` says that the
+    kernel has variables of its own (``__device__`` and the like), so each kernel of each rank needs its own copy of the
+    library. ``static_shared_bytes`` is the size of ``__shared__`` variables, and the offset at which
+    ``extern __shared__`` memory begins.
     """
 
     path: Path
@@ -100,6 +101,7 @@ class _Plan:
     compiler: Compiler
     prelude: Path
     runtime: Path
+    kernels: tuple[str, ...]
     unit: str
     headers: digest.Headers
     roots: list[Path]
@@ -112,15 +114,16 @@ class _Plan:
         return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
 
 
-def _plan(kernel: KernelSource) -> _Plan:
-    compiler, unit = toolkit.find_compiler(), kernel.translation_unit()
+def _plan(kernel: KernelSource, kernels: tuple[str, ...]) -> _Plan:
+    compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
     roots, system = [*kernel.include_roots, toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
-    return _Plan(compiler, _prelude(compiler), build_runtime(), unit, digest.scan(unit, roots, system), roots, system)
+    headers = digest.scan(unit, roots, system)
+    return _Plan(compiler, _prelude(compiler), build_runtime(), kernels, unit, headers, roots, system)
 
 
 def cache_key(kernel: KernelSource) -> str:
     """The key of a kernel's cache entry: another one whenever anything changed that the compiler would see."""
-    return _plan(kernel).key
+    return _plan(kernel, names.compiled_together(kernel)).key
 
 
 def build_emulator_kernel(kernel: KernelSource) -> EmulatorImage:
@@ -129,13 +132,23 @@ def build_emulator_kernel(kernel: KernelSource) -> EmulatorImage:
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when there is no compiler.
     """
-    plan = _plan(kernel)
+    together = names.compiled_together(kernel)
+    try:
+        return _build(kernel, together)
+    except KernelCompileError as error:
+        if len(together) == 1 or ENTRY_FILE not in error.log:
+            raise
+        return _build(kernel, (kernel.name,))  # another kernel is not what its text looks like
+
+
+def _build(kernel: KernelSource, kernels: tuple[str, ...]) -> EmulatorImage:
+    plan = _plan(kernel, kernels)
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, plan.headers.outside([*plan.system_roots, toolkit.EMULATOR_INCLUDE]))
         _compile_kernel(kernel, plan, folder, found)
 
-    return _load_image(cache.entry("emulator", plan.key, "image.json", build))
+    return _load_image(cache.entry("emulator", plan.key, "image.json", build), kernels.index(kernel.name))
 
 
 def build_runtime() -> Path:
@@ -244,7 +257,10 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     step([compiler.path, "-shared", *inputs, str(plan.runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)])
     image = Elf(library.read_bytes())
     facts = {
-        "params": [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL))],
+        "params": [
+            [list(param) for param in parse_table(image.symbol_bytes(_TABLE_SYMBOL.format(number)))]
+            for number in range(len(plan.kernels))
+        ],
         "writable_globals": has_writable_globals(parts),
         "static_shared_bytes": image.tls_bytes(),
     }
@@ -268,12 +284,12 @@ def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> l
     return [str(target)]
 
 
-def _load_image(folder: Path) -> EmulatorImage:
+def _load_image(folder: Path, number: int) -> EmulatorImage:
     facts = json.loads((folder / "image.json").read_text(encoding="utf-8"))
     return EmulatorImage(
         path=folder / "kernel.so",
-        entry_symbol=ENTRY_SYMBOL,
-        params=tuple(Param(*row) for row in facts["params"]),
+        entry_symbol=_ENTRY_SYMBOL.format(number),
+        params=tuple(Param(*row) for row in facts["params"][number]),
         writable_globals=facts["writable_globals"],
         static_shared_bytes=facts["static_shared_bytes"],
     )

@@ -19,6 +19,8 @@ _COMMENT_OR_LITERAL = re.compile(
     re.DOTALL,
 )
 _GLOBAL = re.compile(r"\b__global__\b")
+_PLAIN = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)\n]*\) )?(\w+)\(', re.MULTILINE)
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)\s*")
 _TAKES_PARENTHESES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__attribute__"}
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
@@ -89,6 +91,17 @@ def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
             if re.search(r"\btemplate\b", code[begin + 1 : match.start()]):
                 templates.add(name)
     return GlobalFunctions(tuple(names), frozenset(templates), is_complete and not macros & names.keys())
+
+
+def compiled_together(kernel: KernelSource) -> tuple[str, ...]:
+    """The kernels that one compilation serves: all that are extern "C" in ``kernel``'s source, if it is one of them.
+
+    It is alone if it is a template, or if the preprocessor may leave some of them out.
+    """
+    code = without_comments(kernel.source)
+    plain = (match for match in _PLAIN.finditer(kernel.source) if code.startswith("extern", match.start()))
+    found = tuple(dict.fromkeys(match.group(1) for match in plain))
+    return found if kernel.name in found and not _CONDITION.search(code) else (kernel.name,)
 
 
 def _name_after(code: str, position: int) -> str | None:

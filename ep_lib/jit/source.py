@@ -117,13 +117,15 @@ class KernelSource:
             cache.write_atomically(file, data)
         return file
 
-    def translation_unit(self) -> str:
-        """The text that both compilers get: the defines, the source, and the lines that describe the kernel."""
+    def translation_unit(self, kernels: Sequence[str] = ()) -> str:
+        """The text that both compilers get: the defines, the source, and a line that describes each of ``kernels``, by
+        default this one only."""
         defines = "".join(f"#define {macro} {value}\n" for macro, value in self.defines.items())
+        entries = "".join(f"EP_KERNEL_ENTRY({i}, {name})\n" for i, name in enumerate(kernels or [self.name]))
         place = str(self.source_path).replace("\\", "\\\\").replace('"', '\\"')
         return (
             f'{defines}#line 1 "{place}"\n{self.source}\n#line 1 "{ENTRY_FILE}"\n'
-            f"#include <ep/detail/entry.cuh>\nEP_KERNEL_ENTRY({self.name})\n"
+            f"#include <ep/detail/entry.cuh>\n{entries}"
         )
 
     def _take_options(self, options: list[str], folders: list[Any]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 // Describes a kernel's parameters to the host, and on the emulator also makes the function that calls it.
 //
-// ep_lib.jit adds this file and one EP_KERNEL_ENTRY line to the end of every kernel source; it is not included by hand.
+// ep_lib.jit adds this file and an EP_KERNEL_ENTRY line per kernel to the end of every kernel source; it is not included by hand.
 // Only a C++ compiler knows what `decltype(&kernel)` is, through templates and aliases, so it writes the answer into a
 // constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). It is data only: functions
 // would need __device__ under NVRTC.
@@ -108,14 +108,15 @@ struct Entry<void (*)(Args...) noexcept> : Entry<void (*)(Args...)> {};
 
 }  // namespace ep::detail
 
+// On the emulator several kernels of one source are compiled together: NUMBER tells them apart.
 #ifdef EP_EMULATOR
-#define EP_KERNEL_ENTRY(...)                                                                                   \
-    extern "C" __attribute__((visibility("default"), used)) const auto ep_kernel_params =                      \
-        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;                                                     \
-    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void epemu_entry_0(void** args) { \
-        ep::detail::Entry<decltype(&__VA_ARGS__)>::template call<&__VA_ARGS__>(args);                          \
+#define EP_KERNEL_ENTRY(NUMBER, ...)                                                                                  \
+    extern "C" __attribute__((visibility("default"), used)) const auto ep_kernel_params_##NUMBER =                    \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;                                                            \
+    extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void epemu_entry_##NUMBER(void** args) { \
+        ep::detail::Entry<decltype(&__VA_ARGS__)>::template call<&__VA_ARGS__>(args);                                 \
     }
 #else
-#define EP_KERNEL_ENTRY(...) \
+#define EP_KERNEL_ENTRY(NUMBER, ...) \
     extern "C" __device__ const auto ep_kernel_params = ep::detail::Entry<decltype(&__VA_ARGS__)>::kTable;
 #endif
