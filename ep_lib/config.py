@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ep_lib.errors import ArgumentError
+from ep_lib.transports import registry
 
 BACKENDS = ("emulator", "cuda")
-TRANSPORTS = ("auto", "p2p", "nvshmem", "nvshmem:whole", "nvshmem:link", "nvshmem:nvcc", "nixl")
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -125,8 +125,9 @@ def _backend(env: Mapping[str, str]) -> str:
 
 def _transport(env: Mapping[str, str]) -> str:
     text = _text(env, "EP_LIB_TRANSPORT") or "auto"
-    if text not in TRANSPORTS:
-        raise _refuse("EP_LIB_TRANSPORT", text, f"one of {', '.join(TRANSPORTS)}")
+    known = registry.names()
+    if text not in known:
+        raise _refuse("EP_LIB_TRANSPORT", text, f"one of {', '.join(known)}")
     return text
 
 

@@ -15,10 +15,11 @@ from support import stand_ins
 
 from ep_lib import Kernel, spawn
 from ep_lib.bootstrap import SingleBootstrap
+from ep_lib.cuda.module import CudaModule
 from ep_lib.errors import ArgumentError, BackendUnavailable, OutOfSymmetricMemory, PeerTimeout
 from ep_lib.jit import nvcc, nvrtc
 from ep_lib.jit.elf import Elf
-from ep_lib.transports import base, registry
+from ep_lib.transports import base, choose
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nixl import heap as nixl_heap
 from ep_lib.transports.nixl.agent import NixlAgent
@@ -319,7 +320,7 @@ def heap_of(machine: dict[str, Any], agents: FakeAgents, monkeypatch: pytest.Mon
         monkeypatch.setattr(nixl, "mapped_addresses_cubin", lambda arch: arch.encode())
         theirs = (b"ep_lib rank 1", 0x1234, 1)  # answer to the second exchange: metadata, address, device
         world = stand_ins.Two((None, None), (None, theirs)) if ranks == 2 else SingleBootstrap()
-        return nixl_heap.NixlHeap(world, 0, heap_bytes, 1.0, list(unreachable))
+        return nixl_heap.NixlHeap(base.GpuSetup(world, 0, heap_bytes, 1.0, "", list(unreachable)))
 
     return make
 
@@ -329,8 +330,8 @@ def test_a_heap_is_registered_viewed_and_given_back(heap_of: Any, agents: FakeAg
     heap = heap_of(cuda)
     assert heap.name == "nixl" and heap.addresses == [0x70000000, 0x5000]
     assert agents.log[0] == "agent ep_lib rank 0" and agents.log[1] == "register 2097152 VRAM"
-    heap.introduce(0x77, None)
-    heap.introduce(0x78, None)  # has nothing of NIXL's
+    heap.register_module(CudaModule(0x77, cuda), None)
+    heap.register_module(CudaModule(0x78, cuda), None)  # has nothing of NIXL's
     views = [int.from_bytes(bytes.fromhex(line.split()[1])[:8], "little") for line in cuda.log if "state" in line]
     assert len(views) == 1 and views[0] >= 0x1000
     heap.close(orderly=True)
@@ -372,8 +373,8 @@ def nothing(rank: Any) -> None:
 
 
 def test_nixl_is_one_of_the_transports(opened: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nixl_heap, "NixlHeap", lambda *args: ("nixl", *args[1:]))
-    chosen = registry.open_transport("nixl", stand_ins.Two(), 3, 64, 1.0)
-    assert chosen == ("nixl", 3, 64, 1.0, [])
+    monkeypatch.setattr(nixl_heap, "NixlHeap", lambda setup: ("nixl", setup.device, setup.unreachable))
+    chosen = choose.open_transport("nixl", stand_ins.Two(), 3, 64, 1.0)
+    assert chosen == ("nixl", 3, [])
     with pytest.raises(ArgumentError, match="transport is 'nixl'; it is for GPUs"):
         spawn(nothing, 1, "emulator", transport="nixl")

@@ -16,12 +16,13 @@ from ep_lib import Kernel, spawn
 from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.cuda import devices as cuda_devices
 from ep_lib.cuda.devices import DeviceIdentity
+from ep_lib.cuda.module import CudaModule
 from ep_lib.errors import ArgumentError, BackendUnavailable, OutOfSymmetricMemory, RankMismatchError
 from ep_lib.jit import nvrtc, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.runtime.rank import Rank
-from ep_lib.transports import base, registry
+from ep_lib.transports import base, choose
 from ep_lib.transports.nvshmem import build as nvshmem
 from ep_lib.transports.nvshmem import heap as nvshmem_heap
 from ep_lib.transports.nvshmem import library as nvshmem_library
@@ -38,7 +39,7 @@ def kernels_over_networks() -> list[Path]:
 
     found = []
     for file in sorted([*(ROOT / "tutorial_kernels").glob("*.cu"), *(ROOT / "ep_lib" / "moe").rglob("*.cu")]):
-        roots = [nvshmem.TRANSPORT_INCLUDE, file.parent, toolkit.DEVICE_INCLUDE]
+        roots = [file.parent, nvshmem.TRANSPORT_INCLUDE, *toolkit.DEVICE_ROOTS]
         reached = digest.scan(file.read_text(encoding="utf-8"), roots).files
         if any(Path(header).is_relative_to(nvshmem.TRANSPORT_INCLUDE) for header in reached):
             found.append(file)
@@ -184,7 +185,7 @@ int nvshmemx_hostlib_init_attr(unsigned flags, Attributes* a) {
     return flags == 8 && a->unique.rank == 0 && a->unique.ranks == 1 ? 0 : 10;
 }
 void nvshmemx_hostlib_finalize() { say("stop"); }
-int nvshmemx_cumodule_init(void* m) { say("introduce"); return m != (void*)0x77; }
+int nvshmemx_cumodule_init(void* m) { say("register"); return m != (void*)0x77; }
 int nvshmemx_cumodule_finalize(void* m) { say("forget"); return m != (void*)0x77; }
 void* nvshmem_malloc(size_t n) { say("allocate"); return n > (1 << 30) ? nullptr : malloc(n); }
 void nvshmem_free(void* p) { say("free"); free(p); }
@@ -219,7 +220,9 @@ def heap_of(fake_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         os.putenv(name, value)
 
     def make(heap_bytes: int = 4096, route: str | None = None, unreachable: tuple[str, ...] = ()) -> Any:
-        return nvshmem_heap.NvshmemHeap(SingleBootstrap(), heap_bytes, 1.0, route, list(unreachable))
+        return nvshmem_heap.NvshmemHeap(
+            base.GpuSetup(SingleBootstrap(), 0, heap_bytes, 1.0, route or "", list(unreachable))
+        )
 
     make.log = lambda: log.read_text().split() if log.exists() else []  # type: ignore[attr-defined]
     make.cuda = cuda  # type: ignore[attr-defined]
@@ -238,11 +241,11 @@ def test_everything_happens_in_order_and_is_undone_in_reverse(heap_of: Any) -> N
     heap = heap_of()
     assert heap_of.cuda.zeroed == [4096] and len(heap.addresses) == 1 and heap.addresses[0]
     assert (heap.name, heap.route) == ("nvshmem", "whole")
-    heap.introduce(0x77, image(nvshmem.STATE_SYMBOL))
-    heap.introduce(0x78, image("other"))  # has nothing of NVSHMEM's
+    heap.register_module(CudaModule(0x77, None), image(nvshmem.STATE_SYMBOL))
+    heap.register_module(CudaModule(0x78, None), image("other"))  # has nothing of NVSHMEM's
     heap.close(orderly=True)
     heap.close(orderly=True)
-    assert heap_of.log() == ["start", "allocate", "introduce", "forget", "free", "stop"]
+    assert heap_of.log() == ["start", "allocate", "register", "forget", "free", "stop"]
 
 
 def test_after_a_failure_nobody_is_waited_for(heap_of: Any) -> None:
@@ -355,16 +358,16 @@ def test_structs_have_the_sizes_of_nvshmem_3() -> None:
 
 
 def test_auto_is_p2p_where_it_works_and_nvshmem_where_it_does_not(opened: dict[str, Any]) -> None:
-    assert registry.open_transport("auto", Two(), 0, 64, 1.0) == ("p2p", 64, 1.0)
-    assert registry.open_transport("nvshmem:link", Two(), 0, 64, 1.0) == ("nvshmem", 64, 1.0, "link", [])
+    assert choose.open_transport("auto", Two(), 0, 64, 1.0) == ("p2p", 64, 1.0)
+    assert choose.open_transport("nvshmem:link", Two(), 0, 64, 1.0) == ("nvshmem", 64, 1.0, "link", [])
     opened["problems"] = ["rank 0 cannot access rank 1"]
     with pytest.warns(RuntimeWarning, match="transport='auto' is 'nvshmem' here: rank 0 cannot access rank 1"):
-        assert registry.open_transport("auto", Two(), 0, 64, 1.0)[0] == "nvshmem"  # type: ignore[index]
+        assert choose.open_transport("auto", Two(), 0, 64, 1.0)[0] == "nvshmem"  # type: ignore[index]
     with pytest.raises(BackendUnavailable, match=r"(?s)'p2p'.*rank 0 cannot access rank 1.*take transport='nvshmem'"):
-        registry.open_transport("p2p", Two(), 0, 64, 1.0)
+        choose.open_transport("p2p", Two(), 0, 64, 1.0)
     opened["usable"] = "NVSHMEM is not installed"
     with pytest.raises(BackendUnavailable, match=r"(?s)cannot access rank 1.*\(not yet: NVSHMEM is not installed\)"):
-        registry.open_transport("auto", Two(), 0, 64, 1.0)
+        choose.open_transport("auto", Two(), 0, 64, 1.0)
 
 
 class OneHost:
@@ -413,8 +416,8 @@ def test_a_driver_too_old_for_cupy_says_found_and_needed(monkeypatch: pytest.Mon
 
 
 def test_ranks_must_agree_about_transport_and_size(opened: dict[str, Any]) -> None:
-    identity = registry.identify(0)
+    identity = choose.identify(0)
     with pytest.raises(RankMismatchError, match=r"transport must be .*rank 0: p2p, rank 1: nvshmem"):
-        registry.open_transport("p2p", Two((None, ("nvshmem", 64, identity))), 0, 64, 1.0)
+        choose.open_transport("p2p", Two((None, ("nvshmem", 64, identity))), 0, 64, 1.0)
     with pytest.raises(RankMismatchError, match=r"heap_bytes must be .*rank 0: 64, rank 1: 65"):
-        registry.open_transport("p2p", Two((None, ("p2p", 65, identity))), 0, 64, 1.0)
+        choose.open_transport("p2p", Two((None, ("p2p", 65, identity))), 0, 64, 1.0)

@@ -36,7 +36,7 @@ from ep_lib.errors import (
 from ep_lib.jit.signature import MarshalledArg, marshal
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe
-from ep_lib.transports.registry import open_transport
+from ep_lib.transports.choose import open_transport
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -66,7 +66,7 @@ class CudaBackend:
 
     ``heap_bytes`` is the size of the symmetric heap in bytes, ``kernel_timeout`` the number of seconds that
     :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
-    itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.transports.registry`);
+    itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.transports.choose`);
     ``self.transport`` says what "auto" became. Kernels run on torch's current stream where torch uses this GPU, else
     on CuPy's, or where ``self.streams.on(stream)`` says. Raises BackendUnavailable, OutOfSymmetricMemory and
     RankMismatchError, the same on every rank.
@@ -117,7 +117,7 @@ class CudaBackend:
         self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
         self.transport = self._heap.name
         self._modules = ModuleCache(
-            self._driver, self._device_state(), self._copy_to_device, introduce=self._heap.introduce
+            self._driver, self._device_state(), self._copy_to_device, register=self._heap.register_module
         )
         major, minor, self.shared_bytes = (
             int(self._runtime.deviceGetAttribute(which, self.device))

@@ -15,11 +15,31 @@ from ep_lib.errors import ArgumentError
 from ep_lib.jit import signature
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
+from ep_lib.transports import registry
+from ep_lib.transports.base import EmulatorSetup, Transport
 
 if TYPE_CHECKING:
     from ep_lib.backends.base import Streams
+    from ep_lib.emulator.machine import Machine
     from ep_lib.emulator.world import SoloWorld, World
+    from ep_lib.jit.gxx import EmulatorImage
     from ep_lib.jit.kernel import Kernel
+
+
+class EmulatedModule:
+    """A compiled kernel's library, loaded when it is first asked for something."""
+
+    def __init__(self, machine: Machine, rank: int, image: EmulatorImage) -> None:
+        self._machine, self._rank, self._image = machine, rank, image
+
+    @property
+    def handle(self) -> int:
+        """The runtime's handle of the library."""
+        return self._machine.load(self._image, self._rank)
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a variable that the library exports; None if it has none of that name."""
+        return self._machine.symbol(self.handle, name)
 
 
 class EmulatorBackend:
@@ -27,7 +47,7 @@ class EmulatorBackend:
 
     name = "emulator"
 
-    def __init__(self, world: World | SoloWorld, rank: int) -> None:
+    def __init__(self, world: World | SoloWorld, rank: int, transport: str = "emulated") -> None:
         self.rank = rank
         self.world_size = world.size
         self.xp: ModuleType = np
@@ -39,12 +59,16 @@ class EmulatorBackend:
         self._world = world
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)
+        setup = EmulatorSetup(world.machine, rank)
+        self._transport: Transport[EmulatorImage] = registry.heap_class(transport)(setup)
+        self.transport = transport
+        self._images: dict[Kernel, EmulatorImage] = {}
         self._last_ticket = 0
         self._in_use: list[tuple[int, Any]] = []  # arrays of launches under way
 
     def heap_address(self, peer: int) -> int:
         """Address of the first byte of ``peer``'s symmetric heap."""
-        return self._machine.heap_address(peer)
+        return self._transport.addresses[peer]
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """A view of this rank's heap."""
@@ -83,7 +107,7 @@ class EmulatorBackend:
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
-        image = kernel.compile()
+        image = self._images.get(kernel) or self._load(kernel)
         check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         marshalled = signature.marshal(kernel.name, image.params, args)
         arrays: list[ArrayInfo] = []
@@ -103,6 +127,12 @@ class EmulatorBackend:
             self.rank, kernel.name, image, grid3, block3, marshalled, ranges, shared_bytes
         )
         self._in_use.append((self._last_ticket, (arrays, [a for a in args if is_array(a)])))
+
+    def _load(self, kernel: Kernel) -> EmulatorImage:
+        image = self._transport.compile(kernel, "emulator")
+        self._transport.register_module(EmulatedModule(self._machine, self.rank, image), image)
+        self._images[kernel] = image
+        return image
 
     def synchronize(self) -> None:
         """Waits until this rank's launches have finished; meanwhile the other ranks run."""
@@ -125,4 +155,5 @@ class EmulatorBackend:
 
     def close(self) -> None:
         """Leave the world."""
+        self._transport.close(orderly=True)
         self._world.leave(self.rank)

@@ -68,32 +68,51 @@ class LoadedKernel:
             self.dynamic_shared = total
 
 
+@dataclass(frozen=True)
+class CudaModule:
+    """A loaded module: its CUmodule, and CuPy's binding of the driver."""
+
+    handle: int
+    driver: Any
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a variable; None if the module has none of that name."""
+        try:
+            return int(self.driver.moduleGetGlobal(self.handle, name))
+        except self.driver.CUDADriverError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+
 class ModuleCache:
     """Loads each distinct cubin once; ``state`` goes into its ``ep_device_state`` before the first launch, and
-    ``introduce(module, image)`` is called then."""
+    ``register(module, image)`` is called then."""
 
     def __init__(
         self,
         driver: Any,
         state: bytes,
         copy_to_device: Callable[[int, bytes], None],
-        introduce: Callable[[int, NvrtcImage], None],
+        register: Callable[[CudaModule, NvrtcImage], None],
     ) -> None:
         self._driver = driver
         self._state = state
         self._copy_to_device = copy_to_device
-        self._introduce = introduce
-        self._modules: dict[bytes, int] = {}
+        self._register = register
+        self._modules: dict[bytes, CudaModule] = {}
 
     def load(self, name: str, image: NvrtcImage) -> LoadedKernel:
         """The kernel ``image.lowered_name`` of ``image.cubin``, ready to launch."""
         digest = hashlib.sha256(image.cubin).digest()
         module = self._modules.get(digest)
         if module is None:
-            module = self._modules[digest] = self._driver.moduleLoadData(image.cubin)
-            self._fill_state(module)
-            self._introduce(module, image)
-        function = self._driver.moduleGetFunction(module, image.lowered_name)
+            module = self._modules[digest] = CudaModule(self._driver.moduleLoadData(image.cubin), self._driver)
+            state = module.symbol(STATE_SYMBOL)
+            if state is not None:  # a kernel that asks nothing about ranks has no such symbol
+                self._copy_to_device(state, self._state)
+            self._register(module, image)
+        function = self._driver.moduleGetFunction(module.handle, image.lowered_name)
 
         def attribute(which: int) -> int:
             return int(self._driver.funcGetAttribute(which, function))
@@ -107,12 +126,3 @@ class ModuleCache:
             registers=attribute(_NUM_REGS),
             driver=self._driver,
         )
-
-    def _fill_state(self, module: int) -> None:
-        try:
-            address = self._driver.moduleGetGlobal(module, STATE_SYMBOL)
-        except self._driver.CUDADriverError as error:
-            if error.status == NOT_FOUND:  # a kernel that asks nothing about ranks has no such symbol
-                return
-            raise
-        self._copy_to_device(address, self._state)

@@ -198,7 +198,8 @@ class Machine:
         while self._stale:
             self._lib.epemu_unregister(self.handle, *self._stale.pop())
 
-    def _load(self, image: EmulatorImage, rank: int) -> int:
+    def load(self, image: EmulatorImage, rank: int) -> int:
+        """A handle of a compiled kernel's library, in a copy of the rank's own if the kernel has variables."""
         owner = rank if image.writable_globals else -1
         key = (str(image.path), owner, image.entry_symbol if owner >= 0 else "")
         if key in self._images:
@@ -217,6 +218,10 @@ class Machine:
         self._images[key] = loaded
         return int(loaded)
 
+    def symbol(self, loaded: int, name: str) -> int | None:
+        """The address of what a loaded library exports under this name; None if it does not."""
+        return self._lib.epemu_symbol(loaded, name.encode()) or None
+
     def launch(
         self,
         rank: int,
@@ -231,7 +236,7 @@ class Machine:
         """Queues a kernel behind the rank's others; returns its ticket."""
         self.raise_if_broken()
         self._forget_stale()
-        loaded = self._load(image, rank)
+        loaded = self.load(image, rank)
         entry = self._lib.epemu_symbol(loaded, image.entry_symbol.encode())
         offsets, blob = [], bytearray()
         for arg in args:

@@ -114,35 +114,35 @@ class _Plan:
         return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
 
 
-def _plan(kernel: KernelSource, kernels: tuple[str, ...]) -> _Plan:
+def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _Plan:
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
-    roots, system = [*kernel.include_roots, toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
+    roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
     headers = digest.scan(unit, roots, system)
     return _Plan(compiler, _prelude(compiler), build_runtime(), kernels, unit, headers, roots, system)
 
 
 def cache_key(kernel: KernelSource) -> str:
     """The key of a kernel's cache entry: another one whenever anything changed that the compiler would see."""
-    return _plan(kernel, names.compiled_together(kernel)).key
+    return _plan(kernel, names.compiled_together(kernel), toolkit.EMULATED_TRANSPORT).key
 
 
-def build_emulator_kernel(kernel: KernelSource) -> EmulatorImage:
-    """Compiles a kernel to a shared library, or finds it in the cache.
+def build_emulator_kernel(kernel: KernelSource, transport: Path = toolkit.EMULATED_TRANSPORT) -> EmulatorImage:
+    """Compiles a kernel to a shared library, or finds it in the cache. ``transport``: whose folder to search.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when there is no compiler.
     """
     together = names.compiled_together(kernel)
     try:
-        return _build(kernel, together)
+        return _build(kernel, together, transport)
     except KernelCompileError as error:
         if len(together) == 1 or ENTRY_FILE not in error.log:
             raise
-        return _build(kernel, (kernel.name,))  # another kernel is not what its text looks like
+        return _build(kernel, (kernel.name,), transport)  # another kernel is not what its text looks like
 
 
-def _build(kernel: KernelSource, kernels: tuple[str, ...]) -> EmulatorImage:
-    plan = _plan(kernel, kernels)
+def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> EmulatorImage:
+    plan = _plan(kernel, kernels, transport)
 
     def build(folder: Path, _: Path) -> None:
         found = names.check(kernel, plan.headers.outside([*plan.system_roots, toolkit.EMULATOR_INCLUDE]))

@@ -61,7 +61,7 @@ def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
     :class:`BackendUnavailable` when NVRTC is missing or does not know ``arch``.
     """
     unit = kernel.translation_unit()
-    own, system = nvrtc_roots(kernel), toolkit.cuda_include_dirs()
+    own, system = include_roots(kernel), toolkit.cuda_include_dirs()
     headers = digest.scan(unit, own, system)
     flags = ["-std=c++17", f"-arch={arch}", "-lineinfo", "-w", *kernel.options]
     flags += [f"-I{root}" for root in (*own, *system)]
@@ -88,9 +88,9 @@ def load(folder: Path) -> NvrtcImage:
     return NvrtcImage(path.read_bytes(), facts["lowered_name"], tuple(Param(*row) for row in facts["params"]), path)
 
 
-def nvrtc_roots(kernel: KernelSource) -> list[Path]:
+def include_roots(kernel: KernelSource, transport: Path = toolkit.P2P_TRANSPORT) -> list[Path]:
     """The kernel's include roots, and the C headers that NVRTC lacks."""
-    return [*kernel.include_roots, toolkit.NVRTC_INCLUDE]
+    return [*kernel.include_roots(transport), toolkit.NVRTC_INCLUDE]
 
 
 class CompilerRefused(Exception):
@@ -134,7 +134,7 @@ def _compile(
                 f"NVRTC {version()} refused the options {list(kernel.options)}: {refused.log.strip()} "
                 f"({refused.status})"
             ) from None
-        roots = nvrtc_roots(kernel)
+        roots = include_roots(kernel)
         raise diagnostics.compile_error(kernel, refused.log, target=arch, roots=roots, found=found) from None
     store(folder, image)
     (folder / "kernel.cu").write_text(unit, encoding="utf-8")

@@ -97,11 +97,10 @@ class KernelSource:
             raise ArgumentError(f"filename must be one line, got {filename!r}")
         return cls(source, name, path=None, filename=filename, include=include, defines=defines, options=options)
 
-    @property
-    def include_roots(self) -> list[Path]:
-        """Folders to search for headers, in order: the learner's, the source's own, ep_lib's."""
+    def include_roots(self, transport: Path) -> list[Path]:
+        """Folders to search for headers, in order: the learner's, the source's own, the transport's, ep_lib's."""
         beside = [self.path.parent] if self.path is not None else []
-        return [*self.include, *beside, *toolkit.DEVICE_ROOTS]
+        return [*self.include, *beside, transport, *toolkit.DEVICE_ROOTS]
 
     @property
     def source_path(self) -> Path:

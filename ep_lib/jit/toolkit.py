@@ -19,6 +19,8 @@ from ep_lib.version import __version__
 PACKAGE = Path(__file__).resolve().parent.parent
 DEVICE_INCLUDE = PACKAGE / "device"
 DEVICE_ROOTS = (DEVICE_INCLUDE, PACKAGE)  # <ep/...>, and <moe/...> of dispatch and combine
+# <ep/transport.cuh> where nothing else is asked for: of GPUs, and of the emulator
+P2P_TRANSPORT, EMULATED_TRANSPORT = PACKAGE / "transports" / "p2p", PACKAGE / "transports" / "emulated"
 NVRTC_INCLUDE = PACKAGE / "device" / "nvrtc"  # <stdint.h> and the like, which NVRTC lacks
 EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"
 RUNTIME_SOURCES = PACKAGE / "emulator" / "runtime"

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ep_lib.config import TRANSPORTS
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.device_state import MAX_RANKS
+from ep_lib.transports import registry
 
 
 def whole_number(name: str, value: Any, low: int, high: int) -> int:
@@ -45,6 +45,7 @@ def limits(heap_bytes: Any, timeout: float | None) -> tuple[int | None, float | 
 
 def a_transport(value: str) -> str:
     """How ranks on GPUs reach each other. Raises ArgumentError."""
-    if value not in TRANSPORTS:
-        raise ArgumentError(f"transport is {value!r}; it must be one of {', '.join(map(repr, TRANSPORTS))}")
+    known = registry.names()
+    if value not in known:
+        raise ArgumentError(f"transport is {value!r}; it must be one of {', '.join(map(repr, known))}")
     return value

@@ -35,12 +35,16 @@ def make_machine(ranks: int, *, seed: int, fabric: Fabric, heap_bytes: int | Non
 
 
 def run_program(
-    main: Callable[..., Any], machine: Machine, args: Sequence[Any] = (), timeout: float | None = None
+    main: Callable[..., Any],
+    machine: Machine,
+    args: Sequence[Any] = (),
+    timeout: float | None = None,
+    transport: str = "emulated",
 ) -> list[Any]:
     """Calls ``main(rank, *args)`` on every rank of the machine, a thread each, and returns the results in rank order.
 
-    ``timeout``: seconds that kernels may run while every rank waits for them. Raises what the first rank raised. The
-    machine takes no further program.
+    ``timeout``: seconds that kernels may run while every rank waits for them. ``transport``: one that is registered for
+    the emulator. Raises what the first rank raised. The machine takes no further program.
     """
     from ep_lib.backends.emulator import EmulatorBackend
     from ep_lib.emulator.world import World
@@ -48,7 +52,7 @@ def run_program(
     world = World(machine, timeout=_TIMEOUT_S if timeout is None else timeout)
 
     def body(number: int) -> Any:
-        rank = Rank(EmulatorBackend(world, number))
+        rank = Rank(EmulatorBackend(world, number, transport))
         result = main(rank, *args)
         if not rank.is_closed:
             rank.synchronize()

@@ -10,6 +10,7 @@ from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
+from ep_lib.transports import registry
 
 
 def spawn(
@@ -32,8 +33,8 @@ def spawn(
     EP_LIB_* environment variables (see :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated
     ranks, an :class:`ep_lib.Fabric` or its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each
     other: "p2p" (stores over NVLink or PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE"
-    names the build route of kernels, see :mod:`ep_lib.transports.nvshmem.build`), or "auto" (P2P where all GPUs have
-    it).
+    names the build route of kernels, see :mod:`ep_lib.transports.nvshmem.build`), "nixl", or "auto" (P2P where all GPUs
+    have it).
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """
@@ -48,7 +49,7 @@ def spawn(
     )
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
-    if backend == "emulator" and transport is not None:
+    if backend == "emulator" and transport is not None and transport not in registry.names("emulator"):
         raise ArgumentError(f"transport is {transport!r}; it is for GPUs, the emulator's networks are chosen by fabric")
     if backend == "cuda":
         from ep_lib.runtime.spawn_cuda import spawn_processes
@@ -56,4 +57,4 @@ def spawn(
         transport = arguments.a_transport(config.transport if transport is None else transport)
         return spawn_processes(main, ranks, tuple(args), heap_bytes=heap_bytes, timeout=timeout, transport=transport)
     machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
-    return run_program(main, machine, args, timeout)
+    return run_program(main, machine, args, timeout, transport or "emulated")

@@ -1,44 +1,84 @@
-"""What every transport offers, and two collective helpers for those that set one up.
+"""What every transport offers, on GPUs and on the emulator, and two collective helpers for those that set one up.
 
-A transport owns the symmetric heap. Kernels' sources do not change: ``ep::peer_ptr`` works wherever loads and stores
-reach the peer; ``ep::net_*`` are stores with ``p2p``, NVSHMEM's operations with ``nvshmem`` and those of NIXL's device
-API with ``nixl``.
+A transport owns the symmetric heap, compiles kernels so that ``ep::net_*`` are its operations (``ep/transport.cuh`` of
+its folder), and is told of every module that was loaded. Kernels' sources do not change: ``ep::peer_ptr`` works
+wherever loads and stores reach the peer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import BackendUnavailable, EpError
-from ep_lib.jit.source import KernelSource
 
 if TYPE_CHECKING:
-    from ep_lib.jit.nvrtc import NvrtcImage
+    from ep_lib.emulator.machine import Machine
+    from ep_lib.jit.kernel import Kernel
 
 GRANULE = 2 * 2**20  # bytes of a GPU's page: heaps of whole pages share none with anything else
 T = TypeVar("T")
+Image = TypeVar("Image")  # a compiled kernel: NvrtcImage or EmulatorImage
 
 
-class Transport(Protocol):
-    """One object a rank. ``addresses``: each rank's heap as this rank addresses it, 0 where it cannot."""
+@dataclass(frozen=True)
+class GpuSetup:
+    """What a transport of GPUs is made with. ``device``: the index of this rank's GPU. ``timeout``: seconds of a host
+    collective. ``variant``: what followed the transport's name and a colon. ``unreachable``: which pairs of GPUs do not
+    reach each other by loads and stores, a sentence each."""
+
+    bootstrap: Bootstrap
+    device: int
+    heap_bytes: int
+    timeout: float
+    variant: str = ""
+    unreachable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EmulatorSetup:
+    """What a transport of the emulator is made with; the machine has the heaps of all ranks."""
+
+    machine: Machine
+    rank: int
+
+
+class Module(Protocol):
+    """A compiled kernel's module in this rank's memory."""
+
+    @property
+    def handle(self) -> int:
+        """The CUmodule, or the emulator's counterpart."""
+        ...
+
+    def symbol(self, name: str) -> int | None:
+        """The address of a variable of the module; None if it has none of that name."""
+        ...
+
+
+class Transport(Protocol[Image]):
+    """One object for each rank, made with a GpuSetup or an EmulatorSetup; making it is collective.
+
+    ``addresses``: each rank's heap as this rank addresses it, 0 where loads and stores do not reach it.
+    """
 
     name: str
     bytes: int
     addresses: list[int]
 
-    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
-        """The kernel for GPUs of ``arch``, made for this transport."""
+    def compile(self, kernel: Kernel, arch: str) -> Image:
+        """The kernel for ``arch`` ("sm_90", "emulator"), made for this transport."""
         ...
 
-    def introduce(self, module: int, image: NvrtcImage) -> None:
-        """Told of a module (CUmodule) that was just loaded, before its first launch."""
+    def register_module(self, module: Module, image: Image) -> None:
+        """Told of a module that was just loaded, before its first launch."""
         ...
 
     def close(self, *, orderly: bool) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and nobody frees what another still uses."""
+        """Give the memory back. ``orderly``: all ranks call this, and memory is freed when no rank uses it any more."""
         ...
 
 

@@ -1,55 +1,38 @@
-"""Which transport a rank on a GPU takes: ``auto``, ``p2p``, ``nvshmem`` (or ``nvshmem:ROUTE``), ``nixl``."""
+"""The transports by their names: one line each registers them."""
 
 from __future__ import annotations
 
-import warnings
-
-from ep_lib.bootstrap import Bootstrap
-from ep_lib.cuda.devices import identify, peer_problems
-from ep_lib.errors import BackendUnavailable, RankMismatchError
-from ep_lib.transports.base import Transport, agree
-from ep_lib.transports.nvshmem import build
-from ep_lib.transports.p2p.heap import IpcHeap
+import importlib
+from typing import Any, NamedTuple
 
 
-def open_transport(wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float) -> Transport:
-    """Collective. ``auto`` is ``p2p`` where all GPUs reach each other, else ``nvshmem`` where it is installed.
+class Entry(NamedTuple):
+    """``heap``: "module:class" of what fits :class:`ep_lib.transports.base.Transport`. ``backend``: whose it is.
+    ``variants``: what may follow its name and a colon."""
 
-    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what the transport lacks),
-    OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
-    """
-    ranks = agree(bootstrap, lambda: (wanted, heap_bytes, identify(device)), timeout)
-    for what, position in (("transport", 0), ("heap_bytes", 1)):
-        if len({rank[position] for rank in ranks}) > 1:
-            listing = ", ".join(f"rank {number}: {rank[position]}" for number, rank in enumerate(ranks))
-            raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
-    identities = [identity for _, _, identity in ranks]
-    problems = agree(bootstrap, lambda: peer_problems(bootstrap.rank, identities), timeout)
-    unreachable = [problem for problems_of_rank in problems for problem in problems_of_rank]
-    kind, _, route = wanted.partition(":")
-    lacks = None
-    if kind == "auto" and unreachable:
-        reasons = agree(bootstrap, lambda: build.unusable_reason("whole"), timeout)
-        lacks = next((reason for reason in reasons if reason is not None), None)
-        kind = "p2p" if lacks else "nvshmem"
-        if kind == "nvshmem" and bootstrap.rank == 0:
-            warnings.warn(f"transport='auto' is 'nvshmem' here: {'; '.join(unreachable)}", RuntimeWarning, stacklevel=2)
-    elif kind == "auto":
-        kind = "p2p"
-    if kind == "nvshmem":
-        from ep_lib.transports.nvshmem.heap import NvshmemHeap
+    heap: str
+    backend: str = "cuda"
+    variants: tuple[str, ...] = ()
 
-        return NvshmemHeap(bootstrap, heap_bytes, timeout, route or None, unreachable)
-    if kind == "nixl":
-        from ep_lib.transports.nixl.heap import NixlHeap
 
-        return NixlHeap(bootstrap, device, heap_bytes, timeout, unreachable)
-    if unreachable:
-        listing = "\n  ".join(unreachable)
-        nic = "take transport='nvshmem', which can go through a NIC" + (f" (not yet: {lacks})" if lacks else "")
-        raise BackendUnavailable(
-            "transport='p2p' of the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe P2P:"
-            f"\n  {listing}\n`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES, "
-            f"or {nic}."
-        )
-    return IpcHeap(bootstrap, heap_bytes, timeout)
+TRANSPORTS = {
+    "p2p": Entry("ep_lib.transports.p2p.heap:IpcHeap"),
+    "nvshmem": Entry("ep_lib.transports.nvshmem.heap:NvshmemHeap", variants=("whole", "link", "nvcc")),
+    "nixl": Entry("ep_lib.transports.nixl.heap:NixlHeap"),
+    "emulated": Entry("ep_lib.transports.emulated.heap:EmulatedHeap", backend="emulator"),
+}
+
+
+def names(backend: str = "cuda") -> tuple[str, ...]:
+    """What ``transport=`` may be on a backend. On GPUs "auto" chooses."""
+    found = ["auto"] if backend == "cuda" else []
+    for name, entry in TRANSPORTS.items():
+        if entry.backend == backend:
+            found += [name, *(f"{name}:{variant}" for variant in entry.variants)]
+    return tuple(found)
+
+
+def heap_class(name: str) -> Any:
+    """The class that a transport's line names; its module is imported now."""
+    module, _, wanted = TRANSPORTS[name].heap.partition(":")
+    return getattr(importlib.import_module(module), wanted)

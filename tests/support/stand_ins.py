@@ -10,9 +10,10 @@ import pytest
 
 from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.cuda.devices import DeviceIdentity
-from ep_lib.transports import base, registry
+from ep_lib.transports import base, choose
 from ep_lib.transports.nvshmem import build as nvshmem
 from ep_lib.transports.nvshmem import heap as nvshmem_heap
+from ep_lib.transports.p2p import heap as p2p_heap
 
 GLOBAL = re.compile(
     r"(template <typename T>\s+)?(?:extern \"C\" )?__global__ void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\("
@@ -54,14 +55,18 @@ class Two(SingleBootstrap):
         return [obj, self.others.get(self.calls, obj)]
 
 
+def _opened_nvshmem(setup: base.GpuSetup) -> tuple[Any, ...]:
+    return ("nvshmem", setup.heap_bytes, setup.timeout, setup.variant, setup.unreachable)
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"problems": [], "usable": None}
     gpu = DeviceIdentity("a", "host", 0, "0", "GPU")
-    monkeypatch.setattr(registry, "identify", lambda device: gpu)
-    monkeypatch.setattr(registry, "peer_problems", lambda rank, identities: state["problems"])
+    monkeypatch.setattr(choose, "identify", lambda device: gpu)
+    monkeypatch.setattr(choose, "peer_problems", lambda rank, identities: state["problems"])
     monkeypatch.setattr(nvshmem, "unusable_reason", lambda route: state["usable"])
-    monkeypatch.setattr(registry, "IpcHeap", lambda *args: ("p2p", *args[1:]))
-    monkeypatch.setattr(nvshmem_heap, "NvshmemHeap", lambda *args: ("nvshmem", *args[1:]))
+    monkeypatch.setattr(p2p_heap, "IpcHeap", lambda setup: ("p2p", setup.heap_bytes, setup.timeout))
+    monkeypatch.setattr(nvshmem_heap, "NvshmemHeap", _opened_nvshmem)
     monkeypatch.setattr(base, "import_cupy", FakeCuda)
     return state

@@ -19,11 +19,11 @@ import numpy as np
 from ep_lib.commands.bench import add_world_arguments, choose_backend, make_world, p2p_gpu, sizes_from_zero
 from ep_lib.commands.bench.p2p_gpu import COPY, PACKETS, STORES, WRITE
 from ep_lib.commands.bench.put import kernels_file
-from ep_lib.config import TRANSPORTS
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
+from ep_lib.transports import registry
 
 BATCHES = 5  # the median counts; one more runs before them to warm up
 EMULATOR_SIZES = [0, 64, 1 << 10, 16 << 10]
@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--transports",
         default="p2p,nvshmem,nixl",
-        help=f"of GPUs, some of {','.join(TRANSPORTS)}; what does not work here is left out (default: %(default)s)",
+        help=f"of GPUs, some of {','.join(registry.names())}; what does not work here is left out "
+        "(default: %(default)s)",
     )
     parser.add_argument("--fabrics", default="p2p,rc,srd", help="of the emulator (default: %(default)s)")
     parser.add_argument(
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     backend = choose_backend(args)
     if args.figure and backend == "emulator":
         raise ArgumentError("--figure draws what was measured on GPUs; on the emulator there is only the table")
-    names, known = (args.fabrics, KINDS) if backend == "emulator" else (args.transports, TRANSPORTS)
+    names, known = (args.fabrics, KINDS) if backend == "emulator" else (args.transports, registry.names())
     networks = names.split(",")
     if unknown := [name for name in networks if name not in known]:
         raise ArgumentError(f"{unknown[0]!r} is not one of {', '.join(known)}")

@@ -15,11 +15,12 @@ import numpy as np
 
 from ep_lib.commands.bench import World, add_world_arguments, choose_backend, make_world, sizes
 from ep_lib.compat import ibgda
-from ep_lib.config import TRANSPORTS, Config
+from ep_lib.config import Config
 from ep_lib.emulator.fabric import KINDS
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime.rank import Rank
+from ep_lib.transports import registry
 from ep_lib.workshop.exercises import workshop_root
 
 WAYS = {"one_quiet": "benchmark_put", "quiet_each": "benchmark_put_quiet_each"}
@@ -27,7 +28,7 @@ WAYS = {"one_quiet": "benchmark_put", "quiet_each": "benchmark_put_quiet_each"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_world_arguments(parser)
-    parser.add_argument("--transport", choices=TRANSPORTS, help="of GPUs (default: EP_LIB_TRANSPORT, else auto)")
+    parser.add_argument("--transport", choices=registry.names(), help="of GPUs (default: EP_LIB_TRANSPORT, else auto)")
     parser.add_argument("--fabric", choices=KINDS, help="of the emulator (default: p2p)")
     parser.add_argument("--ranks", type=int, default=2, help="each puts to the next one (default: %(default)s)")
     parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")

@@ -26,12 +26,14 @@
 // The calling thread's own writes to the source come before the post. Those of other threads do if a barrier
 // (__syncwarp, __syncthreads) stands in between. A reader acquires the signal (<ep/wait.cuh>), then reads the data.
 //
-// Transports: what stands behind each name is <ep/transport.cuh>.
-//   emulator           the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself
-//   GPUs, "p2p"        stores over NVLink or PCIe, which order more than a NIC does; for a peer that they do not reach,
-//                      the operation does nothing and records a fault that says so
-//   GPUs, "nvshmem"    NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
-//   GPUs, "nixl"       NIXL's device API, that is UCX's: stores over NVLink or PCIe, as its wheels are built today
+// What stands behind each name is <ep/transport.cuh>, one in each folder of ep_lib/transports: the compiler searches the
+// folder of the transport that was asked for. Each has, in the namespace ep::transport: reachable, num_queue_pairs,
+// keeps_order, net_put, net_put_block, net_get, net_put_signal, net_put_signal_block, net_add, net_fence, net_quiet.
+//
+//   emulated           the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself
+//   p2p                stores over NVLink or PCIe, which order more than a NIC does
+//   nvshmem            NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
+//   nixl               NIXL's device API, that is UCX's: stores over NVLink or PCIe, as its wheels are built today
 #pragma once
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
@@ -45,7 +47,7 @@ constexpr int kAllQueuePairs = -1;
 enum class NetSignal { kSet, kAdd };
 
 // True for this rank itself and for peers whose memory its loads and stores reach.
-EP_DEVICE bool reachable(int peer) { return detail::reachable(peer); }
+EP_DEVICE bool reachable(int peer) { return transport::reachable(peer); }
 
 // How many queue pairs there are to each peer.
 EP_DEVICE int num_queue_pairs() { return transport::num_queue_pairs(); }
@@ -53,92 +55,41 @@ EP_DEVICE int num_queue_pairs() { return transport::num_queue_pairs(); }
 // Does a queue pair deliver in the order in which it was given operations, as RC does? Portable code does not ask.
 EP_DEVICE bool queue_pairs_keep_order() { return transport::keeps_order(); }
 
-namespace detail {
-
-// Where there is no network: may stores stand in for it? A fault otherwise.
-EP_DEVICE bool stores_reach(int peer) {
-    if (reachable(peer)) return true;
-    record_fault(kFaultTransport, {kPhaseWrite, peer, -1}, 0, 0);
-    return false;
-}
-
-}  // namespace detail
-
 // Writes `bytes` bytes from `src` to the peer's copy of `dst_mine`.
 EP_DEVICE void net_put_nbi(void* dst_mine, const void* src, size_t bytes, int peer, int qp = 0) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_put(peer, qp, dst_mine, src, bytes);
-    } else if (detail::stores_reach(peer)) {
-        put_thread(dst_mine, src, bytes, peer);
-    }
+    transport::net_put(peer, qp, dst_mine, src, bytes);
 }
 
 // The same by all threads of a block, with equal arguments. What other threads wrote into the source is before the call
 // by a __syncthreads, and before a signal that follows there is another one: this neither begins nor ends with one.
 EP_DEVICE void net_put_nbi_block(void* dst_mine, const void* src, size_t bytes, int peer, int qp = 0) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_put_block(peer, qp, dst_mine, src, bytes);
-    } else if (detail::stores_reach(peer)) {
-        put_block(dst_mine, src, bytes, peer);
-    }
+    transport::net_put_block(peer, qp, dst_mine, src, bytes);
 }
 
 // Reads `bytes` bytes of the peer's copy of `src_mine` into `dst`, which is complete after quiet only.
 EP_DEVICE void net_get_nbi(void* dst, const void* src_mine, size_t bytes, int peer, int qp = 0) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_get(peer, qp, dst, src_mine, bytes);
-    } else if (detail::stores_reach(peer)) {
-        copy_bytes<kThreadUnroll>(dst, peer_ptr(static_cast<const char*>(src_mine), peer), bytes, 0, 1);
-    }
+    transport::net_get(peer, qp, dst, src_mine, bytes);
 }
 
 // A put, and a signal that is seen after all of this put's bytes. It says nothing about other puts.
 EP_DEVICE void net_put_signal_nbi(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine, uint64_t value,
                                   int peer, int qp = 0, NetSignal what = NetSignal::kAdd) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
-    } else if (detail::stores_reach(peer)) {
-        put_thread(dst_mine, src, bytes, peer);
-        if (what == NetSignal::kAdd) {
-            signal_add(signal_mine, value, peer);
-        } else {
-            signal_set(signal_mine, value, peer);
-        }
-    }
+    transport::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
 }
 
 // The same by all threads of a block, with equal arguments. What other threads wrote into the source is before the call
 // by a __syncthreads.
 EP_DEVICE void net_put_signal_nbi_block(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine,
                                         uint64_t value, int peer, int qp = 0, NetSignal what = NetSignal::kAdd) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_put_signal_block(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
-    } else if (detail::stores_reach(peer)) {
-        put_block(dst_mine, src, bytes, peer);
-        __syncthreads();  // all threads' stores are before the one signal
-        if (thread_in_block() != 0) return;
-        if (what == NetSignal::kAdd) {
-            signal_add(signal_mine, value, peer);
-        } else {
-            signal_set(signal_mine, value, peer);
-        }
-    }
+    transport::net_put_signal_block(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
 }
 
 // Adds to the peer's copy of a counter.
 EP_DEVICE void net_atomic_add_u32_nbi(uint32_t* counter_mine, uint32_t value, int peer, int qp = 0) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_add(peer, qp, counter_mine, value, sizeof(uint32_t));
-    } else if (detail::stores_reach(peer)) {
-        red_add_release_sys_u32(peer_ptr(counter_mine, peer), value);
-    }
+    transport::net_add(peer, qp, counter_mine, value, sizeof(uint32_t));
 }
 EP_DEVICE void net_atomic_add_u64_nbi(uint64_t* counter_mine, uint64_t value, int peer, int qp = 0) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_add(peer, qp, counter_mine, value, sizeof(uint64_t));
-    } else if (detail::stores_reach(peer)) {
-        red_add_release_sys_u64(peer_ptr(counter_mine, peer), value);
-    }
+    transport::net_add(peer, qp, counter_mine, value, sizeof(uint64_t));
 }
 
 // Their old names.
@@ -152,19 +103,13 @@ EP_DEVICE void net_atomic_add_u64_nbi(uint64_t* counter_mine, uint64_t value, in
 }
 
 // What this rank posts to `peer` from now on arrives after what it has posted there before. It waits for nothing.
-EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) {
-    if constexpr (transport::kHasNetwork) {
-        transport::net_fence(peer, qp);
-    } else {
-        fence_sys();
-    }
-}
+EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) { transport::net_fence(peer, qp); }
 
 // Waits until what this rank has posted there is done: sources may be reused, targets are written, gets have arrived.
 // Nothing is said of other peers and queue pairs. Some transports wait for more than they are asked for; code that
 // relies on it is wrong elsewhere.
 EP_DEVICE void net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
-    if constexpr (transport::kHasNetwork) transport::net_quiet(peer, qp);
+    transport::net_quiet(peer, qp);
     fence_sys();  // a NIC knows nothing about plain stores to P2P peers
 }
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import import_cupy
-from ep_lib.cuda.errors import NOT_FOUND, OUT_OF_MEMORY, allocation_error
+from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, agree, meet
+from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, meet
 from ep_lib.transports.nixl import build
 from ep_lib.transports.nixl.agent import NixlAgent
 
@@ -29,25 +28,23 @@ _HEAD_BYTES = 8  # of a memory view on the GPU: version (uint16), lanes (uint16)
 class NixlHeap:
     """Allocated, zeroed, registered and connected by the constructor, which is collective.
 
-    ``unreachable`` says which pairs of GPUs do not reach each other by loads and stores, empty where all do.
     Attributes: ``name``, ``bytes`` and ``addresses`` (of each rank's heap as this rank addresses it, or 0).
     Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory, PeerTimeout.
     """
 
     name = "nixl"
 
-    def __init__(
-        self, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float, unreachable: list[str]
-    ) -> None:
+    def __init__(self, setup: GpuSetup) -> None:
+        bootstrap, timeout, heap_bytes = setup.bootstrap, setup.timeout, setup.heap_bytes
         cupy = import_cupy()
         self._runtime, self._driver = cupy.cuda.runtime, cupy.cuda.driver
-        self._bootstrap, self._timeout, self._device = bootstrap, timeout, device
+        self._bootstrap, self._timeout, self._device = bootstrap, timeout, setup.device
         self._size = -(-heap_bytes // GRANULE) * GRANULE
         self._own = 0
         self._state = bytes(16)
         self.bytes = heap_bytes
         self.addresses: list[int] = []
-        agree(bootstrap, lambda: self._load(unreachable), timeout)
+        agree(bootstrap, lambda: self._load(setup.unreachable), timeout)
         everybody = agree(bootstrap, self._register, timeout)
         others = [rank for rank in range(bootstrap.world_size) if rank != bootstrap.rank]
         metadata = {rank: everybody[rank][0] for rank in others}
@@ -59,14 +56,10 @@ class NixlHeap:
     def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return build.compile_cubin(kernel, arch)
 
-    def introduce(self, module: int, image: NvrtcImage) -> None:
-        try:
-            address = self._driver.moduleGetGlobal(module, build.STATE_SYMBOL)
-        except self._driver.CUDADriverError as error:
-            if error.status == NOT_FOUND:  # a kernel without network operations has no such symbol
-                return
-            raise
-        self._copy(address, self._state, _HOST_TO_DEVICE)
+    def register_module(self, module: Module, image: NvrtcImage) -> None:
+        address = module.symbol(build.STATE_SYMBOL)
+        if address is not None:  # a kernel without network operations has no such symbol
+            self._copy(address, self._state, _HOST_TO_DEVICE)
 
     def close(self, *, orderly: bool) -> None:
         """Leave NIXL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because others

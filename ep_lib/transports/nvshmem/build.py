@@ -141,7 +141,7 @@ def compile_cubin(kernel: KernelSource, arch: str, route: str) -> NvrtcImage:
     """
     found = find()
     unit = kernel.translation_unit()
-    own = [TRANSPORT_INCLUDE, *nvrtc.nvrtc_roots(kernel)]
+    own = nvrtc.include_roots(kernel, TRANSPORT_INCLUDE)
     system = (found.include, *toolkit.cuda_include_dirs())
     headers = digest.scan(unit, own, system)
     if not any(Path(file).is_relative_to(TRANSPORT_INCLUDE) for file in headers.files):

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import agree, meet
+from ep_lib.transports.base import GpuSetup, Module, agree, meet
 from ep_lib.transports.nvshmem import build, nics
 from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
@@ -27,25 +26,23 @@ _SLACK = 64 << 20  # bytes of NVSHMEM's own in its symmetric memory
 class NvshmemHeap:
     """Started, allocated and zeroed by the constructor, which is collective.
 
-    ``route`` is the build route of kernels (:mod:`ep_lib.transports.nvshmem.build`), None for the one that needs least;
-    ``unreachable`` says which pairs of GPUs do not reach each other by loads and stores, empty where all do.
-    Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it, or 0) and ``route``.
+    The setup's ``variant`` is the build route of kernels (:mod:`ep_lib.transports.nvshmem.build`), empty for the one
+    that needs least. Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it, or
+    0) and ``route``.
     Raises on every rank alike: BackendUnavailable, OutOfSymmetricMemory.
     """
 
     name = "nvshmem"
 
-    def __init__(
-        self, bootstrap: Bootstrap, heap_bytes: int, timeout: float, route: str | None, unreachable: list[str]
-    ) -> None:
-        self._bootstrap = bootstrap
-        self._timeout = timeout
+    def __init__(self, setup: GpuSetup) -> None:
+        bootstrap, timeout = self._bootstrap, self._timeout = setup.bootstrap, setup.timeout
+        heap_bytes, unreachable = setup.heap_bytes, setup.unreachable
         self._runtime = import_cupy().cuda.runtime
         self._modules: list[int] = []
         self._own = 0
         self.bytes = heap_bytes
         self.addresses: list[int] = []
-        agree(bootstrap, lambda: self._load(route), timeout)
+        agree(bootstrap, lambda: self._load(setup.variant or None), timeout)
         agree(bootstrap, lambda: _prepare_environment(heap_bytes, unreachable), timeout)
         rank_0_says = agree(bootstrap, lambda: self._library.unique_id() if bootstrap.rank == 0 else b"", timeout)
         agree(bootstrap, lambda: self._start(rank_0_says[0], unreachable), timeout)
@@ -54,10 +51,10 @@ class NvshmemHeap:
     def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return build.compile_cubin(kernel, arch, self.route)
 
-    def introduce(self, module: int, image: NvrtcImage) -> None:
+    def register_module(self, module: Module, image: NvrtcImage) -> None:
         if any(symbol.name.endswith(build.STATE_SYMBOL) for symbol in Elf(image.cubin).symbols):
-            self._library.introduce(module)
-            self._modules.append(module)
+            self._library.register_module(module.handle)
+            self._modules.append(module.handle)
 
     def close(self, *, orderly: bool) -> None:
         """Leave NVSHMEM. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because

@@ -1,4 +1,4 @@
-"""NVSHMEM's host library through ctypes: start it by a unique id, take symmetric memory, find peers, introduce modules.
+"""NVSHMEM's host library through ctypes: start it by a unique id, take symmetric memory, find peers, register modules.
 
 Layouts and calls are those of NVSHMEM 3.4's ``nvshmemx_api.h`` and ``nvshmem_uniqueid.h``; the library checks their
 version fields.
@@ -96,12 +96,12 @@ class NvshmemLibrary:
         """Where this PE's loads and stores reach ``pe``'s copy; 0 if they do not."""
         return int(self._library.nvshmem_ptr(address, pe) or 0)
 
-    def introduce(self, module: int) -> None:
+    def register_module(self, module: int) -> None:
         """Tell a loaded module (CUmodule) about this NVSHMEM: after loading, before its first launch."""
         self._check("nvshmemx_cumodule_init", self._library.nvshmemx_cumodule_init(module))
 
     def forget(self, module: int) -> None:
-        """Before a module that was introduced is unloaded, or NVSHMEM stops."""
+        """Before a module that was registered is unloaded, or NVSHMEM stops."""
         self._check("nvshmemx_cumodule_finalize", self._library.nvshmemx_cumodule_finalize(module))
 
     def stop(self) -> None:

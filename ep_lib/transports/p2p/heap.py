@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, agree, meet
+from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, meet
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
@@ -26,12 +25,11 @@ class IpcHeap:
 
     name = "p2p"
 
-    def __init__(self, bootstrap: Bootstrap, heap_bytes: int, timeout: float) -> None:
+    def __init__(self, setup: GpuSetup) -> None:
         self._runtime = import_cupy().cuda.runtime
-        self._bootstrap = bootstrap
-        self._timeout = timeout
+        bootstrap, timeout = self._bootstrap, self._timeout = setup.bootstrap, setup.timeout
         self._rank = bootstrap.rank
-        self.bytes = heap_bytes
+        self.bytes = setup.heap_bytes
         self.addresses: list[int] = []
         self._own = 0
         self._opened: list[int] = []
@@ -45,7 +43,7 @@ class IpcHeap:
     def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return nvrtc.compile_cubin(kernel, arch)
 
-    def introduce(self, module: int, image: NvrtcImage) -> None:
+    def register_module(self, module: Module, image: NvrtcImage) -> None:
         """Nothing to do: kernels find peers by DeviceState alone."""
 
     def _allocate(self) -> bytes:

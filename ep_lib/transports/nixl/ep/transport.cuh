@@ -36,7 +36,7 @@ __constant__ ep::NixlState ep_nixl_state;
 namespace ep {
 namespace transport {
 
-constexpr bool kHasNetwork = true;
+using detail::reachable;
 constexpr unsigned kChannel = 0;  // UCX's word for a queue pair
 
 EP_DEVICE int num_queue_pairs() { return 1; }

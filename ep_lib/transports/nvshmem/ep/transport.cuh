@@ -17,7 +17,7 @@
 namespace ep {
 namespace transport {
 
-constexpr bool kHasNetwork = true;
+using detail::reachable;
 
 EP_DEVICE int num_queue_pairs() { return 1; }
 EP_DEVICE bool keeps_order() { return false; }

@@ -1,14 +1,13 @@
-// The network on the emulator: calls into its simulated NICs. <ep/net.cuh> says what each one is for.
+// The operations of <ep/net.cuh> on the emulator: calls into its simulated NICs.
 #pragma once
 #include <ep/platform.cuh>
 #include <ep_emulator/abi.h>
 
 namespace ep {
-namespace detail {
+namespace transport {
 
-constexpr bool kHasNetwork = true;
+using detail::reachable;
 
-EP_DEVICE bool reachable(int peer) { return epemu_reachable(peer); }
 EP_DEVICE int num_queue_pairs() { return epemu_num_queue_pairs(); }
 EP_DEVICE bool keeps_order() { return epemu_keeps_order(); }
 
@@ -29,5 +28,7 @@ EP_DEVICE void net_add(int peer, int queue_pair, void* counter_mine, uint64_t va
 EP_DEVICE void net_fence(int peer, int queue_pair) { epemu_net_fence(peer, queue_pair); }
 EP_DEVICE void net_quiet(int peer, int queue_pair) { epemu_net_quiet(peer, queue_pair); }
 
-}  // namespace detail
+}  // namespace transport
 }  // namespace ep
+
+#include <ep/detail/first_thread_posts.cuh>

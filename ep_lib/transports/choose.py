@@ -1,0 +1,53 @@
+"""Which transport a rank on a GPU takes: the one that it asks for, or for ``auto`` what works here."""
+
+from __future__ import annotations
+
+import warnings
+
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.cuda.devices import identify, peer_problems
+from ep_lib.errors import BackendUnavailable, RankMismatchError
+from ep_lib.jit.nvrtc import NvrtcImage
+from ep_lib.transports import registry
+from ep_lib.transports.base import GpuSetup, Transport, agree
+from ep_lib.transports.nvshmem import build
+
+
+def open_transport(
+    wanted: str, bootstrap: Bootstrap, device: int, heap_bytes: int, timeout: float
+) -> Transport[NvrtcImage]:
+    """Collective. ``auto`` is ``p2p`` where all GPUs reach each other, else ``nvshmem`` where it is installed.
+
+    Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what the transport lacks),
+    OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
+    """
+    ranks = agree(bootstrap, lambda: (wanted, heap_bytes, identify(device)), timeout)
+    for what, position in (("transport", 0), ("heap_bytes", 1)):
+        if len({rank[position] for rank in ranks}) > 1:
+            listing = ", ".join(f"rank {number}: {rank[position]}" for number, rank in enumerate(ranks))
+            raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
+    identities = [identity for _, _, identity in ranks]
+    problems = agree(bootstrap, lambda: peer_problems(bootstrap.rank, identities), timeout)
+    unreachable = [problem for problems_of_rank in problems for problem in problems_of_rank]
+    kind, _, variant = wanted.partition(":")
+    lacks = None
+    if kind == "auto" and unreachable:
+        reasons = agree(bootstrap, lambda: build.unusable_reason("whole"), timeout)
+        lacks = next((reason for reason in reasons if reason is not None), None)
+        kind = "p2p" if lacks else "nvshmem"
+        if kind == "nvshmem" and bootstrap.rank == 0:
+            warnings.warn(f"transport='auto' is 'nvshmem' here: {'; '.join(unreachable)}", RuntimeWarning, stacklevel=2)
+    elif kind == "auto":
+        kind = "p2p"
+    if kind == "p2p" and unreachable:
+        listing = "\n  ".join(unreachable)
+        nic = "take transport='nvshmem', which can go through a NIC" + (f" (not yet: {lacks})" if lacks else "")
+        raise BackendUnavailable(
+            "transport='p2p' of the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe P2P:"
+            f"\n  {listing}\n`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES, "
+            f"or {nic}."
+        )
+    opened: Transport[NvrtcImage] = registry.heap_class(kind)(
+        GpuSetup(bootstrap, device, heap_bytes, timeout, variant, unreachable)
+    )
+    return opened

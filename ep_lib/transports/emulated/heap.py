@@ -1,0 +1,27 @@
+"""The symmetric heap of an emulated rank: the machine's own memory, and its simulated NICs behind ``ep::net_*``."""
+
+from __future__ import annotations
+
+from ep_lib.jit.gxx import EmulatorImage
+from ep_lib.jit.kernel import Kernel
+from ep_lib.transports.base import EmulatorSetup, Module
+
+
+class EmulatedHeap:
+    """``addresses`` has every rank's heap: which of them loads and stores may reach, the machine's fabric knows."""
+
+    name = "emulated"
+
+    def __init__(self, setup: EmulatorSetup) -> None:
+        machine = setup.machine
+        self.bytes = machine.heap_bytes
+        self.addresses = [machine.heap_address(rank) for rank in range(machine.ranks)]
+
+    def compile(self, kernel: Kernel, arch: str) -> EmulatorImage:
+        return kernel.compile()
+
+    def register_module(self, module: Module, image: EmulatorImage) -> None:
+        """Nothing to do: kernels call the runtime."""
+
+    def close(self, *, orderly: bool) -> None:
+        """Nothing to do: the heaps live as long as the machine."""
