@@ -1,6 +1,7 @@
-"""How processes that form a world meet: small objects are exchanged on the host before (and beside) the kernels.
+"""How the processes of a world find each other, and exchange small objects on the host.
 
-One short Protocol, four ways: ``hub`` (ranks that ``ep_lib.spawn`` started), ``mpi``, ``torchrun`` and ``srun``.
+Begin at ``base``, a short Protocol. Four modules implement it: ``hub`` (ranks that ``ep_lib.spawn`` started), ``mpi``,
+``torchrun`` and ``srun``.
 """
 
 from ep_lib.bootstrap.base import Bootstrap, SingleBootstrap

@@ -14,7 +14,7 @@ DEFAULT_TIMEOUT = 120.0  # seconds that a collective waits: long enough for a sl
 
 
 class Bootstrap(Protocol):
-    """One object a rank; every method but ``close`` is collective and called in the same order by every rank.
+    """One object per rank; every method but ``close`` is collective and called in the same order by every rank.
 
     Attributes: ``kind`` ("local", "mpi", "torchrun", "srun" or "single"), ``rank``, ``world_size`` and ``local_rank``
     (this rank's number among the ranks of its host, which picks the GPU).
@@ -26,7 +26,7 @@ class Bootstrap(Protocol):
     local_rank: int
 
     def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
-        """Everybody's ``obj`` in rank order.
+        """Every rank's ``obj``, in rank order.
 
         ``timeout`` is in seconds (None: 120). Raises PeerTimeout that names the missing ranks when it runs out and
         RankFailed when a rank has ended.
@@ -48,7 +48,7 @@ def dumps(obj: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The inverse of :func:`dumps`. Only ever given what a rank of the same world sent."""
+    """The inverse of :func:`dumps`. Only used for what a rank of the same world sent."""
     return pickle.loads(data)
 
 
@@ -83,7 +83,7 @@ def read_int(environ: Mapping[str, str], *names: str) -> int | None:
 
 
 class SingleBootstrap:
-    """A world of one rank: nobody to wait for."""
+    """A world of one rank, which never waits."""
 
     kind = "single"
     rank = 0

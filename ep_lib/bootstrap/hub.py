@@ -27,7 +27,7 @@ class _Gather:
 
 
 class Hub:
-    """Serves one connection a rank from a daemon thread.
+    """Serves one connection per rank from a daemon thread.
 
     Messages from a rank are ("gather", operation, timeout in s, bytes) and ("bye",); answers are ("all", list of
     bytes), ("timeout", missing ranks) and ("failed", rank, reason).
@@ -175,6 +175,6 @@ class HubBootstrap:
         try:
             self._connection.send(("bye",))
         except OSError:
-            pass  # the hub is gone: nobody left to tell
+            pass  # the hub is gone already
         finally:
             self._connection.close()

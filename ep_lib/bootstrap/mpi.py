@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.0005
 
 
 class MpiBootstrap:
-    """Uses a duplicate of MPI.COMM_WORLD, so that its messages never meet the program's own."""
+    """Uses a duplicate of MPI.COMM_WORLD, so that its messages never mix with the program's own."""
 
     kind = "mpi"
 
@@ -65,7 +65,7 @@ class MpiBootstrap:
             sends = [request for request in sends if not request.test()[0]]
             missing = [rank for rank in others if rank not in parts]
             self._note_leavers(missing)
-            # What a leaver sent before its farewell arrived before it: then it is there to be read.
+            # A rank's earlier messages arrive before its farewell, so they can be read now.
             lost = [r for r in missing if r in self._gone and not self._comm.iprobe(source=r, tag=tag)]
             if lost:
                 raise RankFailed(

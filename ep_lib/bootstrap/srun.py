@@ -1,6 +1,6 @@
-"""Ranks started by Slurm's srun on one node: rank 0 hosts a hub behind a Unix socket in a directory of its user's own.
+"""Ranks started by Slurm's srun on one node: rank 0 hosts a hub behind a Unix socket in the user's own directory.
 
-The directory is private (0700, and refused when it belongs to somebody else) and the socket asks for a random key that
+The directory is private (0700, and refused if it belongs to another user) and the socket asks for a random key that
 only this user can read, since what arrives there is unpickled.
 """
 
@@ -33,7 +33,9 @@ class SrunBootstrap(HubBootstrap):
         rank = read_int(env, "SLURM_PROCID")
         size = read_int(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         if rank is None or size is None:
-            raise BackendUnavailable("SLURM_PROCID and SLURM_STEP_NUM_TASKS are not both set; start the ranks by srun")
+            raise BackendUnavailable(
+                "SLURM_PROCID and SLURM_STEP_NUM_TASKS are not both set; start ranks with srun"
+            )
         nodes = read_int(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES") or 1
         if nodes > 1:
             raise BackendUnavailable(

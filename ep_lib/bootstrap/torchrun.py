@@ -20,7 +20,7 @@ _worlds_made = 0  # a second init() in the same processes must not read the firs
 
 
 class TorchrunBootstrap:
-    """Every rank sets its key, waits for everybody's, and removes its key of the collective before."""
+    """Every rank sets its key, waits for all keys, and removes its key of the previous collective."""
 
     kind = "torchrun"
 
@@ -77,7 +77,7 @@ class TorchrunBootstrap:
                 raise missing_error(self.rank, self.world_size, missing, operation, limit)
             self._wait(keys[missing[0]], min(left, _SLICE))
         parts = [loads(self._store.get(key)) for key in keys]
-        if operation > 0:  # everybody is past the one before: all have set their key of this one
+        if operation > 0:  # all ranks have set a key of this one, so all are past the one before
             self._store.delete_key(f"{operation - 1}/{self.rank}")
         return parts
 
@@ -97,4 +97,4 @@ class TorchrunBootstrap:
         try:
             self._store.set(f"bye/{self.rank}", b"")
         except RuntimeError:
-            return  # the store's host has left before us: nobody left to tell
+            return  # the store's host has left before us

@@ -1,4 +1,4 @@
-"""The host side of ``<ep/ibgda_shim.cuh>``: kernels that use the shim need one call of this module before.
+"""The host side of ``<ep/ibgda_shim.cuh>``: call one function of this module before kernels use the shim.
 
 ``ep_lib.ibgda.init_efa_device_state(rank, num_channels=16, num_devices=1)``, and then launch.
 """
@@ -34,11 +34,11 @@ def init_efa_device_state(rank: Rank, num_channels: int = 16, num_devices: int =
             f"{_MAX_QUEUE_PAIRS}"
         )
     rank.synchronize()  # launches under way keep the old numbers
-    everybody = rank.all_gather((channels, devices))
-    if len(set(everybody)) > 1:
-        told = "; ".join(f"rank {r}: {c} and {d}" for r, (c, d) in enumerate(everybody))
+    passed = rank.all_gather((channels, devices))
+    if len(set(passed)) > 1:
+        given = "; ".join(f"rank {r}: {c} and {d}" for r, (c, d) in enumerate(passed))
         raise RankMismatchError(
-            f"the ranks initialise the shim with different num_channels and num_devices: {told}; a queue pair has two "
+            f"the ranks initialise the shim with different num_channels and num_devices: {given}; a queue pair has two "
             "ends, so every rank must pass the same numbers"
         )
     state = rank._backend.heap_array(device_state.IBGDA_STATE_OFFSET, (2,), np.int32)

@@ -1,7 +1,7 @@
 """The host half of ``<ep/nixl_device.cuh>``: handles that kernels written for NIXL's device API can post to.
 
-It follows the set-up flow of the NIXL Device API Kernel Guide, less what symmetric memory makes needless (no metadata
-to exchange: a peer's copy of an array lies at the same offset)::
+It follows the set-up flow of the NIXL Device API Kernel Guide, less what symmetric memory makes unnecessary (metadata is
+not exchanged: a peer's copy of an array lies at the same offset)::
 
     host = DeviceHost(rank)
     host.register(data), host.register(signal)              # the guide's register_vram
@@ -80,7 +80,7 @@ class DeviceHost:
     # ---- registration ------------------------------------------------------------------------------------------
     def register(self, array: Any) -> None:
         """Allow transfers from and to an array: from ``rank.symmetric``, or, as a local side only, from
-        ``rank.to_device`` or ``rank.empty``. Again for the same array: nothing happens."""
+        ``rank.to_device`` or ``rank.empty``. A second call for the same array does nothing."""
         self._require_open()
         info = _contiguous(array, "a registered array")
         known = self._registered.get(info.address)

@@ -46,7 +46,7 @@ def gpu_count() -> int:
         if 0 < driver < needed:
             raise BackendUnavailable(
                 f"found a driver for CUDA {_cuda_version(driver)}, but this CuPy needs CUDA {_cuda_version(needed)}: "
-                f"update the driver, or take the CuPy for it (pip install cupy-cuda{driver // 1000}x)"
+                f"update the driver, or use the CuPy for it (pip install cupy-cuda{driver // 1000}x)"
             ) from error
         raise BackendUnavailable(
             f"CUDA finds no usable GPU: {error}. Check that `nvidia-smi` lists one and that the driver is not older "
@@ -113,7 +113,7 @@ def identify(device: int) -> DeviceIdentity:
 def peer_problems(
     rank: int, identities: list[DeviceIdentity], can_access: Callable[[int, int], bool] | None = None
 ) -> list[str]:
-    """Why ``rank``'s GPU cannot write to another rank's: a sentence a pair, none where all is well.
+    """Why ``rank``'s GPU cannot write to another rank's: one sentence per pair, none if all can.
 
     ``can_access(mine, theirs)`` is asked about two GPUs of this process; by default CUDA is.
     """

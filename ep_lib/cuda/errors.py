@@ -70,7 +70,7 @@ def launch_error(status: int, text: str, rank: int, kernel: str, shape: str, reg
         return to_error(status, text, rank, {kernel: 1})
     if status == LAUNCH_OUT_OF_RESOURCES:
         return KernelLaunchError(
-            f"{kernel}: the launch {shape} needs more than the GPU has ({registers} registers a thread). Use smaller "
+            f"{kernel}: the launch {shape} needs more than the GPU has ({registers} registers per thread). Use smaller "
             f"blocks, or __launch_bounds__ so that the compiler uses fewer registers. ({text})"
         )
     return KernelLaunchError(f"{kernel}: CUDA refused the launch {shape}: {text}")

@@ -1,4 +1,4 @@
-"""The cache directory: one folder an entry, made elsewhere and then renamed, so that nobody sees half of it."""
+"""The cache directory: one folder per entry, made elsewhere and then renamed, so it is never seen half-made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache_dir() -> Path:
         return home
     fallback = Path(tempfile.gettempdir()) / f"ep_lib-{os.getuid()}"
     fallback.mkdir(mode=0o700, exist_ok=True)
-    if fallback.stat().st_uid != os.getuid():  # we load code from there: never from a folder of somebody else
+    if fallback.stat().st_uid != os.getuid():  # we load code from there: never from another user's folder
         fallback = Path(tempfile.mkdtemp(prefix="ep_lib-"))
     return fallback
 

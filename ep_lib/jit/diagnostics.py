@@ -23,7 +23,7 @@ _ERRORS = (
     re.compile(
         r"^(?P<file>[^\n]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.+)$", re.MULTILINE
     ),
-    # {standard input}:77: Error: ... (the assembler, whose line says nothing to anybody)
+    # {standard input}:77: Error: ... (the assembler, whose line number is of no use)
     re.compile(r"^[^\n:]+:\d+: Error: (?P<text>.+)$", re.MULTILINE),
     # k.cu:3: undefined reference to ... (the linker)
     re.compile(r"^(?:[^\n]*?: )?(?P<file>/[^\n:]+):(?P<line>\d+): (?P<text>undefined reference to .+)$", re.MULTILINE),
@@ -152,7 +152,7 @@ class _Report:
             return self.inline_asm(), None
         if self.is_own(error.file):
             return error, None
-        if self.is_in_our_lines:  # a parenthesis that is never closed shows up behind the end of the source
+        if self.is_in_our_lines:  # a parenthesis that is never closed shows up after the end of the source
             return _Place(self.source_path, max(1, len(self.kernel.source.splitlines()))), None
         frame = self._own_frame() or self._including_line(error.file)
         return (frame, error) if frame else (error, None)

@@ -3,7 +3,7 @@
 That is the translation unit (source, kernel name, defines), the options, the include roots in order, the compiler, the
 version of ep_lib, and the content of every header that the source includes, directly or through others. Headers are
 found as a compiler finds them, so a header that newly appears in an earlier root changes the key. Conditions are not
-evaluated: a header behind ``#if 0`` counts too, which costs at worst a needless recompilation.
+evaluated: a header behind ``#if 0`` counts too, which at worst costs an unnecessary recompilation.
 
 The idea is DeepEP's (``csrc/jit/include_parser.hpp``).
 """
@@ -23,7 +23,7 @@ from ep_lib.jit import cache
 
 _SCHEMA = "ep_lib jit 1"  # changes when old cache entries must not be used any more
 
-# #include <a> and "a", __has_include(<a>), and #define X <a>, which somebody may #include as X
+# #include <a> and "a", __has_include(<a>), and #define X <a>, which may be included as X
 _INCLUDE = re.compile(
     r"^[ \t]*#[ \t]*(?:include(?:_next)?|define[ \t]+\w+|(?:el)?if\b.*?__has_include[ \t]*\()"
     r"[ \t]*(<[^>\n]+>|\"[^\"\n]+\")",

@@ -1,4 +1,4 @@
-"""Kernels compiled by nvcc, where device code of others is written for it alone. No GPU is needed."""
+"""Kernels compiled by nvcc, for device code of other libraries that only nvcc compiles. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def compile_unit(
 
 
 def run(command: list[str]) -> None:
-    """Run nvcc; raises :class:`ep_lib.jit.nvrtc.CompilerRefused` with its words."""
+    """Run nvcc; raises :class:`ep_lib.jit.nvrtc.CompilerRefused` with its messages."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise nvrtc.CompilerRefused(done.stderr or done.stdout)

@@ -1,1 +1,1 @@
-"""Ranks, how they are started and how they find each other."""
+"""Ranks and the ways to run them: begin at ``rank``, then ``spawn``, ``check``, ``simulate`` and ``launcher``."""

@@ -65,7 +65,7 @@ def run(control_fd: int, hub_fd: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    with contextlib.suppress(OSError):  # the parent has gone: nobody wants it
+    with contextlib.suppress(OSError):  # the parent has gone
         control.send_bytes(dumps(outcome))
     if is_healthy:
         bootstrap.close()

@@ -1,4 +1,4 @@
-"""``ep_lib.spawn(backend="cuda")``: a process a GPU, watched by this one until all have ended.
+"""``ep_lib.spawn(backend="cuda")``: one process per GPU, watched by this one until all have ended.
 
 Fresh interpreters instead of multiprocessing's ``spawn``: that one imports the caller's script again, so a script
 without ``if __name__ == "__main__"`` would start itself over and over. ``main`` travels by value, so the script is
@@ -25,7 +25,7 @@ from ep_lib.errors import BackendUnavailable, KernelTimeout, PeerTimeout, RankFa
 from ep_lib.runtime.rank_process import Job, MakeRank, Outcome, make_cuda_rank, socket_pair
 from ep_lib.runtime.remote_error import decode
 
-_POLL_SECONDS = 0.1  # a process that dies without a word is noticed after this
+_POLL_SECONDS = 0.1  # a process that dies silently is noticed after this
 _ROOT_CAUSE_SECONDS = 1.0  # after "rank 2 is gone" on rank 0, this long for rank 2 to say why
 _END_SECONDS = 3.0  # from SIGTERM to SIGKILL
 
@@ -117,7 +117,7 @@ class _Crew:
                 raise KernelTimeout(
                     f"{rank_list(running)} of {len(self._processes)} did not finish within {total_timeout:g} s; ended"
                 )
-            # Who is dead now has sent all that it will ever send: look before reading.
+            # A process that is dead now has sent all that it will send: look before reading.
             dead = {rank for rank in running if self._processes[rank].poll() is not None}
             by_connection = {self._controls[rank]: rank for rank in running}
             for ready in wait(list(by_connection), 0.0 if dead else _POLL_SECONDS):
