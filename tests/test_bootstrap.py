@@ -1,4 +1,4 @@
-"""How ranks meet: the hub, mpiexec and torchrun, with real processes and no GPU."""
+"""Bootstraps: the hub, mpiexec and torchrun, with real processes and no GPU."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_a_rank_that_stops_is_named_by_the_next_and_the_others_go_on(kind: str) 
         assert isinstance(error, PeerTimeout) and rounds <= 3
         assert (error.rank, error.peer, error.phase, error.slot) == (2, 1, "signal", rounds + 1)
         assert (error.seen, error.expected) == (rounds, rounds + 1)
-        for number in (3, 0):  # these wait for somebody who has given up
+        for number in (3, 0):  # these wait for a rank that has given up
             assert isinstance(results[number][1], PeerTimeout) and results[number][1].peer == (number - 1) % 4
     assert ep_lib.spawn(noticing, 4, "emulator", fabric=kind, args=("patient", 2)) == [(2, None)] * 4
 

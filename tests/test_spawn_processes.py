@@ -277,7 +277,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process exists and is no zombie that waits for somebody to collect it."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

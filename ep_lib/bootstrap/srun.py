@@ -33,9 +33,7 @@ class SrunBootstrap(HubBootstrap):
         rank = read_int(env, "SLURM_PROCID")
         size = read_int(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
         if rank is None or size is None:
-            raise BackendUnavailable(
-                "SLURM_PROCID and SLURM_STEP_NUM_TASKS are not both set; start ranks with srun"
-            )
+            raise BackendUnavailable("SLURM_PROCID and SLURM_STEP_NUM_TASKS are not both set; start ranks by srun")
         nodes = read_int(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES") or 1
         if nodes > 1:
             raise BackendUnavailable(

@@ -1,7 +1,7 @@
 """The host half of ``<ep/nixl_device.cuh>``: handles that kernels written for NIXL's device API can post to.
 
-It follows the set-up flow of the NIXL Device API Kernel Guide, less what symmetric memory makes unnecessary (metadata is
-not exchanged: a peer's copy of an array lies at the same offset)::
+It follows the set-up flow of the NIXL Device API Kernel Guide, without what symmetric memory makes unnecessary: no
+metadata is exchanged, since a peer's copy of an array lies at the same offset::
 
     host = DeviceHost(rank)
     host.register(data), host.register(signal)              # the guide's register_vram

@@ -75,7 +75,7 @@ extern "C" __global__ void table(const {self.c_type}* as, const {self.c_type}* b
         return ep_lib.Kernel.from_source(self.source(), "table", filename="table.cu")
 
     def results(self, backend: str) -> np.ndarray[Any, Any]:
-        """All results as an array (row, input); computed once a backend."""
+        """All results as an array (row, input); computed once per backend."""
         if backend not in self._results:
             kernel, inputs = self.kernel(), [np.ascontiguousarray(x) for x in self.inputs]
             shape = (len(self.rows), inputs[0].size)

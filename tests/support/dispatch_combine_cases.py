@@ -53,7 +53,7 @@ class Case:
 def make_case(
     seed: int, *, world_size: int | None = None, dtype: str | None = None, max_tokens: int | None = None
 ) -> Case:
-    """Shapes and routing from the seed: any top_k, -1s, empty ranks, experts that everybody wants."""
+    """Shapes and routing from the seed: any top_k, -1s, empty ranks, experts that every token wants."""
     rng = np.random.default_rng(seed)
     world_size = world_size or int(rng.choice([1, 2, 3, 4, 8]))
     num_experts = world_size * int(rng.integers(1, 6))

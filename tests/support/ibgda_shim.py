@@ -46,7 +46,7 @@ def data_of(rank: int, size: int) -> Array:
 
 
 def ring(rank: Rank, send: str, receive: str) -> bool:
-    """Everybody sends to the next rank and reads what the previous one sent. Is it right?"""
+    """Every rank sends to the next rank and reads what the previous one sent. Is it right?"""
     next_rank, previous = (rank.rank + 1) % rank.world_size, (rank.rank - 1) % rank.world_size
     blocks = CHANNELS if "channel" in send else 1
     size = blocks * MESSAGES * BYTES

@@ -33,7 +33,7 @@ def low_latency_case(seed: int, *, fp8: bool, **shape: Any) -> Case:
 
 
 def experts(rank: int, recv_x: Any, scales: Any, counts: Any) -> Any:
-    """What a rank's experts make of their rows; NaN where there is no row, which nobody may read."""
+    """What a rank's experts make of their rows; NaN where there is no row."""
     rows = recv_x.astype(np.float32) if scales is None else _dequantize(recv_x, scales)
     with np.errstate(over="ignore", invalid="ignore"):
         y = (rows * np.float32(0.5) + np.float32(rank)).astype(BF16)

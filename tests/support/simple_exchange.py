@@ -155,7 +155,7 @@ class SimpleExchange:
 
 
 def run_simple(rank: Rank, case: Case, num_sms: int = 3, compare: bool = True) -> None:
-    """Everything once, compared with the oracle bit for bit (or not: the checker shall find a mistake by itself)."""
+    """Everything once, compared with the oracle bit for bit (or not, so that the checker has to find the mistake)."""
     me, expected = rank.rank, case.expected_dispatch()
     want, ys = expected[me], [expert_output_of(r, e.x) for r, e in enumerate(expected)]
 

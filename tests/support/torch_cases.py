@@ -16,7 +16,7 @@ def device_of(rank: Rank) -> torch.device:
 
 
 def gather(rank: Rank, tensor: Tensor) -> list[Tensor]:
-    """Everybody's tensor, on this rank's device."""
+    """Every rank's tensor, on this rank's device."""
     return [torch.from_numpy(a).to(tensor.device) for a in rank.all_gather(tensor.detach().cpu().numpy())]
 
 

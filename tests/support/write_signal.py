@@ -28,7 +28,7 @@ def data_of(rank: int, size: int) -> np.ndarray[Any, Any]:
 
 
 def ring(rank: Rank, send: Kernel, receive: Kernel, size: int) -> tuple[bool, list[int]]:
-    """Everybody writes to the next rank and reads what the previous one wrote. (is it right?, own signal)"""
+    """Every rank writes to the next rank and reads what the previous one wrote. (is it right?, own signal)"""
     next_rank, previous = (rank.rank + 1) % rank.world_size, (rank.rank - 1) % rank.world_size
     target, signal = rank.symmetric(size, np.uint8), rank.symmetric(1, np.uint64)
     source, out = rank.to_device(data_of(rank.rank, size)), rank.to_device(np.zeros(size, np.uint8))
