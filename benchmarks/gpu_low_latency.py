@@ -28,11 +28,8 @@ from gpu_rows import Row, with_rates, write
 import ep_lib
 from ep_lib import reference
 from ep_lib.moe.config import make_config
-from ep_lib.moe.low_latency.config import make_low_latency_config
-from ep_lib.moe.low_latency.mode import LowLatency, Shape, Tuning
-from ep_lib.moe.low_latency.structs import RECEIVES, SENDS
+from ep_lib.moe.low_latency.mode import BOTH, RECEIVES, SENDS, Halves, LaunchShape, LowLatencyMode
 
-BOTH = SENDS | RECEIVES
 TOKENS = (1, 8, 32, 64, 128, 256, 1024)
 SMS = (24, 48)
 SWEEP = {  # blocks, threads, of so many blocks that only send or only receive, so many send
@@ -101,47 +98,47 @@ class Bench:
         """What the expert multiplies with: different enough."""
         return (expert % 7 + 1).float()
 
-    def prepare(self, tokens: int, fp8: bool, low_latency: LowLatency) -> None:
+    def prepare(self, tokens: int, fp8: bool, low_latency: LowLatencyMode) -> None:
         """Inputs of one setting, and a first dispatch whose arrivals the combines use."""
         self.low_latency, self.tokens, self.fp8 = low_latency, tokens, fp8
         me = self.rank.rank
         self.x, self.topk, self.w = (a[me][:tokens].contiguous() for a in (self.xs, self.idx, self.weights))
-        self.arrivals = low_latency.arrivals("torch", fp8, weighted=True)
+        self.arrivals = low_latency.empty_arrivals("torch", fp8, weighted=True)
         self.out = self.torch.empty_like(self.x)
         with self.stream():  # with weights, for combine_weighted; those that are timed travel without, as DeepEP's do
-            low_latency.dispatch(BOTH, fp8, self.x, self.topk, self.arrivals, self.w)
+            low_latency.launch_dispatch(BOTH, fp8, self.x, self.topk, self.arrivals, self.w)
         self.rank.synchronize()
         self.y = self._experts()
 
     def _experts(self) -> Any:
-        """What the experts make of the true rows, at the places where they arrived."""
+        """What the experts make of the true rows, where they arrived."""
         torch, a = self.torch, self.arrivals
         y = torch.full((*a.rows.shape[:2], self.args.hidden), float("nan"), dtype=torch.bfloat16, device=self.device)
         flat, first = y.view(-1, self.args.hidden), self.rank.rank * y.shape[0]
         for source in range(self.rank.world_size):
             for k in range(self.args.top_k):
-                place = a.places[source, : self.tokens, k].long()
-                here = place >= 0
-                scale = self.factor(place[here] // y.shape[1] + first)
-                flat[place[here]] = (self.xs[source][: self.tokens][here].float() * scale[:, None]).bfloat16()
+                index = a.recv_index[source, : self.tokens, k].long()
+                here = index >= 0
+                scale = self.factor(index[here] // y.shape[1] + first)
+                flat[index[here]] = (self.xs[source][: self.tokens][here].float() * scale[:, None]).bfloat16()
         return y
 
     def stream(self) -> Any:
         return self.rank.streams.on(self.rank.streams.current("torch"))
 
-    def dispatch(self, halves: int = BOTH) -> None:
+    def dispatch(self, halves: Halves = BOTH) -> None:
         with self.stream():
             to = self.arrivals._replace(weights=None)
-            self.low_latency.dispatch(halves, self.fp8, self.x, self.topk, to)
+            self.low_latency.launch_dispatch(halves, self.fp8, self.x, self.topk, to)
 
-    def combine(self, halves: int = BOTH) -> None:
+    def combine(self, halves: Halves = BOTH) -> None:
         with self.stream():
-            self.low_latency.combine(halves, self.out, self.y, self.topk, self.w, self.arrivals)
+            self.low_latency.launch_combine(halves, self.out, self.y, self.topk, self.w, self.arrivals)
 
     def combine_weighted(self) -> None:
         """With the weights that came with the dispatch."""
         with self.stream():
-            self.low_latency.combine(BOTH, self.out, self.y, self.topk, None, self.arrivals)
+            self.low_latency.launch_combine(BOTH, self.out, self.y, self.topk, None, self.arrivals)
 
     # Right?
 
@@ -150,18 +147,18 @@ class Bench:
         for array in (self.arrivals.rows, self.arrivals.scales):
             if array is not None:
                 array.view(torch.uint8).fill_(0x55)
-        self.arrivals.places.fill_(-7)
+        self.arrivals.recv_index.fill_(-7)
         self.dispatch()
         self.rank.synchronize()
         a = self.arrivals
         ids = [i[:t].cpu().numpy() for i in self.idx]
         small = [reference.np.zeros((t, 128), reference.BF16)] * ranks
         want = reference.low_latency_dispatch(
-            small, ids, num_experts=self.args.experts, max_tokens=a.places.shape[1], use_fp8=False
+            small, ids, num_experts=self.args.experts, max_tokens=a.recv_index.shape[1], use_fp8=False
         )[self.rank.rank]
         places = torch.from_numpy(want.places[:, :t]).to(self.device)
-        if not torch.equal(a.places[:, :t], places) or a.counts.cpu().numpy().tolist() != want.counts.tolist():
-            self.wrong.append(f"{what}: places or counts differ")
+        if not torch.equal(a.recv_index[:, :t], places) or a.counts.cpu().numpy().tolist() != want.counts.tolist():
+            self.wrong.append(f"{what}: recv_index or counts differ")
             return
         rows = a.rows.view(-1, self.args.hidden)
         for source in range(ranks):
@@ -242,21 +239,18 @@ class Bench:
 
     said = 0
 
-    def make(self, max_tokens: int, sms: int | None = None) -> LowLatency:
+    def make(self, max_tokens: int, sms: int | None = None) -> LowLatencyMode:
         args = self.args
         shape = {"num_experts": args.experts, "top_k": args.top_k, "hidden": args.hidden, "max_tokens": max_tokens}
-        config = make_low_latency_config(
-            make_config(
-                self.rank.world_size,
-                **shape,
-                dtype="bfloat16",
-                num_sms=24,
-                num_max_dispatch_tokens_per_rank=max_tokens,
-                num_low_latency_sms=sms,
-            )
+        config = make_config(
+            self.rank.world_size,
+            **shape,
+            dtype="bfloat16",
+            num_sms=24,
+            num_max_dispatch_tokens_per_rank=max_tokens,
+            num_low_latency_sms=sms,
         )
-        assert config is not None
-        return LowLatency(self.rank, config)
+        return LowLatencyMode(self.rank, config)
 
     def empty(self) -> None:
         """What a launch in a graph costs by itself."""
@@ -277,7 +271,7 @@ class Bench:
             kind = "fp8" if fp8 else "bf16"
             for what in SWEEP if fp8 else ("dispatch",):
                 for shape in SWEEP[what] if self.gpu else [(4, 64, 2, 1)]:
-                    low_latency.tuning = Tuning(**{what.removesuffix("_weighted"): Shape(*shape)})
+                    low_latency.shapes = {what.removesuffix("_weighted"): LaunchShape(*shape)}
                     where = "{}x{}, of {} {} send".format(*shape)
                     self.graph(f"sweep {what} {kind} {tokens} tokens {where}", getattr(self, what))
             self.say()

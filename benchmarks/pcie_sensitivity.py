@@ -66,7 +66,7 @@ def main() -> None:
         constants[name] = measured(name, name, tokens)
     rings = {}
     for messages in RINGS:
-        pcie_config.MESSAGES_A_RING = pcie_model.MESSAGES_A_RING = messages
+        pcie_config.MESSAGES_PER_RING = pcie_model.MESSAGES_PER_RING = messages
         rings[messages] = measured(f"{messages} messages a ring", BASE, tokens)
     report = {"benchmark": "pcie_sensitivity", "ranks": RANKS, "tokens": tokens}
     print(json.dumps(report | {"constants": constants, "messages_a_ring": rings}, indent=1))

@@ -27,9 +27,8 @@ def uses() -> set[tuple[str, str, str]]:
 
 
 def test_sizes_and_offsets_are_the_compilers() -> None:
-    lines = []
+    lines = [f"#include <{header}>" for header in sorted({header for _, header, _ in uses()})]
     for function, header, name in sorted(uses()):
-        lines.append(f"#include <{header}>")
         if function == "header_constant":
             continue
         found = header_struct(header, name)

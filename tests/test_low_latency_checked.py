@@ -44,7 +44,7 @@ def test_nothing_is_said_of_what_the_variants_break(many: tuple[int, int, bool])
 def test_every_mistake_is_flagged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = variants.VARIANTS[number]
     variants.use_variant(monkeypatch, number)
-    many = (3, 1) if variant.kernel == "low_latency_dispatch" else (1, 3)
+    many = (3, 1) if variant.kernel == "dispatch" else (1, 3)
     arguments = (*many, variant.alone)
     report = ep_lib.check(variants.main, 3, None, 60, arguments, compare_values=False, stop_at_first=True, timeout=20)
     assert {f.kind for f in report.findings} & variants.all_in_one.KINDS, str(report)

@@ -123,7 +123,7 @@ def needs_wheels() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("file", ["tutorial_kernels/03_ibgda_shim.cu", "ep_lib/moe/kernels/pcie_dispatch.cu"])
+@pytest.mark.parametrize("file", ["tutorial_kernels/03_ibgda_shim.cu", "ep_lib/moe/pcie/dispatch.cu"])
 def test_kernels_stand_ins_compile_unchanged(file: str) -> None:
     needs_wheels()
     template, name = stand_ins.GLOBAL.findall((ROOT / file).read_text(encoding="utf-8"))[0]

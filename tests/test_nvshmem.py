@@ -46,18 +46,23 @@ def kernels_over_networks() -> list[Path]:
     return found
 
 
+def name_of(file: Path) -> str:
+    return f"{file.parent.name}/{file.stem}"
+
+
 def needs(route: str) -> None:
     if reason := nvshmem.unusable_reason(route):
         pytest.skip(reason)
 
 
 # ---- build routes ----------------------------------------------------------------------------------------------------
-BY_EVERY_ROUTE = ("03_ibgda_shim", "05_bounce_buffer", "pcie_dispatch")  # of the others only the usual route, for time
+# Of the others only the usual route, for time.
+BY_EVERY_ROUTE = ("tutorial_kernels/03_ibgda_shim", "tutorial_kernels/05_bounce_buffer", "pcie/dispatch")
 FILES_AND_ROUTES = [
-    pytest.param(file, route, id=f"{file.stem}-{route}")
+    pytest.param(file, route, id=f"{name_of(file)}-{route}")
     for file in kernels_over_networks()
     for route in nvshmem.ROUTES
-    if route == "whole" or file.stem in BY_EVERY_ROUTE
+    if route == "whole" or name_of(file) in BY_EVERY_ROUTE
 ]
 
 

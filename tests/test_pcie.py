@@ -12,12 +12,10 @@ from support.dispatch_combine_cases import BF16, Case, assert_received, assert_s
 from support.pcie_cases import FABRIC_NAMES, FABRICS, check_case, pcie_arguments, run_case, smallest_bounce
 
 from ep_lib import Buffer, Fabric, Rank, simulate, spawn
-from ep_lib.memory.arrays import BFLOAT16
-from ep_lib.moe import kernels as moe_kernels
-from ep_lib.moe.kernels import kernel
+from ep_lib.moe.pcie.mode import kernel
 
 any_fabric = pytest.mark.parametrize("fabric", FABRICS, ids=FABRIC_NAMES)
-KERNELS = [("pcie_meet", ""), ("pcie_dispatch", ""), ("pcie_combine", "<float>"), ("pcie_combine", "<__nv_bfloat16>")]
+KERNELS = [("exchange_counts", ""), ("dispatch", ""), ("combine", "<float>"), ("combine", "<__nv_bfloat16>")]
 
 
 @any_fabric
@@ -188,36 +186,6 @@ def test_no_plain_access_to_another_rank() -> None:
     case = make_case(3, world_size=4, dtype="bfloat16")
     fabric = Fabric("srd", ranks_per_node=4, p2p=False, broken_links=tuple((r, r) for r in range(4)))
     check_case(case, spawn(run_case, 4, "emulator", fabric=fabric, args=(case, 0)))
-
-
-STRUCTS = ["PCIE_RINGS", "PCIE_MEET_ARGS", "PCIE_DISPATCH_ARGS", "TOKENS", "ARRIVALS", "PCIE_COMBINE_ARGS"]
-
-
-def test_python_and_device_structs_agree() -> None:
-    from ep_lib import Kernel
-
-    want, body = [], ""
-    for name in STRUCTS:
-        dtype: Any = getattr(moe_kernels, name)
-        struct = "".join(word.capitalize() for word in name.split("_"))
-        for field in dtype.names:
-            body += f"out[{len(want)}] = offsetof(ep::{struct}, {field});\n"
-            want.append(dtype.fields[field][1])
-        body += f"out[{len(want)}] = sizeof(ep::{struct});\n"
-        want.append(dtype.itemsize)
-    body += f"out[{len(want)}] = ep::kMaxPcieRanks;\n"
-    want.append(moe_kernels.MAX_PCIE_RANKS)
-    includes = "".join(f"#include <ep/pcie_{part}.cuh>\n" for part in ("meet", "dispatch", "combine"))
-    source = f'#include <stddef.h>\n{includes}extern "C" __global__ void offsets(int* out) {{\n{body}}}\n'
-
-    def main(rank: Rank) -> list[int]:
-        out = np.zeros(len(want), np.int32)
-        Kernel.from_source(source, "offsets").launch(rank, 1, 1, out)
-        rank.synchronize()
-        return out.tolist()
-
-    assert spawn(main, 1, "emulator") == [want]
-    assert BFLOAT16.itemsize == 2
 
 
 def test_rings_never_hold_more_than_their_slots_on_the_virtual_clock() -> None:

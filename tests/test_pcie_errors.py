@@ -15,7 +15,7 @@ from ep_lib import Buffer, Fabric, Rank, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, OutOfSymmetricMemory, PeerTimeout
 from ep_lib.moe.config import make_config
 from ep_lib.moe.pcie.memory import check_resident
-from ep_lib.moe.pcie.mode import PcieExchange
+from ep_lib.moe.pcie.mode import PcieMode
 
 PCIE = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
 
@@ -60,14 +60,14 @@ def test_bad_buffers_are_refused() -> None:
 
 
 def test_more_blocks_than_sms_are_refused_before_anything_is_sent() -> None:
-    """On a GPU of 78 multiprocessors, that is not there: nothing else of the rank is touched."""
+    """On a GPU of 78 SMs, that is not there: nothing else of the rank is touched."""
     device = SimpleNamespace(attributes={"MultiProcessorCount": 78})
     gpu = SimpleNamespace(backend="cuda", xp=SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device)))
     for sms in (80, 256):
         config = make_config(2, dtype="bfloat16", **(SHAPE | PCIE | {"num_sms": sms}))
-        pattern = f"num_sms is {sms}, but this GPU has 78 multiprocessors; .* pass at most 78"
+        pattern = f"num_sms is {sms}, but this GPU has 78 SMs; .* pass at most 78"
         with pytest.raises(ArgumentError, match=pattern):
-            PcieExchange(cast(Rank, gpu), config)
+            PcieMode(cast(Rank, gpu), config)
     check_resident(78, 78)
 
 
@@ -79,7 +79,7 @@ def more_than_the_gpu_has(rank: Rank) -> tuple[str, str]:
 @pytest.mark.gpu(count=2)
 def test_more_blocks_than_the_gpu_has_are_refused() -> None:
     for kind, message in spawn(more_than_the_gpu_has, 2, "cuda"):
-        assert kind == "ArgumentError" and "multiprocessors" in message
+        assert kind == "ArgumentError" and "SMs" in message
 
 
 def test_more_than_32_ranks_are_refused() -> None:

@@ -8,7 +8,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
+from ep_lib.memory.arrays import Array
 from ep_lib.moe import registry
 from ep_lib.moe.agreement import NUM_OPTIONS, WITH_FP8, WITH_WEIGHTS, name_ranks, require_same_options
 from ep_lib.moe.checks import InputChecks
@@ -16,19 +19,18 @@ from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectExchange
 from ep_lib.moe.handle import DispatchHandle, Received, require_owner
-from ep_lib.moe.low_latency.config import make_low_latency_config, make_low_latency_map
-from ep_lib.moe.low_latency.methods import LowLatencyMethods
-from ep_lib.moe.low_latency.mode import LowLatency
+from ep_lib.moe.low_latency.memory import has_low_latency, make_low_latency_map
+from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
 from ep_lib.moe.mode import Arrivals, Mode, Payload, Wishes
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
-from ep_lib.moe.pcie.mode import PcieExchange
+from ep_lib.moe.pcie.mode import PcieMode
 from ep_lib.runtime.rank import Rank
 
 # In what they compare before a combine, where the width of narrow rows begins.
 _WIDTH_BITS = 16
 
 
-class Buffer(LowLatencyMethods):
+class Buffer:
     """Symmetric memory for expert parallelism, and the two operations on it: :meth:`dispatch` and :meth:`combine`;
     for decode batches :meth:`low_latency_dispatch` and :meth:`low_latency_combine`.
 
@@ -72,8 +74,8 @@ class Buffer(LowLatencyMethods):
         ``merge_sender_receiver``.
 
         ``num_max_dispatch_tokens_per_rank``: low-latency mode, for up to so many tokens a rank (at most 1024); 0: none.
-        Its kernels run on ``num_low_latency_sms`` blocks (None: on all multiprocessors). A wait in vain for a rank is
-        PeerTimeout, or with ``low_latency_mask_on_timeout`` leaves that rank out from then on.
+        Its kernels run on ``num_low_latency_sms`` blocks (None: on all SMs). If a rank does not respond, the next
+        ``rank.synchronize()`` raises PeerTimeout; with ``low_latency_mask_on_timeout`` that rank is left out instead.
 
         Raises ArgumentError; RankMismatchError when ranks pass different values; OutOfSymmetricMemory when the heap is
         too small for :meth:`symmetric_bytes`.
@@ -93,7 +95,7 @@ class Buffer(LowLatencyMethods):
             num_low_latency_sms=num_low_latency_sms,
             low_latency_mask_on_timeout=low_latency_mask_on_timeout,
         )
-        low_latency_config = make_low_latency_config(self._config)
+        low_latency = has_low_latency(self._config)
         if allow_nvlink_for_normal_mode and rank.multiprocessors is not None and num_sms > rank.multiprocessors:
             raise ArgumentError(
                 f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} multiprocessors: blocks that wait for "
@@ -101,10 +103,9 @@ class Buffer(LowLatencyMethods):
             )
         self._rank = rank
         self._is_direct = self._config.allow_nvlink_for_normal_mode
-        self._exchange: Mode = (DirectExchange if self._is_direct else PcieExchange)(rank, self._config)
+        self._exchange: Mode = (DirectExchange if self._is_direct else PcieMode)(rank, self._config)
         self._checks = InputChecks(self._config, self._exchange.device)
-        low_latency = None if low_latency_config is None else LowLatency(rank, low_latency_config)
-        self._set_low_latency(low_latency, self._exchange.device)
+        self._low_latency = LowLatencyMode(rank, self._config, self._require_usable) if low_latency else None
         self._owner = object()  # in every handle
         self._unusable = ""  # why, if it is
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
@@ -123,18 +124,17 @@ class Buffer(LowLatencyMethods):
 
             2 * C * P * S * B                       bounce buffers: the sender's staging, the receiver's slots
             8 * C * P * S + 8 * C * P               a signal a slot, a count of credits a ring
-            4 * world_size * M + 16 * world_size    the meetings' inbox and outbox, twice, and their signals
+            4 * world_size * M + 16 * world_size    inbox and outbox of the exchanges of counts, twice, and signals
                 M = 8 + 4 * (C + 1 + num_experts / world_size), rounded up to a multiple of 16
 
         Low-latency mode adds, for T = num_max_dispatch_tokens_per_rank, ``4 * world_size * T`` rows of bfloat16
-        (dispatch and combine, two turns each), flags and packets.
+        (dispatch and combine, a double buffer each), flags and packets.
         """
         config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
-        low_latency = make_low_latency_config(config)
-        more = 0 if low_latency is None else make_low_latency_map(low_latency).nbytes
+        more = make_low_latency_map(config)[1] if has_low_latency(config) else 0
         if config.allow_nvlink_for_normal_mode:
             return make_direct_map(config)[1] + more
-        return make_pcie_map(config, make_pcie_sizes(config)).nbytes
+        return make_pcie_map(config, make_pcie_sizes(config))[1]
 
     def dispatch(
         self,
@@ -290,6 +290,91 @@ class Buffer(LowLatencyMethods):
             raise ArgumentError("combine_input: PCIe mode (allow_nvlink_for_normal_mode=False) has no such memory")
         return self._exchange.combine_input(like, handle.num_recv_tokens)
 
+    # ---- Low-latency mode: decode batches, with DeepEP's names -------------------------------------------------------
+
+    def low_latency_dispatch(
+        self,
+        x: Array,
+        topk_idx: Array,
+        use_fp8: bool = True,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        topk_weights: Array | None = None,
+    ) -> LowLatencyDispatched:
+        """Collective: send a decode batch to its experts, in one kernel and without waiting on the host.
+
+        ``x``: ``[T, hidden]`` bfloat16, T from 0 to ``num_max_dispatch_tokens_per_rank``, any number on each rank.
+        ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. (On GPUs the values are not
+        checked: ids that do not exist count as not routed.)
+
+        ``recv_x``: for each of this rank's experts, its rows packed from the front, sorted by source rank, then token,
+        the same on every run; ``recv_count`` says how many, and the rows behind them are undefined. C, the room for
+        each expert, is ``world_size * num_max_dispatch_tokens_per_rank``. With ``use_fp8`` the rows are cast on their
+        way, and recv_x is ``(float8_e4m3fn [E, C, hidden], float32 scales [E, C, hidden / 128])``
+        (:func:`ep_lib.reference.quantize_fp8`). An expert that a token names twice gets it once. The arrays are the
+        caller's own; an operation later does not change them.
+
+        ``topk_weights``, ``[T, top_k]`` float32: they travel with the ids, and the combine needs none (None there),
+        which saves it a trip between ranks. On all ranks or on none.
+
+        ``return_recv_hook``: launch only what sends. The arrays are filled by what ``hook()`` launches; until then the
+        caller's stream is free for other work, with no kernel of ours on the GPU. Up to two dispatches may wait for
+        their hooks, which are called in order. ``async_finish``: run on a stream of the Buffer's own; the caller's
+        waits by ``event.current_stream_wait()``. Not both. Hook and event are None if they were not asked for.
+
+        Can be captured in a CUDA graph (warm up once before: the first call compiles). Raises ArgumentError and
+        HandleError before anything is sent; what goes wrong on the device (PeerTimeout) is raised by the next
+        ``rank.synchronize()``.
+        """
+        mode = self._low_latency_mode()
+        return mode.dispatch(x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights)
+
+    def low_latency_combine(
+        self,
+        x: Array,
+        topk_idx: Array,
+        topk_weights: Array | None,
+        handle: LowLatencyHandle,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Array | None = None,
+    ) -> LowLatencyCombined:
+        """Collective: bring back what the experts made of a dispatch's rows, weighted and added up.
+
+        ``x``: ``[experts_per_rank, C, hidden]`` bfloat16, rows where recv_x has them; the others are never read.
+        ``topk_idx``: what this rank passed to the dispatch. ``topk_weights``: ``[T, top_k]`` float32 of its own tokens;
+        None: those that the dispatch got. On all ranks or on none.
+        ``out``: ``[T, hidden]`` bfloat16 to write to, or None: a new array.
+
+        The rank of the experts adds weight times row over a token's choices there, in the order of k, in float32, and
+        sends that sum rounded to bfloat16, one row for a token and rank. The token's rank adds these in ascending order
+        of ranks in float32 and rounds once more: :func:`ep_lib.reference.low_latency_combine`. Equal bits on every run.
+
+        ``zero_copy`` is accepted because DeepEP has it: x is never copied, wherever it is. The rest is as in
+        :meth:`low_latency_dispatch`.
+        """
+        mode = self._low_latency_mode()
+        return mode.combine(x, topk_idx, topk_weights, handle, async_finish, return_recv_hook, out)
+
+    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:
+        """An array ``[experts_per_rank, C, hidden]`` bfloat16 for the experts to write to, on this rank. It is here
+        because DeepEP has it: combine reads x where it is, so any other array of that shape is as fast."""
+        return self._low_latency_mode().empty_expert_rows(handle)
+
+    def low_latency_update_mask_buffer(self, rank: int, mask: bool = True) -> None:
+        """Leave another rank out of low-latency operations from now on (or take it in again): nothing is sent to it or
+        expected from it, it counts as having no tokens, and its experts add nothing. For a rank that is dead. Waits for
+        this rank's kernels. A rank that is taken in again must have called as many operations as this one."""
+        self._low_latency_mode().update_mask(rank, mask)
+
+    def low_latency_query_mask_buffer(self) -> Array:
+        """Which ranks are left out, by :meth:`low_latency_update_mask_buffer` or because they did not respond (with
+        ``low_latency_mask_on_timeout``): NumPy int32 ``[world_size]``, 1 or 0. Waits for this rank's kernels."""
+        return self._rank.to_host(self._low_latency_mode().mask).astype(np.int32)
+
+    # ---- Both modes ------------------------------------------------------------------------------------------------
+
     def synchronize(self) -> None:
         """Wait on the host for all operations of this Buffer, and raise what they found: PeerTimeout,
         RankMismatchError, HandleError. After the latter two the Buffer works on, if all ranks call this."""
@@ -401,6 +486,15 @@ class Buffer(LowLatencyMethods):
             self._unusable = f"rank {self._rank.rank} was closed"
         if self._unusable:
             raise BufferClosedError(f"this Buffer cannot be used: {self._unusable}; make a new one")
+
+    def _low_latency_mode(self) -> LowLatencyMode:
+        self._require_usable()
+        if self._low_latency is None:
+            raise ArgumentError(
+                "this Buffer has no low-latency mode: make it with num_max_dispatch_tokens_per_rank=128, say (the most "
+                "tokens a rank sends at once, up to 1024)"
+            )
+        return self._low_latency
 
     def _require_own(self, handle: Any) -> None:
         if not isinstance(handle, DispatchHandle):

@@ -1,7 +1,7 @@
 """What a Buffer needs of the way that its data takes: a small Protocol, and the records that cross it.
 
 :class:`ep_lib.moe.direct.mode.DirectExchange` writes directly into peers' memory,
-:class:`ep_lib.moe.pcie.mode.PcieExchange` sends everything through NICs and bounce buffers.
+:class:`ep_lib.moe.pcie.mode.PcieMode` sends everything through NICs and bounce buffers.
 """
 
 from __future__ import annotations

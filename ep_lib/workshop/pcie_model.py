@@ -33,7 +33,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.moe.buffer import Buffer
-from ep_lib.moe.pcie.memory import MAX_ROWS_A_MESSAGE, MESSAGE_BYTES, MESSAGES_A_RING, packet_bytes
+from ep_lib.moe.pcie.memory import MAX_ROWS_PER_MESSAGE, MESSAGE_BYTES, MESSAGES_PER_RING, packet_bytes
 from ep_lib.reference import quantize_fp8
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
@@ -152,8 +152,8 @@ def row_bytes(what: str, hidden: int = HIDDEN) -> int:
 def bounce_bytes(setting: Setting) -> int:
     """Bytes of a ring with as many messages, of as many rows, as the default has for rows of HIDDEN elements."""
     whole, short = (packet_bytes(row_bytes(COMBINE, hidden), 0, TOP_K) for hidden in (HIDDEN, setting.hidden))
-    rows_a_message = min(max(MESSAGE_BYTES // whole, 1), MAX_ROWS_A_MESSAGE)
-    return MESSAGES_A_RING * rows_a_message * short
+    rows_a_message = min(max(MESSAGE_BYTES // whole, 1), MAX_ROWS_PER_MESSAGE)
+    return MESSAGES_PER_RING * rows_a_message * short
 
 
 def simulate_operations(setting: Setting) -> Timeline:

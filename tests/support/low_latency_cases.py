@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib import Buffer, Rank, reference
-from ep_lib.moe.low_latency.structs import MAX_TOP_K
+from ep_lib.jit.structs import header_constant
 from support.dispatch_combine_cases import BF16, Case, assert_same, make_case, to_input, to_numpy
 
 FP8 = reference.FP8
@@ -25,7 +25,7 @@ def low_latency_case(seed: int, *, fp8: bool, **shape: Any) -> Case:
     if rng.random() < 0.3 and case.top_k > 1:
         for idx in case.topk_idx:
             idx[:, -1] = idx[:, 0]
-    top_k = min(case.top_k, MAX_TOP_K)
+    top_k = min(case.top_k, header_constant("moe/low_latency/common.cuh", "kMaxTopK"))
     idx, weights = (
         [np.ascontiguousarray(a[:, :top_k]) for a in arrays] for arrays in (case.topk_idx, case.topk_weights)
     )

@@ -15,51 +15,45 @@ from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
 HEADERS = {
-    "low_latency_dispatch": (
-        "moe/low_latency/common",
-        "moe/low_latency/send",
-        "moe/low_latency/scatter",
-        "moe/low_latency/dispatch",
-    ),
-    "low_latency_combine": ("moe/low_latency/common", "moe/low_latency/combine"),
+    "dispatch": ("moe/low_latency/common", "moe/low_latency/dispatch"),
+    "combine": ("moe/low_latency/common", "moe/low_latency/combine"),
 }
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
-    "low_latency_dispatch": (
-        "@LowLatencyDispatchArgs args, @LowLatencyArrivals arrivals, const int4* x, const long long* idx, "
-        "const float* weights",
-        "low_latency_dispatch<true, 3>(@args, @arrivals, x, idx, weights)",
+    "dispatch": (
+        "@DispatchArgs args, @Arrivals arrivals, const int4* x, const long long* idx, const float* weights",
+        "dispatch<true, 3>(@args, @arrivals, x, idx, weights)",
     ),
-    "low_latency_combine": (
-        "@LowLatencyCombineArgs args, int4* out, const int4* rows, const long long* idx, const float* weights",
-        "low_latency_combine<3>(@args, out, rows, idx, weights)",
+    "combine": (
+        "@CombineArgs args, int4* out, const int4* rows, const long long* idx, const float* weights",
+        "combine<3>(@args, out, rows, idx, weights)",
     ),
 }
 _DISPATCH, _COMBINE = HEADERS
 _SENT = "__syncthreads();  // data, then signal"
-_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), operation)"
-_SUM_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), operation)"
+_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), epoch)"
+_SUM_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), epoch)"
 _SUM_SENT = "if (__syncthreads_or(outcome != kArrived)) {  // data, then signal"
 _CREDIT = "return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask}"
 _LOOK = "ld_acquire_sys_u64(args.credits + kind"
-_TURN = "static_cast<int>(operation % kTurns)"
-_PLACED = "__syncwarp();  // the counts are for the next row"
+_BUFFER = "static_cast<int>(epoch % kNumBuffers)"
+_INDEXED = "__syncwarp();  // the counts are for the next row"
 
 VARIANTS = [
     Mistake("signals before all threads stored", _DISPATCH, _SENT, "__syncwarp();"),
     Mistake("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
-    Mistake("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // what lane 0 acquired", "//"),
-    Mistake("waits for the row before", _DISPATCH, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
+    Mistake("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // all lanes may read what lane 0", "//"),
+    Mistake("waits for the row before", _DISPATCH, "args.row_flags + slot, epoch,", "args.row_flags + slot, 0,"),
     Mistake("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask}", True),
     Mistake("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), True),
-    Mistake("one turn", _DISPATCH, _TURN, "0"),
-    Mistake("places before the last row's", _DISPATCH, _PLACED, ""),
+    Mistake("one buffer", _DISPATCH, _BUFFER, "0"),
+    Mistake("an index before the last row's", _DISPATCH, _INDEXED, ""),
     Mistake("sum signalled before all threads stored", _COMBINE, _SUM_SENT, "if (outcome != kArrived) {"),
     Mistake("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
-    Mistake("lanes add before one waited", _COMBINE, "__syncwarp();  // what one lane acquired", "//"),
-    Mistake("adds before sums are there", _COMBINE, "args.row_flags + slot, operation,", "args.row_flags + slot, 0,"),
+    Mistake("lanes add before one waited", _COMBINE, "__syncwarp();  // all lanes may read what one lane", "//"),
+    Mistake("adds before sums are there", _COMBINE, "args.row_flags + slot, epoch,", "args.row_flags + slot, 0,"),
     Mistake("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask}", True),
-    Mistake("one turn of sums", _COMBINE, _TURN, "0"),
+    Mistake("one buffer of sums", _COMBINE, _BUFFER, "0"),
 ]
 
 

@@ -15,25 +15,25 @@ from ep_lib.moe.pcie import mode as pcie
 from wrong_variants import all_in_one
 
 HEADERS = {
-    "pcie_meet": ("moe/pcie/rings", "moe/pcie/exchange_counts"),
-    "pcie_dispatch": ("moe/pcie/rings", "moe/pcie/dispatch"),
-    "pcie_combine": ("moe/pcie/rings", "moe/pcie/combine"),
+    "exchange_counts": ("moe/pcie/rings", "moe/pcie/exchange_counts"),
+    "dispatch": ("moe/pcie/rings", "moe/pcie/dispatch"),
+    "combine": ("moe/pcie/rings", "moe/pcie/combine"),
 }
 # Parameters and arguments of each kernel; @Type is a struct of the variant's own, all of which are alike.
 ENTRIES = {
-    "pcie_meet": (
-        "@PcieMeetArgs args, const int* slot, const int* ranks, const int* experts, uint64_t* notes, int* plan",
-        "pcie_meet(@args, slot, ranks, experts, notes, plan)",
+    "exchange_counts": (
+        "@ExchangeArgs args, const int* index, const int* ranks, const int* experts, uint64_t* tags, int* plan",
+        "exchange_counts(@args, index, ranks, experts, tags, plan)",
     ),
-    "pcie_dispatch": (
-        "@PcieDispatchArgs args, @Tokens tokens, @Arrivals arrivals, const int* slot, const int* sends, "
+    "dispatch": (
+        "@DispatchArgs args, @Tokens tokens, @Arrivals arrivals, const int* index, const int* sends, "
         "const int* receives, const int* first_row",
-        "pcie_dispatch(@args, @tokens, @arrivals, slot, sends, receives, first_row)",
+        "dispatch(@args, @tokens, @arrivals, index, sends, receives, first_row)",
     ),
-    "pcie_combine": (
-        "@PcieCombineArgs args, int4* out, const int4* y, const int* idx, const float* weights, const int* slot, "
+    "combine": (
+        "@CombineArgs args, int4* out, const int4* y, const int* idx, const float* weights, const int* index, "
         "const int* sends, const int* receives, const int* first_row",
-        "pcie_combine<__nv_bfloat16>(@args, out, y, idx, weights, slot, sends, receives, first_row)",
+        "combine<__nv_bfloat16>(@args, out, y, idx, weights, index, sends, receives, first_row)",
     ),
 }
 RACE = frozenset({"race", "slot reused", "signal overtakes data", "source reused", "read before arrival"})
@@ -54,46 +54,46 @@ class Variant(NamedTuple):
     fabric: str = "srd"
 
 
-_ROOM = "if (!ring_has_room(pcie_ring(rings, role.channel, k, receiver_at(k)), left.message)) return false;"
+_ROOM = "if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(k)), left.message)) return false;"
 _ALL_READ = "__syncwarp();  // all lanes have read their part before the slot is given back"
 _SHARED_RINGS = "static_cast<int64_t>(channel) * (num_ranks() - 1) + k"
 _WAITS = "from_ring && in.row == 0)"
 _CREDIT = "if (lane_id() == 0) ring_return_credit(ring);"
 _TAKE = "taker.take_warp(ring_received"
 _COUNTED_IN = "atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)"
-_POST = """net_put_signal_nbi(message(inbox, me), message(outbox, peer), bytes, signals + me, args.operation, peer, 0,
+_POST = """net_put_signal_nbi(message(inbox, me), message(outbox, peer), bytes, signals + me, args.epoch, peer, 0,
                            NetSignal::kSet);"""
 _TWO_POSTS = """net_put_nbi(message(inbox, me), message(outbox, peer), bytes, peer, 0);
-        net_put_signal_nbi(message(inbox, me), message(outbox, peer), 0, signals + me, args.operation, peer, 0,
+        net_put_signal_nbi(message(inbox, me), message(outbox, peer), 0, signals + me, args.epoch, peer, 0,
                            NetSignal::kSet);"""
 
 VARIANTS = [
-    Variant("sends without credits", "pcie_dispatch", _ROOM, ""),
-    Variant("fills before all lanes may", "pcie_dispatch", "__syncwarp();  // the chunk, and", "//"),
-    Variant("posts before all lanes filled", "pcie_dispatch", "__syncwarp();  // all lanes have filled", "//"),
-    Variant("credit before the read", "pcie_dispatch", _TAKE, f"{_CREDIT}\n {_TAKE}", RACE | STUCK),
-    Variant("credit before all lanes read", "pcie_dispatch", _ALL_READ, ""),
-    Variant("lanes read before lane 0 waited", "pcie_dispatch", "__syncwarp();  // the message that lane 0", "//"),
-    Variant("no credits", "pcie_dispatch", _CREDIT, "", STUCK),
-    Variant("all messages in one slot", "pcie_dispatch", "left = {chunk.message + 1,", "left = {chunk.message,"),
-    Variant("the channels share their rings", "pcie_dispatch", _SHARED_RINGS, "k"),
+    Variant("sends without credits", "dispatch", _ROOM, ""),
+    Variant("fills before all lanes may", "dispatch", "__syncwarp();  // all lanes may read the chunk", "//"),
+    Variant("posts before all lanes filled", "dispatch", "__syncwarp();  // all lanes have filled", "//"),
+    Variant("credit before the read", "dispatch", _TAKE, f"{_CREDIT}\n {_TAKE}", RACE | STUCK),
+    Variant("credit before all lanes read", "dispatch", _ALL_READ, ""),
+    Variant("lanes read before lane 0 waited", "dispatch", "__syncwarp();  // all lanes may read the message", "//"),
+    Variant("no credits", "dispatch", _CREDIT, "", STUCK),
+    Variant("all messages in one slot", "dispatch", "left = {chunk.message + 1,", "left = {chunk.message,"),
+    Variant("the channels share their rings", "dispatch", _SHARED_RINGS, "k"),
     Variant(
         "message numbers begin again with each kernel",
-        "pcie_dispatch",
+        "dispatch",
         "rings.sent[ring_index(role.channel, k)] = outgoing[k - 1].message;",
         "",
         RACE | STUCK,
     ),
-    Variant("the first warp returns the credit", "pcie_combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
-    Variant("warps count themselves in without order", "pcie_combine", "atom_add_acq_rel", "atom_add_relaxed"),
-    Variant("counted in before all lanes read", "pcie_combine", "__syncwarp();  // all lanes have read, before", "//"),
-    Variant("reads before the lanes waited", "pcie_combine", "__syncwarp();  // the places, and", "//", BAD_PLACE),
-    Variant("one warp waits for all", "pcie_combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
-    Variant("a number overwritten while it is read", "pcie_combine", "__syncthreads();  // all warps", "//", RACE, 3),
-    Variant("rows of the ring's first message", "pcie_combine", "++in.message;", "in.message += 2;", RACE | STUCK),
-    Variant("posts before the block wrote", "pcie_meet", "__syncthreads();\n\n    const size_t", "const size_t"),
-    Variant("counts, then their signal", "pcie_meet", _POST, _TWO_POSTS),
-    Variant("one box for all operations", "pcie_meet", "static_cast<int>(args.operation % 2)", "0", MIXED_UP, 0),
+    Variant("the first warp returns the credit", "combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
+    Variant("warps count themselves in without order", "combine", "atom_add_acq_rel", "atom_add_relaxed"),
+    Variant("counted in before all lanes read", "combine", "__syncwarp();  // all lanes have read, before", "//"),
+    Variant("reads before the lanes waited", "combine", "__syncwarp();  // the places, and", "//", BAD_PLACE),
+    Variant("one warp waits for all", "combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
+    Variant("a number overwritten while it is read", "combine", "__syncthreads();  // all warps", "//", RACE, 3),
+    Variant("rows of the ring's first message", "combine", "++in.message;", "in.message += 2;", RACE | STUCK),
+    Variant("posts before the block wrote", "exchange_counts", "__syncthreads();\n\n    const size_t", "const size_t"),
+    Variant("counts, then their signal", "exchange_counts", _POST, _TWO_POSTS),
+    Variant("one box for all operations", "exchange_counts", "static_cast<int>(args.epoch % 2)", "0", MIXED_UP, 0),
 ]  # fmt: skip
 
 

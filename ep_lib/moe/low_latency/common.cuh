@@ -1,51 +1,49 @@
-// Low-latency mode: what its dispatch and combine share.
+// Low-latency mode: what dispatch.cu and combine.cu share.
 //
-// A decode batch is so small that the bytes are not the time: launches, counts and meetings are. So each operation is
-// ONE kernel (or two, one that sends and one that receives, with work of the caller's between), without a barrier of
-// the grid or between ranks. Nothing is counted first: a row's slot on the receiver is (source rank, token), known to
-// the sender alone, and each row has its own flag, so that a receiver works on what has come while the rest is on its
-// way.
+// In a decode batch the bytes take less time than launches, counting and barriers. So each operation is ONE kernel (or
+// two, one that sends and one that receives, with work of the caller's between), without a barrier of the grid or
+// between ranks. Nothing is counted first: a row's slot on the receiver is (source rank, token), which the sender knows
+// by itself, and each row has its own flag, so that a receiver works on what has come while the rest is on its way.
 //
-// Numbers of operations. Flags carry the number of the operation, 1, 2, 3, ..., alike on all ranks. It is counted on the
-// device, for a CUDA graph repeats its arguments: every block adds its share when it ends, the shares of a launch make
-// kOperationUnit, so the count divided by it is the number of launches that have ended, whatever the size of the grid.
+// Epochs. Flags carry the number of the operation, 1, 2, 3, ..., the same on all ranks. The device counts it, since a
+// CUDA graph repeats its arguments: every block adds its share when it ends, and the shares of a launch add up to
+// kEpochUnit, so the count divided by it is the number of launches that have ended, whatever the size of the grid.
 //
-// Two turns. An operation's parity says which half of the slots it uses. Before a rank writes into a half again, the
-// receiver must have read it: it says so by credits, the number of operations received, at the start of its next kernel
-// here. In a loop of dispatches and combines a credit is there long before it is asked for.
+// The double buffer. Odd and even epochs use different halves of the slots (`buffer` is 0 or 1). Before a rank writes
+// into a half again, the receiver must have read it: the receiver says so by credits, the number of epochs received, at
+// the start of its next kernel. In a loop of dispatches and combines a credit is there long before it is needed.
 //
-// A masked rank is neither sent to nor waited for; its tokens are none, and its experts add nothing. Masks are this
-// rank's own. With mask_on_timeout a wait that runs into its limit masks the rank instead of failing. That is for ranks
-// that are dead: rows of one that comes back at that very moment may be lost in part.
+// A masked rank is neither sent to nor waited for; it counts as having no tokens, and its experts add nothing. Each rank
+// has masks of its own. With mask_on_timeout, a wait that runs into its limit masks the rank instead of failing. That is
+// for ranks that are dead: of a rank that comes back at that very moment, some rows may be lost.
 #pragma once
 #include <ep/memory.cuh>
-#include <moe/common/notify.cuh>
 #include <ep/packet.cuh>
 #include <ep/peer.cuh>
 #include <ep/wait.cuh>
 
-namespace ep {
+namespace ep::low_latency {
 
-enum LowLatencyKind { kLowLatencyDispatch, kLowLatencyCombine, kNumLowLatencyKinds };
+enum Kind { kDispatch, kCombine, kNumKinds };
 
-// What a kernel does of an operation.
-enum LowLatencyHalf { kSends = 1, kReceives = 2 };
+// Which halves of an operation a kernel does.
+enum Half { kSends = 1, kReceives = 2 };
 
-constexpr int kTurns = 2;
-constexpr uint64_t kOperationUnit = 1 << 20;
-constexpr int kMaxLowLatencyTopK = kWarpSize;  // a lane a choice
+constexpr int kNumBuffers = 2;  // halves of the slots, used in turn
+constexpr uint64_t kEpochUnit = 1 << 20;
+constexpr int kMaxTopK = kWarpSize;  // one lane per choice
 
-struct LowLatencyArgs {
-    uint64_t* finished;  // [kNumLowLatencyKinds, 2]   launches that sent, that received; times kOperationUnit
+struct Args {
+    uint64_t* finished;  // [kNumKinds, 2]   launches that sent, that received; times kEpochUnit
     uint32_t* mask;      // [ranks]   1: that rank is left out
-    uint64_t* credits;   // symmetric [kNumLowLatencyKinds + 1, ranks]   operations that each rank has received; its end
+    uint64_t* credits;   // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; its end
     int num_tokens;      // of this rank
     int max_tokens;      // of any rank
     int top_k;
     int experts_per_rank;
     int row_vectors;  // 16-byte vectors of a bfloat16 row
     int role_blocks;  // a kernel that does both: of so many consecutive blocks, which is a divisor of the grid,
-    int send_blocks;  // the first of them only send, and the others only receive; 0: all do both in turn
+    int send_blocks;  // the first of them only send, and the others only receive; 0: all do both, one after the other
     int mask_on_timeout;
 };
 
@@ -55,9 +53,9 @@ struct Share {
     int count;
 };
 
-// A multiprocessor's loads queue up behind its stores to peers, so blocks that send see late what has arrived. Where a
-// kernel does both, some multiprocessors therefore only send, and the others only receive. (Blocks go to all
-// multiprocessors in turn, so with role_blocks of those the second blocks of each have the same role as the first.)
+// An SM's loads queue up behind its stores to peers, so blocks that send are late to see what has arrived. Where a kernel
+// does both, some SMs therefore only send, and the others only receive. (Blocks go to the SMs in turn, so where
+// role_blocks is the number of SMs, an SM's second block has the same role as its first.)
 template <int kHalves>
 EP_DEVICE Share sending_share(int role_blocks, int send_blocks) {
     const int index = blockIdx.x, blocks = gridDim.x, round = index / role_blocks, part = index % role_blocks;
@@ -76,30 +74,26 @@ EP_DEVICE Share receiving_share(int role_blocks, int send_blocks) {
     return {round * receive_blocks + part - send_blocks, blocks / role_blocks * receive_blocks};
 }
 
-namespace detail {
-
-EP_DEVICE uint64_t* finished(const LowLatencyArgs& args, LowLatencyKind kind, LowLatencyHalf half) {
+EP_DEVICE uint64_t* finished(const Args& args, Kind kind, Half half) {
     return args.finished + 2 * kind + (half == kReceives ? 1 : 0);
 }
 
-}  // namespace detail
-
-// The number of the operation that this launch is part of. Every thread reads it before its block's first barrier.
-EP_DEVICE uint64_t operation_number(const LowLatencyArgs& args, LowLatencyKind kind, LowLatencyHalf half) {
-    return ld_relaxed_gpu_u64(detail::finished(args, kind, half)) / kOperationUnit + 1;
+// The epoch that this launch is part of. Every thread reads it before its block's first barrier.
+EP_DEVICE uint64_t epoch_of(const Args& args, Kind kind, Half half) {
+    return ld_relaxed_gpu_u64(finished(args, kind, half)) / kEpochUnit + 1;
 }
 
-// One thread of each block, when all threads of the block have the number.
-EP_DEVICE void finish_operation(const LowLatencyArgs& args, LowLatencyKind kind, int halves) {
-    const uint64_t share = blockIdx.x == 0 ? kOperationUnit - (gridDim.x - 1) : 1;
-    if (halves & kSends) red_add_relaxed_gpu_u64(detail::finished(args, kind, kSends), share);
-    if (halves & kReceives) red_add_relaxed_gpu_u64(detail::finished(args, kind, kReceives), share);
+// One thread of each block calls it, when all threads of the block have read the epoch.
+EP_DEVICE void complete_epoch(const Args& args, Kind kind, int halves) {
+    const uint64_t share = blockIdx.x == 0 ? kEpochUnit - (gridDim.x - 1) : 1;
+    if (halves & kSends) red_add_relaxed_gpu_u64(finished(args, kind, kSends), share);
+    if (halves & kReceives) red_add_relaxed_gpu_u64(finished(args, kind, kReceives), share);
 }
 
-EP_DEVICE bool is_masked(const LowLatencyArgs& args, int peer) { return ld_relaxed_gpu_u32(args.mask + peer) != 0; }
+EP_DEVICE bool is_masked(const Args& args, int peer) { return ld_relaxed_gpu_u32(args.mask + peer) != 0; }
 
-// The threads of a block note which ranks are left out.
-EP_DEVICE void note_masks(const LowLatencyArgs& args, uint8_t* masked) {
+// The threads of a block read which ranks are left out.
+EP_DEVICE void read_masks(const Args& args, uint8_t* masked) {
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) masked[r] = is_masked(args, r);
     __syncthreads();
@@ -109,9 +103,9 @@ enum WaitOutcome { kArrived, kMasked, kGaveUp };
 
 constexpr int kPollsPerMask = 64;
 
-// One thread waits until `ready(&seen)`; gives up after the limit, or when the rank is masked meanwhile.
+// One thread waits until `ready(&seen)`; it gives up after the limit, or when the rank is masked meanwhile.
 template <typename Ready>
-EP_DEVICE WaitOutcome wait_or_mask(const LowLatencyArgs& args, Ready ready, uint64_t expected, const WaitInfo& info) {
+EP_DEVICE WaitOutcome wait_or_mask(const Args& args, Ready ready, uint64_t expected, const WaitInfo& info) {
     uint64_t seen = 0;
     bool masked = false;
     int polls = 0;
@@ -133,8 +127,8 @@ EP_DEVICE WaitOutcome wait_or_mask(const LowLatencyArgs& args, Ready ready, uint
 }
 
 // One thread waits for a packet of <ep/packet.cuh>.
-EP_DEVICE WaitOutcome wait_packet_or_mask(const LowLatencyArgs& args, const TaggedWord* packet, uint64_t tag,
-                                          uint64_t* data, const WaitInfo& info) {
+EP_DEVICE WaitOutcome wait_packet_or_mask(const Args& args, const TaggedWord* packet, uint64_t tag, uint64_t* data,
+                                          const WaitInfo& info) {
     const auto ready = [&](uint64_t* seen) {
         ld_relaxed_sys_u64x2(&packet->data, data, seen);
         return *seen == tag;
@@ -144,7 +138,7 @@ EP_DEVICE WaitOutcome wait_packet_or_mask(const LowLatencyArgs& args, const Tagg
 
 // One thread waits for a flag; what came before its release may be read then, by this thread and, after a barrier, by
 // others.
-EP_DEVICE WaitOutcome wait_flag_or_mask(const LowLatencyArgs& args, const uint64_t* flag, uint64_t expected,
+EP_DEVICE WaitOutcome wait_flag_or_mask(const Args& args, const uint64_t* flag, uint64_t expected,
                                         const WaitInfo& info) {
     const auto ready = [&](uint64_t* seen) {
         *seen = ld_acquire_sys_u64(flag);
@@ -153,44 +147,42 @@ EP_DEVICE WaitOutcome wait_flag_or_mask(const LowLatencyArgs& args, const uint64
     return wait_or_mask(args, ready, expected, info);
 }
 
-// At the start of every kernel, before anything is waited for: the block that has least to do otherwise tells all ranks
-// what this one has received by now.
-EP_DEVICE void give_credits(const LowLatencyArgs& args) {
+// At the start of every kernel, before any wait: the block with the least other work tells all ranks what this one has
+// received by now.
+EP_DEVICE void give_credits(const Args& args) {
     if (blockIdx.x != gridDim.x - 1) return;
 #pragma unroll 1
-    for (int i = thread_in_block(); i < kNumLowLatencyKinds * num_ranks(); i += threads_in_block()) {
+    for (int i = thread_in_block(); i < kNumKinds * num_ranks(); i += threads_in_block()) {
         const int kind = i / num_ranks(), peer = i % num_ranks();
         if (is_masked(args, peer)) continue;
-        const uint64_t received =
-            ld_relaxed_gpu_u64(detail::finished(args, static_cast<LowLatencyKind>(kind), kReceives)) / kOperationUnit;
+        const uint64_t received = ld_relaxed_gpu_u64(finished(args, static_cast<Kind>(kind), kReceives)) / kEpochUnit;
         st_release_sys_u64(peer_ptr(args.credits + kind * num_ranks() + rank(), peer), received);
     }
 }
 
-// What thread r sees of rank r, asked for before the number of the operation is known.
+// What thread r sees of rank r, loaded before the epoch is known.
 struct FirstLook {
     uint64_t credit;
     uint32_t mask;
 };
-EP_DEVICE FirstLook look_at_credits(const LowLatencyArgs& args, LowLatencyKind kind) {
+EP_DEVICE FirstLook look_at_credits(const Args& args, Kind kind) {
     const int r = thread_in_block();
     if (r >= num_ranks()) return {0, 0};
     const uint32_t mask = ld_relaxed_gpu_u32(args.mask + r);
     return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask};
 }
 
-// The threads of a block wait until every rank has read the operation whose half of the slots is to be written again;
-// `masked` is noted, too. False after a fault: return from the kernel then.
-EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind, uint64_t operation, FirstLook look,
-                                uint8_t* masked) {
+// The threads of a block wait until every rank has read the epoch whose half of the slots is to be written again, and
+// write down in `masked` which ranks are left out. False after a fault: return from the kernel then.
+EP_DEVICE bool wait_for_credits(const Args& args, Kind kind, uint64_t epoch, FirstLook look, uint8_t* masked) {
     int failed = 0;
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         if (r != thread_in_block()) look = {0, is_masked(args, r)};  // more ranks than threads
         bool skip = look.mask != 0;
-        if (!skip && look.credit + kTurns < operation) {  // most often it is there
+        if (!skip && look.credit + kNumBuffers < epoch) {  // usually it is there
             const WaitOutcome outcome = wait_flag_or_mask(args, args.credits + kind * num_ranks() + r,
-                                                          operation - kTurns, {kPhaseCredit, r, -1});
+                                                          epoch - kNumBuffers, {kPhaseCredit, r, -1});
             failed |= outcome == kGaveUp;
             skip = outcome == kMasked;
         }
@@ -199,9 +191,9 @@ EP_DEVICE bool wait_for_credits(const LowLatencyArgs& args, LowLatencyKind kind,
     return __syncthreads_or(failed) == 0;
 }
 
-// The last kernel, one block: waits until every rank has come here, so that nobody writes to this rank's memory any more.
-EP_DEVICE void low_latency_finish(const LowLatencyArgs& args) {
-    uint64_t* const ends = args.credits + kNumLowLatencyKinds * num_ranks();
+// The last kernel, one block: waits until every rank has come here; then no rank writes to this rank's memory any more.
+EP_DEVICE void final_barrier(const Args& args) {
+    uint64_t* const ends = args.credits + kNumKinds * num_ranks();
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         if (!is_masked(args, r)) st_release_sys_u64(peer_ptr(ends + rank(), r), 1);
@@ -214,7 +206,7 @@ EP_DEVICE void low_latency_finish(const LowLatencyArgs& args) {
 
 // Lane k: the token's k-th choice, -1 from top_k on and for tokens that do not exist.
 template <typename Index>
-EP_DEVICE int load_choice(const LowLatencyArgs& common, const Index* topk_idx, int token) {
+EP_DEVICE int load_choice(const Args& common, const Index* topk_idx, int token) {
     if (token >= common.num_tokens || lane_id() >= common.top_k) return -1;
     const int64_t expert = topk_idx[static_cast<int64_t>(token) * common.top_k + lane_id()];
     return expert >= 0 && expert < num_ranks() * common.experts_per_rank ? static_cast<int>(expert) : -1;
@@ -231,44 +223,44 @@ EP_DEVICE RankSet ranks_of(int expert, int experts_per_rank) {
             __reduce_or_sync(kFullWarp, r >= 32 && r < kMaxRanks ? 1u << (r - 32) : 0u)};
 }
 
-constexpr int kWeightsAWord = 2;
-EP_HOST_DEVICE int weight_words(int top_k) { return (top_k + kWeightsAWord - 1) / kWeightsAWord; }
+constexpr int kWeightsPerWord = 2;
+EP_HOST_DEVICE int weight_words(int top_k) { return (top_k + kWeightsPerWord - 1) / kWeightsPerWord; }
 
-// The packets with the weights of a source's token; `weights` [kTurns, ranks, max_tokens * weight_words(top_k)].
-EP_DEVICE TaggedWord* weights_of(const LowLatencyArgs& args, TaggedWord* weights, int turn, int source, int token) {
-    const int64_t index = static_cast<int64_t>(turn * num_ranks() + source) * args.max_tokens + token;
+// The packets with the weights of a source's token; `weights` [kNumBuffers, ranks, max_tokens * weight_words(top_k)].
+EP_DEVICE TaggedWord* weights_of(const Args& args, TaggedWord* weights, int buffer, int source, int token) {
+    const int64_t index = static_cast<int64_t>(buffer * num_ranks() + source) * args.max_tokens + token;
     return weights + index * weight_words(args.top_k);
 }
 
 // A warp sends one token's weights to the ranks whose experts they are for; lane k has the k-th choice and its weight.
-EP_DEVICE void send_weights_of(const LowLatencyArgs& args, TaggedWord* weights, int token, int expert, float weight,
-                               uint64_t operation, int turn, const uint8_t* masked) {
+EP_DEVICE void send_weights_of(const Args& args, TaggedWord* weights, int token, int expert, float weight,
+                               uint64_t epoch, int buffer, const uint8_t* masked) {
     const int words = weight_words(args.top_k), ranks = num_ranks();
     const int home = expert < 0 ? -1 : expert / args.experts_per_rank;
-    TaggedWord* const mine = weights_of(args, weights, turn, rank(), token);
+    TaggedWord* const mine = weights_of(args, weights, buffer, rank(), token);
 #pragma unroll 1
     for (int base = 0; base < ranks * words; base += kWarpSize) {
         const int i = base + lane_id(), word = i % words, r = i / words;
         uint64_t packed = 0;
         bool goes = false;
-        for (int h = 0; h < kWeightsAWord; ++h) {
-            const int k = (word * kWeightsAWord + h) % kWarpSize;
+        for (int h = 0; h < kWeightsPerWord; ++h) {
+            const int k = (word * kWeightsPerWord + h) % kWarpSize;
             goes |= __shfl_sync(kFullWarp, home, k) == r;
             const int bits = __float_as_int(__shfl_sync(kFullWarp, weight, k));
             packed |= static_cast<uint64_t>(static_cast<uint32_t>(bits)) << (32 * h);
         }
-        if (goes && r < ranks && !masked[r]) send_packet(mine + word, packed, operation, r);
+        if (goes && r < ranks && !masked[r]) send_packet(mine + word, packed, epoch, r);
     }
 }
 
 // Lane k: the weight of the token's k-th choice.
-EP_DEVICE float load_weight(const LowLatencyArgs& args, const float* topk_weights, int token) {
+EP_DEVICE float load_weight(const Args& args, const float* topk_weights, int token) {
     if (token >= args.num_tokens || lane_id() >= args.top_k) return 0.0f;
     return topk_weights[static_cast<int64_t>(token) * args.top_k + lane_id()];
 }
 
 EP_DEVICE float weight_in(uint64_t word, int k) {
-    return __int_as_float(static_cast<int>(word >> (32 * (k % kWeightsAWord))));
+    return __int_as_float(static_cast<int>(word >> (32 * (k % kWeightsPerWord))));
 }
 
-}  // namespace ep
+}  // namespace ep::low_latency

@@ -1,24 +1,41 @@
-"""Low-latency mode: its memory, and the launches of its kernels. Knows nothing of callers' mistakes."""
+"""Low-latency mode: its memory, the launches of its kernels, and the order of its operations.
+
+:class:`ep_lib.Buffer` has the public methods ``low_latency_*`` and documents them; each calls one method here.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.errors import ArgumentError, OutOfSymmetricMemory
-from ep_lib.memory.arrays import BFLOAT16, describe, like
-from ep_lib.moe.kernels import kernel, pack
-from ep_lib.moe.low_latency import structs
-from ep_lib.moe.low_latency.config import LowLatencyConfig, LowLatencyMap, make_low_latency_map
+from ep_lib.errors import ArgumentError, HandleError, OutOfSymmetricMemory
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
+from ep_lib.moe.checks import UINT16, InputChecks, describe_here
+from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.event import Event, OperationStreams
+from ep_lib.moe.handle import require_owner
+from ep_lib.moe.low_latency.memory import capacity_of, make_low_latency_map
+from ep_lib.moe.results import Results
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
+Hook = Callable[[], None]
+Halves = tuple[str, ...]  # what a launch does of an operation: names of Half in common.cuh
+SENDS: Halves = ("kSends",)
+RECEIVES: Halves = ("kReceives",)
+BOTH = SENDS + RECEIVES
+
+_PLURAL = {"dispatch": "dispatches", "combine": "combines"}
 _WARP = 32
-_BOTH = structs.SENDS | structs.RECEIVES
-# Blocks on each multiprocessor, and threads of each. Together they fill one: __launch_bounds__ leaves 72 registers a
-# thread. Two blocks of a dispatch keep the links busy while one of them signals; a combine has more to wait for.
+# Blocks on each SM, and threads of each. Together they fill one: __launch_bounds__ leaves 72 registers per thread. Two
+# blocks of a dispatch keep the links busy while one of them signals; a combine has more to wait for.
 _DISPATCH_BLOCKS, _DISPATCH_THREADS = 2, 448
 _COMBINE_BLOCKS, _COMBINE_THREADS = 4, 224
 _MOST_THREADS = 896
@@ -26,56 +43,91 @@ _MOST_THREADS = 896
 _EMULATED_SMS, _EMULATED_COMBINE_BLOCKS, _EMULATED_THREADS = 2, 2, 64
 
 
-class Arrivals(NamedTuple):
+@functools.cache
+def kernel(name: str, template: str = "") -> Kernel:
+    """The kernel ``ep_low_latency_<name>``, with template arguments if it has any (``"<3, int>"``)."""
+    file = "combine" if name == "combine" else "dispatch"
+    return library_kernel(f"moe/low_latency/{file}.cu", f"ep_low_latency_{name}{template}")
+
+
+class LowLatencyArrivals(NamedTuple):
     """What a dispatch brings: this rank's own memory, of the caller's kind. E experts, C = capacity rows each."""
 
-    rows: Any  # [E, C, hidden] bfloat16 or FP8
-    scales: Any | None  # float32 [E, C, hidden / 128] of FP8 rows
-    counts: Any  # int32 [E]
-    places: Any  # int32 [ranks, max_tokens, top_k]: see <moe/low_latency/dispatch.cuh>
-    token_counts: Any  # int32 [ranks]
-    weights: Any | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
+    rows: Array | None  # [E, C, hidden] bfloat16 or FP8; None in a handle
+    scales: Array | None  # float32 [E, C, hidden / 128] of FP8 rows
+    counts: Array | None  # int32 [E]; None in a handle
+    recv_index: Array  # int32 [ranks, max_tokens, top_k]: see dispatch.cu
+    token_counts: Array  # int32 [ranks]
+    weights: Array | None  # float32 [ranks, max_tokens, top_k] where they travel with the dispatch
 
 
-class Shape(NamedTuple):
+class LaunchShape(NamedTuple):
     """How a kernel is launched."""
 
     blocks: int
     threads: int
-    role_blocks: int  # a divisor of blocks. Where a kernel does both, of so many consecutive blocks
+    role_blocks: int  # a divisor of blocks. Where a kernel does both halves, of so many consecutive blocks
     send_blocks: int  # the first of them only send, the others only receive; 0: every block does both in turn
 
 
-_NO_ROLES = Shape(1, _WARP, 1, 0)
+_NO_ROLES = LaunchShape(1, _WARP, 1, 0)
 
 
-@dataclass
-class Tuning:
-    """Shapes to use instead of the usual ones."""
+@dataclass(frozen=True, eq=False)
+class LowLatencyHandle:
+    """The routing of one ``low_latency_dispatch``, needed to combine. Belongs to the Buffer that made it and stays good
+    for as long as that lives: a combine may come after any number of other dispatches."""
 
-    dispatch: Shape | None = None
-    combine: Shape | None = None
+    num_tokens: int  # that this rank sent
+    _owner: object = field(repr=False)
+    _arrivals: LowLatencyArrivals = field(repr=False)  # without the rows, which are the caller's
 
 
-@dataclass
-class LowLatency:
-    """Collective to make. Raises ArgumentError and OutOfSymmetricMemory."""
+class LowLatencyDispatched(NamedTuple):
+    """What ``low_latency_dispatch`` returns, in DeepEP's order."""
 
-    rank: Rank
-    config: LowLatencyConfig
-    tuning: Tuning = field(default_factory=Tuning)
+    # [experts_per_rank, capacity, hidden] bfloat16, or such FP8 rows and their scales, float32 [..., hidden / 128]
+    recv_x: Array
+    recv_count: Array  # int32 [experts_per_rank], on the device
+    handle: LowLatencyHandle
+    event: Event | None
+    hook: Hook | None
 
-    def __post_init__(self) -> None:
-        rank, config = self.rank, self.config
-        self._sms = _num_sms(rank, config.num_sms)
-        self._map: LowLatencyMap = make_low_latency_map(config)
-        self._memory = _allocate(rank, config, self._map.nbytes)
-        self._memory[: self._map.zeroed_bytes] = 0
-        self._finished = rank.to_device(np.zeros((structs.NUM_KINDS, 2), np.uint64))
+
+class LowLatencyCombined(NamedTuple):
+    """What ``low_latency_combine`` returns, in DeepEP's order."""
+
+    out: Array  # [num_tokens, hidden] bfloat16
+    event: Event | None
+    hook: Hook | None
+
+
+class LowLatencyMode:
+    """Launches and memory of ``Buffer(num_max_dispatch_tokens_per_rank=...)``, and which operations wait for hooks."""
+
+    def __init__(self, rank: Rank, config: BufferConfig, require_usable: Callable[[], None] = lambda: None) -> None:
+        """Collective. ``require_usable`` raises if the Buffer cannot be used any more; hooks call it. Raises
+        ArgumentError and OutOfSymmetricMemory."""
+        self.rank, self.config, self._require_usable = rank, config, require_usable
+        self.shapes: dict[str, LaunchShape] = {}  # of "dispatch" and "combine", to use instead of the usual ones
+        self._sms = _num_sms(rank, config.num_low_latency_sms)
+        self._parts, nbytes = make_low_latency_map(config)
+        self._memory = _allocate(rank, config, nbytes)
+        self._memory[: self._parts["dispatch_slots"].offset] = 0
+        self._finished = rank.to_device(
+            np.zeros((header_constant("moe/low_latency/common.cuh", "kNumKinds"), 2), np.uint64)
+        )
         self.mask = rank.to_device(np.zeros(config.world_size, np.uint32))
         self.settle()
         rank.barrier()  # no flag may arrive before the zeros
-        self._address = describe(self._memory).address
+        info = describe(self._memory)
+        self._address, self._device = info.address, info.device
+        self._checks = InputChecks(config, self._device)
+        self._results = Results(rank)
+        self._streams = OperationStreams(rank)
+        self._owner = object()  # in every handle
+        self._waiting: dict[str, deque[Hook]] = {"dispatch": deque(), "combine": deque()}
+        self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
 
     def close(self, orderly: bool) -> None:
         """Free the symmetric memory; ``orderly``: when every rank has come here, or did not within the limit."""
@@ -83,7 +135,7 @@ class LowLatency:
             return
         if orderly:
             args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
-            kernel("low_latency_finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask))
+            kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask))
             self.rank.synchronize()
         self.rank.free(self._memory)
 
@@ -92,51 +144,230 @@ class LowLatency:
         if self.rank.backend == "cuda":
             self.rank.xp.cuda.get_current_stream().synchronize()
 
-    def arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> Arrivals:
-        """Memory for what a dispatch brings. Nothing waits for the GPU."""
-        c = self.config
-        shape = (c.experts_per_rank, c.capacity)
-        return Arrivals(
-            rows=self.empty(kind, (*shape, c.hidden), FP8 if fp8 else BFLOAT16),
-            scales=self.empty(kind, (*shape, c.hidden // FP8_GROUP), np.float32) if fp8 else None,
-            counts=self.empty(kind, (c.experts_per_rank,), np.int32),
-            places=self.empty(kind, (c.world_size, c.max_tokens, c.top_k), np.int32),
-            token_counts=self.empty(kind, (c.world_size,), np.int32),
-            weights=self.empty(kind, (c.world_size, c.max_tokens, c.top_k), np.float32) if weighted else None,
-        )
-
-    def empty(self, kind: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array of the caller's kind; torch's own where torch has the GPU, so that CUDA graphs may capture it."""
-        dtype = np.dtype(dtype)
-        if kind == "torch" and self.rank.backend == "cuda":
-            import torch
-
-            return torch.empty(shape, dtype=getattr(torch, dtype.name), device="cuda")
-        if kind == "cupy" and dtype in (BFLOAT16, FP8):
-            dtype = np.dtype(f"u{dtype.itemsize}")
-        return like(kind, self.rank.empty(shape, dtype))
+    # ---- Operations: checked, and in the order that hooks and streams allow ------------------------------------------
 
     def dispatch(
-        self, halves: int, fp8: bool, x: Any, topk_idx: Any, arrivals: Arrivals, topk_weights: Any = None
+        self,
+        x: Array,
+        topk_idx: Array,
+        use_fp8: bool,
+        async_finish: bool,
+        return_recv_hook: bool,
+        topk_weights: Array | None,
+    ) -> LowLatencyDispatched:
+        """:meth:`ep_lib.Buffer.low_latency_dispatch`."""
+        kind = self._check_tokens(x).kind
+        self._check_choices(topk_idx, topk_weights, len(x))
+        if use_fp8 and self.config.hidden % FP8_GROUP:
+            raise ArgumentError(
+                f"use_fp8 needs a scale for every {FP8_GROUP} elements, and hidden is {self.config.hidden}, which is "
+                "not a multiple; pass use_fp8=False"
+            )
+        self._require_turn("dispatch", async_finish, return_recv_hook)
+        arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
+        handle = LowLatencyHandle(len(x), self._owner, arrivals._replace(rows=None, scales=None, counts=None))
+        launch = functools.partial(
+            self.launch_dispatch, fp8=use_fp8, x=x, topk_idx=topk_idx, arrivals=arrivals, topk_weights=topk_weights
+        )
+        keep = (x, topk_idx, arrivals, topk_weights)
+        event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
+        if hook is not None:
+            self._without_rows.append(handle)
+        rows = (arrivals.rows, arrivals.scales) if use_fp8 else arrivals.rows
+        return LowLatencyDispatched(rows, arrivals.counts, handle, event, hook)
+
+    def combine(
+        self,
+        x: Array,
+        topk_idx: Array,
+        topk_weights: Array | None,
+        handle: LowLatencyHandle,
+        async_finish: bool,
+        return_recv_hook: bool,
+        out: Array | None,
+    ) -> LowLatencyCombined:
+        """:meth:`ep_lib.Buffer.low_latency_combine`."""
+        config = self.config
+        self._require_own(handle)
+        if any(handle is waiting for waiting in self._without_rows):
+            raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
+        kind = self._check_rows("x", x, (config.experts_per_rank, capacity_of(config), config.hidden)).kind
+        self._check_choices(topk_idx, topk_weights, handle.num_tokens)
+        arrivals = handle._arrivals
+        if topk_weights is None and arrivals.weights is None:
+            raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
+        self._require_turn("combine", async_finish, return_recv_hook)
+        if out is None:
+            out = self._results.empty(kind, (handle.num_tokens, config.hidden), BFLOAT16)
+        else:
+            info = self._check_rows("out", out, (handle.num_tokens, config.hidden))
+            if info.readonly:
+                raise ArgumentError("out is read-only")
+            kind = info.kind
+        launch = functools.partial(
+            self.launch_combine, out=out, rows=x, topk_idx=topk_idx, topk_weights=topk_weights, arrivals=arrivals
+        )
+        keep = (x, topk_idx, topk_weights, handle, out)
+        event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
+        return LowLatencyCombined(out, event, hook)
+
+    def empty_expert_rows(self, handle: LowLatencyHandle) -> Array:
+        """:meth:`ep_lib.Buffer.get_next_low_latency_combine_buffer`."""
+        self._require_own(handle)
+        config = self.config
+        shape = (config.experts_per_rank, capacity_of(config), config.hidden)
+        return self._results.empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
+
+    def update_mask(self, rank: int, mask: bool) -> None:
+        """:meth:`ep_lib.Buffer.low_latency_update_mask_buffer`."""
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.rank.world_size:
+            raise ArgumentError(f"there is no rank {rank!r}; ranks are 0 to {self.rank.world_size - 1}")
+        if rank == self.rank.rank:
+            raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
+        self.rank.synchronize()
+        self.mask[rank] = int(mask)
+        self.settle()
+
+    def _run(
+        self,
+        what: str,
+        launch: Callable[[Halves], None],
+        kind: str,
+        async_finish: bool,
+        hooked: bool,
+        keep: tuple[Any, ...],
+    ) -> tuple[Event | None, Hook | None]:
+        """Launch in the stream that the caller wants; returns event and hook."""
+        streams = self.rank.streams
+        stream = self._streams.begin(kind, async_finish)
+        with streams.on(stream):
+            launch(SENDS if hooked else BOTH)
+        event = Event(self.rank, stream, kind, keep) if async_finish else None
+        if not hooked:
+            return event, None
+
+        def hook() -> None:
+            self._require_usable()
+            waiting = self._waiting[what]
+            if not waiting or waiting[0] is not hook:
+                late = hook not in waiting
+                raise HandleError(
+                    f"this hook of a low_latency_{what} was called before"
+                    if late
+                    else f"an earlier low_latency_{what} waits for its hook: call that one first"
+                )
+            with streams.on(self._streams.begin(kind, False)):
+                launch(RECEIVES)
+            waiting.popleft()
+            if what == "dispatch":
+                self._without_rows.popleft()
+
+        self._waiting[what].append(hook)
+        return event, hook
+
+    def _require_turn(self, what: str, async_finish: bool, hooked: bool) -> None:
+        """There are two halves of the slots, and each operation that waits for its hook keeps one of them."""
+        if async_finish and hooked:
+            raise ArgumentError(
+                "async_finish and return_recv_hook exclude each other: a hook's kernel runs on the caller's stream "
+                "anyway"
+            )
+        waiting = len(self._waiting[what])
+        if hooked and waiting == header_constant("moe/low_latency/common.cuh", "kNumBuffers"):
+            raise HandleError(
+                f"{waiting} low_latency_{_PLURAL[what]} wait for their hooks, and there is memory for no more: call "
+                "the first one's hook"
+            )
+        if not hooked and waiting:
+            raise HandleError(
+                f"{waiting} low_latency_{_PLURAL[what] if waiting > 1 else what} before this one did not receive "
+                "yet: call the hook first, or pass return_recv_hook=True here, too"
+            )
+
+    def _require_own(self, handle: Any) -> None:
+        if not isinstance(handle, LowLatencyHandle):
+            raise HandleError(f"handle is a {type(handle).__name__}; it must be that of a low_latency_dispatch")
+        require_owner(handle, self._owner)
+
+    # Checks by shapes and types alone: nothing waits for the GPU
+
+    def _check_tokens(self, x: Array) -> ArrayInfo:
+        info, most = self._check_rows("x", x, ("T", self.config.hidden)), self.config.num_max_dispatch_tokens_per_rank
+        if info.shape[0] > most:
+            raise ArgumentError(
+                f"x has {info.shape[0]} tokens, but this Buffer was made for at most "
+                f"num_max_dispatch_tokens_per_rank={most}; send fewer, or make a larger Buffer"
+            )
+        return info
+
+    def _check_choices(self, topk_idx: Array, topk_weights: Array | None, num_tokens: int) -> None:
+        """Ids are looked at where that costs nothing: in host memory."""
+        self._checks.topk_idx(topk_idx, num_tokens, values=self.rank.backend == "emulator")
+        if topk_weights is not None:
+            self._checks.topk_weights(topk_weights, num_tokens, values=False)
+
+    def _check_rows(self, name: str, array: Array, shape: tuple[int | str, ...]) -> ArrayInfo:
+        if not is_array(array):  # by its type alone: a repr would look at values
+            raise ArgumentError(f"{name} is a {type(array).__name__}; it must be a NumPy, torch or CuPy array")
+        info = describe_here(name, array, self._device)
+        if info.strides_bytes is not None:
+            raise ArgumentError(f"{name} is not contiguous: strides are {info.strides_bytes} bytes; pass a copy of it")
+        fits = len(info.shape) == len(shape) and all(
+            isinstance(want, str) or got == want for got, want in zip(info.shape, shape, strict=True)
+        )
+        if not fits:
+            raise ArgumentError(f"{name} has shape {info.shape}; it must be ({', '.join(map(str, shape))})")
+        if info.dtype != BFLOAT16 and not (info.kind == "cupy" and info.dtype == UINT16):
+            hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""
+            raise ArgumentError(f"{name} has dtype {info.dtype.name}; low-latency mode takes bfloat16{hint}")
+        if info.address % VECTOR_BYTES and info.nbytes:
+            raise ArgumentError(
+                f"{name} begins at address 0x{info.address:x}, which is not a multiple of {VECTOR_BYTES} bytes; "
+                "pass a copy of it"
+            )
+        return info
+
+    # ---- Launches, in the stream that is chosen ----------------------------------------------------------------------
+
+    def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
+        """Memory for what a dispatch brings. Nothing waits for the GPU."""
+        c, empty = self.config, self._results.empty
+        shape = (c.experts_per_rank, capacity_of(c))
+        choices = (c.world_size, c.num_max_dispatch_tokens_per_rank, c.top_k)
+        return LowLatencyArrivals(
+            rows=empty(kind, (*shape, c.hidden), FP8 if fp8 else BFLOAT16),
+            scales=empty(kind, (*shape, c.hidden // FP8_GROUP), FLOAT32) if fp8 else None,
+            counts=empty(kind, (c.experts_per_rank,), INT32),
+            recv_index=empty(kind, choices, INT32),
+            token_counts=empty(kind, (c.world_size,), INT32),
+            weights=empty(kind, choices, FLOAT32) if weighted else None,
+        )
+
+    def launch_dispatch(
+        self,
+        halves: Halves,
+        fp8: bool,
+        x: Array,
+        topk_idx: Array,
+        arrivals: LowLatencyArrivals,
+        topk_weights: Array | None = None,
     ) -> None:
-        """Launch what ``halves`` say (SENDS, RECEIVES) of a dispatch on the stream that is chosen."""
-        index = _index_type(topk_idx)
-        shape = self.tuning.dispatch or self.dispatch_shape(fp8, halves)
-        args = pack(
-            structs.LOW_LATENCY_DISPATCH_ARGS,
-            common=self._common(0 if x is None else len(x), shape),
+        """Launch ``halves`` of a dispatch."""
+        shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
+        args = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs").pack(
+            common=self._common(len(x), shape),
             slots=self._at("dispatch_slots"),
             row_flags=self._at("dispatch_flags"),
             routes=self._at("routes"),
             weights=self._at("dispatch_weights"),
         )
-        to = pack(structs.LOW_LATENCY_ARRIVALS, **{name: _address(array) for name, array in arrivals._asdict().items()})
-        kernel("low_latency_dispatch", f"<{str(fp8).lower()}, {halves}, {index}>").launch(
+        addresses = {name: _address(array) for name, array in arrivals._asdict().items()}
+        kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(topk_idx)}>").launch(
             self.rank,
             shape.blocks,
             shape.threads,
             args,
-            to,
+            header_struct("moe/low_latency/dispatch.cu", "Arrivals").pack(**addresses),
             x,
             topk_idx,
             topk_weights,
@@ -144,21 +375,29 @@ class LowLatency:
             uses=tuple(a for a in (*arrivals, self._finished, self.mask) if a is not None),
         )
 
-    def combine(self, halves: int, out: Any, rows: Any, topk_idx: Any, topk_weights: Any, arrivals: Arrivals) -> None:
-        """Launch what ``halves`` say of a combine on the stream that is chosen; of ``arrivals`` it needs the routing.
-        Without ``topk_weights``: those that came with the dispatch."""
-        shape = self.tuning.combine or self.combine_shape()
-        args = pack(
-            structs.LOW_LATENCY_COMBINE_ARGS,
+    def launch_combine(
+        self,
+        halves: Halves,
+        out: Array,
+        rows: Array,
+        topk_idx: Array,
+        topk_weights: Array | None,
+        arrivals: LowLatencyArrivals,
+    ) -> None:
+        """Launch ``halves`` of a combine; of ``arrivals`` it needs the routing. ``topk_weights`` None: those of the
+        dispatch."""
+        shape = self.shapes.get("combine") or self._combine_shape()
+        args = header_struct("moe/low_latency/combine.cu", "CombineArgs").pack(
             common=self._common(len(topk_idx), shape),
             slots=self._at("combine_slots"),
             row_flags=self._at("combine_flags"),
             weights=self._at("weights"),
-            places=_address(arrivals.places),
+            recv_index=_address(arrivals.recv_index),
             token_counts=_address(arrivals.token_counts),
             known_weights=0 if topk_weights is not None else _address(arrivals.weights),
         )
-        kernel("low_latency_combine", f"<{halves}, {_index_type(topk_idx)}>").launch(
+        routing = (arrivals.recv_index, arrivals.token_counts, arrivals.weights)
+        kernel("combine", f"<{_number(halves)}, {_index_type(topk_idx)}>").launch(
             self.rank,
             shape.blocks,
             shape.threads,
@@ -167,59 +406,53 @@ class LowLatency:
             rows,
             topk_idx,
             topk_weights,
-            uses=tuple(
-                a
-                for a in (arrivals.places, arrivals.token_counts, arrivals.weights, self._finished, self.mask)
-                if a is not None
-            ),
+            uses=tuple(a for a in (*routing, self._finished, self.mask) if a is not None),
         )
 
-    def dispatch_shape(self, fp8: bool, halves: int) -> Shape:
-        """On all multiprocessors, half of them send and half receive. Fewer get a block each, as nobody can say where
-        two would go, which sends, then receives."""
+    def _dispatch_shape(self, fp8: bool, halves: Halves) -> LaunchShape:
+        """On all SMs, half of them send and half receive. With fewer there is one block per SM, which sends, then
+        receives: it is not known which blocks would share an SM."""
         vectors = self.config.row_vectors // 2 if fp8 else self.config.row_vectors
-        if self.config.num_sms is not None:
-            return Shape(self._sms, self._threads(vectors, _MOST_THREADS), 1, 0)
+        if self.config.num_low_latency_sms is not None:
+            return LaunchShape(self._sms, self._threads(vectors, _MOST_THREADS), 1, 0)
         threads = self._threads(vectors, _DISPATCH_THREADS)
-        if halves != _BOTH:
-            return Shape(self._sms, threads, 1, 0)
-        return Shape(_DISPATCH_BLOCKS * self._sms, threads, self._sms, self._sms // 2)
+        if halves != BOTH:
+            return LaunchShape(self._sms, threads, 1, 0)
+        return LaunchShape(_DISPATCH_BLOCKS * self._sms, threads, self._sms, self._sms // 2)
 
-    def combine_shape(self) -> Shape:
-        """All blocks send, then receive: it takes all multiprocessors to add up."""
-        if self.config.num_sms is not None:
-            return Shape(self._sms, self._threads(self.config.row_vectors, _MOST_THREADS), 1, 0)
+    def _combine_shape(self) -> LaunchShape:
+        """All blocks send, then receive: it takes all SMs to add up."""
+        if self.config.num_low_latency_sms is not None:
+            return LaunchShape(self._sms, self._threads(self.config.row_vectors, _MOST_THREADS), 1, 0)
         blocks = _COMBINE_BLOCKS if self.rank.backend == "cuda" else _EMULATED_COMBINE_BLOCKS
-        return Shape(blocks * self._sms, self._threads(self.config.row_vectors, _COMBINE_THREADS), 1, 0)
+        return LaunchShape(blocks * self._sms, self._threads(self.config.row_vectors, _COMBINE_THREADS), 1, 0)
 
     def _threads(self, vectors: int, most: int) -> int:
-        """Up to ``most`` threads, of which each moves as many of a row's vectors as the next."""
+        """Up to ``most`` threads, each of which moves as many of a row's vectors as the others."""
         if self.rank.backend == "emulator":
             return _EMULATED_THREADS
         rounds = -(-vectors // most)
         return -(-vectors // (rounds * _WARP)) * _WARP
 
-    def _common(self, num_tokens: int, shape: Shape = _NO_ROLES, mask_on_timeout: bool = False) -> Any:
+    def _common(self, num_tokens: int, shape: LaunchShape = _NO_ROLES, mask_on_timeout: bool = False) -> bytes:
         config = self.config
-        return pack(
-            structs.LOW_LATENCY_ARGS,
+        return header_struct("moe/low_latency/common.cuh", "Args").pack(
             finished=_address(self._finished),
             mask=_address(self.mask),
             credits=self._at("credits"),
             num_tokens=num_tokens,
-            max_tokens=config.max_tokens,
+            max_tokens=config.num_max_dispatch_tokens_per_rank,
             top_k=config.top_k,
             experts_per_rank=config.experts_per_rank,
             row_vectors=config.row_vectors,
             role_blocks=shape.role_blocks,
             send_blocks=shape.send_blocks,
-            mask_on_timeout=int(mask_on_timeout or config.mask_on_timeout),
+            mask_on_timeout=int(mask_on_timeout or config.low_latency_mask_on_timeout),
         )
 
     def _at(self, name: str) -> int:
         """Address of a part of this rank's symmetric memory."""
-        offset: int = getattr(self._map, name).offset
-        return self._address + offset
+        return self._address + self._parts[name].offset
 
 
 def _num_sms(rank: Rank, chosen: int | None) -> int:
@@ -228,24 +461,29 @@ def _num_sms(rank: Rank, chosen: int | None) -> int:
         return chosen or _EMULATED_SMS
     most = int(rank.xp.cuda.Device().attributes["MultiProcessorCount"])
     if chosen is not None and chosen > most:
-        raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} multiprocessors: pass no more")
+        raise ArgumentError(f"num_low_latency_sms is {chosen}, and this GPU has {most} SMs: pass no more")
     return chosen or most
 
 
-def _index_type(topk_idx: Any) -> str:
-    return "int" if topk_idx is None or describe(topk_idx).dtype == np.int32 else "long long"
+def _number(halves: Halves) -> int:
+    return sum(header_constant("moe/low_latency/common.cuh", half) for half in halves)
 
 
-def _address(array: Any) -> int:
+def _index_type(topk_idx: Array) -> str:
+    return "int" if describe(topk_idx).dtype == INT32 else "long long"
+
+
+def _address(array: Array | None) -> int:
     return 0 if array is None else describe(array).address
 
 
-def _allocate(rank: Rank, config: LowLatencyConfig, nbytes: int) -> Any:
+def _allocate(rank: Rank, config: BufferConfig, nbytes: int) -> Array:
     try:
         return rank.symmetric(nbytes, np.uint8, fill=None)
     except OutOfSymmetricMemory as error:
+        tokens = config.num_max_dispatch_tokens_per_rank
         raise OutOfSymmetricMemory(
-            f"low-latency mode for {config.world_size} ranks x num_max_dispatch_tokens_per_rank={config.max_tokens} x "
+            f"low-latency mode for {config.world_size} ranks x num_max_dispatch_tokens_per_rank={tokens} x "
             f"hidden={config.hidden} needs {error.requested} bytes of symmetric memory on every rank, and the largest "
             f"free part has {error.available}: {error.short_by} bytes are missing. Lower "
             f"num_max_dispatch_tokens_per_rank, or start with heap_bytes={rank.heap_bytes + error.short_by} or more",

@@ -1,29 +1,26 @@
-"""PCIe mode's sizes: channels, rings, messages, and where they lie in symmetric memory.
-
-Everything that grows with a message or a ring is here; nothing here depends on ``max_tokens``.
-"""
+"""PCIe mode's sizes: channels, rings, messages, and where they lie in symmetric memory. None depends on max_tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ep_lib.errors import ArgumentError
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, Part, lay_out
-from ep_lib.moe.kernels import MAX_PCIE_RANKS
 
 # A message must keep a NIC busy for much longer than it costs to post one: 64 KiB take 1.3 us at 400 Gb/s. Small rows
 # are gathered up to a number at which one more saves nothing.
 #
 # A ring must hold what its NIC sends while a credit is on its way back; four messages outlast a round trip. A combine
-# asks for more. Its receiver adds rows up as they lie in the rings, token by token: the next token's row may be missing
-# in one ring while the others are full. A rank whose rings are full is sent less, and NICs, which take turns among what
-# is posted, spend their line on the other ranks. Nothing brings it back into step: it falls further behind with every
+# needs more. Its receiver adds rows up as they lie in the rings, token by token: the next token's row may be missing in
+# one ring while the others are full. A rank whose rings are full is sent less, and NICs, which take turns among what is
+# posted, spend their line on the other ranks. Nothing brings it back into step: it falls further behind with every
 # token, and receives what it lacks at the end, alone, with one NIC of N busy. On the virtual clock at EP8 with 4096
 # tokens, rings of 16 rows (4 messages) reach 47 GB/s and leave the NICs nearly idle for the last fifth of the time; 32
 # rows reach 53, 64 rows 55, 128 rows 55 GB/s, each for twice the memory of the one before. 8 messages are the choice.
 MESSAGE_BYTES = 64 << 10
-MAX_ROWS_A_MESSAGE = 8
-MESSAGES_A_RING = 8
+MAX_ROWS_PER_MESSAGE = 8
+MESSAGES_PER_RING = 8
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,10 @@ def packet_bytes(row_bytes: int, scale_bytes: int, top_k: int) -> int:
 
 def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
     """Check what PCIe mode limits, and choose sizes. Raises ArgumentError."""
-    if config.world_size > MAX_PCIE_RANKS:
+    most = header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
+    if config.world_size > most:
         raise ArgumentError(
-            f"PCIe mode (allow_nvlink_for_normal_mode=False) connects at most {MAX_PCIE_RANKS} ranks, not "
+            f"PCIe mode (allow_nvlink_for_normal_mode=False) connects at most {most} ranks, not "
             f"{config.world_size}; use fewer ranks, or allow NVLink"
         )
     if not config.merge_sender_receiver and config.num_sms % 2:
@@ -62,17 +60,17 @@ def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
         )
     packet = packet_bytes(config.row_bytes, 0, config.top_k)  # FP8 rows with their scales are shorter
     if config.bounce_bytes is None:
-        rows = min(max(MESSAGE_BYTES // packet, 1), MAX_ROWS_A_MESSAGE)
-        slots = MESSAGES_A_RING
+        rows = min(max(MESSAGE_BYTES // packet, 1), MAX_ROWS_PER_MESSAGE)
+        slots = MESSAGES_PER_RING
     elif config.bounce_bytes < packet:
         raise ArgumentError(
             f"bounce_bytes is {config.bounce_bytes}, too small for one token: a row of {config.row_bytes} bytes with "
             f"ids and weights of {config.top_k} experts takes {packet} bytes; pass at least {packet}, or None for the "
-            f"default of {MESSAGES_A_RING} messages of about {MESSAGE_BYTES} bytes"
+            f"default of {MESSAGES_PER_RING} messages of about {MESSAGE_BYTES} bytes"
         )
     else:
         room = config.bounce_bytes // packet
-        slots = min(room, MESSAGES_A_RING)
+        slots = min(room, MESSAGES_PER_RING)
         rows = room // slots
     channels = config.num_sms if config.merge_sender_receiver else config.num_sms // 2
     if rows * packet >= 2**31:
@@ -80,55 +78,31 @@ def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
     return PcieSizes(channels, slots, rows * packet)
 
 
-def check_resident(num_sms: int, multiprocessors: int) -> None:
-    """Raise ArgumentError for more blocks than a GPU has multiprocessors: PCIe mode's blocks wait for each other."""
-    if num_sms > multiprocessors:
+def check_resident(num_sms: int, gpu_sms: int) -> None:
+    """Raise ArgumentError for more blocks than a GPU has SMs: PCIe mode's blocks wait for each other."""
+    if num_sms > gpu_sms:
         raise ArgumentError(
-            f"num_sms is {num_sms}, but this GPU has {multiprocessors} multiprocessors; in PCIe mode all blocks must "
-            f"run at once: pass at most {multiprocessors - multiprocessors % 2}"
+            f"num_sms is {num_sms}, but this GPU has {gpu_sms} SMs; in PCIe mode all blocks must run at once: pass at "
+            f"most {gpu_sms - gpu_sms % 2}"
         )
 
 
-@dataclass(frozen=True)
-class PcieMap:
-    """The parts of a Buffer's symmetric memory in PCIe mode. Those before ``inbox`` must be zero at the start."""
-
-    arrived: Part  # u64 [channels, ranks - 1, num_slots]: see <ep/ring.cuh>
-    credits: Part  # u64 [channels, ranks - 1]
-    signals: Part  # u64 [2, ranks]: see <moe/pcie/exchange_counts.cuh>
-    inbox: Part  # u8 [2, ranks, message_bytes]
-    outbox: Part  # u8 [2, ranks, message_bytes]
-    staging: Part  # u64 [channels, ranks - 1, num_slots, slot_bytes / 8]
-    slots: Part  # u64 [channels, ranks - 1, num_slots, slot_bytes / 8]
-    nbytes: int
-
-    @property
-    def zeroed_bytes(self) -> int:
-        """How much at the start must be zero before the first operation."""
-        return self.inbox.offset
-
-    @property
-    def message_bytes(self) -> int:
-        """Of one meeting's message."""
-        return self.inbox.shape[-1]
-
-
-def make_pcie_map(config: BufferConfig, sizes: PcieSizes) -> PcieMap:
-    """Lay the parts out one after the other."""
+def make_pcie_map(config: BufferConfig, sizes: PcieSizes) -> tuple[dict[str, Part], int]:
+    """The parts by name and the bytes of all. Those before ``inbox`` must be zero at the start."""
     ranks, rings = config.world_size, (sizes.channels, config.world_size - 1)
-    message = _round_up(8 + 4 * (sizes.channels + 1 + config.experts_per_rank), VECTOR_BYTES)
-    parts, nbytes = lay_out(
+    tag = header_struct("moe/pcie/exchange_counts.cu", "Message").size
+    message = _round_up(tag + 4 * (sizes.channels + 1 + config.experts_per_rank), VECTOR_BYTES)
+    return lay_out(
         [
-            ("arrived", (*rings, sizes.num_slots), "u8"),
+            ("arrived", (*rings, sizes.num_slots), "u8"),  # see <ep/ring.cuh>
             ("credits", rings, "u8"),
-            ("signals", (2, ranks), "u8"),
+            ("signals", (2, ranks), "u8"),  # see exchange_counts.cu
             ("inbox", (2, ranks, message), "u1"),
             ("outbox", (2, ranks, message), "u1"),
             ("staging", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
             ("slots", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
         ]
     )
-    return PcieMap(**parts, nbytes=nbytes)
 
 
 def _round_up(value: int, step: int) -> int:

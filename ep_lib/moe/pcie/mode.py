@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
-from ep_lib.jit.kernel import library_kernel
-from ep_lib.jit.structs import header_struct
-from ep_lib.memory.arrays import BFLOAT16, describe, like
-from ep_lib.moe import kernels
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
+from ep_lib.memory.arrays import BFLOAT16, Array, describe, like
 from ep_lib.moe.agreement import name_ranks, require_same_everywhere
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
-from ep_lib.moe.kernels import kernel, pack
 from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
 from ep_lib.moe.pcie.memory import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
 from ep_lib.moe.results import as_kind
@@ -23,26 +23,33 @@ from ep_lib.runtime.rank import Rank
 
 _WARP = 32
 _MAX_THREADS = 512  # __launch_bounds__ of the kernels
-_RINGS_A_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
-_MEET_THREADS = {"emulator": 64, "cuda": 512}
+_RINGS_PER_WARP = 8  # on the emulator: more than that, and a wait for any of them is slow there
+_EXCHANGE_THREADS = {"emulator": 64, "cuda": 512}
 
-# What a note says, from the lowest bit: which operation, the caller's options, the number of the handle's dispatch.
+# What a tag says, from the lowest bit: which operation, then what the caller passed.
 _DISPATCH, _DISPATCH_AGAIN, _COMBINE = range(3)
 _NAMES = ("dispatch", "dispatch with a handle", "combine")
 _KIND_BITS, _OPTION_BITS = 2, 8
 
 
+@functools.cache
+def kernel(name: str, template: str = "") -> Kernel:
+    """The kernel ``ep_pcie_<name>``, with template arguments if it has any (``"<float>"``)."""
+    file = "exchange_counts" if name == "finish" else name
+    return library_kernel(f"moe/pcie/{file}.cu", f"ep_pcie_{name}{template}")
+
+
 class PcieRouting(NamedTuple):
     """Where this rank's tokens go and where its rows come from: int32 arrays in memory that kernels read."""
 
-    topk_idx: Any  # [num_tokens, top_k]: global expert ids
-    slot: Any  # [num_tokens, ranks]: see <moe/common/layout.cuh>
-    sends: Any  # [ranks, channels + 1]: see <moe/pcie/exchange_counts.cuh>
-    receives: Any  # [ranks, channels + 1]
-    first_row: Any  # [ranks]
+    topk_idx: Array  # [num_tokens, top_k]: global expert ids
+    send_index: Array  # [num_tokens, ranks]: see <moe/common/layout.cuh>
+    sends: Array  # [ranks, channels + 1]: see exchange_counts.cu
+    receives: Array  # [ranks, channels + 1]
+    first_row: Array  # [ranks]
 
 
-class PcieExchange:
+class PcieMode:
     """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
 
     checks_values = False
@@ -56,14 +63,14 @@ class PcieExchange:
         self._rank = rank
         self._config = config
         self._sizes = sizes
-        self._map = make_pcie_map(config, sizes)
-        self._memory = _allocate(rank, config, sizes, self._map.nbytes)
-        self._memory[: self._map.zeroed_bytes] = 0
+        self._parts, nbytes = make_pcie_map(config, sizes)
+        self._memory = _allocate(rank, config, sizes, nbytes)
+        self._memory[: self._parts["inbox"].offset] = 0
         rings = (sizes.channels, config.world_size - 1)
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
         self._readers = rank.to_device(np.zeros((*rings, sizes.num_slots), np.uint32))
-        self._notes = rank.to_device(np.zeros(config.world_size, np.uint64))
+        self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
         self.settle()
         rank.barrier()  # no signal may arrive before the zeros
         info = describe(self._memory)
@@ -72,7 +79,7 @@ class PcieExchange:
         is_bits = config.dtype == BFLOAT16 and info.kind == "cupy"
         self.storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
         self.operation = 0
-        self._note = 0
+        self._tag = 0
         self._in_step = True  # False while an operation is under way, and after one that failed
 
     def close(self) -> None:
@@ -80,7 +87,7 @@ class PcieExchange:
         if self._rank.is_closed:
             return
         if self._in_step:
-            kernel("pcie_finish").launch(self._rank, 1, _WARP)
+            kernel("finish").launch(self._rank, 1, _WARP)
             self._rank.synchronize()
         self._rank.free(self._memory)
 
@@ -94,12 +101,11 @@ class PcieExchange:
         """Count and send. No Arrivals if options differ between ranks: nothing was sent then."""
         config, ranks, columns = self._config, self._config.world_size, self._sizes.channels + 1
         self._in_step = False
-        topk_idx, slot, rank_counts, expert_counts = launch_layout(self._rank, config, self._meet_threads, experts)
+        topk_idx, *counted = launch_layout(self._rank, config, self._exchange_threads, experts)
         device_plan = self._rank.empty(2 * ranks * columns + ranks + config.experts_per_rank, np.int32)
-        counted = (slot, rank_counts, expert_counts)
-        notes = self._meet(_DISPATCH, options, len(topk_idx), counted, device_plan)
+        tags = self._exchange_counts(_DISPATCH, options, len(topk_idx), counted, device_plan)
         sends, receives, first_row = _split(device_plan, ranks * columns, ranks * columns, ranks)
-        routing = PcieRouting(topk_idx, slot, sends, receives, first_row)
+        routing = PcieRouting(topk_idx, counted[0], sends, receives, first_row)
         arrivals, host = None, np.zeros(len(device_plan), np.int32)
         if self._agreed():
             host = self._rank.to_host(device_plan)
@@ -107,7 +113,7 @@ class PcieExchange:
             arrivals = self._send(payload, weights, routing, int(received.sum()), wishes, with_routing=True)
         plan = Plan(
             _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1].copy(),
-            [int(note) >> _KIND_BITS & (1 << _OPTION_BITS) - 1 for note in notes],
+            [int(tag) >> _KIND_BITS & (1 << _OPTION_BITS) - 1 for tag in tags],
             host[len(host) - config.experts_per_rank :].copy(),
         )
         self._in_step = True
@@ -125,7 +131,7 @@ class PcieExchange:
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``rows`` rows; None if notes differ between ranks."""
         self._in_step = False
-        self._meet(_DISPATCH_AGAIN, note)
+        self._exchange_counts(_DISPATCH_AGAIN, note)
         arrivals = None
         if self._agreed():
             arrivals = self._send(payload, weights, routing, rows, wishes, with_routing=False)
@@ -146,23 +152,23 @@ class PcieExchange:
         """Bring rows back and add them up: ``[num_tokens, columns of rows]``; None if notes differ between ranks."""
         config = self._config
         self._in_step = False
-        self._meet(_COMBINE, note)
+        self._exchange_counts(_COMBINE, note)
         out = None
         if self._agreed():
             width = rows.shape[1]
-            out = self._rank.empty((len(routing.slot), width), self.storage_dtype)
-            args = pack(
-                kernels.PCIE_COMBINE_ARGS,
+            out = self._rank.empty((len(routing.send_index), width), self.storage_dtype)
+            args = header_struct("moe/pcie/combine.cu", "CombineArgs").pack(
                 rings=self._rings(),
-                num_tokens=len(routing.slot),
+                num_tokens=len(routing.send_index),
                 row_vectors=width * config.dtype.itemsize // VECTOR_BYTES,
                 top_k=config.top_k,
                 experts_per_rank=config.experts_per_rank,
             )
             template = "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"
-            arrays = (out, rows, routing.topk_idx, weights, routing.slot, *routing[2:])
-            shared_bytes = self._threads // _WARP * kernels.MAX_PCIE_RANKS * kernels.PLACE_BYTES
-            self._launch("pcie_combine", template, args, *arrays, shared_bytes=shared_bytes)
+            arrays = (out, rows, routing.topk_idx, weights, *routing[1:])
+            places = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
+            shared_bytes = places * header_struct("moe/common/layout.cuh", "Place").size
+            self._launch("combine", template, args, *arrays, shared_bytes=shared_bytes)
         self._in_step = True
         if out is None:
             return None
@@ -175,9 +181,9 @@ class PcieExchange:
         return Event(self._rank, self._rank.streams.current(kind), kind, keep)
 
     def who_differs(self) -> list[tuple[int, int]]:
-        """Wait for all kernels; the ranks whose note was another one than ours, and in what bits."""
-        notes = self._rank.to_host(self._notes)
-        differing = ((r, int(note) ^ self._note) for r, note in enumerate(notes))
+        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
+        tags = self._rank.to_host(self._tags)
+        differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
         return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
 
     def settle(self) -> None:
@@ -188,8 +194,8 @@ class PcieExchange:
     # How it is done
 
     @property
-    def _meet_threads(self) -> int:
-        return _MEET_THREADS[self._rank.backend]
+    def _exchange_threads(self) -> int:
+        return _EXCHANGE_THREADS[self._rank.backend]
 
     @property
     def _threads(self) -> int:
@@ -197,35 +203,37 @@ class PcieExchange:
         tasks = 2 if self._config.merge_sender_receiver else 1
         if self._rank.backend == "cuda":
             return _MAX_THREADS
-        warps = max(2, -(-(self._config.world_size - 1) // _RINGS_A_WARP))
+        warps = max(2, -(-(self._config.world_size - 1) // _RINGS_PER_WARP))
         return min(tasks * warps * _WARP, _MAX_THREADS)
 
-    def _meet(self, kind: int, note: int, num_tokens: int = 0, counted: Any = None, plan: Any = None) -> Any:
-        """All ranks meet and exchange notes, and counts if there are any. Returns the notes, in host memory."""
-        self._note = kind | note << _KIND_BITS
-        args = pack(
-            kernels.PCIE_MEET_ARGS,
+    def _exchange_counts(
+        self, kind: int, options: int, num_tokens: int = 0, counted: Sequence[Array] = (), plan: Array | None = None
+    ) -> Array:
+        """A barrier of all ranks, in which they exchange tags, and counts if there are any. Returns the tags, in host
+        memory."""
+        self._tag = kind | options << _KIND_BITS
+        args = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs").pack(
             inbox=self._at("inbox"),
             outbox=self._at("outbox"),
             signals=self._at("signals"),
-            operation=self.operation,
-            note=self._note,
-            message_bytes=self._map.message_bytes,
+            epoch=self.operation,
+            tag=self._tag,
+            message_bytes=self._parts["inbox"].shape[-1],
             channels=self._sizes.channels,
             num_tokens=num_tokens,
             experts_per_rank=self._config.experts_per_rank,
-            with_counts=int(counted is not None),
+            with_counts=int(bool(counted)),
         )
         self.settle()
-        slot, rank_counts, expert_counts = counted or (None, None, None)
-        kernel("pcie_meet").launch(
-            self._rank, 1, self._meet_threads, args, slot, rank_counts, expert_counts, self._notes, plan
+        send_index, rank_counts, expert_counts = counted or (None, None, None)
+        kernel("exchange_counts").launch(
+            self._rank, 1, self._exchange_threads, args, send_index, rank_counts, expert_counts, self._tags, plan
         )
-        notes = self._rank.to_host(self._notes)
-        if len({int(theirs) & (1 << _KIND_BITS) - 1 for theirs in notes}) > 1:
+        tags = self._rank.to_host(self._tags)
+        if len({int(theirs) & (1 << _KIND_BITS) - 1 for theirs in tags}) > 1:
             self._in_step = True  # all ranks see it
-            raise _different_operations(notes)
-        return notes
+            raise _different_operations(tags)
+        return tags
 
     def _agreed(self) -> bool:
         return not self.who_differs()
@@ -249,10 +257,9 @@ class PcieExchange:
             rank.empty((rows, 2), np.int32) if with_routing else None,
         )
         top_k = config.top_k if with_routing or weights is not None else 0  # 0: rows alone travel
-        args = pack(
-            kernels.PCIE_DISPATCH_ARGS,
+        args = header_struct("moe/pcie/dispatch.cu", "DispatchArgs").pack(
             rings=self._rings(),
-            num_tokens=len(routing.slot),
+            num_tokens=len(routing.send_index),
             row_bytes=row_bytes,
             scale_bytes=scale_bytes,
             packet_bytes=packet_bytes(row_bytes, scale_bytes, top_k),
@@ -260,9 +267,9 @@ class PcieExchange:
             experts_per_rank=config.experts_per_rank,
         )
         sent = (payload.rows, payload.scales, routing.topk_idx, weights)
-        tokens = pack(kernels.TOKENS, **dict(zip(kernels.TOKENS.names or (), map(_address, sent), strict=True)))
-        to = pack(kernels.ARRIVALS, **dict(zip(kernels.ARRIVALS.names or (), map(_address, arrived), strict=True)))
-        self._launch("pcie_dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
+        tokens = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Tokens"), sent)
+        to = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Arrivals"), arrived)
+        self._launch("dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
         rank.synchronize()
         return self._as_wished(arrived, payload, weights, wishes)
 
@@ -295,9 +302,8 @@ class PcieExchange:
             uses=tuple(array for array in uses if array is not None),
         )
 
-    def _rings(self) -> Any:
-        return pack(
-            kernels.PCIE_RINGS,
+    def _rings(self) -> bytes:
+        return header_struct("moe/pcie/rings.cuh", "Rings").pack(
             **{name: self._at(name) for name in ("staging", "slots", "arrived", "credits")},
             sent=_address(self._sent),
             taken=_address(self._taken),
@@ -310,14 +316,13 @@ class PcieExchange:
 
     def _at(self, name: str) -> int:
         """Address of a part of this rank's symmetric memory."""
-        offset: int = getattr(self._map, name).offset
-        return self._address + offset
+        return self._address + self._parts[name].offset
 
 
-def _different_operations(notes: Any) -> RankMismatchError:
+def _different_operations(tags: Array) -> RankMismatchError:
     doing: dict[int, list[int]] = {}
-    for r, note in enumerate(notes):
-        doing.setdefault(int(note) & (1 << _KIND_BITS) - 1, []).append(r)
+    for r, tag in enumerate(tags):
+        doing.setdefault(int(tag) & (1 << _KIND_BITS) - 1, []).append(r)
     who = " but ".join(f"{_NAMES[kind]} on {name_ranks(ranks)}" for kind, ranks in sorted(doing.items()))
     return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
 
@@ -326,10 +331,10 @@ def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) 
     """Launch <moe/common/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, slot, rank_counts,
     expert_counts."""
     ranks, num_tokens = config.world_size, len(experts)
-    # Kernels know one type of index. The copy is the handle's own: the caller may overwrite his array.
+    # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
     topk_idx = rank.empty((num_tokens, config.top_k), np.int32)
     topk_idx[...] = like(describe(topk_idx).kind, experts)
-    slot = rank.empty((num_tokens, ranks), np.int32)
+    send_index = rank.empty((num_tokens, ranks), np.int32)
     rank_counts = rank.empty(ranks, np.int32)
     expert_counts = rank.empty(config.num_experts, np.int32)
     if rank.backend == "cuda":
@@ -343,16 +348,21 @@ def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) 
         threads,
         args,
         topk_idx,
-        slot,
+        send_index,
         rank_counts,
         expert_counts,
-        shared_bytes=4 * (kernels.MAX_WARPS + config.experts_per_rank),
+        shared_bytes=4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
     )
-    return topk_idx, slot, rank_counts, expert_counts
+    return topk_idx, send_index, rank_counts, expert_counts
 
 
-def _address(array: Any) -> int:
+def _address(array: Array | None) -> int:
     return 0 if array is None else describe(array).address
+
+
+def _pack_addresses(struct: HeaderStruct, arrays: Sequence[Array | None]) -> bytes:
+    """A struct whose members are the addresses of ``arrays``."""
+    return struct.pack(**dict(zip(struct.names, map(_address, arrays), strict=True)))
 
 
 def _split(array: Any, *lengths: int) -> list[Any]:

@@ -1,18 +1,18 @@
 // PCIe mode: expert parallelism with all communication through the NIC, also inside a node, in bounded memory.
 //
 // The ideas are those of DeepEP's PCIe kernel: one path for everything, so that PCIe carries no mixture of traffic, and
-// bounce buffers of fixed size that the NIC knows from the start. Between each two ranks there is a ring (<ep/ring.cuh>)
-// a channel and direction. A channel is one part of the tokens; it takes a pair of blocks, one that sends and one that
-// receives, or with `merged` one block with warps of both kinds, which needs half as many SMs.
+// bounce buffers of fixed size that the NIC knows from the start. Between each two ranks there is one ring
+// (<ep/ring.cuh>) per channel and direction. A channel is one part of the tokens; it takes a pair of blocks, one that
+// sends and one that receives, or with `merged` one block with warps of both kinds, which needs half as many SMs.
 //
-//     <moe/pcie/exchange_counts.cuh>       all ranks meet and tell each other how many rows they send, by the NIC
-//     <moe/pcie/dispatch.cuh>   tokens to the ranks of their experts
-//     <moe/pcie/combine.cuh>    rows back, along the same channels in the same order, and their sums
+//     exchange_counts.cu   all ranks tell each other how many rows they send, and wait for each other
+//     dispatch.cu          tokens to the ranks of their experts
+//     combine.cu           rows back, along the same channels in the same order, and their sums
 //
 // The distance k from a sender to a receiver is (receiver - sender) modulo ranks, 1 .. ranks - 1. Both ends of a ring
-// find it as number k - 1 of its channel, so no rank keeps a ring to itself: its own rows are copied, and cross nothing.
+// find it as number k - 1 of its channel. A rank has no ring to itself: its own rows are copied and do not cross a NIC.
 //
-// Why nothing deadlocks, with rings of one slot too. (1) A sending warp never waits for one ring while another of its
+// Why nothing deadlocks, even with rings of one slot. (1) A sending warp never waits for one ring while another of its
 // rings can go on: it looks for one that has something left and room. (2) Its messages carry rows in the order in which
 // the receiver reads them. (3) In a dispatch, a receiving warp waits for one source at a time; that ring is empty then,
 // so all its credits are back and by (1) its message comes. (4) In a combine, receivers read tokens in order; the row
@@ -23,13 +23,13 @@
 #include <ep/ring.cuh>
 #include <ep/trace.cuh>
 
-namespace ep {
+namespace ep::pcie {
 
-constexpr int kMaxPcieRanks = 32;  // a lane a rank
+constexpr int kMaxPcieRanks = 32;  // one lane per rank
 
-struct PcieRings {
+struct Rings {
     char* staging;      // symmetric [channels, ranks - 1, num_slots, slot_bytes]
-    char* slots;        // symmetric, alike
+    char* slots;        // symmetric, the same shape
     uint64_t* arrived;  // symmetric [channels, ranks - 1, num_slots]
     uint64_t* credits;  // symmetric [channels, ranks - 1]
     uint64_t* sent;     // [channels, ranks - 1]: the number of the next message to send, kept between kernels
@@ -38,18 +38,18 @@ struct PcieRings {
     int channels;
     int num_slots;
     int slot_bytes;
-    int merged;  // 1: one block a channel, 0: two
+    int merged;  // 1: one block per channel, 0: two
 };
 
 // Which part of the work a warp has.
-struct PcieRole {
+struct Role {
     int channel;
     bool sends;
     int warp;   // among those of the channel with the same task
     int warps;  // how many there are
 };
 
-EP_DEVICE PcieRole pcie_role(const PcieRings& rings) {
+EP_DEVICE Role role_of_warp(const Rings& rings) {
     const int block = static_cast<int>(blockIdx.x);
     if (!rings.merged) return {block / 2, block % 2 == 0, warp_id(), warps_in_block()};
     const int half = warps_in_block() / 2;
@@ -68,7 +68,7 @@ EP_DEVICE int sender_at(int k) { return (rank() + num_ranks() - k) % num_ranks()
 // Ring k of a channel; `peer` is receiver_at(k) for the sender and sender_at(k) for the receiver.
 EP_DEVICE int64_t ring_index(int channel, int k) { return static_cast<int64_t>(channel) * (num_ranks() - 1) + k - 1; }
 
-EP_DEVICE Ring pcie_ring(const PcieRings& rings, int channel, int k, int peer) {
+EP_DEVICE Ring ring_at(const Rings& rings, int channel, int k, int peer) {
     const int64_t index = ring_index(channel, k), slot = index * rings.num_slots;
     return {peer,
             channel % num_queue_pairs(),
@@ -86,10 +86,10 @@ EP_DEVICE Ring pcie_ring(const PcieRings& rings, int channel, int k, int peer) {
 struct Outgoing {
     uint64_t message;  // the number of the next one
     int rows;          // left
-    int cursor;        // where the search for the next row goes on; what it counts is the filler's business
+    int cursor;        // where the search for the next row goes on; the filler decides what it counts
 };
 
-// One message to fill in.
+// One message to fill.
 struct Chunk {
     uint64_t message;
     int k;     // 0: all is sent; negative: a wait ran into its limit
@@ -102,8 +102,8 @@ struct SendShared {
     Chunk chunks[32];                      // by warp
 };
 
-// Lane 0: the next ring, after number `last`, that has rows left and room for a message of `rows_a_message` rows.
-EP_DEVICE Chunk next_chunk(const PcieRings& rings, const PcieRole& role, const Outgoing* outgoing, int rows_a_message,
+// Lane 0: the next ring, after number `last`, that has rows left and room for a message of `rows_per_message` rows.
+EP_DEVICE Chunk next_chunk(const Rings& rings, const Role& role, const Outgoing* outgoing, int rows_per_message,
                            int last) {
     Chunk chunk = {0, 0, 0, 0};
     int stuck = 0;  // a ring that waits
@@ -111,8 +111,8 @@ EP_DEVICE Chunk next_chunk(const PcieRings& rings, const PcieRole& role, const O
         const Outgoing& left = outgoing[k - 1];
         if (left.rows == 0) return false;
         stuck = k;
-        if (!ring_has_room(pcie_ring(rings, role.channel, k, receiver_at(k)), left.message)) return false;
-        chunk = {left.message, k, left.rows < rows_a_message ? left.rows : rows_a_message, left.cursor};
+        if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(k)), left.message)) return false;
+        chunk = {left.message, k, left.rows < rows_per_message ? left.rows : rows_per_message, left.cursor};
         return true;
     };
     const auto found = [&] {
@@ -124,7 +124,7 @@ EP_DEVICE Chunk next_chunk(const PcieRings& rings, const PcieRole& role, const O
         return stuck == 0;  // nothing is left at all
     };
     const auto gave_up = [&] {
-        const Ring ring = pcie_ring(rings, role.channel, stuck, receiver_at(stuck));
+        const Ring ring = ring_at(rings, role.channel, stuck, receiver_at(stuck));
         const uint64_t message = outgoing[stuck - 1].message;
         record_fault(kFaultTimeout, {kPhaseCredit, ring.peer, ring_slot(ring, message)},
                      ld_acquire_sys_u64(ring.credits), ring_credits_needed(ring, message));
@@ -147,11 +147,11 @@ EP_DEVICE void trace_ring(const Ring& ring, uint64_t message) {
 //     int first_cursor(int k)                                  where they begin
 //     int fill_warp(char* to, int k, int cursor, int rows)     writes the next rows; returns the cursor behind them
 template <typename Filler>
-EP_DEVICE bool send_all_warp(const PcieRings& rings, const PcieRole& role, int row_bytes, SendShared* shared,
+EP_DEVICE bool send_all_warp(const Rings& rings, const Role& role, int row_bytes, SendShared* shared,
                              const Filler& filler) {
     Outgoing* const outgoing = shared->outgoing;
     Chunk* const shown = shared->chunks + warp_id();
-    const int first_k = 1 + role.warp, rows_a_message = rings.slot_bytes / row_bytes;
+    const int first_k = 1 + role.warp, rows_per_message = rings.slot_bytes / row_bytes;
     if (lane_id() == 0) {
         for (int k = first_k; k < num_ranks(); k += role.warps) {
             outgoing[k - 1] = {rings.sent[ring_index(role.channel, k)], filler.rows(k), filler.first_cursor(k)};
@@ -159,8 +159,8 @@ EP_DEVICE bool send_all_warp(const PcieRings& rings, const PcieRole& role, int r
     }
     int last = first_k - role.warps;
     for (;;) {
-        if (lane_id() == 0) *shown = next_chunk(rings, role, outgoing, rows_a_message, last);
-        __syncwarp();  // the chunk, and the credit that lane 0 acquired, are now all lanes'
+        if (lane_id() == 0) *shown = next_chunk(rings, role, outgoing, rows_per_message, last);
+        __syncwarp();  // all lanes may read the chunk, and write where the credit that lane 0 acquired lets them
         const Chunk chunk = *shown;
         if (chunk.k <= 0) {
             if (lane_id() == 0 && chunk.k == 0) {
@@ -170,7 +170,7 @@ EP_DEVICE bool send_all_warp(const PcieRings& rings, const PcieRole& role, int r
             }
             return chunk.k == 0;
         }
-        const Ring ring = pcie_ring(rings, role.channel, chunk.k, receiver_at(chunk.k));
+        const Ring ring = ring_at(rings, role.channel, chunk.k, receiver_at(chunk.k));
         const int cursor = filler.fill_warp(ring_staging(ring, chunk.message), chunk.k, chunk.cursor, chunk.rows);
         __syncwarp();  // all lanes have filled in their part, and have read the chunk
         if (lane_id() == 0) {
@@ -185,23 +185,20 @@ EP_DEVICE bool send_all_warp(const PcieRings& rings, const PcieRole& role, int r
 
 // ---- The receiver ----------------------------------------------------------------------------------------------------
 
-// How many messages carry so many rows.
-EP_DEVICE int messages_of(int rows, int rows_a_message) { return (rows + rows_a_message - 1) / rows_a_message; }
-
 // A receiving warp takes all of ring k: `rows` rows. `taker.take_warp(from, first, rows)` reads the rows of one message.
 template <typename Taker>
-EP_DEVICE bool receive_all_warp(const PcieRings& rings, int channel, int k, int row_bytes, int rows, Phase phase,
+EP_DEVICE bool receive_all_warp(const Rings& rings, int channel, int k, int row_bytes, int rows, Phase phase,
                                 const Taker& taker) {
-    const Ring ring = pcie_ring(rings, channel, k, sender_at(k));
-    const int rows_a_message = rings.slot_bytes / row_bytes;
+    const Ring ring = ring_at(rings, channel, k, sender_at(k));
+    const int rows_per_message = rings.slot_bytes / row_bytes;
     uint64_t message = rings.taken[ring_index(channel, k)];
-    for (int first = 0; first < rows; first += rows_a_message, ++message) {
+    for (int first = 0; first < rows; first += rows_per_message, ++message) {
         int ok = lane_id() == 0 ? ring_wait_for_message(ring, message, phase) : 0;
         ok = __shfl_sync(kFullWarp, ok, 0);
-        __syncwarp();  // the message that lane 0 acquired is now all lanes'
+        __syncwarp();  // all lanes may read the message that lane 0 acquired
         if (!ok) return false;
         const int rest = rows - first;
-        taker.take_warp(ring_received(ring, message), first, rest < rows_a_message ? rest : rows_a_message);
+        taker.take_warp(ring_received(ring, message), first, rest < rows_per_message ? rest : rows_per_message);
         __syncwarp();  // all lanes have read their part before the slot is given back
         if (lane_id() == 0) ring_return_credit(ring);
     }
@@ -215,4 +212,4 @@ EP_DEVICE void copy_row_warp(void* to, const void* from, int bytes) {
     copy_bytes<kWarpUnroll>(to, from, bytes, lane_id(), kWarpSize);
 }
 
-}  // namespace ep
+}  // namespace ep::pcie

@@ -2,14 +2,13 @@
 //
 // A packet is one token for one rank: its row, the scales of an FP8 row, expert ids, weights, and its number at the
 // source. Each channel sends a contiguous range of tokens to each destination in token order, and the receiver knows
-// from the meeting where its rows begin, so rows end up sorted by source, then by token, whatever the timing.
-#pragma once
+// from exchange_counts.cu where its rows begin, so rows end up sorted by source, then by token, whatever the timing.
 #include <moe/pcie/rings.cuh>
 
-namespace ep {
+namespace ep::pcie {
 
-struct PcieDispatchArgs {
-    PcieRings rings;
+struct DispatchArgs {
+    Rings rings;
     int num_tokens;
     int row_bytes;     // a multiple of 16
     int scale_bytes;   // of one row; 0: no scales
@@ -27,7 +26,7 @@ struct Packet {
     int* token;
 };
 
-EP_DEVICE Packet packet_at(const PcieDispatchArgs& args, char* begin) {
+EP_DEVICE Packet packet_at(const DispatchArgs& args, char* begin) {
     char* const scales = begin + args.row_bytes;
     int* const topk = reinterpret_cast<int*>(scales + args.scale_bytes);
     return {begin, reinterpret_cast<float*>(scales), topk, reinterpret_cast<float*>(topk + args.top_k),
@@ -42,7 +41,7 @@ struct Tokens {
     const float* weights;  // [num_tokens, top_k] or null
 };
 
-// What arrives: N rows. Null where nobody wants it.
+// What arrives: N rows. Null: not wanted.
 struct Arrivals {
     char* rows;      // [N, row_bytes]
     float* scales;   // [N, scale_bytes / 4]
@@ -52,7 +51,7 @@ struct Arrivals {
 };
 
 // A warp writes one token's packet for `destination`.
-EP_DEVICE void pack_warp(const PcieDispatchArgs& args, const Packet& packet, const Tokens& tokens, int token,
+EP_DEVICE void pack_warp(const DispatchArgs& args, const Packet& packet, const Tokens& tokens, int token,
                          int destination) {
     const int num_scales = args.scale_bytes / 4, lane = lane_id();
     const int64_t t = token;
@@ -68,7 +67,7 @@ EP_DEVICE void pack_warp(const PcieDispatchArgs& args, const Packet& packet, con
 }
 
 // A warp copies one packet to its final row.
-EP_DEVICE void unpack_warp(const PcieDispatchArgs& args, const Packet& packet, const Arrivals& arrivals, int source,
+EP_DEVICE void unpack_warp(const DispatchArgs& args, const Packet& packet, const Arrivals& arrivals, int source,
                            int row) {
     const int num_scales = args.scale_bytes / 4, lane = lane_id();
     const int64_t r = row;
@@ -83,10 +82,10 @@ EP_DEVICE void unpack_warp(const PcieDispatchArgs& args, const Packet& packet, c
 
 // Fills messages with a channel's tokens for the ring's destination; the cursor is a token.
 struct TokenFiller {
-    const PcieDispatchArgs& args;
+    const DispatchArgs& args;
     const Tokens& tokens;
-    const int* slot;   // [num_tokens, ranks]
-    const int* sends;  // [ranks, channels + 1]
+    const int* send_index;  // [num_tokens, ranks]
+    const int* sends;       // [ranks, channels + 1]
     int channel;
 
     EP_DEVICE int rows(int k) const {
@@ -99,7 +98,8 @@ struct TokenFiller {
         const int destination = receiver_at(k);
         for (int filled = 0; filled < rows;) {  // all are before the channel's end: the counts say so
             const int t = cursor + lane_id();
-            const bool goes = t < args.num_tokens && slot[static_cast<int64_t>(t) * num_ranks() + destination] >= 0;
+            const bool goes =
+                t < args.num_tokens && send_index[static_cast<int64_t>(t) * num_ranks() + destination] >= 0;
             unsigned votes = __ballot_sync(kFullWarp, goes);
             for (; votes && filled < rows; votes &= votes - 1, ++filled) {
                 const int token = cursor + __ffs(votes) - 1;
@@ -115,7 +115,7 @@ struct TokenFiller {
 
 // Unpacks the messages of one source; its rows of this channel begin at `first_row`.
 struct RowTaker {
-    const PcieDispatchArgs& args;
+    const DispatchArgs& args;
     const Arrivals& arrivals;
     int source;
     int first_row;
@@ -129,12 +129,12 @@ struct RowTaker {
 };
 
 // A rank's own tokens go to their rows directly: that is a copy, not communication. Sending warps share the work.
-EP_DEVICE void copy_own_rows(const PcieDispatchArgs& args, const PcieRole& role, const Tokens& tokens,
-                             const Arrivals& arrivals, const int* slot, const int* first_row) {
+EP_DEVICE void copy_own_rows(const DispatchArgs& args, const Role& role, const Tokens& tokens, const Arrivals& arrivals,
+                             const int* send_index, const int* first_row) {
     const int me = rank(), end = channel_begin(args.num_tokens, role.channel + 1, args.rings.channels);
     int token = channel_begin(args.num_tokens, role.channel, args.rings.channels) + role.warp;
     for (; token < end; token += role.warps) {
-        const int s = slot[static_cast<int64_t>(token) * num_ranks() + me];
+        const int s = send_index[static_cast<int64_t>(token) * num_ranks() + me];
         if (s < 0) continue;
         const int64_t row = first_row[me] + s, t = token;
         const int num_scales = args.scale_bytes / 4, lane = lane_id();
@@ -154,16 +154,16 @@ EP_DEVICE void copy_own_rows(const PcieDispatchArgs& args, const PcieRole& role,
     }
 }
 
-// Blocks: 2 a channel, or 1 if merged. A whole number of warps, an even one if merged. `slot` is from <moe/common/layout.cuh>,
-// the others from pcie_meet: sends and receives [ranks, channels + 1], first_row [ranks].
-EP_DEVICE void pcie_dispatch(const PcieDispatchArgs& args, const Tokens& tokens, const Arrivals& arrivals,
-                             const int* slot, const int* sends, const int* receives, const int* first_row) {
+// Blocks: 2 per channel, or 1 if merged. A whole number of warps, an even one if merged. `send_index` is from
+// <moe/common/layout.cuh>, the others from exchange_counts: sends and receives [ranks, channels + 1], first_row [ranks].
+EP_DEVICE void dispatch(const DispatchArgs& args, const Tokens& tokens, const Arrivals& arrivals, const int* send_index,
+                        const int* sends, const int* receives, const int* first_row) {
     __shared__ SendShared shared;
-    const PcieRole role = pcie_role(args.rings);
+    const Role role = role_of_warp(args.rings);
     if (role.sends) {
-        const TokenFiller filler = {args, tokens, slot, sends, role.channel};
+        const TokenFiller filler = {args, tokens, send_index, sends, role.channel};
         if (!send_all_warp(args.rings, role, args.packet_bytes, &shared, filler)) return;
-        copy_own_rows(args, role, tokens, arrivals, slot, first_row);
+        copy_own_rows(args, role, tokens, arrivals, send_index, first_row);
         return;
     }
     for (int k = 1 + role.warp; k < num_ranks(); k += role.warps) {
@@ -177,4 +177,10 @@ EP_DEVICE void pcie_dispatch(const PcieDispatchArgs& args, const Tokens& tokens,
     }
 }
 
-}  // namespace ep
+}  // namespace ep::pcie
+
+extern "C" __global__ void __launch_bounds__(512)
+    ep_pcie_dispatch(ep::pcie::DispatchArgs args, ep::pcie::Tokens tokens, ep::pcie::Arrivals arrivals,
+                     const int* send_index, const int* sends, const int* receives, const int* first_row) {
+    ep::pcie::dispatch(args, tokens, arrivals, send_index, sends, receives, first_row);
+}

@@ -2,29 +2,28 @@
 //
 // The ranks that hold experts send the rows of each (source, channel) back in the order in which they came. On the
 // source, the receiving warps of a channel walk its tokens in that order together, each with a part of the columns; lane
-// r keeps its place in the ring from rank r. Sums are float32 in ascending order of ranks, rounded once: the same bits
+// r keeps its position in the ring from rank r. Sums are float32 in ascending order of ranks, rounded once: the same bits
 // as in <moe/common/sums.cuh> and in the oracle.
 //
 // A slot may be filled again when all warps have read it. Each counts itself in; the last one returns the credit. Warps
 // that are ahead may return the credit of a later message first: when a message has been read by all of them, every
 // earlier one has been too, so a count of credits still says how many slots are free.
-#pragma once
 #include <moe/common/sums.cuh>
 #include <moe/pcie/rings.cuh>
 
-namespace ep {
+namespace ep::pcie {
 
-struct PcieCombineArgs {
-    PcieRings rings;
+struct CombineArgs {
+    Rings rings;
     int num_tokens;
-    int row_vectors;  // 16-byte vectors a row
+    int row_vectors;  // 16-byte vectors per row
     int top_k;
     int experts_per_rank;
 };
 
 // Fills messages with the rows that one source sent in this channel; the cursor is a row.
 struct RowFiller {
-    const PcieCombineArgs& args;
+    const CombineArgs& args;
     const int4* y;
     const int* receives;   // [ranks, channels + 1], of the dispatch
     const int* first_row;  // [ranks]
@@ -44,22 +43,22 @@ struct RowFiller {
 struct Incoming {
     Ring ring;
     uint64_t message;  // the one that the next row is in
-    int row;           // its place in that message
+    int row;           // its number in that message
     int left;          // rows still to come in this channel
 };
 
-EP_DEVICE Incoming incoming_from(const PcieCombineArgs& args, int channel, int source, const int* sends) {
+EP_DEVICE Incoming incoming_from(const CombineArgs& args, int channel, int source, const int* sends) {
     const int k = (rank() + num_ranks() - source) % num_ranks();
     const int* const counts = sends + source * (args.rings.channels + 1) + channel;
-    return {pcie_ring(args.rings, channel, k, source), args.rings.taken[ring_index(channel, k)], 0,
+    return {ring_at(args.rings, channel, k, source), args.rings.taken[ring_index(channel, k)], 0,
             counts[1] - counts[0]};
 }
 
 // A lane goes on to the next row of its ring. At the end of a message its warp is counted in, and the last warp returns
 // the credit. Call it behind a __syncwarp after the reads.
-EP_DEVICE void next_row(const PcieRings& rings, const PcieRole& role, Incoming& in, int rows_a_message, int k) {
+EP_DEVICE void next_row(const Rings& rings, const Role& role, Incoming& in, int rows_per_message, int k) {
     --in.left;
-    if (++in.row < rows_a_message && in.left > 0) return;
+    if (++in.row < rows_per_message && in.left > 0) return;
     uint32_t* const readers =
         rings.readers + ring_index(role.channel, k) * rings.num_slots + ring_slot(in.ring, in.message);
     if (atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)) {
@@ -73,7 +72,7 @@ EP_DEVICE void next_row(const PcieRings& rings, const PcieRole& role, Incoming& 
 // The sums of one token's rows, in this warp's columns.
 //   places  [found]   where the rows are, in ascending order of ranks
 template <typename T>
-EP_DEVICE void add_rows_warp(int4* out, const Place* places, int found, int row_vectors, const PcieRole& role) {
+EP_DEVICE void add_rows_warp(int4* out, const Place* places, int found, int row_vectors, const Role& role) {
     for (int i = role.warp * kWarpSize + lane_id(); i < row_vectors; i += role.warps * kWarpSize) {
         Sums<T> sums;
         for (int p = 0; p < found; p += kCombineRanks) {
@@ -93,15 +92,15 @@ EP_DEVICE void add_rows_warp(int4* out, const Place* places, int found, int row_
 
 // A receiving warp: all tokens of its channel, its part of the columns.
 template <typename T>
-EP_DEVICE void receive_sums_warp(const PcieCombineArgs& args, const PcieRole& role, Incoming in, Place* places,
-                                 int4* out, const int4* own_rows, const int* topk_idx, const float* topk_weights,
-                                 const int* slot) {
+EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Incoming in, Place* places, int4* out,
+                                 const int4* own_rows, const int* topk_idx, const float* topk_weights,
+                                 const int* send_index) {
     const int me = rank(), ranks = num_ranks(), source = lane_id();
     const int k = (me + ranks - source) % ranks;
-    const int row_bytes = args.row_vectors * 16, rows_a_message = args.rings.slot_bytes / row_bytes;
+    const int row_bytes = args.row_vectors * 16, rows_per_message = args.rings.slot_bytes / row_bytes;
     const int end = channel_begin(args.num_tokens, role.channel + 1, args.rings.channels);
     for (int token = channel_begin(args.num_tokens, role.channel, args.rings.channels); token < end; ++token) {
-        const int s = source < ranks ? slot[static_cast<int64_t>(token) * ranks + source] : -1;
+        const int s = source < ranks ? send_index[static_cast<int64_t>(token) * ranks + source] : -1;
         const bool from_ring = s >= 0 && source != me;
         int failed = 0;
         if (from_ring && in.row == 0) failed = !ring_wait_for_message(in.ring, in.message, kPhaseCombine);
@@ -121,23 +120,23 @@ EP_DEVICE void receive_sums_warp(const PcieCombineArgs& args, const PcieRole& ro
         add_rows_warp<T>(out + static_cast<int64_t>(token) * args.row_vectors, places, __popc(votes), args.row_vectors,
                          role);
         __syncwarp();  // all lanes have read, before slots are given back and places written again
-        if (from_ring) next_row(args.rings, role, in, rows_a_message, k);
+        if (from_ring) next_row(args.rings, role, in, rows_per_message, k);
     }
     if (role.warp == 0 && source < ranks && source != me) {
         args.rings.taken[ring_index(role.channel, k)] = in.message;
     }
 }
 
-// Blocks as in pcie_dispatch; dynamic shared memory: kMaxPcieRanks Places a warp.
+// Blocks as in dispatch; dynamic shared memory: kMaxPcieRanks Places per warp.
 //   out  [num_tokens, row_vectors]; y  [rows received by the dispatch, row_vectors]
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 template <typename T>
-EP_DEVICE void pcie_combine(const PcieCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
-                            const float* topk_weights, const int* slot, const int* sends, const int* receives,
-                            const int* first_row) {
+EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* y, const int* topk_idx,
+                       const float* topk_weights, const int* send_index, const int* sends, const int* receives,
+                       const int* first_row) {
     extern __shared__ Place pcie_places[];
     __shared__ SendShared shared;
-    const PcieRole role = pcie_role(args.rings);
+    const Role role = role_of_warp(args.rings);
     Incoming in = {};
     const bool has_ring = lane_id() < num_ranks() && lane_id() != rank();
     if (!role.sends && has_ring) in = incoming_from(args, role.channel, lane_id(), sends);
@@ -149,7 +148,15 @@ EP_DEVICE void pcie_combine(const PcieCombineArgs& args, int4* out, const int4* 
     }
     const int4* const own_rows = y + static_cast<int64_t>(first_row[rank()]) * args.row_vectors;
     receive_sums_warp<T>(args, role, in, pcie_places + warp_id() * kMaxPcieRanks, out, own_rows, topk_idx, topk_weights,
-                         slot);
+                         send_index);
 }
 
-}  // namespace ep
+}  // namespace ep::pcie
+
+template <typename T>
+__global__ void __launch_bounds__(512)
+    ep_pcie_combine(ep::pcie::CombineArgs args, int4* out, const int4* y, const int* topk_idx,
+                    const float* topk_weights, const int* send_index, const int* sends, const int* receives,
+                    const int* first_row) {
+    ep::pcie::combine<T>(args, out, y, topk_idx, topk_weights, send_index, sends, receives, first_row);
+}

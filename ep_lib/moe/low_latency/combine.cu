@@ -8,80 +8,76 @@
 //
 // DeepEP's low-latency combine sends a row for each expert, and the owner weighs and adds: one rounding less, and with
 // 8 experts on 4 ranks 2.2 times the bytes.
-#pragma once
 #include <moe/common/sums.cuh>
 #include <moe/low_latency/common.cuh>
 
-namespace ep {
+namespace ep::low_latency {
 
-struct LowLatencyCombineArgs {
-    LowLatencyArgs common;
-    int4* slots;                 // symmetric [kTurns, ranks, max_tokens, row_vectors]   partial sums by rank and token
-    uint64_t* row_flags;         // symmetric [kTurns, ranks, max_tokens]
-    TaggedWord* weights;         // symmetric [kTurns, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
-    const int* places;           // from the dispatch: <moe/low_latency/dispatch.cuh>
+struct CombineArgs {
+    Args common;
+    int4* slots;            // symmetric [kNumBuffers, ranks, max_tokens, row_vectors]   partial sums by rank and token
+    uint64_t* row_flags;    // symmetric [kNumBuffers, ranks, max_tokens]
+    TaggedWord* weights;    // symmetric [kNumBuffers, ranks, max_tokens * weight_words(top_k)]   of each owner's tokens
+    const int* recv_index;  // from the dispatch, as Arrivals has it
     const int* token_counts;     // likewise
     const float* known_weights;  // [ranks, max_tokens, top_k] from the dispatch, or null: they travel now
 };
-
-namespace detail {
 
 constexpr int kRowsInFlight = 3;     // of different experts that a thread loads at once,
 constexpr int kRanksInFlight = 4;    // or of different ranks,
 constexpr int kVectorsInFlight = 2;  // and vectors of each
 
-// A block sends the weights of its tokens, a warp a token, to the ranks whose experts they are for.
+// A block sends the weights of its tokens, one warp per token, to the ranks whose experts they are for.
 template <typename Index>
-EP_DEVICE void send_weights(const LowLatencyCombineArgs& args, const Index* topk_idx, const float* topk_weights,
-                            Share share, uint64_t operation, int turn, const uint8_t* masked) {
-    const LowLatencyArgs& common = args.common;
+EP_DEVICE void send_weights(const CombineArgs& args, const Index* topk_idx, const float* topk_weights, Share share,
+                            uint64_t epoch, int buffer, const uint8_t* masked) {
+    const Args& common = args.common;
     const int step = share.count * warps_in_block();
 #pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
         const int expert = load_choice(common, topk_idx, token);
         const float weight = load_weight(common, topk_weights, token);
-        send_weights_of(common, args.weights, token, expert, weight, operation, turn, masked);
+        send_weights_of(common, args.weights, token, expert, weight, epoch, buffer, masked);
     }
 }
 
 // Where the rows of one token are, and their weights, packed from lane 0 on.
 struct Choices {
     int count;
-    int place;     // of lane j: of the j-th choice here
+    int row;       // of lane j: recv_index of the j-th choice here
     int k;         // of lane j: which of the top-k it is
     float weight;  // of lane j
 };
 
-// Lane k: the place of the k-th choice, and its weight where it is known. Of a token that does not exist they mean
-// nothing.
+// Lane k: recv_index of the k-th choice, and its weight where it is known. Undefined for a token that does not exist.
 struct Choice {
-    int place;
+    int row;
     float weight;
 };
-EP_DEVICE Choice load_choice_here(const LowLatencyCombineArgs& args, int2 row) {
-    const LowLatencyArgs& common = args.common;
+EP_DEVICE Choice load_choice_here(const CombineArgs& args, int2 row) {
+    const Args& common = args.common;
     if (lane_id() >= common.top_k || row.y >= common.max_tokens) return {-1, 0.0f};
     const int64_t i = (static_cast<int64_t>(row.x) * common.max_tokens + row.y) * common.top_k + lane_id();
-    return {args.places[i], args.known_weights ? args.known_weights[i] : 0.0f};
+    return {args.recv_index[i], args.known_weights ? args.known_weights[i] : 0.0f};
 }
 
 EP_DEVICE Choices pack_choices(Choice choice) {
-    const unsigned here = __ballot_sync(kFullWarp, choice.place >= 0);
+    const unsigned here = __ballot_sync(kFullWarp, choice.row >= 0);
     unsigned rest = here;
     for (int j = 0; j < lane_id() && rest; ++j) rest &= rest - 1;
     const int k = rest ? __ffs(rest) - 1 : 0;  // the lane-th set bit
-    return {__popc(here), __shfl_sync(kFullWarp, choice.place, k), k, __shfl_sync(kFullWarp, choice.weight, k)};
+    return {__popc(here), __shfl_sync(kFullWarp, choice.row, k), k, __shfl_sync(kFullWarp, choice.weight, k)};
 }
 
 // A warp waits for the weights of a token's choices.
-EP_DEVICE WaitOutcome wait_weights(const LowLatencyCombineArgs& args, int turn, int source, int token,
-                                   uint64_t operation, Choices* choices) {
+EP_DEVICE WaitOutcome wait_weights(const CombineArgs& args, int buffer, int source, int token, uint64_t epoch,
+                                   Choices* choices) {
     int outcome = kArrived;
     if (lane_id() < choices->count) {
         uint64_t packed = 0;
         outcome = wait_packet_or_mask(
-            args.common, weights_of(args.common, args.weights, turn, source, token) + choices->k / kWeightsAWord,
-            operation, &packed, {kPhaseCombine, source, token});
+            args.common, weights_of(args.common, args.weights, buffer, source, token) + choices->k / kWeightsPerWord,
+            epoch, &packed, {kPhaseCombine, source, token});
         choices->weight = weight_in(packed, choices->k);
     }
     return static_cast<WaitOutcome>(__reduce_max_sync(kFullWarp, outcome));
@@ -111,8 +107,8 @@ EP_DEVICE void store_sums(int4* row, const Sums<__nv_bfloat16> (&sums)[kVectorsI
 }
 
 // The block adds up one token's rows and stores the sum at the owner. The same outcome in the threads of a warp.
-EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* rows, int source, int token, int64_t slot,
-                               uint64_t operation, int turn, Choices* choices) {
+EP_DEVICE WaitOutcome send_sum(const CombineArgs& args, const int4* rows, int source, int token, int64_t slot,
+                               uint64_t epoch, int buffer, Choices* choices) {
     const int row_vectors = args.common.row_vectors;
     int4* const target = peer_ptr(args.slots + slot * row_vectors, source);
     bool weighted = args.known_weights != nullptr;
@@ -125,11 +121,11 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
             int4 v[kRowsInFlight][kVectorsInFlight];
 #pragma unroll
             for (int j = 0; j < kRowsInFlight; ++j) {
-                const int place = __shfl_sync(kFullWarp, choices->place, first + j);
-                if (first + j < choices->count) load_vectors<false>(v[j], rows, place, i, row_vectors);
+                const int row = __shfl_sync(kFullWarp, choices->row, first + j);
+                if (first + j < choices->count) load_vectors<false>(v[j], rows, row, i, row_vectors);
             }
             if (!weighted) {  // the rows are on their way from memory
-                const WaitOutcome outcome = wait_weights(args, turn, source, token, operation, choices);
+                const WaitOutcome outcome = wait_weights(args, buffer, source, token, epoch, choices);
                 if (outcome != kArrived) return outcome;
                 weighted = true;
             }
@@ -145,7 +141,7 @@ EP_DEVICE WaitOutcome send_sum(const LowLatencyCombineArgs& args, const int4* ro
 }
 
 // Row i of those that a rank sends, as (source, token): to all others in turn, so that all links are busy all the time;
-// its own at the end, which need none. `most`: tokens of the source that has most.
+// its own at the end, which need no link. `most`: tokens of the source that has most.
 EP_DEVICE int2 nth_row(int i, int most) {
     const int others = num_ranks() - 1;
     if (i >= most * others) return make_int2(rank(), i - most * others);
@@ -162,9 +158,9 @@ EP_DEVICE int most_tokens(const int* token_counts) {
 }
 
 // The block sends its rows; `choice` is of the first one. False after a fault.
-EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, int most, Choice choice, Share share,
-                         uint64_t operation, int turn, const uint8_t* masked) {
-    const LowLatencyArgs& common = args.common;
+EP_DEVICE bool send_sums(const CombineArgs& args, const int4* rows, int most, Choice choice, Share share,
+                         uint64_t epoch, int buffer, const uint8_t* masked) {
+    const Args& common = args.common;
     const int ranks = num_ranks();
     int2 next = nth_row(share.index, most);
     int signalling = 0;
@@ -175,14 +171,14 @@ EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, in
         next = nth_row(i + share.count, most);
         choice = load_choice_here(args, next);
         if (masked[source] || token >= args.token_counts[source] || choices.count == 0) continue;
-        const int64_t slot = static_cast<int64_t>(turn * ranks + rank()) * common.max_tokens + token;
-        const WaitOutcome outcome = send_sum(args, rows, source, token, slot, operation, turn, &choices);
+        const int64_t slot = static_cast<int64_t>(buffer * ranks + rank()) * common.max_tokens + token;
+        const WaitOutcome outcome = send_sum(args, rows, source, token, slot, epoch, buffer, &choices);
         if (__syncthreads_or(outcome != kArrived)) {  // data, then signal
             if (__syncthreads_or(outcome == kGaveUp)) return false;
             continue;
         }
         if (warp_id() == signalling && lane_id() == 0) {
-            st_release_sys_u64(peer_ptr(args.row_flags + slot, source), operation);
+            st_release_sys_u64(peer_ptr(args.row_flags + slot, source), epoch);
         }
         signalling = (signalling + 1) % warps_in_block();
     }
@@ -190,8 +186,8 @@ EP_DEVICE bool send_sums(const LowLatencyCombineArgs& args, const int4* rows, in
 }
 
 // A warp waits for the sums of one token; returns the ranks whose sums are there. `gave_up` after a fault.
-EP_DEVICE RankSet wait_sums(const LowLatencyCombineArgs& args, int token, const RankSet& from, uint64_t operation,
-                            int turn, const uint8_t* masked, bool* gave_up) {
+EP_DEVICE RankSet wait_sums(const CombineArgs& args, int token, const RankSet& from, uint64_t epoch, int buffer,
+                            const uint8_t* masked, bool* gave_up) {
     RankSet here = {0, 0};
     int failed = 0;
 #pragma unroll 1
@@ -199,22 +195,22 @@ EP_DEVICE RankSet wait_sums(const LowLatencyCombineArgs& args, int token, const 
         const int r = base + lane_id();
         WaitOutcome outcome = kMasked;
         if (r < num_ranks() && from.has(r) && !masked[r]) {
-            const int64_t slot = static_cast<int64_t>(turn * num_ranks() + r) * args.common.max_tokens + token;
-            outcome = wait_flag_or_mask(args.common, args.row_flags + slot, operation, {kPhaseCombine, r, token});
+            const int64_t slot = static_cast<int64_t>(buffer * num_ranks() + r) * args.common.max_tokens + token;
+            outcome = wait_flag_or_mask(args.common, args.row_flags + slot, epoch, {kPhaseCombine, r, token});
         }
         failed |= outcome == kGaveUp;
         const unsigned arrived = __ballot_sync(kFullWarp, outcome == kArrived);
         (base == 0 ? here.low : here.high) = arrived;
     }
     *gave_up = __any_sync(kFullWarp, failed) != 0;
-    __syncwarp();  // what one lane acquired, all may read
+    __syncwarp();  // all lanes may read what one lane acquired
     return here;
 }
 
 // The block adds up the ranks' sums of one of its own tokens.
-EP_DEVICE void add_sums(const LowLatencyCombineArgs& args, int4* out, int token, const RankSet& here, int turn) {
+EP_DEVICE void add_sums(const CombineArgs& args, int4* out, int token, const RankSet& here, int buffer) {
     const int row_vectors = args.common.row_vectors, ranks = num_ranks();
-    const int64_t first_row = static_cast<int64_t>(turn * ranks) * args.common.max_tokens + token;
+    const int64_t first_row = static_cast<int64_t>(buffer * ranks) * args.common.max_tokens + token;
 #pragma unroll 1
     for (int i = thread_in_block(); i < row_vectors; i += kVectorsInFlight * threads_in_block()) {
         Sums<__nv_bfloat16> sums[kVectorsInFlight];
@@ -237,66 +233,71 @@ EP_DEVICE void add_sums(const LowLatencyCombineArgs& args, int4* out, int token,
 }
 
 template <typename Index>
-EP_DEVICE bool receive_sums(const LowLatencyCombineArgs& args, int4* out, const Index* topk_idx, Share share,
-                            uint64_t operation, int turn, const uint8_t* masked) {
-    const LowLatencyArgs& common = args.common;
+EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* topk_idx, Share share, uint64_t epoch,
+                            int buffer, const uint8_t* masked) {
+    const Args& common = args.common;
 #pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
         const RankSet from = ranks_of(load_choice(common, topk_idx, token), common.experts_per_rank);
         bool gave_up;
-        const RankSet here = wait_sums(args, token, from, operation, turn, masked, &gave_up);
+        const RankSet here = wait_sums(args, token, from, epoch, buffer, masked, &gave_up);
         if (gave_up) return false;
-        add_sums(args, out, token, here, turn);
+        add_sums(args, out, token, here, buffer);
     }
     return true;
 }
-
-}  // namespace detail
 
 // Any grid whose blocks all run at once, any whole number of warps. kHalves: kSends, kReceives or both.
 //   out           [num_tokens, row_vectors]   zeros for a token without experts
 //   rows          [experts_per_rank, ranks * max_tokens, row_vectors]   bfloat16: what the experts made of the arrivals
 //   topk_idx      [num_tokens, top_k]         as in the dispatch
-//   topk_weights  [num_tokens, top_k]
+//   topk_weights  [num_tokens, top_k] or null: those that came with the dispatch
 template <int kHalves, typename Index>
-EP_DEVICE void low_latency_combine(const LowLatencyCombineArgs& args, int4* out, const int4* rows,
-                                   const Index* topk_idx, const float* topk_weights) {
-    const LowLatencyArgs& common = args.common;
+EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, const Index* topk_idx,
+                       const float* topk_weights) {
+    const Args& common = args.common;
     const Share sending = sending_share<kHalves>(common.role_blocks, common.send_blocks);
     const Share receiving = receiving_share<kHalves>(common.role_blocks, common.send_blocks);
-    // All of what is needed first is asked for at once: also the first row, if all ranks have as many tokens as this one.
+    // All that is needed first is loaded at once; also the first row, as it is if all ranks have as many tokens as this.
     int2 guess = make_int2(0, 0);
-    detail::Choice choice = {-1, 0.0f};
+    Choice choice = {-1, 0.0f};
     int most = 0;
     if (sending.count) {
-        guess = detail::nth_row(sending.index, common.num_tokens);
-        choice = detail::load_choice_here(args, guess);
-        most = detail::most_tokens(args.token_counts);
+        guess = nth_row(sending.index, common.num_tokens);
+        choice = load_choice_here(args, guess);
+        most = most_tokens(args.token_counts);
     }
-    const uint64_t operation = operation_number(common, kLowLatencyCombine, kHalves & kSends ? kSends : kReceives);
-    const FirstLook look = look_at_credits(common, kLowLatencyCombine);
-    const int turn = static_cast<int>(operation % kTurns);
+    const uint64_t epoch = epoch_of(common, kCombine, kHalves & kSends ? kSends : kReceives);
+    const FirstLook look = look_at_credits(common, kCombine);
+    const int buffer = static_cast<int>(epoch % kNumBuffers);
     __shared__ uint8_t masked[kMaxRanks];
     give_credits(common);
     if (kHalves & kSends) {
-        if (!wait_for_credits(common, kLowLatencyCombine, operation, look, masked)) return;
-        // The weights are from those who have time: where some blocks only receive, from them.
+        if (!wait_for_credits(common, kCombine, epoch, look, masked)) return;
+        // The blocks that have time send the weights: where some blocks only receive, these.
         const Share idle = receiving.count ? receiving : sending;
         if (!args.known_weights && (receiving.count || kHalves == kSends)) {
-            detail::send_weights(args, topk_idx, topk_weights, idle, operation, turn, masked);
+            send_weights(args, topk_idx, topk_weights, idle, epoch, buffer, masked);
         }
         if (sending.count) {
-            const int2 first = detail::nth_row(sending.index, most);
-            if (first.x != guess.x || first.y != guess.y) choice = detail::load_choice_here(args, first);
-            if (!detail::send_sums(args, rows, most, choice, sending, operation, turn, masked)) return;
+            const int2 first = nth_row(sending.index, most);
+            if (first.x != guess.x || first.y != guess.y) choice = load_choice_here(args, first);
+            if (!send_sums(args, rows, most, choice, sending, epoch, buffer, masked)) return;
         }
     } else {
-        note_masks(common, masked);
+        read_masks(common, masked);
     }
     bool ok = true;
-    if (receiving.count) ok = detail::receive_sums(args, out, topk_idx, receiving, operation, turn, masked);
+    if (receiving.count) ok = receive_sums(args, out, topk_idx, receiving, epoch, buffer, masked);
     if (__syncthreads_or(!ok)) return;
-    if (thread_in_block() == 0) finish_operation(common, kLowLatencyCombine, kHalves);
+    if (thread_in_block() == 0) complete_epoch(common, kCombine, kHalves);
 }
 
-}  // namespace ep
+}  // namespace ep::low_latency
+
+template <int kHalves, typename Index>
+__global__ void __launch_bounds__(896, 1)
+    ep_low_latency_combine(ep::low_latency::CombineArgs args, int4* out, const int4* rows, const Index* topk_idx,
+                           const float* topk_weights) {
+    ep::low_latency::combine<kHalves, Index>(args, out, rows, topk_idx, topk_weights);
+}
