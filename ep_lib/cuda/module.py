@@ -1,4 +1,4 @@
-"""Compiled kernels on the GPU: modules are loaded once, told who this rank is, and their limits looked up."""
+"""Compiled kernels on the GPU: modules are loaded once and given their DeviceState, and their limits are looked up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUM_REGS = 4
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 _ARGUMENT_ALIGNMENT = 16  # bytes: no argument needs more
-_SHARED_WITHOUT_ASKING = 48 * 1024  # bytes a block; more must be asked for
+_SHARED_WITHOUT_ASKING = 48 * 1024  # bytes per block; more must be asked for
 
 
 @dataclass
@@ -54,7 +54,7 @@ class LoadedKernel:
         threads = block[0] * block[1] * block[2]
         if threads > self.max_threads:
             raise KernelLaunchError(
-                f"{self.name}: a block of {threads} threads, but with its {self.registers} registers a thread this "
+                f"{self.name}: a block of {threads} threads, but with its {self.registers} registers per thread this "
                 f"kernel runs with at most {self.max_threads} on this GPU"
             )
         total = self.static_shared + shared_bytes

@@ -28,7 +28,7 @@ Image = TypeVar("Image")  # a compiled kernel: NvrtcImage or EmulatorImage
 class GpuSetup:
     """What a transport of GPUs is made with. ``device``: the index of this rank's GPU. ``timeout``: seconds of a host
     collective. ``variant``: what followed the transport's name and a colon. ``unreachable``: which pairs of GPUs do not
-    reach each other by loads and stores, a sentence each."""
+    reach each other by loads and stores, one sentence each."""
 
     bootstrap: Bootstrap
     device: int
@@ -82,10 +82,10 @@ class Transport(Protocol[Image]):
         ...
 
 
-def meet(bootstrap: Bootstrap, timeout: float) -> bool:
-    """Whether all ranks came to close; a rank that failed must not keep the others from it."""
+def closing_barrier(bootstrap: Bootstrap, timeout: float) -> bool:
+    """A barrier of ranks that close. False, not an error, if a rank failed: the others must be able to close."""
     try:
-        bootstrap.all_gather(("close()", None), timeout)  # a rank elsewhere sees what we are in
+        bootstrap.all_gather(("close()", None), timeout)  # a rank in another collective sees this name
     except EpError:
         return False
     return True

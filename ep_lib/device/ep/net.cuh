@@ -4,8 +4,8 @@
 //     ep::net_quiet(peer, qp);                               // now it is there, and `src` may be reused
 //
 //     net_put_nbi, net_get_nbi                    data to or from the peer's copy of a symmetric object
-//     net_put_nbi_block,                          the same for which a whole block calls: where threads copy, all of them
-//     net_put_signal_nbi_block                    do; a NIC takes one request, whoever calls
+//     net_put_nbi_block,                          the same, called by a whole block: all threads copy, or one of them
+//     net_put_signal_nbi_block                    posts one request for all
 //     net_put_signal_nbi                          data, then a 64-bit signal: never seen before its data
 //     net_atomic_add_u32_nbi, _u64_nbi            adds to the peer's copy of a counter
 //     net_fence(peer, qp)                         what is posted later arrives after what was posted before
@@ -21,7 +21,7 @@
 //   * An add is atomic among the adds that come by NIC. On EFA the target's NIC stages it (reads, adds, writes back): an
 //     atomic of a GPU on the same counter may get lost in between. A counter should have one kind of writer.
 //
-// Sources, targets and counters lie in the symmetric heap, the only memory that NICs are told of.
+// Sources, targets and counters lie in the symmetric heap, the only memory that is registered with NICs.
 //
 // The calling thread's own writes to the source come before the post. Those of other threads do if a barrier
 // (__syncwarp, __syncthreads) stands in between. A reader acquires the signal (<ep/wait.cuh>), then reads the data.
@@ -30,7 +30,7 @@
 // folder of the transport that was asked for. Each has, in the namespace ep::transport: reachable, num_queue_pairs,
 // keeps_order, net_put, net_put_block, net_get, net_put_signal, net_put_signal_block, net_add, net_fence, net_quiet.
 //
-//   emulated           the simulated NICs of spawn(fabric=...), also to peers of the same node and to oneself
+//   emulated           the simulated NICs of spawn(fabric=...), also to peers of the same node and to this rank itself
 //   p2p                stores over NVLink or PCIe, which order more than a NIC does
 //   nvshmem            NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
 //   nixl               NIXL's device API, that is UCX's: stores over NVLink or PCIe, as its wheels are built today
@@ -60,8 +60,8 @@ EP_DEVICE void net_put_nbi(void* dst_mine, const void* src, size_t bytes, int pe
     transport::net_put(peer, qp, dst_mine, src, bytes);
 }
 
-// The same by all threads of a block, with equal arguments. What other threads wrote into the source is before the call
-// by a __syncthreads, and before a signal that follows there is another one: this neither begins nor ends with one.
+// The same by all threads of a block, with equal arguments. It neither begins nor ends with a barrier: call __syncthreads
+// before it if other threads wrote into the source, and after it before a signal.
 EP_DEVICE void net_put_nbi_block(void* dst_mine, const void* src, size_t bytes, int peer, int qp = 0) {
     transport::net_put_block(peer, qp, dst_mine, src, bytes);
 }
@@ -77,8 +77,8 @@ EP_DEVICE void net_put_signal_nbi(void* dst_mine, const void* src, size_t bytes,
     transport::net_put_signal(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
 }
 
-// The same by all threads of a block, with equal arguments. What other threads wrote into the source is before the call
-// by a __syncthreads.
+// The same by all threads of a block, with equal arguments. Call __syncthreads before it if other threads wrote into the
+// source.
 EP_DEVICE void net_put_signal_nbi_block(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine,
                                         uint64_t value, int peer, int qp = 0, NetSignal what = NetSignal::kAdd) {
     transport::net_put_signal_block(peer, qp, dst_mine, src, bytes, signal_mine, value, what == NetSignal::kAdd);
@@ -106,11 +106,11 @@ EP_DEVICE void net_atomic_add_u64_nbi(uint64_t* counter_mine, uint64_t value, in
 EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) { transport::net_fence(peer, qp); }
 
 // Waits until what this rank has posted there is done: sources may be reused, targets are written, gets have arrived.
-// Nothing is said of other peers and queue pairs. Some transports wait for more than they are asked for; code that
-// relies on it is wrong elsewhere.
+// It says nothing about other peers and queue pairs. Some transports wait for more than they are asked for; code that
+// relies on that is wrong on others.
 EP_DEVICE void net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) {
     transport::net_quiet(peer, qp);
-    fence_sys();  // a NIC knows nothing about plain stores to P2P peers
+    fence_sys();  // a NIC does not order plain stores to P2P peers
 }
 
 }  // namespace ep

@@ -58,7 +58,7 @@ namespace nixl {
 // it.
 enum Kind : uint32_t { kWriteRequest = 1, kSignalRequest = 2, kLocalView = 3, kRemoteView = 4 };
 
-constexpr uint32_t kMagic = 0x4c58494e;  // "NIXL": an address that is no handle is most likely found out
+constexpr uint32_t kMagic = 0x4c58494e;  // "NIXL": so that an address that is not a handle is most likely recognised
 
 struct Region {
     uint64_t address;  // as this rank's kernels reach it
@@ -180,7 +180,7 @@ __device__ inline uint64_t nixlGpuReadSignal(const void* signal_ptr) {
         if (ep::thread_in_block() == 0) seen = ep::read_signal(signal);
         __syncthreads();
         const uint64_t value = seen;
-        __syncthreads();  // nobody overwrites `seen` before all have read it
+        __syncthreads();  // `seen` is not overwritten before all have read it
         return value;
     }
 }

@@ -1,7 +1,7 @@
 """The symmetric heap as memory that NIXL knows: what makes ``ep::net_*`` reach peers through its device API.
 
 Every rank registers its heap with an agent, agents exchange metadata over our bootstrap, and kernels get two memory
-views: of the own heap, and of all others'. Plain loads and stores work too, where UCX has mapped the peer's heap.
+views: of their own heap, and of all others'. Plain loads and stores work too, where UCX has mapped the peer's heap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, meet
+from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
 from ep_lib.transports.nixl import build
 from ep_lib.transports.nixl.agent import NixlAgent
 
@@ -45,10 +45,10 @@ class NixlHeap:
         self.bytes = heap_bytes
         self.addresses: list[int] = []
         agree(bootstrap, lambda: self._load(setup.unreachable), timeout)
-        everybody = agree(bootstrap, self._register, timeout)
+        exchanged = agree(bootstrap, self._register, timeout)
         others = [rank for rank in range(bootstrap.world_size) if rank != bootstrap.rank]
-        metadata = {rank: everybody[rank][0] for rank in others}
-        regions = [(rank, everybody[rank][1], self._size, everybody[rank][2]) for rank in others]
+        metadata = {rank: exchanged[rank][0] for rank in others}
+        regions = [(rank, exchanged[rank][1], self._size, exchanged[rank][2]) for rank in others]
         with self._agent.kept_going():
             agree(bootstrap, lambda: self._agent.connect(metadata, timeout), timeout)
             agree(bootstrap, lambda: self._make_views(regions), timeout)
@@ -64,10 +64,10 @@ class NixlHeap:
     def close(self, *, orderly: bool) -> None:
         """Leave NIXL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because others
         may still have it mapped."""
-        if not self._own or not (orderly and meet(self._bootstrap, self._timeout)):
+        if not self._own or not (orderly and closing_barrier(self._bootstrap, self._timeout)):
             return
         self._agent.close()
-        if meet(self._bootstrap, self._timeout):  # everybody has let go of my memory
+        if closing_barrier(self._bootstrap, self._timeout):  # all have released my memory
             self._runtime.free(self._own)
         self._own = 0
 

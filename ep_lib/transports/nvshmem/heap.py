@@ -13,7 +13,7 @@ from ep_lib.cuda.errors import allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GpuSetup, Module, agree, meet
+from ep_lib.transports.base import GpuSetup, Module, agree, closing_barrier
 from ep_lib.transports.nvshmem import build, nics
 from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
@@ -59,7 +59,7 @@ class NvshmemHeap:
     def close(self, *, orderly: bool) -> None:
         """Leave NVSHMEM. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because
         freeing it would wait for ranks that may be gone."""
-        if not self._own or not (orderly and meet(self._bootstrap, self._timeout)):
+        if not self._own or not (orderly and closing_barrier(self._bootstrap, self._timeout)):
             return
         for module in self._modules:
             self._library.forget(module)
@@ -103,8 +103,8 @@ class NvshmemHeap:
             raise allocation_error(self._bootstrap.rank, self.bytes, free, "nvshmem_malloc returned no memory")
         self._runtime.memset(self._own, 0, self.bytes)
         self._runtime.deviceSynchronize()
-        rank, everybody = self._bootstrap.rank, range(self._bootstrap.world_size)
-        self.addresses = [self._own if pe == rank else self._library.peer_address(self._own, pe) for pe in everybody]
+        rank, pes = self._bootstrap.rank, range(self._bootstrap.world_size)
+        self.addresses = [self._own if pe == rank else self._library.peer_address(self._own, pe) for pe in pes]
 
 
 def _prepare_environment(heap_bytes: int, unreachable: list[str]) -> None:

@@ -64,7 +64,7 @@ class NvshmemLibrary:
         self._keep: list[Any] = []  # what the library holds pointers to
 
     def unique_id(self) -> bytes:
-        """What rank 0 makes and everybody needs for :meth:`start`."""
+        """What rank 0 makes and all ranks need for :meth:`start`."""
         made = _UniqueId(version=_version_of(_UniqueId))
         self._check("nvshmemx_get_uniqueid", self._library.nvshmemx_get_uniqueid(ctypes.byref(made)))
         self._keep.append(made)

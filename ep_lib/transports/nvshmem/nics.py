@@ -1,4 +1,4 @@
-"""RDMA network cards of this host, and what NVSHMEM must be told to use them. Reads /sys; loads nothing."""
+"""RDMA network cards of this host, and the settings with which NVSHMEM uses them. Reads /sys; loads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The symmetric heap on GPUs: one cudaMalloc region a rank, opened by every other rank through CUDA IPC."""
+"""The symmetric heap on GPUs: one cudaMalloc region per rank, opened by every other rank through CUDA IPC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, meet
+from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
@@ -76,13 +76,13 @@ class IpcHeap:
             self.addresses.append(address)
 
     def close(self, *, orderly: bool) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and nobody frees what another still has open."""
+        """Give the memory back. ``orderly``: all ranks call this, and none frees what another still has open."""
         if not self._own:
             return
-        met = orderly and meet(self._bootstrap, self._timeout)  # nobody's kernels use my memory any more
+        all_here = orderly and closing_barrier(self._bootstrap, self._timeout)  # no kernel uses my memory any more
         self._close_peers()
-        if met:
-            meet(self._bootstrap, self._timeout)  # everybody has closed my memory
+        if all_here:
+            closing_barrier(self._bootstrap, self._timeout)  # all have closed my memory
         self._release()
 
     def _close_peers(self) -> None:
