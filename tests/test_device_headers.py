@@ -29,6 +29,16 @@ def test_every_header_compiles_alone(header: str, target: str) -> None:
     Kernel.from_source(source, "k").compile(target)
 
 
+@pytest.mark.parametrize("target", ["emulator", "sm_90"])
+@pytest.mark.parametrize("step", [1, -1], ids=["forwards", "backwards"])
+def test_all_headers_and_kernels_in_one_source(step: int, target: str) -> None:
+    """Both orders of every pair: names of one mode never meet those of another."""
+    files = [path.relative_to(DEVICE.parent) for path in sorted(DEVICE.glob("*.cuh"))]
+    files += [path.relative_to(MOE.parent) for path in sorted(MOE.rglob("*.cu*"))]
+    includes = "".join(f"#include <{file.as_posix()}>\n" for file in files[::step])
+    Kernel.from_source(f'{includes}extern "C" __global__ void k(int* out) {{ *out = 1; }}\n', "k").compile(target)
+
+
 def test_only_platform_decides_what_we_run_on() -> None:
     allowed = {
         "ep/platform.cuh": ["#if defined(EP_EMULATOR)", "#else"],
