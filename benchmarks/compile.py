@@ -1,10 +1,10 @@
-"""How long a kernel takes to compile for the emulator, and to come from the cache.
+"""How long a kernel takes to compile for the emulator, and to load from the cache.
 
     python benchmarks/compile.py [--lines 300] [--json]
 
-The kernel is written afresh for every measurement, so nothing of it is in the cache; the precompiled header is.
-"cached" is the first use in a new process of a kernel that an earlier one compiled: reading and hashing the source and
-all its headers, loading the result. The figures to reach: 1 s and 20 ms. Medians.
+Every measurement has a new kernel, so nothing of it is in the cache, but the precompiled header is. "cached" is the
+first use, in a new process, of a kernel that an earlier process compiled: reading and hashing the source and all its
+headers, and loading the result. The figures are medians; to reach: 1 s and 20 ms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAD = """#include <cuda_bf16.h>
 #include <ep/put.cuh>
 #include <ep/signal.cuh>
 """
-# A step of 10 lines, with the things that kernels of this library are made of.
+# A step of 10 lines, with what kernels of this library use.
 STEP = """
 __device__ float step_{i}(float* x, const __nv_bfloat16* y, int n) {{
     __shared__ float part[32];
@@ -47,7 +47,7 @@ print(time.perf_counter() - begin)
 
 
 def source(lines: int) -> str:
-    """A kernel of about so many lines that nobody has compiled before."""
+    """A kernel of about this many lines that was never compiled before."""
     steps = max(1, (lines - 10) // len(STEP.splitlines()))
     calls = "\n".join(f"    sum += step_{i}(x, y, n);" for i in range(steps))
     body = "".join(STEP.format(i=i) for i in range(steps))
@@ -56,7 +56,7 @@ def source(lines: int) -> str:
 
 
 def measure(lines: int) -> dict[str, float]:
-    """Seconds to compile and to come from the cache."""
+    """Seconds to compile, and to load from the cache."""
     ep_lib.Kernel.from_source(source(1), "run").compile("emulator")  # the runtime and the precompiled header
     compiled, cached = [], []
     with tempfile.TemporaryDirectory() as folder:

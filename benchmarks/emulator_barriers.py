@@ -2,8 +2,8 @@
 
     python benchmarks/emulator_barriers.py [--ranks 32] [--json]
 
-Prints seconds for the kernel (20 barriers in every block), nanoseconds per switch of threads, and the peak memory of
-the process. The figure to reach on 2 cores: 32 ranks x 24 blocks x 256 threads in 2 s and under 1 GB.
+Prints the kernel's seconds (20 barriers in every block), nanoseconds per switch of threads, and the peak memory of the
+process. The figure to reach on 2 cores: 32 ranks x 24 blocks x 256 threads in 2 s and under 1 GB.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     else:
         print(
             f"{options.ranks} ranks x {options.blocks} blocks x {options.threads} threads, {options.barriers} barriers"
-            f": {result['seconds']:.2f} s, {result['ns_per_switch']:.0f} ns a switch, {result['peak_mb']:.0f} MB peak"
+            f": {result['seconds']:.2f} s, {result['ns_per_switch']:.0f} ns per switch, {result['peak_mb']:.0f} MB peak"
         )
 
 

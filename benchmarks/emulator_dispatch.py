@@ -1,10 +1,10 @@
-"""Speed and memory of dispatch on the emulator: 8 ranks x 128 tokens x 7168 BF16, top-8 of 64, 24 blocks a rank.
+"""Speed and memory of dispatch on the emulator: 8 ranks x 128 tokens x 7168 BF16, top-8 of 64, 24 blocks per rank.
 
     python benchmarks/emulator_dispatch.py [--json] [--check] [--repeats 5] [--ranks 8] [--tokens 128] ...
 
 Times are wall clock for all ranks together, from the first rank's call to the last one's result, best and median of
 ``--repeats`` after one warm-up (which compiles, if the cache is empty). Memory is the peak of the whole process. What
-arrived is compared with the oracle before anything is printed. Targets on 2 cores: 0.5 s and 500 MB. ``--check`` runs
+arrives is compared with the oracle before anything is printed. Targets on 2 cores: 0.5 s and 500 MB. ``--check`` runs
 the same once more under the checker and prints how many times as long it takes; target: at most 6 times.
 """
 
@@ -29,7 +29,7 @@ EXPECTED_CHECK_FACTOR = 6
 
 
 def make_input(args: argparse.Namespace, rank: int) -> tuple[Any, Any]:
-    """BF16 tokens whose values say where they come from, and distinct experts for each token."""
+    """BF16 tokens of this rank, and distinct experts for each token."""
     rng = np.random.default_rng([args.seed, rank])
     x = (rng.integers(-128, 128, (args.tokens, args.hidden), dtype=np.int16) / 16).astype(ml_dtypes.bfloat16)
     topk_idx = np.stack([rng.permutation(args.experts)[: args.top_k] for _ in range(args.tokens)]).astype(np.int64)
@@ -63,7 +63,7 @@ def measure(rank: Rank, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, float]:
-    """Best and median seconds of both operations; a repeat lasts until its last rank is through."""
+    """Best and median seconds of both operations; a repeat lasts until its last rank is done."""
     report = {}
     for operation in ("dispatch", "combine"):
         seconds = [max(repeat) for repeat in zip(*(r["times"][operation][1:] for r in results), strict=True)]
@@ -111,7 +111,7 @@ def main() -> None:
         return
     print(
         f"{args.ranks} ranks x {args.tokens} tokens x {args.hidden} BF16, top-{args.top_k} of {args.experts}, "
-        f"{args.blocks} blocks a rank: {report['rows_received']} rows arrived"
+        f"{args.blocks} blocks per rank: {report['rows_received']} rows arrived"
     )
     for operation in ("dispatch", "combine"):
         print(f"  {operation:9} {report[f'{operation}_median_s']:.3f} s (best {report[f'{operation}_best_s']:.3f} s)")

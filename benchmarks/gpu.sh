@@ -4,18 +4,18 @@
 #   sh benchmarks/gpu.sh [number of GPUs to use; default: all, at most 4]
 #
 # Runs from the source tree with the Python on the PATH (PYTHON=... names another). Logs and JSON go to $OUT, or to
-# build/gpu/; table.json there is what benchmarks/results/ keeps. COMMIT=... where git cannot tell. A step that fails or
-# runs into its limit does not stop the others; a list of all steps comes last. Exit status: 0 if every step passed, 1
-# if one did not, 2 where there are not as many GPUs.
+# build/gpu/; benchmarks/results/ keeps the table.json from there. COMMIT=... names the commit if git cannot. A step that
+# fails or reaches its time limit does not stop the others; a list of all steps comes last. Exit status: 0 if every step
+# passed, 1 if one did not, 2 if there are too few GPUs.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 PYTHON=${PYTHON:-python3}
 RESULTS=${OUT:-build/gpu}
 LIMIT=${LIMIT:-335} # seconds for everything; the table at the end has 15 more
 DEADLINE=$(($(date +%s) + LIMIT))
-KILL_AFTER=5        # seconds from a step's limit to its end by force
+KILL_AFTER=5        # seconds from a step's limit until it is killed
 WORKERS=${WORKERS:-16} # of the tests: most of their time is compiling and starting
-# Multicast stays off: on a shared host it can put GPUs of others out of service.
+# Multicast stays off: on a shared host it can disable GPUs of other users.
 export NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 mkdir -p "$RESULTS" || exit 1
@@ -81,7 +81,7 @@ case $gpus in
         ;;
 esac
 if [ "$gpus" -lt 2 ] || [ "$gpus" -gt "$count" ]; then
-    echo "$gpus GPUs asked for, $count found, at least 2 needed: 'nvidia-smi -L' and CUDA_VISIBLE_DEVICES tell which" >&2
+    echo "$gpus GPUs asked for, $count found, at least 2 needed: see 'nvidia-smi -L' and CUDA_VISIBLE_DEVICES" >&2
     exit 2
 fi
 CUDA_VISIBLE_DEVICES=$(echo "${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((gpus - 1)))}" | cut -d, -f1-"$gpus")
@@ -91,7 +91,7 @@ commit=${COMMIT:-$("$PYTHON" -c 'from gpu_machine import git_commit; print(git_c
 nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader 2>/dev/null
 nvidia-smi topo -m 2>/dev/null | sed -n "1,$((gpus + 1))p"
 LINES_SHOWN=3 step doctor 15 "$PYTHON" -m ep_lib doctor
-# Notebooks first: they take longest. -v: a run that is stopped has said what failed until then.
+# Notebooks first: they take longest. With -v, a run that is stopped has shown what failed until then.
 LINES_SHOWN=30 step tests 165 "$PYTHON" -m pytest -m gpu -v --tb=short -p no:cacheprovider -p gpu_pairs -n "$WORKERS" \
     --durations=5 tests/test_notebooks.py tests
 LINES_SHOWN=60 step sanitizer 40 "$PYTHON" benchmarks/gpu_sanitize.py

@@ -1,11 +1,11 @@
-// How fast bytes can cross when every GPU sends to all others at once (gpu_ceilings.py): nothing is waited for.
+// How fast bytes can cross if every GPU sends to all others at once and waits for nothing (gpu_ceilings.py).
 #include <ep/tma.cuh>
 #include <ep/put.cuh>
 
-// Piece `i` of what a rank sends goes to one of the others in turn; its place there is this rank's own.
+// Piece `i` of what a rank sends goes to each of the others in turn, into this rank's own part of its memory.
 struct Piece {
     int peer;
-    size_t offset;  // in `mine` of the peer, or of this rank where it is read
+    size_t offset;  // in `mine` of the peer, which is written or read
 };
 EP_DEVICE Piece piece_of(size_t i, size_t piece_bytes, size_t bytes_each) {
     const int others = ep::num_ranks() - 1, turn = static_cast<int>(i % others);
@@ -13,7 +13,7 @@ EP_DEVICE Piece piece_of(size_t i, size_t piece_bytes, size_t bytes_each) {
     return {peer, ep::rank() * bytes_each + i / others * piece_bytes};
 }
 
-// Plain: a warp a piece, 16-byte loads and stores, `kUnroll` in flight. `mine` [ranks, bytes_each] symmetric, `data` and
+// Plain: one warp per piece, 16-byte loads and stores, `kUnroll` in flight. `mine` [ranks, bytes_each] symmetric, `data` and
 // `out` [bytes_each].
 template <int kUnroll>
 EP_DEVICE void all_pieces(char* mine, const char* data, char* out, size_t piece_bytes, size_t bytes_each,
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     all_pieces<4>(mine, data, out, piece_bytes, bytes_each, counter);
 }
 
-// The same with bulk copies, `stages` pieces in flight a warp. With `out`: from the peers into `out`.
+// The same with TMA, `stages` pieces in flight per warp. With `out`: from the peers into `out`.
 extern "C" __global__ void bulk_all(char* mine, const char* data, char* out, size_t piece_bytes, size_t bytes_each,
                                     int stages, uint32_t* counter) {
     extern __shared__ int4 shared[];

@@ -1,4 +1,4 @@
-"""The ceilings: what the links carry when all GPUs send to (or read from) all others at once, and nobody waits."""
+"""The ceilings: what the links carry if all GPUs send to (or read from) all others at once, without any waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEVICE_TO_DEVICE = 3
 
 
 class Way(NamedTuple):
-    """A launch: ``stages`` 0 is 16-byte loads and stores by lanes, else bulk copies of ``piece`` bytes (TMA)."""
+    """A launch: with ``stages`` 0, lanes load and store 16 bytes; else TMA copies pieces of ``piece`` bytes."""
 
     blocks: int
     warps: int
@@ -35,12 +35,12 @@ TOY = [Way(2, 2, 0, 256), Way(2, 2, 2, 256)]  # for the emulator
 
 
 def bytes_each(megabytes: int, gpu: bool) -> int:
-    """What a rank sends to one other: whole rows."""
+    """Bytes that a rank sends to each other rank: whole rows."""
     return (megabytes << 20) // ROW * ROW if gpu else 4096
 
 
 def symmetric_bytes(ranks: int, megabytes: int) -> int:
-    """Of heap that :func:`measure` takes."""
+    """The heap that :func:`measure` needs."""
     return ranks * (megabytes << 20) + 2 * ALIGNMENT
 
 
@@ -101,7 +101,7 @@ def measure(rank: ep_lib.Rank, rows: Rows, megabytes: int) -> None:
 
 
 def _copy_engines(rank: ep_lib.Rank, slot: Any, data: Any, at_once: bool) -> Any:
-    """A launch of one copy to the ``slot`` of each other rank; in turn no two ranks copy to the same one."""
+    """Launches one copy to the ``slot`` of each other rank; in each turn, every rank copies to a different one."""
     cuda = rank.xp.cuda
     others = [(rank.rank + turn) % rank.world_size for turn in range(1, rank.world_size)]
     targets = [rank.peer_address(slot, peer) for peer in others]

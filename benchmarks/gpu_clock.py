@@ -1,4 +1,4 @@
-"""Time on GPUs of work that all ranks begin together; how it is taken is told in NOTES.md."""
+"""Times work on GPUs that all ranks begin together; NOTES.md says how."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import ep_lib
 
 SOURCE = Path(__file__).resolve().with_name("gpu_clock.cu")
-HOLD_NS = 1_000_000  # Python needs 0.1 ms and more for a launch, most of all when it has just slept
+HOLD_NS = 1_000_000  # Python needs 0.1 ms or more for a launch, most of all after a wait
 WARM_UP = 3
 
 
 class Stopwatch:
-    """Times on this GPU's clock, of work that all ranks begin together."""
+    """Times work that all ranks begin together, on this GPU's clock."""
 
     def __init__(self, rank: ep_lib.Rank) -> None:
         """Collective."""
-        self._rank, self._meet, self._meetings = rank, ep_lib.Kernel.from_file(SOURCE, "meet"), 0
+        self._rank, self._begin_together, self._rounds = rank, ep_lib.Kernel.from_file(SOURCE, "begin_together"), 0
         self._flags = rank.symmetric(rank.world_size, "uint64")
         self._marks: list[tuple[str, Any, Any, bool]] = []
-        self.late = 0  # launches that the GPU had to wait for, so that their times are too long
+        self.late = 0  # launches that the GPU had to wait for: their times are too long
 
     def time(self, name: str, launch: Callable[[], Any]) -> None:
-        """Collective: meet, then time what ``launch`` puts on the current stream; ``microseconds`` reads it."""
-        self._meetings += 1
-        self._meet.launch(self._rank, 1, 64, self._flags, self._meetings, HOLD_NS)
+        """Collective: a barrier, then times what ``launch`` puts on the current stream; ``microseconds`` reads it."""
+        self._rounds += 1
+        self._begin_together.launch(self._rank, 1, 64, self._flags, self._rounds, HOLD_NS)
         begin, end = self._rank.xp.cuda.Event(), self._rank.xp.cuda.Event()
         begin.record()
         launch()
@@ -38,11 +38,11 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def every_kernel(self) -> Iterator[None]:
-        """Time all launches of :class:`ep_lib.Kernel`, whoever makes them."""
+        """Times all launches of :class:`ep_lib.Kernel` inside this context."""
         original = ep_lib.Kernel.launch
 
         def launch(what: ep_lib.Kernel, *args: Any, **options: Any) -> None:
-            if what is self._meet:
+            if what is self._begin_together:
                 original(what, *args, **options)
             else:
                 self.time(what.name.partition("<")[0], lambda: original(what, *args, **options))
@@ -54,7 +54,7 @@ class Stopwatch:
             ep_lib.Kernel.launch = original
 
     def microseconds(self, operation: Callable[[], Any], repeats: int) -> list[dict[str, float]]:
-        """For each repeat: microseconds by name of what ``operation`` timed, after a warm-up."""
+        """For each repeat after the warm-up, the microseconds of what ``operation`` timed, by name."""
         found = []
         for repeat in range(repeats + WARM_UP):
             self._rank.barrier()
@@ -71,7 +71,7 @@ class Stopwatch:
 
 
 class DryWatch:
-    """Runs what a Stopwatch would time, once: the same scripts run on the emulator."""
+    """Runs once what a Stopwatch would time, so that the same scripts run on the emulator."""
 
     late = 0
 

@@ -4,7 +4,7 @@
 
 Between `<!-- table: NAME -->` and `<!-- end of table -->` of docs/performance.md and benchmarks/README.md it puts the
 table NAME of benchmarks/results/h200x4.json (`h200x2` for tables whose name ends in " 2"). --check changes nothing and
-exits with 1 where a document differs from its JSON; tests/test_gpu_docs.py does the same.
+exits with 1 if a document differs from its JSON; tests/test_gpu_docs.py does the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OURS = (
     ("combine", "bf16", None),
     ("combine", "bf16", IN_PLACE),
 )
-# DeepEP V1 (commit 567632d, 24 SMs, best tuning, cached handle; low latency: 128 tokens) on GPUs of this kind, measured
+# DeepEP V1 (commit 567632d, 24 SMs, best tuning, cached handle; low latency: 128 tokens), measured on GPUs of this kind
 # in another run, with its own benchmark.
 DEEPEP = {
     4: {"normal": {("dispatch", "fp8"): 427, ("dispatch", "bf16"): 809, ("combine", "bf16"): 588}},
@@ -41,12 +41,12 @@ ONCE, PER_EXPERT = "all_to_all_vdev_2d, a token once a rank", "all_to_all_vdev_2
 
 
 def find(report: dict[str, Any], **wanted: Any) -> list[Row]:
-    """The rows that have all of these."""
+    """The rows that have all of these values."""
     return [row for row in report["rows"] if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """The quickest."""
+    """The fastest row."""
     return min(rows, key=lambda row: float(row["us"]), default=None)
 
 
@@ -67,8 +67,8 @@ def machine(report: dict[str, Any]) -> str:
     return (
         f"{settings['ranks']} x {m['gpu']} of one host, driver {m['driver']}, CUDA {m['CUDA of torch']}, "
         f"torch {m['torch']}, NCCL {m['NCCL']},\nCuPy {m['CuPy']}, NVRTC {m['NVRTC'].split(' ')[0]}; "
-        f"commit {report['commit']}, {report['date'][:10]}. {settings['tokens']} tokens a rank x {settings['hidden']}, "
-        f"top-{settings['top_k']} of {settings['experts']} experts.\n"
+        f"commit {report['commit']}, {report['date'][:10]}. {settings['tokens']} tokens per rank x "
+        f"{settings['hidden']}, top-{settings['top_k']} of {settings['experts']} experts.\n"
     )
 
 
@@ -106,7 +106,7 @@ def operations(report: dict[str, Any]) -> str:
         name = f"{dtype.upper()} {what}" + (", rows in the Buffer's memory" if note == IN_PLACE else "")
         lines.append([name, floor, *cells])
     heads = ["us", "floor", *[f"{number} SMs" for number in sms]]
-    return markdown([*heads, "NCCL", "torch, once a rank", "torch, by expert", "DeepEP V1 *"], lines)
+    return markdown([*heads, "NCCL", "torch, once per rank", "torch, by expert", "DeepEP V1 *"], lines)
 
 
 def cases(report: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ def cases(report: dict[str, Any]) -> str:
         if row["routing"] != "random":
             words.append(f"({row['routing']} routing)")
         if row["tokens"] != report["settings"]["tokens"]:
-            words.append(f"({row['tokens']} token{'s' * (row['tokens'] != 1)} a rank)")
+            words.append(f"({row['tokens']} token{'s' * (row['tokens'] != 1)} per rank)")
         rates = [f"{row[key]:.0f}" if key in row else "-" for key in ("logical_gb_s", "wire_gb_s")]
         share = f"{row['share']:.0%}" if "share" in row else "-"
         call = f"{row['call_us']:.0f}" if "call_us" in row else "-"
@@ -162,7 +162,7 @@ def metrics(report: dict[str, Any]) -> str:
     copies = settings["tokens"] * settings["top_k"] * settings["hidden"] * 2
     counted = [
         ("bytes that left the GPU", row["wire_bytes"]),
-        ("rows sent, those to oneself too", row["logical_bytes"]),
+        ("rows sent, also to the own rank", row["logical_bytes"]),
     ]
     counted.append(("a row for each of a token's experts", copies))
     lines = [[name, f"{size / 1e6:.0f} MB", f"{size / row['us'] / 1e3:.0f}"] for name, size in counted]
@@ -195,7 +195,7 @@ def _latency(row: Row | None) -> str:
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
-    """A document's text with its tables made anew. Raises KeyError for a table that nobody makes."""
+    """A document's text with new tables. Raises KeyError for a table that is not in TABLES."""
 
     def fill(match: re.Match[str]) -> str:
         name, ranks = match[2], 4

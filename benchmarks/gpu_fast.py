@@ -1,9 +1,9 @@
-"""Tuning of the normal mode: every shape of launch of its kernels, and what the host does in a call.
+"""Tuning of the normal mode: every launch shape of its kernels, and what the host does in a call.
 
     python benchmarks/gpu_fast.py [--ranks 4] [--sms 8,16,24] [--parts dispatch,push,pull,stage,host] [--json FILE]
 
-Results are checked before they are timed; a figure is the median over the repeats of the slowest rank, and is printed
-as soon as it is known. The table of record is gpu_measure.py's. With --backend emulator the same script runs without a
+Results are checked before they are timed; a figure is the median over the repeats of the slowest rank, printed as soon
+as it is known. The table of record is gpu_measure.py's. With --backend emulator the same script runs without a
 GPU, on toy sizes, and times nothing.
 """
 
@@ -28,7 +28,7 @@ DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Tma", 5, 3), ("Tma", 8, 3)]  # w
 PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a piece
 # then the share of blocks that push, their warps, stages, rows of a group
 PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4)]]
-# the same for combines that copy rows to symmetric memory
+# the same for combines that copy rows into symmetric memory
 STAGE = [(*PULL[0], *send) for send in [(5, 3, 2), (5, 3, 1), (5, 3, 4), (4, 3, 2)]]
 TIMED_STEPS = ("_launch_route", "_launch_dispatch", "_await_plan", "_launch_unpack", "_unpack")
 CALLS = 100
@@ -125,13 +125,13 @@ class Sweep:
                 handle._routing.packed.clear()
                 if part == "pull":
                     self.rank.synchronize()
-                    place.copy_(y)  # where the rows of a push arrive, so not before one
+                    place.copy_(y)  # the rows of a push arrive here, so copy after it
                 right = "" if torch.equal(buffer.combine(rows, handle), total) else "WRONG"
                 combine = lambda r=rows: buffer.combine(r, handle)  # noqa: E731
                 self.say(f"combine {part} {sms} SMs {shape} {right}", self.kernels(combine))
 
     def host(self) -> None:
-        """What Python costs: calls one after the other with few tokens, and the steps of one that counts."""
+        """What Python costs: consecutive calls with few tokens, and the steps of a dispatch that counts."""
         few = slice(0, 8)
         x, idx, weights = self.x[few], self.idx[few], self.weights[few]
         worst = self.rank.world_size * self.args.tokens
@@ -196,7 +196,7 @@ if __name__ == "__main__":
         "ranks": 4, "tokens": 4096, "hidden": 7168, "experts": 256, "top-k": 8, "repeats": 10
     }.items():  # fmt: skip
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
-    parser.add_argument("--sms", default="8,16,24", help="numbers of multiprocessors, default 8,16,24")
+    parser.add_argument("--sms", default="8,16,24", help="numbers of SMs, default 8,16,24")
     parser.add_argument("--parts", default="dispatch,push,pull,stage,host", help="which measurements")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")

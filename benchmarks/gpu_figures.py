@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_figures.py benchmarks/results/h200x4.json [--to build/gpu]
 
-Pictures of what the report does not hold are left out, and told.
+Pictures for which the report has no rows are left out, with a message.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ep_lib import errors, viz
 
 
 def draw(report: dict[str, Any], folder: Path) -> list[str]:
-    """Writes the pictures; a line for each, with its path or why it is left out."""
+    """Writes the pictures; returns a line for each, with its path or why it is left out."""
     settings = report["settings"]
     where = f"{settings['ranks']} x {report['machine']['gpu']}"
-    size = f"{settings['tokens']} tokens a rank x {settings['hidden']}, top-{settings['top_k']}"
+    size = f"{settings['tokens']} tokens per rank x {settings['hidden']}, top-{settings['top_k']}"
     messages = [row for row in report["rows"] if row["group"] == "transport"]
     pictures = {
         "roofline": lambda: viz.roofline(report, title=f"{where}: how far from the roof"),

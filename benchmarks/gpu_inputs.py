@@ -1,4 +1,4 @@
-"""What is dispatched: rows and routing that every rank can make for all ranks, so that results can be checked."""
+"""What is dispatched: rows and routing that every rank can compute for all ranks, so that results can be checked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import ep_lib
 
 SCALE_BLOCK = 128  # elements of an FP8 row that share a scale
-SETS = 3  # of rows, used in turn: 3 x 29 MB of FP8 are more than an L2 cache
+SETS = 3  # of rows, used in turn: 3 x 29 MB of FP8 exceed an L2 cache
 
 
 class Shape(NamedTuple):
-    """Of the problem, the same on all ranks."""
+    """The problem's sizes, the same on all ranks."""
 
     ranks: int
     tokens: int
@@ -24,18 +24,18 @@ class Shape(NamedTuple):
         return self.experts // self.ranks
 
     def row_bytes(self, dtype: str) -> int:
-        """Of one row of a dispatch, with its scales."""
+        """Bytes of one row of a dispatch, with its scales."""
         return 2 * self.hidden if dtype == "bf16" else self.hidden + 4 * (self.hidden // SCALE_BLOCK)
 
 
 def device_of(rank: ep_lib.Rank) -> str:
-    """What torch calls the memory of this rank."""
+    """Torch's name for the memory of this rank."""
     return "cuda" if rank.backend == "cuda" else "cpu"
 
 
 def routing(shape: Shape, source: int, kind: str, device: str) -> Any:
-    """``[tokens, top_k]`` int64: experts of ``source``'s tokens. "random": any; "skewed": half of the tokens name
-    expert 0 besides others, which 1 in 32 does by chance where 8 of 256 are drawn."""
+    """``[tokens, top_k]`` int64: experts of ``source``'s tokens. "random": any; "skewed": half of the tokens
+    choose expert 0 besides others; with 8 of 256 experts chosen at random, 1 in 32 does."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(1000 + source)
@@ -55,7 +55,7 @@ def weights(shape: Shape, source: int, device: str) -> Any:
 
 
 def rows(shape: Shape, source: int, turn: int, dtype: str, device: str) -> tuple[Any, Any]:
-    """Rows of ``source`` and their scales (None for BF16): small whole numbers, so that sums in any order are exact."""
+    """Rows of ``source`` and their scales (None for BF16): small integers, so that sums in any order are exact."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(2000 + 100 * turn + source)

@@ -3,9 +3,9 @@
     python benchmarks/gpu_low_latency.py [--ranks 4] [--sweep 128,1] [--json FILE]
 
 Everything is checked against the oracle's arithmetic before it is timed. "graph": a CUDA graph of --chain equal
-operations, one behind the other, on all ranks; the time of a replay divided by their number, so launches inside a graph
-and waiting for peers are in it. "launch": one launch between two events, begun by all ranks at once. A figure is the
-median over the repeats of the slowest rank. --sweep also tries numbers of blocks and threads.
+operations in sequence, on all ranks; the time of a replay divided by their number, so launches inside a graph and waits
+for peers are included. "launch": one launch between two events, begun by all ranks at once. A figure is the median over
+the repeats of the slowest rank. --sweep also tries numbers of blocks and threads.
 With --backend emulator the same script runs without a GPU, on toy sizes, and times nothing.
 """
 
@@ -32,7 +32,7 @@ from ep_lib.moe.low_latency.mode import BOTH, RECEIVES, SENDS, Halves, LaunchSha
 
 TOKENS = (1, 8, 32, 64, 128, 256, 1024)
 SMS = (24, 48)
-SWEEP = {  # blocks, threads, of so many blocks that only send or only receive, so many send
+SWEEP = {  # blocks, threads, blocks with one role only, how many of these send
     "dispatch": [
         (132, 448, 132, 0),
         (132, 448, 132, 66),
@@ -90,28 +90,28 @@ class Bench:
         torch = self.torch
         groups = x.float().view(len(x), -1, reference.FP8_GROUP)
         largest = groups.abs().amax(-1)
-        scales = largest / torch.full_like(largest, reference.FP8_MAX)  # by a number, torch would multiply
+        scales = largest / torch.full_like(largest, reference.FP8_MAX)  # divided by a number, torch would multiply
         scales = torch.where(scales < torch.finfo(torch.float32).tiny, torch.ones_like(scales), scales)
         return (groups / scales[..., None]).view_as(x).to(torch.float8_e4m3fn), scales
 
     def factor(self, expert: Any) -> Any:
-        """What the expert multiplies with: different enough."""
+        """What the expert multiplies a row with; it differs between experts."""
         return (expert % 7 + 1).float()
 
     def prepare(self, tokens: int, fp8: bool, low_latency: LowLatencyMode) -> None:
-        """Inputs of one setting, and a first dispatch whose arrivals the combines use."""
+        """Prepares the inputs of one setting, and a first dispatch whose arrivals the combines use."""
         self.low_latency, self.tokens, self.fp8 = low_latency, tokens, fp8
         me = self.rank.rank
         self.x, self.topk, self.w = (a[me][:tokens].contiguous() for a in (self.xs, self.idx, self.weights))
         self.arrivals = low_latency.empty_arrivals("torch", fp8, weighted=True)
         self.out = self.torch.empty_like(self.x)
-        with self.stream():  # with weights, for combine_weighted; those that are timed travel without, as DeepEP's do
+        with self.stream():  # with weights, for combine_weighted; the timed ones have none, as DeepEP's
             low_latency.launch_dispatch(BOTH, fp8, self.x, self.topk, self.arrivals, self.w)
         self.rank.synchronize()
         self.y = self._experts()
 
     def _experts(self) -> Any:
-        """What the experts make of the true rows, where they arrived."""
+        """What the experts compute from the true rows, where they arrived."""
         torch, a = self.torch, self.arrivals
         y = torch.full((*a.rows.shape[:2], self.args.hidden), float("nan"), dtype=torch.bfloat16, device=self.device)
         flat, first = y.view(-1, self.args.hidden), self.rank.rank * y.shape[0]
@@ -136,11 +136,11 @@ class Bench:
             self.low_latency.launch_combine(halves, self.out, self.y, self.topk, self.w, self.arrivals)
 
     def combine_weighted(self) -> None:
-        """With the weights that came with the dispatch."""
+        """With the weights that travelled with the dispatch."""
         with self.stream():
             self.low_latency.launch_combine(BOTH, self.out, self.y, self.topk, None, self.arrivals)
 
-    # Right?
+    # ---- checks
 
     def check(self, what: str) -> None:
         torch, t, ranks = self.torch, self.tokens, self.rank.world_size
@@ -194,10 +194,10 @@ class Bench:
             total = total + partial.bfloat16().float()
         return total.bfloat16()
 
-    # How long?
+    # ---- times
 
     def graph(self, name: str, operation: Callable[[], Any]) -> None:
-        """``operation`` --chain times in a CUDA graph."""
+        """Times ``operation``, --chain times in a CUDA graph."""
         if not self.gpu:
             operation()
             self.found[name] = [1.0]
@@ -253,7 +253,7 @@ class Bench:
         return LowLatencyMode(self.rank, config)
 
     def empty(self) -> None:
-        """What a launch in a graph costs by itself."""
+        """What an empty launch in a graph costs."""
         nothing = ep_lib.Kernel.from_source('extern "C" __global__ void nothing() {}', "nothing")
         for blocks, threads in ((1, 32), (132, 448), (264, 448)) if self.gpu else ():
 
@@ -322,7 +322,7 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def row_of(name: str, args: argparse.Namespace, wires: list[dict[int, dict[str, float]]]) -> Row:
-    """What a row is called, from words as in "graph dispatch fp8 128 tokens 24 SMs", and the bytes that it moves."""
+    """The row for a name such as "graph dispatch fp8 128 tokens 24 SMs", with the bytes that it moves."""
     words = name.split()
     row: Row = {"group": "low latency", "by": "ep_lib", "what": words[1], "routing": "random"}
     if words[0] == "sweep":
@@ -358,11 +358,13 @@ if __name__ == "__main__":
         "ranks": 4, "hidden": 7168, "experts": 256, "top-k": 8, "repeats": 20, "chain": 100
     }.items():  # fmt: skip
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
-    parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="a rank; default %(default)s")
-    parser.add_argument("--sweep", default="", help="also numbers of blocks and threads, for so many tokens: 128,1")
+    parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="per rank; default %(default)s")
+    parser.add_argument(
+        "--sweep", default="", help="also try numbers of blocks and threads, for these numbers of tokens: 128,1"
+    )
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
-    parser.add_argument("--commit", default=git_commit(), help="of the tree, where git cannot tell")
+    parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")
     options = parser.parse_args()
     options.tokens = [int(t) for t in options.tokens.split(",")]
     options.sweep = [int(t) for t in options.sweep.split(",") if t]

@@ -39,7 +39,7 @@ def machine(rank: ep_lib.Rank) -> dict[str, Any]:
 
 
 def git_commit() -> str:
-    """This tree's commit, with a plus where files differ from it; "unknown" outside of git."""
+    """This tree's commit, with a plus if files differ from it; "unknown" outside of git."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)

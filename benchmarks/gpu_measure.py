@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_measure.py [--ranks 4] [--parts ceilings,normal,nccl,symmetric] [--json FILE]
 
-A part is a module of its own (gpu_ceilings, gpu_normal, gpu_peers). All is checked before it is timed; a figure is the
+Each part is a module (gpu_ceilings, gpu_normal, gpu_peers). Everything is checked before it is timed; a figure is the
 median over ``--repeats`` of the slowest rank (NOTES.md). gpu_report.py makes one table of several such files.
 With ``--backend emulator`` the same script runs without a GPU, on toy sizes, and times nothing.
 """
@@ -47,7 +47,7 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def symmetric_bytes(args: argparse.Namespace) -> int:
-    """The heap that the parts need, of which each gives its memory back."""
+    """The heap that the largest part needs; each part frees its memory."""
     needs = {
         "ceilings": gpu_ceilings.symmetric_bytes(args.ranks, args.ceiling_mb),
         "normal": gpu_normal.symmetric_bytes(args.shape),
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     parser.add_argument("--sms", default="8,16,24,32", help="num_sms of the Buffers, default 8,16,24,32")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
-    parser.add_argument("--commit", default=git_commit(), help="of the tree, where git cannot tell")
+    parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")
     options = parser.parse_args()
     options.parts = options.parts.split(",")
     if options.ranks < 2:

@@ -15,7 +15,9 @@ import ep_lib
 
 DEFAULT_SMS = 24  # for what is measured with one number of SMs only
 CACHED, WAITING = "cached handle", "counted, the host waits"
-DISPATCHES: dict[str, Callable[[Any], dict[str, Any]]] = {  # options of a dispatch; results stay where they arrived
+DISPATCHES: dict[
+    str, Callable[[Any], dict[str, Any]]
+] = {  # options of a dispatch; unless copied out, results stay where they arrived
     CACHED: lambda case: {"handle": case.recv.handle, "copy": False},
     "cached handle, copied out": lambda case: {"handle": case.recv.handle},
     WAITING: lambda case: {"copy": False},
@@ -27,7 +29,7 @@ DISPATCHES: dict[str, Callable[[Any], dict[str, Any]]] = {  # options of a dispa
 
 
 def symmetric_bytes(shape: Shape) -> int:
-    """Of heap that :func:`measure` takes."""
+    """The heap that :func:`measure` needs."""
     return int(ep_lib.Buffer.symmetric_bytes(shape.ranks, **_arguments(shape)))
 
 
@@ -102,7 +104,7 @@ class Case:
             self.rows.check(torch.equal(out, expected), f"{self.row}: combine differs")
 
     def time_dispatch(self, note: str) -> None:
-        """One of DISPATCHES; what it brings must be what the first dispatch brought."""
+        """Times one of DISPATCHES; its rows must equal those of the first dispatch."""
         options = DISPATCHES[note](self)
         routing = () if "handle" in options else (self.idx, self.weights)
         turns = [lambda x=x: self.buffer.dispatch(x, *routing, **options) for x in self.sets]
@@ -111,7 +113,7 @@ class Case:
         self.time(turns, what="dispatch", note=note, waits=note == WAITING)
 
     def time_combine(self) -> None:
-        """Of rows where the experts left them: in memory of their own, and in the Buffer's."""
+        """Times combines of rows in the experts' own memory, and in the Buffer's."""
         if self.dtype == "bf16":
             y, handle = self.recv.x.clone(), self.recv.handle
             self.time([lambda: self.buffer.combine(y, handle)], what="combine")
@@ -120,7 +122,7 @@ class Case:
             self.time([lambda: self.buffer.combine(place, handle)], what="combine", note="from combine_input")
 
     def time(self, turns: list[Callable[[], Any]], *, waits: bool = False, **row: Any) -> None:
-        """A row with the GPU's time, and ``call_us``: the whole Python call with a wait for its end."""
+        """Adds a row with the GPU's time, and ``call_us``: the whole Python call with a wait for its end."""
         added = self.rows.time(turns, waits=waits, **self.row, **row)
         calls = []
         for repeat in range(self.rows.repeats + WARM_UP):

@@ -1,7 +1,7 @@
 """A pytest plugin (``-p gpu_pairs``): workers of pytest-xdist share the GPUs of a host evenly.
 
-Most tests use the first two GPUs. Each worker sees all of them, but another two come first: with 4 GPUs, worker 1 sees
-2, 3, 0, 1. So tests that need more than two run too.
+Most tests use the first two GPUs. Each worker sees all GPUs, but in another order: with 4 GPUs, worker 1 sees 2, 3, 0,
+1. So tests that need more than two run too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def rotated(devices: list[str], worker: int) -> list[str]:
 
 
 def pytest_configure() -> None:
-    """Before anything loads CUDA in this worker."""
+    """Sets the order before anything loads CUDA in this worker."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     if worker.startswith("gw") and devices:

@@ -1,7 +1,7 @@
-"""What one would use instead: NCCL's all-to-all with torch's indexing, and torch's symmetric memory over NVSHMEM.
+"""The alternatives: NCCL's all-to-all with torch's indexing, and torch's symmetric memory over NVSHMEM.
 
-Both are given what a cached handle knows: which row goes where, and how many come from whom. So no peer counts or
-sorts while it is timed. Whatever they cannot leave out stays in: gathering rows into send order, and adding up.
+Both get what a cached handle knows: which row goes where, and how many come from each rank. So no peer counts or sorts
+while it is timed. What they cannot leave out is timed: gathering rows into send order, and adding up.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import ep_lib
 
 # Multicast off: on a shared host it can put GPUs of others out of service.
 NO_MULTICAST = {"NVSHMEM_DISABLE_NVLS": "1", "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-SYMMETRIC_GROUPS = 16  # torch 2.11's all_to_all_vdev_2d takes at most 16 experts a rank: neighbours go together
+SYMMETRIC_GROUPS = 16  # torch 2.11's all_to_all_vdev_2d takes at most 16 experts per rank, so neighbours share one
 
 
 def free_port() -> int:
-    """A TCP port on this host that nobody listens on now."""
+    """A free TCP port on this host."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -41,7 +41,7 @@ def measure(rank: ep_lib.Rank, rows: Rows, shape: Shape, part: str, port: int) -
         import torch.distributed._symmetric_memory as symm_mem
 
         symm_mem.set_backend("NVSHMEM")
-    kept = []  # freeing symmetric memory is collective in NVSHMEM: the end of the process does it
+    kept = []  # freeing symmetric memory is collective in NVSHMEM, so it is left to the end of the process
     for dtype in ("fp8", "bf16"):
         for peer in (Nccl,) if part == "nccl" else (Symmetric, SymmetricOnce):
             kept.append(peer(rank, shape, dtype))
@@ -51,7 +51,7 @@ def measure(rank: ep_lib.Rank, rows: Rows, shape: Shape, part: str, port: int) -
 
 
 class Peer:
-    """Inputs, and what is checked and timed of any peer; a subclass moves the rows."""
+    """Inputs, and what is checked and timed for every peer; a subclass moves the rows."""
 
     by, note = "", ""
 
@@ -104,7 +104,7 @@ class Peer:
 
 
 class Nccl(Peer):
-    """``all_to_all_single`` of rows that ``index_select`` put into the order of their ranks; a token once a rank."""
+    """``all_to_all_single`` of rows that ``index_select`` put into the order of their ranks; a token once per rank."""
 
     by, note = "NCCL", "all_to_all_single, torch indexing"
 
@@ -117,7 +117,7 @@ class Nccl(Peer):
         self.sends = [int(n) for n in goes.sum(0)]
         self.receives = [int(g[:, self.me].sum()) for g in self.goes]
         self.recv = [torch.empty(sum(self.receives), t.shape[1], dtype=t.dtype, device="cuda") for t in self.parts(0)]
-        # Where a token's row of each rank lies in what comes back; the last row is zeros.
+        # Where each rank's row of a token is in what comes back; the last row is zeros.
         position = torch.full((shape.tokens, shape.ranks), len(self.order), device="cuda")
         place = torch.arange(len(self.order), device="cuda")
         owner = torch.repeat_interleave(torch.arange(shape.ranks, device="cuda"), goes.sum(0))
@@ -126,7 +126,7 @@ class Nccl(Peer):
         self.back = torch.zeros(len(self.order) + 1, shape.hidden, dtype=torch.bfloat16, device="cuda")
 
     def parts(self, turn: int) -> list[Any]:
-        """Tensors that travel: rows as bytes where NCCL does not know their type, and scales."""
+        """Tensors that travel: rows, as bytes if NCCL does not know their type, and scales."""
         import torch
 
         x, scales = self.sets[turn]
@@ -160,7 +160,7 @@ class Nccl(Peer):
 
 
 class Symmetric(Peer):
-    """``torch.ops.symm_mem.all_to_all_vdev_2d``: a row a (token, group of neighbouring experts), sorted by group."""
+    """``torch.ops.symm_mem.all_to_all_vdev_2d``: a row per (token, group of neighbouring experts), sorted by group."""
 
     by, note = "torch symmetric memory", f"all_to_all_vdev_2d, {SYMMETRIC_GROUPS} groups of experts a rank"
 
@@ -199,7 +199,7 @@ class Symmetric(Peer):
         position = torch.full((shape.tokens, splits), len(self.order), device="cuda")
         owner = torch.repeat_interleave(torch.arange(splits, device="cuda"), mine.sum(0))
         position[self.order, owner] = torch.arange(len(self.order), device="cuda")
-        # At most top_k of a token's places are in use: the smallest numbers.
+        # At most top_k of a token's positions are in use: the smallest numbers.
         self.position = position.sort(1).values[:, : shape.top_k].flatten()
         self.back = None
         if dtype == "bf16":
@@ -258,7 +258,7 @@ class Symmetric(Peer):
 
 
 class SymmetricOnce(Symmetric):
-    """The same operation, but a token once a rank: a rank's "experts" are pieces of each source's tokens."""
+    """The same operation, but each token once per rank: a rank's "experts" are pieces of each source's tokens."""
 
     note = "all_to_all_vdev_2d, a token once a rank"
 

@@ -3,7 +3,7 @@
     python benchmarks/gpu_report.py PART.json ... [--json benchmarks/results/h200x4.json]
 
 Each part is written by gpu_measure.py, gpu_low_latency.py or ``ep-lib bench p2p --json`` of the same run; shares are
-of the best bare ceiling among them all. Exit status 1 where a part reports something wrong.
+of the best bare ceiling among them all. Exit status 1 if a part reports something wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def combined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A part; one that was not written to its end has no rows, and is told as wrong."""
+    """A part; one that was not written completely has no rows and counts as wrong."""
     try:
         part: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -80,7 +80,7 @@ def show(report: dict[str, Any]) -> str:
     width = max([len(title(row)) for row in rows], default=10)
     machine, settings = report.get("machine", {}), report.get("settings", {})
     gpu, ranks = machine.get("gpu", "no GPU"), settings.get("ranks", "?")
-    lines = [f"{ranks} x {gpu}; us: median of the slowest rank; GB/s = 1e9 bytes a second and rank; ceiling: "]
+    lines = [f"{ranks} x {gpu}; us: median of the slowest rank; GB/s = 1e9 bytes per second and rank; ceiling: "]
     lines[0] += f"stores {ceiling(rows, 'stores'):.0f}, loads {ceiling(rows, 'loads'):.0f} GB/s"
     for group in dict.fromkeys(row["group"] for row in rows):
         lines += ["", group, " " * width + "".join(f"{heading:>13}" for _, heading, _ in COLUMNS)]

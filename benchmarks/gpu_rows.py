@@ -1,9 +1,9 @@
 """Rows of the table: measured on every rank, merged over the ranks, kept as JSON.
 
 A row is a dict. Its name: ``group`` ("ceiling", "normal", "low latency", "peer" or "transport"), ``by`` (whose code),
-``what``, and where they say something ``dtype``, ``tokens``, ``sms``, ``routing``, ``note``. Its figures: ``us`` (the
-median over the repeats of the slowest rank), ``us_low`` and ``us_high`` (10th and 90th percentile), and a rank's mean
-``logical_bytes`` (all it has to send: rows with their scales, those to itself too) and ``wire_bytes`` (those that leave
+``what``, and if they apply ``dtype``, ``tokens``, ``sms``, ``routing``, ``note``. Its figures: ``us`` (the median over
+the repeats of the slowest rank), ``us_low`` and ``us_high`` (10th and 90th percentile), and a rank's mean
+``logical_bytes`` (all that it sends: rows with their scales, also those to itself) and ``wire_bytes`` (those that leave
 its GPU).
 """
 
@@ -33,7 +33,7 @@ class Rows:
         self.wrong: list[str] = []  # what a check found; the measurements go on
 
     def time(self, operations: Sequence[Callable[[], Any]], *, waits: bool = False, **row: Any) -> Row:
-        """Collective: time ``operations`` in turn, so that no repeat finds its data in the L2 cache; adds ``row``.
+        """Collective: times ``operations`` in turn, so that no repeat finds its data in the L2 cache; adds ``row``.
 
         ``waits``: the host waits for the GPU inside the operation, so that it cannot queue all of it beforehand.
         """
@@ -45,20 +45,20 @@ class Rows:
         return row
 
     def check(self, right: bool, what: str) -> None:
-        """Remember that ``what`` is wrong, unless it is right."""
+        """Records that ``what`` is wrong, unless it is right."""
         if not right:
             self.wrong.append(f"rank {self.rank.rank}: {what}")
 
 
 def merge(ranks: Sequence[Sequence[Row]]) -> list[Row]:
-    """``ranks[r][i]``: row i of rank r, with its samples; one row of all ranks each."""
+    """Merges ``ranks[r][i]``, row i of rank r with its samples, into one row per i."""
     merged = []
     for parts in zip(*ranks, strict=True):
         row = {key: parts[0][key] for key in NAME if parts[0].get(key) is not None}
         if any(part.get(key) != parts[0].get(key) for part in parts for key in NAME):
             raise ValueError(f"the ranks measured different things in one row: {row}")
         row["us"], row["us_low"], row["us_high"] = (round(us, 3) for us in spread([part["samples"] for part in parts]))
-        if divide := parts[0].get("divide"):  # rounds in a sample
+        if divide := parts[0].get("divide"):  # rounds per sample
             row.update({key: round(row[key] / divide, 3) for key in ("us", "us_low", "us_high")})
         for key in ("logical_bytes", "wire_bytes", "call_us"):
             if key in parts[0]:
@@ -70,14 +70,14 @@ def merge(ranks: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def name_of(row: Row) -> tuple[Any, ...]:
-    """What tells a row from others."""
+    """What distinguishes a row from others."""
     return tuple(row.get(key) for key in NAME)
 
 
 def with_rates(rows: Iterable[Row]) -> list[Row]:
-    """The rows with GB/s (1e9 bytes a second and rank) and ``share``: of wire GB/s in the best ceiling among the rows.
+    """The rows with GB/s (1e9 bytes per second and rank) and ``share``: wire GB/s relative to the best ceiling.
 
-    Dispatches and combines are measured by the best of all bare ceilings, whichever way their bytes take.
+    Dispatches and combines are compared with the best of all bare ceilings, stores or loads.
     """
     found = [dict(row) for row in rows]
     for row in found:
@@ -92,13 +92,13 @@ def with_rates(rows: Iterable[Row]) -> list[Row]:
 
 
 def ceiling(rows: Iterable[Row], what: str = "") -> float:
-    """The best GB/s of the bare ceilings by kernels, all or those of ``what``; 0 where there is none."""
+    """The best GB/s of the bare ceilings by kernels, all or those of ``what``; 0 if there is none."""
     bare = [row for row in rows if row["group"] == "ceiling" and row["by"] == "kernel" and what in row["what"]]
     return max((row["wire_gb_s"] for row in bare), default=0.0)
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Keep a report: one line a row, so that a diff of two reports can be read."""
+    """Writes a report with one line per row, so that a diff of two reports is readable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = {key: value for key, value in report.items() if key != "rows"}
     lines = ",\n".join("  " + json.dumps(row) for row in report["rows"])

@@ -1,4 +1,4 @@
-// Faults on purpose (gpu_sanitize.py): a tool that does not report these two would not report any.
+// Faults on purpose (gpu_sanitize.py): a tool that does not report these two proves nothing.
 #include <ep/platform.cuh>
 
 extern "C" __global__ void write_past_the_end(int* array, int elements) { array[elements + threadIdx.x] = 1; }

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_sanitize.py [--ranks 2] [--tools memcheck,racecheck]
 
-Before a tool's silence counts, it must report a fault made on purpose. Exit status: 0 clean, 1 findings (or a tool that
-does not see the fault), 3 where there is no compute-sanitizer.
+A tool's silence counts only if the tool reports a fault made on purpose. Exit status: 0 clean, 1 findings (or a tool
+that does not see the fault), 3 without compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def find_tool() -> str | None:
 
 
 def judge(log: str, processes: int) -> tuple[bool, str]:
-    """Whether a tool's log is clean, and why: ``processes`` of them or more must have given their summary."""
+    """Whether a tool's log is clean, and why: at least ``processes`` processes must have given their summary."""
     counts = [int(a or b) for a, b in SUMMARY.findall(log)]
     if len(counts) < processes:
-        return False, f"{len(counts)} summaries, expected {processes} or more: it did not watch every rank to its end"
+        return False, f"{len(counts)} summaries, expected {processes} or more: it did not watch every rank to the end"
     if any(counts):
         return False, f"{sum(counts)} findings"
     return True, f"clean: {len(counts)} processes, 0 findings"
 
 
 def run_ranks(prefix: list[str], ranks: int, arguments: list[str], devices: str, limit: float) -> tuple[int, str]:
-    """Exit status (the first that is not 0) and logs of this script's ``--program``: a process a rank under ``prefix``.
+    """Exit status (the first not 0) and logs of this script's ``--program``: a process per rank under ``prefix``.
 
-    Each rank is started as torchrun would: a tool surely sees a process that it starts itself.
+    Each rank is started as torchrun would, because a tool always sees a process that it starts itself.
     """
     command = [*prefix, sys.executable, str(Path(__file__).resolve()), "--program", *arguments]
     world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -83,7 +83,7 @@ def run_ranks(prefix: list[str], ranks: int, arguments: list[str], devices: str,
 
 
 def planted(rank: ep_lib.Rank, name: str) -> None:
-    """One fault, in memory of 256 bytes that CUDA itself gave: CuPy's pool would hand out the end of a larger piece."""
+    """One fault, in 256 bytes from CUDA itself: behind those of CuPy's pool there would be more of its memory."""
     elements = 64
     address = rank.xp.cuda.runtime.malloc(4 * elements)
     kernel = ep_lib.Kernel.from_file(SOURCE, name)
@@ -92,7 +92,7 @@ def planted(rank: ep_lib.Rank, name: str) -> None:
 
 
 def program(rank: ep_lib.Rank) -> None:
-    """What is watched: every operation of a Buffer once or twice, on few tokens, each result checked."""
+    """What the tools watch: every operation of a Buffer once or twice, on few tokens, with each result checked."""
     import torch
 
     device = gpu_inputs.device_of(rank)
@@ -124,11 +124,11 @@ def program(rank: ep_lib.Rank) -> None:
 
 def _require(right: bool, what: str) -> None:
     if not right:
-        raise RuntimeError(f"{what} gives other rows than it should")
+        raise RuntimeError(f"{what} gives wrong rows")
 
 
 def check(path: str, tool: str, ranks: int, devices: str, limit: float) -> tuple[bool, str]:
-    """Whether a tool sees the fault on purpose and finds nothing else, and the words for it."""
+    """Whether a tool sees the fault on purpose and finds nothing else, and the text that says so."""
     prefix = [path, "--tool", tool, "--target-processes", "all", "--report-api-errors", "no", "--print-limit", "20"]
     began = time.monotonic()
     status, log = run_ranks(prefix, 1, ["--plant", PLANTED[tool]], devices, limit)
@@ -147,7 +147,7 @@ def check(path: str, tool: str, ranks: int, devices: str, limit: float) -> tuple
 
 
 def places(tools: int, ranks: int, devices: list[str]) -> list[str]:
-    """For each tool the GPUs that it uses; tools have GPUs of their own where there are enough."""
+    """The GPUs that each tool uses; each has its own if there are enough."""
     shift = ranks if len(devices) >= tools * ranks else 0
     return [",".join(devices[number * shift : number * shift + ranks]) for number in range(tools)]
 
@@ -169,7 +169,7 @@ def main() -> int:
         return 0
     path = find_tool()
     if path is None:
-        print("compute-sanitizer: not there (neither on the PATH nor under /usr/local/cuda*); nothing was checked")
+        print("compute-sanitizer not found (neither on the PATH nor under /usr/local/cuda*); nothing was checked")
         return NOT_THERE
     print(subprocess.run([path, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1])
     tools = options.tools.split(",")

@@ -23,14 +23,14 @@ EXPERTS, TOP_K, WARM_UP = 256, 8, 3
 
 
 def forward_and_backward(buffer: Buffer, x: Any, idx: Any, weights: Any, gradient: Any) -> Any:
-    """A training step without experts: what dispatch and combine cost when the host runs ahead."""
+    """A training step without experts: what dispatch and combine cost if the host runs ahead."""
     came = dispatch(buffer, x, idx, weights)
     rows = came.x * came.topk_weights[:, :1].to(came.x.dtype)
     return torch.autograd.grad(combine(buffer, rows, came.handle), (x, weights), gradient)
 
 
 def measure(rank: ep_lib.Rank, tokens: int, hidden: int, repeats: int) -> dict[str, list[float]]:
-    """Microseconds of each repeat, by name: begun together, until the GPU is done."""
+    """Microseconds of each repeat, by name: from a common start until the GPU is done."""
     device = torch.device("cuda", torch.cuda.current_device()) if rank.backend == "cuda" else torch.device("cpu")
     generator = torch.Generator().manual_seed(rank.rank)
     scores = torch.rand(tokens, EXPERTS, generator=generator)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Times the two commands of the README in an empty clone, as a newcomer meets them: benchmarks/house.sh [lab|test|all]
+# Times the two commands of the README in an empty clone, as a newcomer runs them: benchmarks/house.sh [lab|test|all]
 #
-# To reach, on 2 cores: `make lab LAB=0` 180 s after downloads, `make test` 600 s. The first line is the installation
-# alone; its second run finds the packages in pip's cache, which is what "after downloads" means.
+# To reach, on 2 cores: `make lab LAB=0` in 180 s after downloads, `make test` in 600 s. The first line is the
+# installation alone; its second run finds the packages in pip's cache, which is what "after downloads" means.
 set -euo pipefail
 what=${1:-all}
 root=$(cd "$(dirname "$0")/.." && pwd)

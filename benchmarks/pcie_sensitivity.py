@@ -2,9 +2,9 @@
 
     python benchmarks/pcie_sensitivity.py [TOKENS]
 
-Each run has one constant of ``ep_lib/emulator/hardware.py`` doubled, halved or replaced by a figure that other sources
-give; 4096 tokens take 4 minutes. What its sources leave uncertain should move the rows little. Then rings of other
-lengths, with the constants as they are: what keeps ranks in step through a combine (ep_lib/moe/pcie/memory.py).
+Each run has one constant of ``ep_lib/emulator/hardware.py`` doubled, halved or replaced by a figure from another
+source; 4096 tokens take 4 minutes. What the sources leave uncertain should change the rows little. Then come rings of
+other lengths, with the constants unchanged: what keeps ranks in step through a combine (ep_lib/moe/pcie/memory.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RINGS = (4, 8, 16, 32)
 
 
 def changed(part: str, **factors: float) -> Hardware:
-    """BASE, of whose ``part`` some numbers are so many times as large."""
+    """BASE, with some numbers of its ``part`` multiplied by ``factors``."""
     base = HARDWARE[BASE]
     old: Any = getattr(base, part)
     new = dataclasses.replace(old, **{name: factor * getattr(old, name) for name, factor in factors.items()})
@@ -37,13 +37,13 @@ def variants() -> dict[str, Hardware]:
         "as it is": base,
         "NIC and switch latency x 2": changed("nic", latency_ns=2),
         "NIC and switch latency / 2": changed("nic", latency_ns=0.5),
-        "NIC messages a second / 2": changed("nic", gap_ns=2),
-        "NIC messages a second x 2": changed("nic", gap_ns=0.5),
+        "NIC messages per second / 2": changed("nic", gap_ns=2),
+        "NIC messages per second x 2": changed("nic", gap_ns=0.5),
         "PCIe latency x 2": changed("pcie", latency_ns=2),
         "PCIe headers x 2": changed("pcie", header_bytes=2),
         "L2 latency (polls, posting) x 2": slow_polls,
         "launches x 2": changed("gpu", launch_ns=2, launch_gap_ns=2),
-        "bytes a clock of an SM / 2": changed("gpu", sm_gbytes_per_s=0.5),
+        "bytes per clock of an SM / 2": changed("gpu", sm_gbytes_per_s=0.5),
         "memory bandwidth / 2": changed("gpu", memory_gbytes_per_s=0.5),
         "MTU 1024 instead of 4096": changed("nic", mtu_bytes=0.25),
     }
@@ -67,7 +67,7 @@ def main() -> None:
     rings = {}
     for messages in RINGS:
         pcie_config.MESSAGES_PER_RING = pcie_model.MESSAGES_PER_RING = messages
-        rings[messages] = measured(f"{messages} messages a ring", BASE, tokens)
+        rings[messages] = measured(f"{messages} messages per ring", BASE, tokens)
     report = {"benchmark": "pcie_sensitivity", "ranks": RANKS, "tokens": tokens}
     print(json.dumps(report | {"constants": constants, "messages_a_ring": rings}, indent=1))
 
