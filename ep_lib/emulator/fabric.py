@@ -30,7 +30,7 @@ class Fabric:
     others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth``
     operations may be under way on one.
 
-    Faults on demand, to see what kernels and programs do about them; ``seconds`` are the emulator's, as for time limits
+    Fault injection, to see how kernels and programs react; ``seconds`` are the emulator's, as for time limits
     of waits (30 s, if nothing else is said), and those of virtual time under :func:`ep_lib.simulate`; ``math.inf`` is
     for ever:
 

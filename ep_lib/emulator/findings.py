@@ -77,7 +77,7 @@ class Finding:
     data", "read before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout",
     "assertion", "exception" or "values differ". ``remedy`` names what is missing, ``place`` where to put it, as far as
     that is known. ``first`` and ``second`` are the two accesses, where there are two. ``ranks``: on which it was seen.
-    ``certainty``: of several occurrences of one mistake, the one with the highest is told.
+    ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
     """
 
     kind: str
@@ -138,7 +138,7 @@ class Finding:
 
 _SENTENCES = {
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
-    "slot reused": "a slot is written again before its reader is done with it: nobody waits for its credit",
+    "slot reused": "a slot is written again before its reader is done with it: its writer does not wait for a credit",
     "source reused": "the source of an operation is overwritten although the NIC may not have read it yet",
     "signal overtakes data": "data that a NIC brings is read although nothing says that it has arrived",
     "read before arrival": "what a get brings is read although nothing says that it has arrived",
@@ -221,12 +221,12 @@ def _location(spot: Mapping[str, Any] | None, libraries: Mapping[str, str]) -> s
     return symbols.find(libraries.get(spot["image"], spot["image"]), spot["offset"]).location if spot else ""
 
 
-def told_together(findings: list[Finding]) -> list[Finding]:
-    """The same findings, but what is one mistake to a person told once: and what leads on to others first.
+def merge_findings(findings: list[Finding]) -> list[Finding]:
+    """The same findings, with consequences of another one left out, and causes before their consequences.
 
-    Where a barrier is missing, the reader may also come before anybody has written: no finding of its own. A signal
-    that overtakes its data makes credits worthless, a slot without a credit has its source reused as well, and what
-    goes wrong in shared memory misleads all that follows.
+    Where a barrier is missing, the reader may also come before the writer: no finding of its own. A signal that
+    overtakes its data makes credits worthless, a slot without a credit has its source reused as well, and a mistake in
+    shared memory may cause any of those that follow.
     """
     races = [f for f in findings if f.kind == "race" and f.where.startswith("shared memory")]
     overtaken = {line for f in findings if f.kind == "signal overtakes data" for line in _posts(f)}
@@ -242,12 +242,12 @@ def told_together(findings: list[Finding]) -> list[Finding]:
             finding = dataclasses.replace(finding, detail=detail)
         kept.append(finding)
 
-    def misled(f: Finding) -> int:
+    def order(f: Finding) -> int:
         if f.kind == "divergent barrier" or f in races:
             return 0 if f.kind == "divergent barrier" else 1
         return 3 if f.kind == "source reused" and reused | overtaken else 2
 
-    return sorted(kept, key=misled)
+    return sorted(kept, key=order)
 
 
 def _reads_at(race: Finding, early: Finding) -> bool:

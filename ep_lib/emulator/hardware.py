@@ -1,12 +1,12 @@
 """The machines that :func:`ep_lib.simulate` knows: constants of GPUs and links, each with its public source.
 
 Links are described as in LogGP (Alexandrov et al., "LogGP: Incorporating Long Messages into the LogP Model", 1995):
-latency L, overhead o of whoever posts, gap g between messages, gap a byte G (here its inverse, a bandwidth), to which
+latency L, overhead o of the poster, gap g between messages, gap a byte G (here its inverse, a bandwidth), to which
 come packets with headers. Nothing here was fitted to a measurement of ours or to a published table of expert-parallel
 bandwidths; where no number is published, the source says how it is derived from some that are.
 
 Each source says how sure its numbers are. "Read": the text was looked up (2026-11-21). "Not read": quoted from memory,
-the place could not be opened. "Estimate": nobody published it. What is not read or an estimate hardly matters for the
+the place could not be opened. "Estimate": no number is published. Estimates and what is not read hardly matter for the
 published table of PCIe mode: at EP8, doubling or halving one of them moves a row by 1.2 % at most. The line rate does
 matter, and the MTU: with 1024 instead of 4096, rows lose 5 to 6 % (benchmarks/pcie_sensitivity.py,
 benchmarks/results/h20-cx7-sensitivity-2026-11-21.json).

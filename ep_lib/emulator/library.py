@@ -83,6 +83,7 @@ _SIGNATURES = {
     "epemu_delay_message": ([c_void_p, c_int, c_int, c_uint64, c_uint64], None),
     "epemu_stop_rank": ([c_void_p, c_int, c_uint64], None),
     "epemu_rank_stopped": ([c_void_p, c_int], c_int),
+    "epemu_most_resident_blocks": ([c_void_p], c_uint64),
     "epemu_in_flight": ([c_void_p], c_uint64),
     "epemu_pct_depth": ([c_uint64], c_int),
     "epemu_report": ([c_void_p], c_char_p),

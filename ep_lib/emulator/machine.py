@@ -68,7 +68,7 @@ os.register_at_fork(after_in_child=_runner.cache_clear)  # threads do not surviv
 
 # Held while kernels run: the runtime has one scheduler, whichever threads call spawn().
 _running = threading.Lock()
-# Machines that nobody uses any more. They are destroyed between runs, never by a finaliser in the middle of one.
+# Machines that are no longer used. They are destroyed between runs, never by a finaliser in the middle of one.
 _graveyard: list[int] = []
 
 
@@ -82,7 +82,7 @@ def _bury() -> None:
 
 
 def pct_depth(seed: int) -> int:
-    """How this seed's schedule is made: by PCT of so many steps (see runtime/pct.hpp), or, for 0, by a random walk."""
+    """How this seed's schedule is made: by PCT of so many steps (see runtime/pct.cpp), or, for 0, by a random walk."""
     return int(library.load().epemu_pct_depth(seed))
 
 
@@ -178,7 +178,7 @@ class Machine:
 
     @property
     def heap_gap(self) -> int:
-        """Bytes to leave free after each array: under checks, so that an index too large meets nobody else's array."""
+        """Bytes to leave free after each array: under checks, so that a too large index is in no other array."""
         return _GAP_BYTES if self._checks else 0
 
     def set_arrays(self, rank: int, arrays: Sequence[tuple[int, int]]) -> None:
@@ -261,6 +261,11 @@ class Machine:
 
     def done_ticket(self, rank: int) -> int:
         return int(self._lib.epemu_done_ticket(self.handle, rank))
+
+    @property
+    def most_resident_blocks(self) -> int:
+        """The most blocks that were resident at one time, over all ranks: how much of a grid took memory."""
+        return int(self._lib.epemu_most_resident_blocks(self.handle))
 
     def has_stopped(self, rank: int) -> bool:
         """Whether the rank has fallen silent, as ``Fabric(stopped_ranks=...)`` asked for."""

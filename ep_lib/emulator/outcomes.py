@@ -71,7 +71,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
 
 # ---- the same as a finding of the checker
 
-_COME = "whoever is waited for must come: signal, credit or barrier"
+_COME = "what is waited for must come: a signal, a credit or a barrier"
 _TOGETHER = "every thread that a barrier or a mask names must reach it: no return and no branch around it"
 
 

@@ -174,7 +174,7 @@ class World:
         return True
 
     def _run_kernels(self) -> None:
-        """Everybody waits, and somebody for kernels: run those."""
+        """All ranks wait, some of them for kernels: runs those."""
         waiting = [m for m in self._members if m.ticket and not self._is_lost(m)]
         host_waits = [m.describe_wait() for m in self._members if m.collective is not None]
         host_waits += [f"rank {m.number} has returned from main" for m in self._members if m.done]
@@ -215,7 +215,7 @@ class World:
 
 
 class SoloWorld:
-    """A world of one rank without threads of its own, for ``ep_lib.init()``: whoever waits runs the kernels."""
+    """A world of one rank without threads of its own, for ``ep_lib.init()``: a wait runs the kernels."""
 
     def __init__(self, machine: Machine, *, timeout: float) -> None:
         self.machine = machine

@@ -11,7 +11,7 @@ from typing import Any
 
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.emulator.findings import Finding, parse, told_together
+from ep_lib.emulator.findings import Finding, merge_findings, parse
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
@@ -119,7 +119,7 @@ def check(
             break
     depths = Counter(map(pct_depth, search.tried))
     return CheckReport(
-        findings=tuple(told_together(list(search.findings.values()))),
+        findings=tuple(merge_findings(list(search.findings.values()))),
         seeds=tuple(search.tried),
         values_differ=search.values_differ,
         ranks=ranks,

@@ -9,7 +9,6 @@
 #include "checker.hpp"
 #include "fault_injection.hpp"
 #include "machine.hpp"
-#include "pct.hpp"
 #include "virtual_time.hpp"
 
 namespace epemu {
@@ -28,14 +27,11 @@ void sort_ranges(std::vector<Range>& ranges) {
 
 Machine::Machine(int ranks_, const Settings& settings_)
     : settings(settings_), random(settings_.seed), num_ranks(ranks_), ranks(ranks_) {
-    constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64}, kDeliver[] = {2, 8, 64};
-    parameters = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)],
-                  kDeliver[random.below(3)]};
-    if (const int depth = pct_depth(settings.seed)) pct = std::make_shared<Pct>(*this, depth);
     network = std::make_unique<Network>(settings.fabric);
     network->links.resize(num_ranks * num_ranks);
     network->posted.resize(num_ranks);
     network->staging.resize(num_ranks);
+    schedule = make_schedule(*this);
     heap_shift = 16;
     // At least one page beyond each heap stays unused: an access past the end never lands in the next rank's heap.
     while ((size_t{1} << heap_shift) < settings.heap_bytes + 4096) heap_shift++;
@@ -157,6 +153,7 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
     auto it =
         std::find_if(ranges.begin(), ranges.end(), [&](const Range& r) { return r.begin == begin && r.end == end; });
     if (it != ranges.end()) ranges.erase(it);
+    for (auto& launch : m->ranks[rank].queue) launch->recent[0] = launch->recent[1] = {};
 }
 
 // Runs kernels until one of the awaited tickets (0: none, by rank) is done. Returns an Outcome; epemu_report says more.
@@ -170,16 +167,16 @@ int epemu_run(Machine* m, const int64_t* awaited) {
 void epemu_drain_network(Machine* m) {
     machine = m;
     checker = m->checker.get();
-    timed = m->time.get();
-    if (timed) timed->drain();
-    while (!timed && !m->network->in_flight.empty() && (network_step(*m) || skip_to_next_release(*m))) {
-    }
+    timed = m->time;
+    m->schedule->drain();
     machine = nullptr;
     checker = nullptr;
     timed = nullptr;
 }
 // Nothing travels from one rank to another any more: a broken link, for what a learner's kernel does about it.
 void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m->num_ranks + to].broken = true; }
+// The most blocks that were resident at one time, over all ranks.
+uint64_t epemu_most_resident_blocks(Machine* m) { return m->most_resident_blocks; }
 uint64_t epemu_in_flight(Machine* m) { return m->network->in_flight.size(); }
 int epemu_pct_depth(uint64_t seed) { return pct_depth(seed); }
 const char* epemu_report(Machine* m) { return m->report.c_str(); }
@@ -227,8 +224,9 @@ extern "C" {
 
 // Virtual time is on from here; call it before anything is launched.
 void epemu_time_begin(Machine* m, const HardwareModel* hardware) {
-    m->time = std::make_shared<VirtualTime>(*m, *hardware);
-    m->pct.reset();  // what is earliest runs, whatever the seed
+    auto virtual_time = std::make_unique<VirtualTime>(*m, *hardware);
+    m->time = virtual_time.get();
+    m->schedule = std::move(virtual_time);  // what is earliest runs, whatever the seed
 }
 
 const SpanRecord* epemu_time_spans(Machine* m, uint64_t* count) {

@@ -1,5 +1,7 @@
-// What the threads of a block do together: barriers, warp-wide operations, __activemask.
+// CUDA's built-in functions that need the runtime: barriers, warp-wide operations, __activemask, clocks, printf, trap.
 #include <stdarg.h>
+
+#include <utility>
 
 #include "checker.hpp"
 #include "machine.hpp"
@@ -26,7 +28,7 @@ void for_each_lane(const Warp* warp, uint32_t mask, F f) {
     for (uint32_t rest = mask; rest; rest &= rest - 1) f(warp->lanes[__builtin_ctz(rest)]);
 }
 
-// The lane whose value a shuffle hands to `lane`, or -1 where CUDA says: your own.
+// The lane whose value a shuffle gives to `lane`.
 int shuffle_source(int op, int lane, int arg, int width) {
     const int segment = lane & ~(width - 1), last = segment + width - 1;
     int source = lane;
@@ -35,7 +37,7 @@ int shuffle_source(int op, int lane, int arg, int width) {
         case EPEMU_SHFL_UP: source = lane - arg < segment ? lane : lane - arg; break;
         case EPEMU_SHFL_DOWN: source = lane + arg > last ? lane : lane + arg; break;
         case EPEMU_SHFL_XOR:
-            // CUDA lets a xor reach an earlier segment, never a later one.
+            // In CUDA, xor may reach an earlier segment, but not a later one.
             source = (lane ^ arg) > last ? lane : (lane ^ arg);
             break;
     }
@@ -67,7 +69,7 @@ uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
     return total;
 }
 
-// The last lane to arrive computes for all.
+// The last lane to arrive computes the results of all.
 void complete_warp_op(Warp* warp, uint32_t mask, int op) {
     uint32_t ballot = 0;
     bool all_equal = true;
@@ -85,7 +87,7 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
             case EPEMU_SHFL_DOWN:
             case EPEMU_SHFL_XOR: {
                 const int source = shuffle_source(op, f.lane, f.arg, f.width);
-                // Reading a lane outside the mask is undefined in CUDA; here it is one's own value.
+                // Reading a lane outside the mask is undefined in CUDA; here the lane gets its own value.
                 f.result = mask >> source & 1 ? warp->lanes[source].value : f.value;
                 break;
             }
@@ -109,20 +111,13 @@ void barrier_maybe_complete(Block* block) {
     if (checker) checker->barrier(block);
     if (timed) timed->join(block);
     block->barrier_result = block->barrier_count;
-    const int participants = block->arrived;
+    block->participants = block->arrived;
     block->arrived = block->barrier_count = 0;
-    for (Fiber& f : block->fibers) {
-        if (f.state != State::kBarrier) continue;
-        switch (f.op) {
-            case EPEMU_BARRIER_AND: f.result = block->barrier_result == participants; break;
-            case EPEMU_BARRIER_OR: f.result = block->barrier_result != 0; break;
-            default: f.result = block->barrier_result;
-        }
-        make_runnable(&f);
-    }
+    for (Warp& warp : block->warps)
+        if (const uint32_t lanes = std::exchange(warp.in_barrier, 0)) machine->schedule->ready(&warp, lanes);
 }
 
-// Called when no lane of the warp can run: the lanes that ask at one place are the converged ones.
+// Called when no lane of the warp can run: lanes that wait at the same place have converged.
 void resolve_activemask(Warp* warp) {
     const uintptr_t pc = warp->lanes[__builtin_ctz(warp->in_activemask)].pc;
     uint32_t together = 0;
@@ -148,11 +143,17 @@ int epemu_syncthreads(int op, int predicate, unsigned site) {
     block->barrier_count += predicate != 0;
     block->arrived++;
     me->state = State::kBarrier;
+    me->warp->in_barrier |= 1u << me->lane;
     me->what = kBarrierNames[op];
     me->pc = EPEMU_PC;
     barrier_maybe_complete(block);
     switch_to_scheduler();
-    return static_cast<int>(me->result);
+    // Still those of this barrier: the next one completes only when this thread has arrived there too.
+    switch (op) {
+        case EPEMU_BARRIER_AND: return block->barrier_result == block->participants;
+        case EPEMU_BARRIER_OR: return block->barrier_result != 0;
+        default: return block->barrier_result;
+    }
 }
 
 uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
@@ -177,7 +178,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
     if (timed) timed->join(warp, mask);
     complete_warp_op(warp, mask, op);
     warp->arrived &= ~mask;
-    for_each_lane(warp, mask & ~(1u << me->lane), [](Fiber& f) { make_runnable(&f); });
+    if (const uint32_t others = mask & ~(1u << me->lane)) machine->schedule->ready(warp, others);
     const uint64_t result = me->result;
     maybe_preempt();
     return result;
@@ -200,7 +201,8 @@ uint64_t epemu_heap_bytes() { return machine->settings.heap_bytes; }
 
 }  // extern "C"
 
-// Virtual time, printf, and the ends that a kernel chooses itself (trap, assert).
+// ---- time, text, and the ends that a kernel chooses itself (trap, assert) -----------------------------------------
+
 using namespace epemu;
 
 namespace {
@@ -209,8 +211,7 @@ constexpr uint64_t kTickNs = 20;  // what one look at the clock costs in virtual
 // A loop that looks at the clock may end by time alone.
 void time_matters() {
     if (current->polls) current->polls->used_clock = true;
-    machine->now_ns += kTickNs;
-    if (timed) timed->spent(kTickNs);
+    machine->schedule->spend(kTickNs);
     if (--quantum < 0) yield();
 }
 }  // namespace
@@ -219,24 +220,23 @@ extern "C" {
 
 long long epemu_clock64() {
     time_matters();
-    if (timed) return static_cast<long long>(timed->now() * timed->clock_ghz());
-    return static_cast<long long>(machine->now_ns * 2);  // a virtual GPU of 2 GHz
+    return static_cast<long long>(machine->schedule->now_ns() * machine->clock_ghz);
 }
 
 uint64_t epemu_globaltimer() {
     time_matters();
-    return timed ? static_cast<uint64_t>(timed->now()) : machine->now_ns;
+    return static_cast<uint64_t>(machine->schedule->now_ns());
 }
 
-// CUDA lets a sleep end early, so one turn of everybody else is as good as any duration.
+// CUDA lets a sleep end early, so a turn of every other thread is as good as any duration.
 void epemu_nanosleep(unsigned ns) {
     time_matters();
-    if (timed) timed->spent(ns);
+    if (timed) timed->spend(ns);
     yield();
 }
 
 int epemu_printf(const char* format, ...) {
-    // vsnprintf wants kilobytes of stack: the scheduler formats, on its own.
+    // vsnprintf needs kilobytes of stack, so the scheduler calls it, on its own.
     va_list args;
     va_start(args, format);
     current->format = format;

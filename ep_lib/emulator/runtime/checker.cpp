@@ -1,6 +1,5 @@
-// Ids of threads and blocks, launches and hosts, and the memory of accesses. What orders threads is in checker_sync.cpp,
-// what NICs do in checker_network.cpp, what a conflict means in checker_verdicts.cpp, and how it is told in
-// checker_findings.cpp.
+// What the checker watches: ids of threads and blocks, launches and hosts, accesses to memory, what orders threads, and
+// operations of NICs. What a conflict means and how it is reported is in checker_findings.cpp.
 #include <algorithm>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +48,7 @@ Checker::~Checker() {
     for (auto& page : pages_) free(page.second);
 }
 
-// ---- ids, launches, the host ---------------------------------------------------------------------------------------
+// ---- ids, launches, the host --------------------------------------------------------------------------------------
 
 size_t Checker::new_ids(int rank, uint32_t count, bool nic) {
     const auto first = static_cast<uint32_t>(ids_by_chunk_.size() * kIdChunk);
@@ -97,7 +96,7 @@ void Checker::admitted(Block* block) {
     check.threads.resize(block->num_threads);
     for (int t = 0; t < block->num_threads; t++) {
         ThreadCheck& thread = check.threads[t];
-        thread.known = l.start;
+        thread.clock = l.start;
         thread.id = ids.first + t;
         thread.time = ids.next_time;
         thread.rank = launch->rank;
@@ -115,10 +114,10 @@ void Checker::finished(Block* block, bool last_of_launch) {
     Launch* launch = block->launch;
     LaunchCheck& l = launches_[launch];
     uint32_t latest = 0;
-    const Clock* previous = nullptr;
+    const VectorClock* previous = nullptr;
     for (ThreadCheck& t : block->check->threads) {
-        if (!previous || !t.known.same(*previous)) l.end.join(t.known);
-        previous = &t.known;
+        if (!previous || !t.clock.same(*previous)) l.end.join(t.clock);
+        previous = &t.clock;
         latest = std::max(latest, t.time);
     }
     for (ThreadCheck& t : block->check->threads) l.end.raise(t.id, t.time);
@@ -141,13 +140,13 @@ void Checker::host_waited(int rank, int64_t ticket) {
 }
 
 void Checker::host_met() {
-    Clock all;
+    VectorClock all;
     for (RankCheck& r : ranks_) all.join(r.host);
     for (const auto& link : posted_) all.join(link.second);  // the network is drained where all hosts meet
     for (RankCheck& r : ranks_) r.host = all;
 }
 
-// ---- accesses ------------------------------------------------------------------------------------------------------
+// ---- accesses -----------------------------------------------------------------------------------------------------
 
 Checker::Cell* Checker::cells_of_page(uintptr_t page) {
     CachedPage& cached = page_cache_[page % kCachedPages];
@@ -204,7 +203,7 @@ inline void Checker::touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes
             place = &slot;
             continue;
         }
-        if (t.known.get(slot.id) >= slot.time) {
+        if (happens_before(slot.id, slot.time, t.clock)) {
             if (replaces) take(slot);
             continue;
         }
@@ -248,7 +247,8 @@ void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags
     touch(*fiber->check, address, size, flags, pc);
 }
 
-// ---- What orders threads: releases and acquires, fences, barriers of blocks and warps.
+// ---- what orders threads: releases and acquires, fences, barriers of blocks and warps -----------------------------
+
 namespace {
 
 constexpr uint64_t kManyBlocks = ~0ull;
@@ -261,9 +261,9 @@ uint8_t atomic_flags(int scope, bool writes) {
 
 }  // namespace
 
-Clock Checker::publish(ThreadCheck& t) {
-    t.known.raise(t.id, t.time++);
-    return t.known;
+VectorClock Checker::publish(ThreadCheck& t) {
+    t.clock.raise(t.id, t.time++);
+    return t.clock;
 }
 
 Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address) {
@@ -275,7 +275,7 @@ Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address) {
     return l;
 }
 
-void Checker::contribute(Location& l, const ThreadCheck& t, Clock clock, int scope) {
+void Checker::contribute(Location& l, const ThreadCheck& t, VectorClock clock, int scope) {
     l.any_release = true;
     for (Published& p : l.published) {
         if (p.scope != scope || p.rank != t.rank || (scope == EPEMU_SCOPE_BLOCK && p.block != t.block)) continue;
@@ -298,19 +298,19 @@ void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
 
 void Checker::acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc) {
     bool too_narrow = false;
-    const uint32_t before = t.known.get(l.writer);
+    const uint32_t before = t.clock.get(l.writer);
     for (const Published& p : l.published) {
         const int needed = scope_between(t, p.rank, p.block);
         if (p.scope < needed || scope < needed) {
             too_narrow = true;
         } else if (acquires(order)) {
-            t.known.join(p.clock);
+            t.clock.join(p.clock);
         } else {
             t.pending[needed].join(p.clock);
         }
     }
     if (!t.owner || l.writer_rank < 0 || l.writer == t.id) return;
-    if (t.known.get(l.writer) > before) heard(t, l, pc);
+    if (t.clock.get(l.writer) > before) note_acquired(t, l, pc);
     Hint::Why why = Hint::kNone;
     if (!l.any_release) {
         why = Hint::kNotReleased;
@@ -322,11 +322,11 @@ void Checker::acquire_from(Location& l, ThreadCheck& t, int order, int scope, ui
     if (why != Hint::kNone) t.owner->hint = {why, l.writer_rank, l.store_pc, pc};
 }
 
-void Checker::heard(ThreadCheck& t, const Location& l, uint32_t pc) {
+void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
     constexpr size_t kKept = 8;
     t.waited_pc = pc;
-    const auto remember = [&](std::deque<Heard>& all) {
-        const auto known = std::find_if(all.begin(), all.end(), [&](const Heard& h) {
+    const auto remember = [&](std::deque<AcquiredSignal>& all) {
+        const auto known = std::find_if(all.begin(), all.end(), [&](const AcquiredSignal& h) {
             return h.writer_rank == l.writer_rank && h.store_pc == l.store_pc && h.load_pc == pc;
         });
         if (known != all.end()) {
@@ -336,8 +336,8 @@ void Checker::heard(ThreadCheck& t, const Location& l, uint32_t pc) {
         }
         all.push_back({l.writer_rank, l.store_pc, pc});
     };
-    remember(t.owner->heard);
-    remember(ranks_[t.rank].heard);
+    remember(t.owner->acquired);
+    remember(ranks_[t.rank].acquired);
 }
 
 void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
@@ -377,10 +377,10 @@ void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int s
 void Checker::fence(Fiber* fiber, int, int scope) {
     ThreadCheck& t = *fiber->check;
     for (int s = 0; s <= scope; s++) {
-        t.known.join(t.pending[s]);
-        t.pending[s] = Clock();
+        t.clock.join(t.pending[s]);
+        t.pending[s] = VectorClock();
     }
-    const Clock covered = publish(t);
+    const VectorClock covered = publish(t);
     for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
     Hint& hint = t.owner->hint;
     if (hint.why != Hint::kNotAcquired) return;
@@ -388,23 +388,24 @@ void Checker::fence(Fiber* fiber, int, int scope) {
     hint = scope < needed ? Hint{Hint::kScope, hint.writer_rank, hint.store_pc, hint.load_pc} : Hint{};
 }
 
-// All that any of these threads knew, all know from now on. The joined clock is made while nobody else holds it.
+// What happened before any of these threads happens before all of them from now on. The joined clock is made while no
+// other one shares its nodes.
 template <class Each>
-void Checker::meet(const Each& each) {
-    Clock joined, previous;
+void Checker::join_all(const Each& each) {
+    VectorClock joined, previous;
     each([&](ThreadCheck& t) {
-        if (!previous.same(t.known)) joined.join(t.known);
-        previous = t.known;
+        if (!previous.same(t.clock)) joined.join(t.clock);
+        previous = t.clock;
     });
-    previous = Clock();
-    each([](ThreadCheck& t) { t.known = Clock(); });
+    previous = VectorClock();
+    each([](ThreadCheck& t) { t.clock = VectorClock(); });
     each([&](ThreadCheck& t) { joined.raise(t.id, t.time++); });
-    each([&](ThreadCheck& t) { t.known = joined; });
+    each([&](ThreadCheck& t) { t.clock = joined; });
 }
 
 void Checker::barrier(Block* block) {
     const Fiber* first = nullptr;
-    meet([&](auto&& use) {
+    join_all([&](auto&& use) {
         for (Fiber& f : block->fibers)
             if (f.state == State::kBarrier) use(*f.check);
     });
@@ -425,13 +426,15 @@ void Checker::barrier(Block* block) {
 }
 
 void Checker::syncwarp(Warp* warp, uint32_t mask) {
-    meet([&](auto&& use) {
+    join_all([&](auto&& use) {
         for (uint32_t rest = mask; rest; rest &= rest - 1) use(*warp->lanes[__builtin_ctz(rest)].check);
     });
 }
 
-// ---- Operations of NICs as threads of their own. Each knows what its poster knew; when it writes, also what its fabric keeps
-// before it: on rc all that was posted earlier on its queue pair, on any fabric what a fence put before it.
+// ---- operations of NICs, as threads of their own ------------------------------------------------------------------
+//
+// Each begins with the clock of its poster. When it writes, its clock has joined what its fabric keeps before it: on rc
+// all that was posted earlier on its queue pair, on any fabric what a fence put before it.
 namespace {
 
 constexpr uint32_t kOpIds = 256;  // taken at once; an id rests while others are used, so that races stay visible
@@ -444,7 +447,7 @@ OpCheck& check_of(NetOp& op) { return *static_cast<OpCheck*>(op.check); }
 
 }  // namespace
 
-Clock& Checker::link(std::unordered_map<uint64_t, Clock>& clocks, int source, int target, int queue_pair) {
+VectorClock& Checker::link(std::unordered_map<uint64_t, VectorClock>& clocks, int source, int target, int queue_pair) {
     return clocks[(static_cast<uint64_t>(source) << 16 | static_cast<uint64_t>(target)) << 32 |
                   static_cast<uint32_t>(queue_pair)];
 }
@@ -460,17 +463,17 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
 
     auto* check = new OpCheck;
     op.check = check;
-    check->reader.known = publish(*poster->check);
+    check->reader.clock = publish(*poster->check);
     check->reader.id = id;
     check->reader.time = time;
     check->reader.rank = -1;  // outside of all ranks' scopes but the system's
     check->reader.block = kNoBlock;
     check->reader.owner = nullptr;
     check->writer = check->reader;
-    Clock& known = check->writer.known;
+    VectorClock& known = check->writer.clock;
     known.join(link(fences_, op.source_rank, op.target_rank, op.queue_pair));
     known.join(link(fences_, op.source_rank, op.target_rank, -1));
-    Clock& earlier = link(posted_, op.source_rank, op.target_rank, op.queue_pair);
+    VectorClock& earlier = link(posted_, op.source_rank, op.target_rank, op.queue_pair);
     if (m_.network->settings.kind != Fabric::kSrd) known.join(earlier);
     earlier.join(known);
     earlier.raise(id, time);
@@ -495,13 +498,13 @@ void Checker::net_wrote(NetOp& op, uintptr_t address, size_t bytes) {
     touch(check_of(op).writer, address, bytes, kWrites, op.poster.pc);
 }
 
-// Whoever acquires the signal knows this operation, and all that was before it.
+// This operation, and all that happened before it, happens before what follows an acquire of the signal.
 void Checker::net_signalled(NetOp& op, bool staged) {
     ThreadCheck& t = check_of(op).writer;
     records_[check_of(op).record].delivered = m_.picks;
     Location& l = location(t, op.signal);
     if (op.signal_op == EPEMU_SIGNAL_SET) l.published.clear();
-    Clock clock = t.known;
+    VectorClock clock = t.clock;
     clock.raise(t.id, t.time);
     contribute(l, t, std::move(clock), EPEMU_SCOPE_SYSTEM);
     l.writer = t.id;
@@ -518,8 +521,8 @@ void Checker::net_completed(NetOp& op) {
     op.check = nullptr;
 }
 
-Clock Checker::net_posted_so_far(int source, int target, int queue_pair) {
-    Clock all;
+VectorClock Checker::net_posted_so_far(int source, int target, int queue_pair) {
+    VectorClock all;
     for (int to = 0; to < m_.num_ranks; to++) {
         if (target >= 0 && to != target) continue;
         for (int qp = 0; qp < m_.network->settings.queue_pairs; qp++)
@@ -532,8 +535,8 @@ void Checker::net_fence(int source, int target, int queue_pair) {
     link(fences_, source, target, queue_pair).join(net_posted_so_far(source, target, queue_pair));
 }
 
-void Checker::net_quiet(Fiber* fiber, const Clock& covered, uintptr_t pc) {
-    fiber->check->known.join(covered);
+void Checker::net_quiet(Fiber* fiber, const VectorClock& covered, uintptr_t pc) {
+    fiber->check->clock.join(covered);
     fiber->check->waited_pc = static_cast<uint32_t>(pc);
 }
 

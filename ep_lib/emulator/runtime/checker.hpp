@@ -3,9 +3,10 @@
 // Happens-before in the manner of the PTX memory model. A thread's own program, __syncthreads and __syncwarp order; a
 // release (or a fence, then a relaxed store) publishes; an acquire (or a relaxed load, then a fence) that reads it joins,
 // if both scopes reach the other thread. Shuffles and votes order nothing. An operation of a NIC is a thread of its own:
-// it starts when it is posted, and nobody knows of its end before a quiet, or a signal that comes after it.
+// it starts when it is posted, and its end happens before nothing but a quiet, or an acquire of a signal behind it.
 //
-// Every 16 bytes of memory remember up to four accesses (who, when by his own count, where in the program, which bytes).
+// Every 16 bytes of memory remember up to four accesses (which thread, when by its own count, where in
+// the program, which bytes).
 // All is off, and costs one test of a pointer, until epemu_check_begin.
 #pragma once
 #include <stdint.h>
@@ -32,16 +33,19 @@ enum AccessFlags : uint8_t {
 
 struct BlockCheck;
 
+// Whether all that a thread did up to a time of its own happens before whatever has this clock.
+inline bool happens_before(uint32_t id, uint32_t time, const VectorClock& clock) { return clock.get(id) >= time; }
+
 // A thread of a kernel, or an operation of a NIC.
 struct ThreadCheck {
-    Clock known;  // what is ordered before it; its own past counts as known without being in here
+    VectorClock clock;  // what happens before it; its own past does, without being in here
     uint32_t id;
     uint32_t time;  // its own, grows whenever it publishes
     int rank;
     uint64_t block;  // Block::id, or a number that no block has
     BlockCheck* owner;
-    Clock fenced[3];         // by scope: what its last fence of at least this scope covered
-    Clock pending[3];        // by scope that it takes: seen by relaxed loads, joined by the next fence
+    VectorClock fenced[3];   // by scope: what its last fence of at least this scope covered
+    VectorClock pending[3];  // by scope that it takes: seen by relaxed loads, joined by the next fence
     uint32_t waited_pc = 0;  // the last wait (acquire or quiet) that told it something new
 };
 
@@ -53,7 +57,7 @@ struct Hint {
 };
 
 // A signal that a thread of the block has acquired.
-struct Heard {
+struct AcquiredSignal {
     int writer_rank;
     uint32_t store_pc, load_pc;
 };
@@ -61,7 +65,7 @@ struct Heard {
 struct BlockCheck {
     uint32_t first_id;
     Hint hint;
-    std::deque<Heard> heard;  // the latest ones, each pair of lines once, the newest last
+    std::deque<AcquiredSignal> acquired;  // the latest ones, each pair of lines once, the newest last
     std::vector<ThreadCheck> threads;
 };
 
@@ -96,8 +100,8 @@ class Checker {
     void net_signalled(NetOp& op, bool staged);
     void net_completed(NetOp& op);
     void net_fence(int source, int target, int queue_pair);
-    Clock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
-    void net_quiet(Fiber* fiber, const Clock& covered, uintptr_t pc);
+    VectorClock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
+    void net_quiet(Fiber* fiber, const VectorClock& covered, uintptr_t pc);
 
     std::string findings() const;  // JSON
 
@@ -135,18 +139,18 @@ class Checker {
         std::vector<Past> past;
     };
     struct LaunchCheck {
-        Clock start, end;
+        VectorClock start, end;
         bool started = false;
         std::shared_ptr<const std::string> kernel;
         std::vector<size_t> ids;  // given back when the launch has ended
     };
     struct RankCheck {
-        Clock stream, host;
-        std::deque<Heard> heard;                      // by any of its blocks
-        std::deque<std::pair<int64_t, Clock>> ended;  // launches that the host has not waited for
+        VectorClock stream, host;
+        std::deque<AcquiredSignal> acquired;                // by any of its blocks
+        std::deque<std::pair<int64_t, VectorClock>> ended;  // launches that the host has not waited for
     };
     struct Published {
-        Clock clock;
+        VectorClock clock;
         int scope, rank;
         uint64_t block;
     };
@@ -176,7 +180,7 @@ class Checker {
         const char* kind = "race";
         const char* remedy = "";
         std::string detail;
-        int certainty = 0;  // see checker_verdicts.cpp
+        int certainty = 0;  // see checker_findings.cpp
         const char* what =
             "";  // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
         const char* how = "";
@@ -212,10 +216,10 @@ class Checker {
     Finding& note(const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
-    const ThreadCheck* newer_mate(const ThreadCheck& t, const ThreadCheck* other) const;
+    const ThreadCheck* sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const;
     uint32_t signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but) const;
-    const Fiber* polling_mate(const ThreadCheck& t) const;
-    bool judge_waiting_mate(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const;
+    const Fiber* polling_sibling(const ThreadCheck& t) const;
+    bool judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const;
     bool judge_early_post(const Record& post, uint32_t writer, uint64_t block, uint32_t write_pc, uint32_t post_pc,
                           Verdict* v) const;
     Verdict judge(const Conflict& c) const;
@@ -225,16 +229,16 @@ class Checker {
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
     Verdict judge_nic_writes(const Conflict& c, const Record& second) const;
     const Record* record_of(uint32_t id, uint32_t time) const;
-    static Clock publish(ThreadCheck& t);
+    static VectorClock publish(ThreadCheck& t);
     static int scope_between(const ThreadCheck& t, int rank, uint64_t block);
     Location& location(const ThreadCheck& t, uintptr_t address);
-    void contribute(Location& l, const ThreadCheck& t, Clock clock, int scope);
+    void contribute(Location& l, const ThreadCheck& t, VectorClock clock, int scope);
     void release_into(Location& l, ThreadCheck& t, int order, int scope);
     void acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc);
-    void heard(ThreadCheck& t, const Location& l, uint32_t pc);
+    void note_acquired(ThreadCheck& t, const Location& l, uint32_t pc);
     template <class Each>
-    void meet(const Each& each);
-    Clock& link(std::unordered_map<uint64_t, Clock>& clocks, int source, int target, int queue_pair);
+    void join_all(const Each& each);
+    VectorClock& link(std::unordered_map<uint64_t, VectorClock>& clocks, int source, int target, int queue_pair);
     std::string side(const Side& s) const;
     std::string place(uint32_t pc) const;
     std::string spot(uint32_t pc) const;
@@ -256,7 +260,7 @@ class Checker {
     std::unordered_map<const Launch*, LaunchCheck> launches_;
     std::vector<RankCheck> ranks_;
     std::unordered_map<uintptr_t, Location> locations_;
-    std::unordered_map<uint64_t, Clock> posted_, fences_;  // by link and queue pair
+    std::unordered_map<uint64_t, VectorClock> posted_, fences_;  // by link and queue pair
     std::vector<Record> records_;
     std::unordered_map<uint64_t, size_t> record_by_op_;                // by id and time
     std::vector<std::deque<std::pair<uint32_t, uint32_t>>> free_ops_;  // by rank: id, next time
@@ -265,6 +269,6 @@ class Checker {
     uint32_t next_victim_ = 0;
 };
 
-extern Checker* checker;  // of the machine that runs, null while checks are off
+extern __attribute__((visibility("hidden"))) Checker* checker;  // of the machine that runs, null while checks are off
 
 }  // namespace epemu

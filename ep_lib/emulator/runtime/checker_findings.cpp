@@ -1,5 +1,5 @@
-// What the checker tells of a conflict: all that is known of both sides, as JSON. What it means is in
-// checker_verdicts.cpp.
+// What a conflict between two accesses means, and the report of it: which mistake it is, what is missing, where to put
+// it, and all that is known of both sides, as JSON.
 #include <algorithm>
 #include <stddef.h>
 
@@ -124,7 +124,7 @@ std::string Checker::findings() const {
     return out + "]";
 }
 
-// ---- The names of what can be missing, as reports have them.
+// ---- what can be missing, in the words of reports -----------------------------------------------------------------
 
 constexpr const char* kSyncwarp = "missing __syncwarp";
 constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
@@ -133,7 +133,7 @@ constexpr const char* kSyncwarpBeforeCredit =
     "missing __syncwarp between the read and its credit, which comes after it";
 constexpr const char* kSyncthreadsBeforeCredit =
     "missing __syncthreads between the read and its credit, which comes after it";
-constexpr const char* kCreditOfMate =
+constexpr const char* kCreditOfSibling =
     "another thread of the reader's block has given the credit; it covers the reader's work only after a barrier";
 constexpr const char* kEachSignal =
     "wait (acquire) for the signal of each put: another one does not say that this one has arrived";
@@ -151,7 +151,7 @@ constexpr const char* kOvertakes = "signal overtakes data";
 
 inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
 
-// ---- What a conflict means: which mistake it is, what is missing, and where to put it.
+// ---- what a conflict means: which mistake it is, what is missing, and where to put it -----------------------------
 //
 // One occurrence seldom tells all. Whether a lane read before lane 0's wait or behind it looks the same to the lane; but
 // where lane 0 has acquired the data and the lane has not, a barrier is missing. So each occurrence says how sure it is,
@@ -161,9 +161,9 @@ inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? k
 //       Less than what the same lines do across blocks
 //   20  nothing is known but that nothing orders the two
 //   21  memory that was used before: most likely again too early
-//   22  memory that was not used before, and somebody who has not waited at all
-//   23  ... who has heard something else from the writer: the signal came before the data
-//   24  ... who has heard what the writer did after his post: the signal overtook the data
+//   22  memory that was not used before, and a thread that has not waited at all
+//   23  ... that has acquired something else from the writer: the signal came before the data
+//   24  ... that has acquired what the writer did after its post: the signal overtook the data
 //   25  ... while a thread of the same warp (26: block) still waits
 //   30  a signal in between without release, acquire or enough scope
 //   31  a thread of the same warp (32: block) is ordered and this one is not
@@ -177,34 +177,35 @@ const ThreadCheck* Checker::running(uint32_t id, uint64_t block) const {
 // Has anything that `other`'s block published reached this thread?
 bool Checker::knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const {
     const uint32_t since = past_of(other.id, other.time).since;
-    for (const ThreadCheck& mate : other.owner->threads)
-        if (t.known.get(mate.id) >= since) return true;
+    for (const ThreadCheck& sibling : other.owner->threads)
+        if (happens_before(sibling.id, since, t.clock)) return true;
     return false;
 }
 
 // A thread of the other one's block of which `t` knows something that the other one itself does not know yet: it has
 // signalled without a barrier between the two. One of the same warp, if there is one.
-const ThreadCheck* Checker::newer_mate(const ThreadCheck& t, const ThreadCheck* other) const {
+const ThreadCheck* Checker::sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const {
     const ThreadCheck* found = nullptr;
     if (!other) return nullptr;
-    for (const ThreadCheck& mate : other->owner->threads) {
-        if (mate.id == other->id || t.known.get(mate.id) <= other->known.get(mate.id)) continue;
-        found = &mate;
-        if (mate.id / kWarpSize == other->id / kWarpSize) break;
+    for (const ThreadCheck& sibling : other->owner->threads) {
+        if (sibling.id == other->id || t.clock.get(sibling.id) <= other->clock.get(sibling.id)) continue;
+        found = &sibling;
+        if (sibling.id / kWarpSize == other->id / kWarpSize) break;
     }
     return found;
 }
 
-// The line of the latest signal from `writer_rank` that the reader's block has acquired, or his rank if he is gone.
+// The line of the latest signal from `writer_rank` that the reader's block has acquired, or, if the block has ended, its
+// rank.
 uint32_t Checker::signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but) const {
-    const auto& all = reader ? reader->owner->heard : ranks_[reader_rank].heard;
-    for (auto heard = all.rbegin(); heard != all.rend(); ++heard)
-        if (heard->writer_rank == writer_rank && heard->store_pc != but) return heard->store_pc;
+    const auto& all = reader ? reader->owner->acquired : ranks_[reader_rank].acquired;
+    for (auto signal = all.rbegin(); signal != all.rend(); ++signal)
+        if (signal->writer_rank == writer_rank && signal->store_pc != but) return signal->store_pc;
     return 0;
 }
 
 // Another thread of the block that is in a polling loop, one of the same warp if there is one.
-const Fiber* Checker::polling_mate(const ThreadCheck& t) const {
+const Fiber* Checker::polling_sibling(const ThreadCheck& t) const {
     const Fiber* found = nullptr;
     for (const auto& block : m_.resident) {
         if (block->id != t.block) continue;
@@ -216,14 +217,14 @@ const Fiber* Checker::polling_mate(const ThreadCheck& t) const {
     return found;
 }
 
-// Somebody who reads too early while another thread of his block waits, as it should be.
-bool Checker::judge_waiting_mate(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const {
+// A thread reads too early, while another thread of its block waits, as it should.
+bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const {
     if (!reader || reader->time != read_at) return false;  // it has met others since it read
-    const Fiber* found = polling_mate(*reader);
+    const Fiber* found = polling_sibling(*reader);
     if (!found) return false;
     const bool warp = found->check->id / kWarpSize == reader->id / kWarpSize;
     v->remedy = warp ? warp_barrier(reader->owner->threads.size()) : kSyncthreads;
-    v->detail = "another thread of the block waits, but this one reads without waiting for him at a barrier";
+    v->detail = "another thread of the block waits, but this one reads without waiting for it at a barrier";
     v->certainty = warp ? 25 : 26;
     v->what = warp ? "__syncwarp()" : "__syncthreads()";
     v->how = "between";
@@ -260,25 +261,25 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     return nic ? judge_nic(c) : judge_threads(c);
 }
 
-// What holds for threads and NICs alike: somebody did synchronise, but not all the way to the second access.
+// For threads and NICs alike: there was a synchronisation, but it does not reach the second access.
 bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     const ThreadCheck& t = c.t;
     if (!t.owner) return false;
     const Record* op = record_of(c.slot.id, c.slot.time);
     const int from_rank =
         ids_of(c.slot.id).nic ? (op->kind == NetKind::kPut ? op->source : -1) : ids_of(c.slot.id).rank;
-    // Somebody beside the second thread did wait: what he acquired was not handed on.
+    // Another thread of the block did wait, but what it acquired was not handed on.
     const ThreadCheck* waited = nullptr;
-    for (const ThreadCheck& mate : t.owner->threads) {
-        if (mate.id == t.id || mate.known.get(c.slot.id) < c.slot.time) continue;
-        waited = &mate;
-        if (mate.id / kWarpSize == t.id / kWarpSize) break;
+    for (const ThreadCheck& sibling : t.owner->threads) {
+        if (sibling.id == t.id || !happens_before(c.slot.id, c.slot.time, sibling.clock)) continue;
+        waited = &sibling;
+        if (sibling.id / kWarpSize == t.id / kWarpSize) break;
     }
-    // (In memory that was written before he may be a round ahead, and rightly so.)
+    // (In memory that was written before, it may rightly be a round ahead.)
     if (waited && !(c.slot.flags & kAgain)) {
         bool warp = waited->id / kWarpSize == t.id / kWarpSize;
         uint32_t wait_pc = waited->waited_pc;
-        const Fiber* polls = warp ? nullptr : polling_mate(t);
+        const Fiber* polls = warp ? nullptr : polling_sibling(t);
         if (polls &&
             polls->check->id / kWarpSize == t.id / kWarpSize) {  // each warp waits for itself, and this one still
             warp = true;
@@ -295,9 +296,9 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
         return true;
     }
     Hint hint = t.owner->hint;
-    for (const ThreadCheck& mate : t.owner->threads)
-        for (const Clock& pending : mate.pending)
-            if (hint.why == Hint::kNone && pending.get(c.slot.id) >= c.slot.time)
+    for (const ThreadCheck& sibling : t.owner->threads)
+        for (const VectorClock& pending : sibling.pending)
+            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending))
                 hint = {Hint::kNotAcquired, from_rank, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     const char* texts[] = {"", "the signal in between is stored without release, so it publishes nothing",
@@ -349,23 +350,23 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     const bool crosses = theirs.rank != t.rank;
     if (judge_synchronisation(c, &v)) return v;
     const ThreadCheck* other = running(slot.id, past.block);
-    const ThreadCheck* newer = newer_mate(t, other);
-    uint32_t mate = newer ? newer->id : slot.id;
+    const ThreadCheck* newer = sibling_ahead(t, other);
+    uint32_t sibling = newer ? newer->id : slot.id;
     if (!other && !they_read &&
-        t.known.get(slot.id) < past.since)  // the writer's block is gone: has any of it signalled?
+        !happens_before(slot.id, past.since, t.clock))  // the writer's block is gone: has any of it signalled?
         for (uint32_t i = 0; i < threads; i++)
-            if (t.known.get(theirs.first + i) >= past.since &&
-                (mate == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
-                mate = theirs.first + i;
-    // Who writes where he has written before may have come here after the signal, and a round too early.
-    if (mate != slot.id && (they_read || !(slot.flags & kAgain))) {
-        const bool warp = mate / kWarpSize == slot.id / kWarpSize;
+            if (happens_before(theirs.first + i, past.since, t.clock) &&
+                (sibling == slot.id || (theirs.first + i) / kWarpSize == slot.id / kWarpSize))
+                sibling = theirs.first + i;
+    // A thread that writes where it has written before may have come here after the signal, and a round too early.
+    if (sibling != slot.id && (they_read || !(slot.flags & kAgain))) {
+        const bool warp = sibling / kWarpSize == slot.id / kWarpSize;
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
         v.to = signal_of(t.rank, &t, theirs.rank, 0);
         if (they_read) {
             v.remedy = warp ? kSyncwarpBeforeCredit : kSyncthreadsBeforeCredit;
-            v.detail = kCreditOfMate;
+            v.detail = kCreditOfSibling;
             v.how = "before_credit";
         } else {
             v.remedy = warp ? warp_barrier(threads) : kSyncthreads;
@@ -391,11 +392,11 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.to = slot.pc;
         if (other && knows_of_block(*other, t)) {
             v.remedy = crosses ? "data before its signal, or credit before reuse" : kReleaseAcquire;
-            v.detail = "the reader has heard from the writer, but of something before this write";
+            v.detail = "the reader has acquired a signal of the writer, but an earlier one than this write";
             v.how = "";
             return v;
         }
-        if (judge_waiting_mate(other, slot.time, slot.pc, &v)) return v;
+        if (judge_waiting_sibling(other, slot.time, slot.pc, &v)) return v;
         v.detail = "the reader has not waited for the writer, or only another thread of its block has";
         v.remedy = kWaitFirst;
         return v;
@@ -405,8 +406,8 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.how = "";
     if (!reads) {
         v.remedy = crosses ? "credit before reuse, or a place of its own for each writer" : kReleaseAcquire;
-    } else if (t.known.get(slot.id) < past.since) {
-        if (!again && judge_waiting_mate(&t, t.time, c.pc, &v)) return v;
+    } else if (!happens_before(slot.id, past.since, t.clock)) {
+        if (!again && judge_waiting_sibling(&t, t.time, c.pc, &v)) return v;
         v.remedy = kWait;
         v.certainty = again ? 20 : 22;
         v.how = "wait";
@@ -427,7 +428,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     return v;
 }
 
-// ---- What a conflict means where at least one side is an operation of a NIC.
+// ---- conflicts with an operation of a NIC on at least one side ----------------------------------------------------
 
 // One side at least is an operation of a NIC.
 Checker::Verdict Checker::judge_nic(const Conflict& c) const {
@@ -439,8 +440,8 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     v.to = c.pc;
     v.how = "between";
     if (first && (slot.flags & kWrites)) return judge_nic_wrote(c, *first);
-    const bool heard_of_post = first && c.t.known.get(first->poster_id) >= first->poster_time;
-    if (first && !c.again && !heard_of_post && judge_early_post(*first, c.t.id, c.t.block, c.pc, slot.pc, &v)) return v;
+    const bool knows_of_post = first && happens_before(first->poster_id, first->poster_time, c.t.clock);
+    if (first && !c.again && !knows_of_post && judge_early_post(*first, c.t.id, c.t.block, c.pc, slot.pc, &v)) return v;
     if (first) {
         if (judge_synchronisation(c, &v)) return v;
         v.kind = "source reused";
@@ -452,11 +453,11 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
             v.how = c.again ? "credit_late" : "wait";
             v.from = c.pc;
             v.to = slot.pc;
-        } else if (c.t.owner && c.t.rank != first->poster.rank) {  // somebody gets it, and its owner is too early
-            v.remedy = heard_of_post ? "quiet between the get and the signal that it is done" : kCredit;
-            v.to = heard_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
-            v.from = heard_of_post ? slot.pc : c.pc;
-            v.how = heard_of_post ? "between" : "credit_late";
+        } else if (c.t.owner && c.t.rank != first->poster.rank) {  // another rank gets it, and its owner is too early
+            v.remedy = knows_of_post ? "quiet between the get and the signal that it is done" : kCredit;
+            v.to = knows_of_post ? signal_of(c.t.rank, &c.t, first->poster.rank, slot.pc) : slot.pc;
+            v.from = knows_of_post ? slot.pc : c.pc;
+            v.how = knows_of_post ? "between" : "credit_late";
         } else {
             v.remedy = first->signal && first->data
                            ? "quiet before reuse of the source (or wait for a credit from its receiver)"
@@ -495,7 +496,7 @@ bool Checker::judge_early_post(const Record& post, uint32_t writer, uint64_t blo
     return true;
 }
 
-// A NIC has written, and now somebody reads or writes there.
+// A NIC has written, and now a thread or another operation reads or writes there.
 Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first) const {
     Verdict v;
     const ThreadCheck& t = c.t;
@@ -511,7 +512,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.how = "between";
         return v;
     }
-    const bool after_post = t.known.get(first.poster_id) >= first.poster_time;
+    const bool after_post = happens_before(first.poster_id, first.poster_time, t.clock);
     if (second && (c.flags & kWrites)) {
         const bool same_line = c.pc == c.slot.pc && second->source == first.source;
         v.certainty = 21;
@@ -528,7 +529,8 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         }
         return v;
     }
-    const bool heard = t.known.get(first.poster_id) >= past_of(first.poster_id, first.poster_time).since;
+    const bool acquired_any =
+        happens_before(first.poster_id, past_of(first.poster_id, first.poster_time).since, t.clock);
     const ThreadCheck* reader = t.owner ? &t : nullptr;
     if (after_post && !first.signal) {
         v.kind = kOvertakes;
@@ -547,13 +549,13 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.remedy = kCredit;
         v.certainty = 21;
         v.how = "credit_late";
-    } else if (judge_waiting_mate(reader, t.time, c.pc, &v)) {
+    } else if (judge_waiting_sibling(reader, t.time, c.pc, &v)) {
         return v;
-    } else if (heard && first.signal) {
+    } else if (acquired_any && first.signal) {
         v.kind = kOvertakes;
         v.remedy = kEachSignal;
         v.how = "wait";
-    } else if (heard) {
+    } else if (acquired_any) {
         v.kind = kOvertakes;
         v.remedy = kDataFirst;
         v.certainty = 23;
@@ -575,11 +577,11 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
     v.to = c.pc;
     const Past& past = past_of(slot.id, slot.time);
     const ThreadCheck* reader = running(slot.id, past.block);
-    if (const ThreadCheck* mate = newer_mate(c.t, reader)) {
-        const bool warp = mate->id / kWarpSize == slot.id / kWarpSize;
+    if (const ThreadCheck* sibling = sibling_ahead(c.t, reader)) {
+        const bool warp = sibling->id / kWarpSize == slot.id / kWarpSize;
         const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
         v.remedy = warp ? kSyncwarpBeforeCredit : kSyncthreadsBeforeCredit;
-        v.detail = kCreditOfMate;
+        v.detail = kCreditOfSibling;
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
         v.how = "before_credit";
@@ -609,11 +611,12 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
     }
     // Read before it was ever written: too early.
     const int rank = ids_of(slot.id).rank;
-    const Clock& known = reader ? reader->known : ranks_[rank].stream;
-    const bool heard = known.get(second.poster_id) >= past_of(second.poster_id, second.poster_time).since;
+    const VectorClock& known = reader ? reader->clock : ranks_[rank].stream;
+    const bool acquired_any =
+        happens_before(second.poster_id, past_of(second.poster_id, second.poster_time).since, known);
     v.certainty = 22;
     v.to = slot.pc;
-    if (known.get(second.poster_id) >= second.poster_time && !second.signal) {
+    if (happens_before(second.poster_id, second.poster_time, known) && !second.signal) {
         v.certainty = 24;
         v.kind = kOvertakes;
         v.remedy = kQuiet;
@@ -621,13 +624,13 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.to = signal_of(rank, reader, second.source, c.pc);
         v.what = "a quiet (or a fence)";
         v.how = "between";
-    } else if (judge_waiting_mate(reader, slot.time, slot.pc, &v)) {
+    } else if (judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
         return v;
-    } else if (heard && second.signal) {
+    } else if (acquired_any && second.signal) {
         v.kind = kOvertakes;
         v.remedy = kEachSignal;
         v.how = "wait";
-    } else if (heard) {
+    } else if (acquired_any) {
         v.certainty = 23;
         v.kind = kOvertakes;
         v.remedy = kDataFirst;

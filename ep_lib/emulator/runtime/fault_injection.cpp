@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "machine.hpp"
-#include "virtual_time.hpp"
 
 namespace epemu {
 namespace {
@@ -15,7 +14,7 @@ FaultInjection& injected_faults(Machine& m) {
 
 uint64_t later(uint64_t now_ns, uint64_t ns) { return ns == FaultInjection::kNever ? ns : now_ns + ns; }
 
-uint64_t clock_ns(const Machine& m) { return timed ? static_cast<uint64_t>(timed->now()) : m.now_ns; }
+uint64_t clock_ns(const Machine& m) { return static_cast<uint64_t>(m.schedule->now_ns()); }
 
 }  // namespace
 
@@ -67,8 +66,7 @@ uint64_t next_release_ns(const Machine& m) {
 bool skip_to_next_release(Machine& m) {
     const uint64_t next = next_release_ns(m);
     if (next == FaultInjection::kNever) return false;
-    if (timed) timed->passed(static_cast<double>(next) - timed->now());
-    m.now_ns = std::max(m.now_ns, next);
+    m.schedule->pass(std::max(0.0, static_cast<double>(next) - m.schedule->now_ns()));
     return true;
 }
 

@@ -1,4 +1,4 @@
-// Faults on demand: links that stall, messages that come late, ranks that fall silent. What Fabric's arguments ask for.
+// Fault injection: links that stall, messages that come late, ranks that stop, as the arguments of Fabric say.
 #pragma once
 #include <stdint.h>
 
@@ -33,14 +33,13 @@ struct FaultInjection {
 // On a fiber that is about to post, or to store a signal in another rank's memory. Does not return if its rank stops.
 void about_to_send(uintptr_t pc);
 bool has_stopped(const Machine& m, int rank);
-// An operation was posted: is it, or its link, to stand still?
+// An operation was posted: delays it, or stalls its link, if that was asked for.
 void inject_faults(Machine& m, NetOp& op);
-// When this operation may move again, in nanoseconds of the clock that runs (virtual time's under simulate); 0 if it may
-// now.
+// When this operation may move again, in nanoseconds of the schedule's clock; 0 if it may now.
 uint64_t held_until(const Machine& m, const NetOp& op);
-// May nothing of this operation move now?
+// Whether no part of this operation may move now.
 bool is_held(const Machine& m, const NetOp& op);
-// Makes it the time at which the next of the operations that stand still may move. False if none ever may.
+// Moves the clock to when the next delayed operation may move. False if none ever may.
 bool skip_to_next_release(Machine& m);
 uint64_t next_release_ns(const Machine& m);  // kNever: none
 // What a fiber waits for in a quiet or for a place in a queue pair, for reports.

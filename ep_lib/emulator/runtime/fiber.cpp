@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include <map>
+#include <utility>
 
 #include "machine.hpp"
 
@@ -85,7 +86,7 @@ int64_t quantum;
 
 namespace {
 
-// Stacks of one size, kept across machines: most runs of a session want the same number again.
+// Stacks of one size, kept across machines: most runs of a session need the same number again.
 struct StackPool {
     struct Chunk {
         char* memory;
@@ -113,18 +114,51 @@ struct StackPool {
 };
 std::map<size_t, StackPool> stack_pools;  // by size
 
+StackPool& pool_of(size_t stack_bytes) {
+    static size_t last_bytes;
+    static StackPool* last;
+    if (stack_bytes != last_bytes) {
+        last = &stack_pools[stack_bytes];
+        last_bytes = stack_bytes;
+    }
+    return *last;
+}
+
+void* scheduler_stack_pointer;
+
+void leave_to_scheduler() {
+    machine->switches++;
+    epemu_switch(&current->stack_pointer, scheduler_stack_pointer);
+}
+
+// Runs a thread from its beginning to its end, and after it those lanes of its warp that have not begun: they take over
+// its stack, so a kernel without barriers switches once per warp.
 void run_fiber() {
-    Launch* launch = current->block->launch;
-    launch->entry(launch->args.data());
-    current->state = State::kDone;
-    switch_to_scheduler();
+    for (;;) {
+        Launch* launch = current->block->launch;
+        launch->entry(launch->args.data());
+        Fiber* ended = current;
+        ended->state = State::kDone;
+        Fiber* next = machine->schedule->next_lane();
+        if (!next) break;
+        machine->switches++;
+        current = next;
+        if (next->stack) {
+            retire(ended);  // its stack is free, but not used by others before the switch
+            epemu_switch(&ended->stack_pointer, next->stack_pointer);
+            abort();
+        }
+        next->stack = std::exchange(ended->stack, nullptr);
+        retire(ended);
+    }
+    leave_to_scheduler();
     abort();  // a finished fiber is never resumed
 }
 
 // Makes the stack look as if the fiber had been left at the beginning of run_fiber.
 void prepare(Fiber* fiber) {
     const size_t bytes = machine->settings.stack_bytes;
-    fiber->stack = stack_pools[bytes].take(bytes);
+    fiber->stack = pool_of(bytes).take(bytes);
     // Stack tops staggered by cache lines: equal low address bits would fight for the same cache sets.
     const size_t stagger = reinterpret_cast<uintptr_t>(fiber->stack) / bytes % 16 * 64;
     auto** top = reinterpret_cast<void**>(fiber->stack + bytes - stagger) - 2;  // multiples of 16
@@ -134,31 +168,36 @@ void prepare(Fiber* fiber) {
     fiber->stack_pointer = saved;
 }
 
-void* scheduler_stack_pointer;
-
 }  // namespace
 
-void switch_to(Fiber* fiber) {
+Fiber* switch_to(Fiber* fiber) {
     current = fiber;
     if (!fiber->stack) prepare(fiber);
     epemu_switch(&scheduler_stack_pointer, fiber->stack_pointer);
-    current = nullptr;
+    return std::exchange(current, nullptr);
 }
 
+// Goes straight to the next lane of the warp if the schedule has one, which halves the number of switches.
 void switch_to_scheduler() {
+    Fiber* me = current;
+    Fiber* next = me->state == State::kPrinting ? nullptr : machine->schedule->next_lane();
+    if (!next) return leave_to_scheduler();
     machine->switches++;
-    epemu_switch(&current->stack_pointer, scheduler_stack_pointer);
+    if (me->state == State::kRunnable) make_runnable(me);
+    if (!next->stack) prepare(next);
+    current = next;
+    epemu_switch(&me->stack_pointer, next->stack_pointer);
 }
 
 void abandon_fiber() {
-    void* nobody_returns_here;
-    epemu_switch(&nobody_returns_here, scheduler_stack_pointer);
+    void* never_resumed;
+    epemu_switch(&never_resumed, scheduler_stack_pointer);
     abort();
 }
 
 void release_stack(Fiber* fiber, size_t stack_bytes) {
     if (!fiber->stack) return;
-    stack_pools[stack_bytes].free_stacks.push_back(fiber->stack);
+    pool_of(stack_bytes).free_stacks.push_back(fiber->stack);
     fiber->stack = nullptr;
 }
 

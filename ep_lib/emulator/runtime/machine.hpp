@@ -1,5 +1,10 @@
 // The emulator's state: ranks, their heaps, launches, blocks, warps and fibers. One Machine is one world of ranks.
 //
+// Begin here. A launch (api.cpp) queues a grid; scheduler.cpp makes its blocks resident and asks the schedule
+// (schedule.hpp) for one turn after another; in a turn, the lanes of a warp run one by one as fibers (fiber.cpp). Each
+// access to memory comes to sanitizer_hooks.cpp and memory.cpp, each CUDA built-in to builtins.cpp, each operation of a
+// NIC to network.cpp. The checker (checker.hpp) and virtual time (virtual_time.hpp) watch all that, if they are on.
+//
 // One OS thread at a time runs a Machine (Python's worker thread), so nothing here is locked except the text that
 // kernels print, which another thread drains.
 #pragma once
@@ -15,6 +20,7 @@
 
 #include "ep_emulator/abi.h"
 #include "network.hpp"
+#include "schedule.hpp"
 
 namespace epemu {
 
@@ -24,7 +30,6 @@ constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over
 
 struct Block;
 struct BlockCheck;
-class Pct;
 struct FaultInjection;
 struct ThreadCheck;
 struct Warp;
@@ -66,19 +71,21 @@ struct PollSet {
     bool used_clock;  // the loop looks at the time, so time must pass for it
 };
 
-struct Fiber {
+struct alignas(64) Fiber {
+    // What every switch touches is in one cache line.
     void* stack_pointer;
+    char* stack;  // lowest address; null until the fiber first runs
     Block* block;
     Warp* warp;
-    char* stack;  // lowest address; null until the fiber first runs
-    epemu_dim3 thread;
-    uint8_t lane;
-    State state;
     // the operation that the fiber waits in
     const char* what;
     uintptr_t pc;
     uint32_t mask;  // of a warp-wide operation; of a barrier: which call it is
-    int op, arg, width;
+    int op;
+    uint8_t lane;
+    State state;
+    epemu_dim3 thread;
+    int arg, width;
     uint64_t value, result;
     std::unique_ptr<PollSet> polls;
     const char* format;
@@ -86,19 +93,33 @@ struct Fiber {
     ThreadCheck* check;  // null while checks are off
     double time;         // virtual, in ns
     size_t wait_span;    // the last of its spans that is a wait; 0: none, else its index + 1
+
+    void begin_again() {
+        what = "";
+        pc = 0;
+        check = nullptr;
+        time = 0;
+        wait_span = 0;
+    }
 };
 
 struct Warp {
     Block* block;
     Fiber* lanes;
     uint8_t num_lanes;
-    uint32_t runnable, arrived, exited, in_activemask;
+    uint32_t runnable, arrived, exited, in_activemask, in_barrier;
     uint64_t stalled_until;  // by the count of picks: until then the scheduler prefers others
-    size_t queue_index;      // position in the run queue while runnable != 0
+    size_t queue_index;      // in virtual time: its place in the heap while runnable != 0
     double ready;            // in virtual time: when its first lane can go on,
     uint64_t order;          // and the tie-break
     size_t copy_span;        // as a fiber's wait_span
     int64_t priority;        // in schedules by PCT
+
+    void begin_again() {
+        runnable = arrived = exited = in_activemask = in_barrier = 0;
+        stalled_until = 0;
+        copy_span = 0;
+    }
 };
 
 struct Image {
@@ -135,18 +156,19 @@ struct Launch {
     std::vector<char> arg_bytes;
     std::vector<void*> args;
     std::vector<Range> ranges;  // host arrays this launch may touch, sorted by address
+    Range recent[2] = {};       // the arrays of the last read and the last write that were in one
     uint64_t num_blocks, next_block = 0, finished_blocks = 0;
     double queued_ns = 0, end_ns = 0;  // in virtual time; end: of the blocks so far
 };
 
 struct Block {
     Launch* launch;
-    epemu_dim3 index;
+    epemu_dim3 index, dim;
     int num_threads, live, arrived = 0;
     char* shared;
     size_t shared_bytes, slot;
     int barrier_count = 0;  // predicates that were non-zero in the current __syncthreads_*
-    int barrier_result = 0;
+    int barrier_result = 0, participants = 0;
     int64_t clock = 0;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
@@ -154,12 +176,14 @@ struct Block {
     std::shared_ptr<BlockCheck> check;
     double begin_ns = 0;
     int sm = 0;
+
+    bool has_shape(const epemu_dim3& d) const { return d.x == dim.x && d.y == dim.y && d.z == dim.z; }
 };
 
 struct Rank {
     std::deque<std::unique_ptr<Launch>> queue;  // front is the one that runs: one stream a rank
     int64_t last_ticket = 0, done_ticket = 0;
-    size_t resident_threads = 0;
+    size_t resident_threads = 0, resident_blocks = 0;
     std::vector<Range> ranges;  // arrays registered for the rank's lifetime
     std::vector<Range> arrays;  // under checks: what may be touched in the rank's heap, as offsets, sorted
 };
@@ -172,15 +196,6 @@ struct Settings {
     uint64_t stack_bytes;
     uint64_t max_resident_threads;  // a rank
     FabricSettings fabric;
-};
-
-// How rough a schedule is. Each seed draws its own: a bug that calm schedules hide shows in a stormy one, and the other
-// way round (swarm testing: Groce et al., 2012).
-struct ScheduleParameters {
-    uint32_t preempt_one_in;  // synchronising operations, that the thread is preempted there
-    uint32_t stall_one_in;    // preemptions, that the whole warp then waits for a long time
-    uint32_t split_one_in;    // turns of a warp, that only some of its lanes run on
-    uint32_t deliver_one_in;  // turns, that something happens on the network too
 };
 
 // xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64: small, fast, and the same everywhere.
@@ -211,25 +226,26 @@ struct Random {
 struct Machine {
     Settings settings;
     Random random;
-    ScheduleParameters parameters;
     std::unique_ptr<Network> network;
     std::shared_ptr<Checker> checker;          // null while checks are off
     std::shared_ptr<FaultInjection> injected;  // null while no fault is asked for
-    std::shared_ptr<VirtualTime> time;         // null in the random walk
-    std::shared_ptr<Pct> pct;                  // null in random walks and in virtual time
+    std::unique_ptr<Schedule> schedule;
+    VirtualTime* time = nullptr;  // the schedule, if it is that of virtual time
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
     size_t heap_stride, heap_shift, heaps_bytes, heap_used;
     char* shared_area;
     std::vector<uint32_t> free_slots;
     std::vector<Rank> ranks;
-    std::vector<std::unique_ptr<Block>> resident;
+    std::vector<std::unique_ptr<Block>> resident, spare_blocks;
+    size_t resident_threads = 0, most_resident_blocks = 0;
+    int64_t patience = 0, full_patience = 0;  // until more blocks are admitted (scheduler.cpp)
     std::vector<std::unique_ptr<Image>> images;
-    std::vector<Warp*> run_queue;
     std::unordered_map<uintptr_t, std::vector<Fiber*>> parked;  // by address / 8
     size_t num_parked = 0;
     uint64_t progress = 0;  // grows whenever something that others could see happened
     uint64_t now_ns = 1000000;
+    double clock_ghz = 2;
     uint64_t switches = 0, picks = 0, blocks_created = 0;
 
     Fault fault = Fault::kNone;
@@ -246,13 +262,16 @@ struct Machine {
     ~Machine();
 };
 
+// Not visible outside the library, so that calls and variables take no detour through its tables.
+#pragma GCC visibility push(hidden)
+
 // The fiber that runs now, and its machine; null outside kernels.
 extern Fiber* current;
 extern Machine* machine;
 extern int64_t quantum;  // instrumented accesses until the running fiber is preempted
 
 // fiber.cpp
-void switch_to(Fiber* fiber);       // from the scheduler
+Fiber* switch_to(Fiber* fiber);     // from the scheduler; returns the fiber that came back to it
 void switch_to_scheduler();         // from a fiber
 [[noreturn]] void abandon_fiber();  // the same, for one that never runs again; signal handlers may call it
 void release_stack(Fiber* fiber, size_t stack_bytes);
@@ -270,10 +289,10 @@ void maybe_preempt();          // at a synchronising operation
 void park(Fiber* fiber);       // until one of the locations it polls changes
 void wake(uintptr_t address);  // polling fibers that look at this location
 void retire(Fiber* fiber);
-void run_lane(Machine& m, Fiber* fiber);  // until it waits, yields or ends
+void run_lane(Machine& m, Fiber* fiber);  // and those that it hands over to, until one returns to the scheduler
 void end_turn(Machine& m, Warp* warp);    // after its lanes have run
 
-// block_ops.cpp
+// builtins.cpp
 void barrier_maybe_complete(Block* block);
 void resolve_activemask(Warp* warp);
 
@@ -281,7 +300,14 @@ void resolve_activemask(Warp* warp);
 uint64_t read_raw(uintptr_t address, int size);
 void forget_polls();                           // the running fiber did something that others can see
 void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
-void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc);
+void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc);
+// Raises a fault if the running thread may not touch this memory. Most accesses are to shared memory: that comes first.
+inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
+    const Block* block = current->block;
+    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(block->shared);
+    if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
+    check_access_outside(address, size, write, pc);
+}
 bool in_an_array(const Rank& owner, size_t offset, size_t size);  // of the owner's heap
 
 // faults.cpp
@@ -295,5 +321,7 @@ std::string triple(const epemu_dim3& d);
 std::string describe_address(const Machine& m, uintptr_t address);
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);
 void write_report(Machine& m, Outcome outcome);
+
+#pragma GCC visibility pop
 
 }  // namespace epemu

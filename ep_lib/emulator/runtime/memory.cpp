@@ -23,24 +23,29 @@ const char* access_name(bool write) { return write ? "writes" : "reads"; }
 }
 
 // `ranges` are sorted by begin; arrays of NumPy may overlap (views), so a few before the nearest are looked at too.
-bool in_ranges(const std::vector<Range>& ranges, uintptr_t address, size_t size, bool write) {
+bool in_ranges(const std::vector<Range>& ranges, uintptr_t address, size_t size, bool write, Range* found) {
     constexpr int kOverlaps = 16;
     auto it = std::upper_bound(ranges.begin(), ranges.end(), address,
                                [](uintptr_t a, const Range& r) { return a < r.begin; });
     for (int i = 0; i < kOverlaps && it != ranges.begin(); i++) {
         --it;
-        if (address + size <= it->end && (it->writable || !write)) return true;
+        if (address + size <= it->end && (it->writable || !write)) {
+            *found = *it;
+            return true;
+        }
     }
     return false;
 }
 
-// Everything but the symmetric heaps and the block's shared memory, the two that check_access looks at first.
+// All memory but the symmetric heaps and the block's shared memory, which are looked at first.
 void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
+    Launch* launch = current->block->launch;
+    Range& recent = launch->recent[write];
+    if (address >= recent.begin && address + size <= recent.end) return;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     if (address - stack < machine->settings.stack_bytes) return;
-    Launch* launch = current->block->launch;
-    if (in_ranges(launch->ranges, address, size, write)) return;
-    if (in_ranges(machine->ranks[launch->rank].ranges, address, size, write)) return;
+    if (in_ranges(launch->ranges, address, size, write, &recent)) return;
+    if (in_ranges(machine->ranks[launch->rank].ranges, address, size, write, &recent)) return;
     for (const auto& segment : launch->image->segments)
         if (address >= segment.begin && address + size <= segment.end && (segment.writable || !write)) return;
     bad_address(address, size, write, pc);
@@ -118,7 +123,7 @@ uint64_t truncate(uint64_t value, int size) { return size == 8 ? value : value &
 
 }  // namespace
 
-// A load whose value may end a loop. Parks the fiber where the loop cannot end before someone else stores.
+// A load whose value may end a loop. Parks the fiber if the loop cannot end before another thread stores.
 void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
     if (!current->polls) current->polls = std::make_unique<PollSet>();
     current->pc = pc;
@@ -128,7 +133,7 @@ void poll(uintptr_t address, int size, const char* what, uintptr_t pc) {
         if (timed) timed->looked(address);
         return;
     }
-    const double begin = timed ? timed->now() : 0;
+    const double begin = timed ? timed->now_ns() : 0;
     park(current);
     block_current(State::kPolling, what, pc);
     if (timed) timed->looked(address);
@@ -223,7 +228,7 @@ uint64_t read_raw(uintptr_t address, int size) {
 void note_store(uintptr_t address, int size) {
     PollSet& p = *current->polls;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) return;  // a local: nobody else sees it
+    if (address - stack < machine->settings.stack_bytes) return;  // a local variable: no other thread sees it
     if (size > 8 || p.num_stores == PollSet::kMax) {
         forget_polls();
         return;
@@ -238,10 +243,8 @@ bool in_an_array(const Rank& owner, size_t offset, size_t size) {
     return it != owner.arrays.begin() && offset + size <= std::prev(it)->end;
 }
 
-void check_access(uintptr_t address, size_t size, bool write, uintptr_t pc) {
+void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     Block* block = current->block;
-    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(block->shared);
-    if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(machine->heaps);
     if (in_heaps < machine->heaps_bytes) {
         if ((in_heaps & (machine->heap_stride - 1)) + size > machine->heap_used) bad_address(address, size, write, pc);

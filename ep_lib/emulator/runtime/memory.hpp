@@ -1,4 +1,4 @@
-// What memory.cpp does for the functions that compilers call (sanitizer_hooks.cpp).
+// Accesses to memory, for the functions that compilers call (sanitizer_hooks.cpp).
 #pragma once
 #include <algorithm>
 
@@ -9,15 +9,17 @@
 
 namespace epemu {
 
+#pragma GCC visibility push(hidden)
+
 bool is_remote(uintptr_t address);  // in another rank's heap, seen from the running fiber
-// A load whose value may end a loop. Parks the fiber where the loop cannot end before someone else stores.
+// A load whose value may end a loop. Parks the fiber if the loop cannot end before another thread stores.
 void poll(uintptr_t address, int size, const char* what, uintptr_t pc);
 uint64_t synchronising_load(uintptr_t address, int size, int order, int scope, const char* what, uintptr_t pc);
 void synchronising_store(uintptr_t address, uint64_t value, int size, int order, int scope, uintptr_t pc);
 uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int size, int order, int scope,
                 uintptr_t pc);
 
-// Stores that another rank may wait for are what a rank that stops no longer does.
+// A rank that stops (fault injection) no longer stores to other ranks, which may wait for it.
 inline void before_signal(uintptr_t address, uintptr_t pc) {
     if (__builtin_expect(machine->injected != nullptr, 0) && is_remote(address)) about_to_send(pc);
 }
@@ -34,5 +36,7 @@ inline void plain_access(uintptr_t address, size_t size, bool write, uintptr_t p
         preempt();
     }
 }
+
+#pragma GCC visibility pop
 
 }  // namespace epemu

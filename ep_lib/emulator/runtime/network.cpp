@@ -6,7 +6,6 @@
 #include "fault_injection.hpp"
 #include "machine.hpp"
 #include "network.hpp"
-#include "pct.hpp"
 #include "virtual_time.hpp"
 
 #define EPEMU_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
@@ -22,7 +21,7 @@ void wake_range(uintptr_t address, size_t bytes) {
     for (uintptr_t a = address & ~uintptr_t{7}; a < address + bytes; a += 8) wake(a);
 }
 
-// May anything of this operation be written yet?
+// Whether any part of this operation may be written yet.
 bool may_deliver(const Machine& m, const NetOp& op) {
     Network& net = *m.network;
     const Network::Link& link = link_of(net, op.source_rank, op.target_rank);
@@ -98,7 +97,7 @@ void complete(Machine& m, size_t index) {
             i++;
             continue;
         }
-        make_runnable(net.waiters[i].fiber);
+        m.schedule->woke(net.waiters[i].fiber);
         net.waiters.erase(net.waiters.begin() + static_cast<ptrdiff_t>(i));
     }
 }
@@ -197,7 +196,7 @@ std::vector<NetOp::Piece> cut(Random& random, size_t bytes) {
 
 void wait(const char* what, Network::Waiter waiter, uintptr_t pc) {
     if (!is_pending(*machine->network, waiter)) return;
-    const double begin = timed ? timed->now() : 0;
+    const double begin = timed ? timed->now_ns() : 0;
     while (is_pending(*machine->network, waiter)) {
         machine->network->waiters.push_back(waiter);
         block_current(State::kNetwork, what, pc);
@@ -245,9 +244,8 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     inject_faults(*machine, *op);
     if (checker) checker->net_posted(*op, current, pc);
     link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
-    if (machine->pct) machine->pct->posted(op.get());
     net.in_flight.push_back(std::move(op));
-    if (timed) timed->posted(net.in_flight.back().get(), pc);
+    machine->schedule->posted(net.in_flight.back().get());
     forget_polls();
     machine->progress++;
     maybe_preempt();
@@ -335,7 +333,7 @@ void epemu_net_fence(int rank, int queue_pair) {
 
 void epemu_net_quiet(int rank, int queue_pair) {
     const uintptr_t pc = EPEMU_PC;
-    const Clock covered = checker ? checker->net_posted_so_far(epemu_rank(), rank, queue_pair) : Clock();
+    const VectorClock covered = checker ? checker->net_posted_so_far(epemu_rank(), rank, queue_pair) : VectorClock();
     wait("quiet, for operations that are not complete",
          {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, pc);
     if (checker) checker->net_quiet(current, covered, pc);

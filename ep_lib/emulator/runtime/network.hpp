@@ -59,7 +59,7 @@ struct NetOp {
     bool delivered;          // all is written; the completion is still on its way back
     uint64_t delayed_until;  // by the count of steps of the network
     int64_t priority;        // in schedules by PCT
-    uint64_t held_until_ns;  // a fault on demand: see injected.hpp
+    uint64_t held_until_ns;  // fault injection: see injected.hpp
     Poster poster;
     struct {
         size_t place, record, bytes_left;  // in in_flight; of its message; still to be written

@@ -1,96 +1,128 @@
-#include "pct.hpp"
-
+// Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010): every warp and every
+// operation of a NIC gets a random priority, and the highest one runs. At d - 1 random steps of the program the one that
+// runs falls behind all others. A bug that takes d steps in a certain order is then met with a probability that has a
+// lower bound, however many other things happen in between.
+//
+// What differs here: the length of a program is not known, so the steps of the changes are drawn log-uniformly; and a
+// warp that keeps looking at something without end falls behind too, or no other would ever run.
 #include <algorithm>
 
 #include "machine.hpp"
+#include "network.hpp"
+#include "schedule.hpp"
 
 namespace epemu {
 namespace {
 
-constexpr uint32_t kLongestProgram = 18;  // as a power of two, in steps: changes come before that
-constexpr uint64_t kLongStreak = 4096;    // steps of one warp with nobody else in between
-constexpr size_t kCrowd = 2048;           // runnable warps from which on anyone is picked
+class Pct : public QueueSchedule {
+  public:
+    Pct(Machine& m, int depth) : QueueSchedule(m) {
+        for (int i = 1; i < depth; i++) {
+            const uint64_t scale = uint64_t{1} << m.random.below(kLongestProgram);
+            changes_.push_back(scale + m.random.below(static_cast<uint32_t>(scale)));
+        }
+    }
+
+    bool step() override {
+        if (!m_.network->in_flight.empty() && move_network()) return true;
+        if (queue_.empty()) return false;
+        run_turn(highest_warp());
+        return true;
+    }
+
+    void synchronise() override {
+        Warp* warp = current->warp;
+        streak_ = warp == last_ ? streak_ + 1 : 0;
+        last_ = warp;
+        if (is_change() || streak_ > kLongStreak) {
+            streak_ = 0;
+            fall_behind(warp);
+        }
+        if (outranked(warp)) step_aside();
+    }
+
+    void preempt() override { yield(); }
+    void yield() override {
+        fall_behind(current->warp);
+        step_aside();
+    }
+
+    void admitted(Block* block) override {
+        for (Warp& warp : block->warps) warp.priority = fresh_priority();
+    }
+    void posted(NetOp* op) override {
+        op->priority = fresh_priority();
+        network_top_ = std::max(network_top_, op->priority);
+    }
+
+  private:
+    static constexpr uint32_t kLongestProgram = 18;  // as a power of two, in steps: changes come before that
+    static constexpr uint64_t kLongStreak = 4096;    // steps of one warp with no other in between
+
+    bool is_change() {
+        steps_++;
+        return std::find(changes_.begin(), changes_.end(), steps_) != changes_.end();
+    }
+    int64_t fresh_priority() { return 1 + static_cast<int64_t>(m_.random.next() >> 2); }
+    void fall_behind(Warp* warp) { warp->priority = --lowest_; }
+    bool outranked(const Warp* warp) const { return warp->priority < std::max(top_, network_top_); }
+    void queued(const Warp* warp) override { top_ = std::max(top_, warp->priority); }
+    bool may_go_on(const Warp* warp) const override { return !outranked(warp); }
+
+    size_t highest_warp() {
+        if (queue_.size() > kCrowd) return m_.random.below(static_cast<uint32_t>(queue_.size()));
+        size_t best = 0;
+        int64_t second = INT64_MIN;
+        for (size_t i = 1; i < queue_.size(); i++) {
+            if (queue_[i]->priority > queue_[best]->priority) {
+                second = queue_[best]->priority;
+                best = i;
+            } else {
+                second = std::max(second, queue_[i]->priority);
+            }
+        }
+        top_ = second;
+        return best;
+    }
+
+    // Moves an operation that has more priority than any warp. False if there is none that can move.
+    bool move_network() {
+        int64_t above = INT64_MIN;
+        if (queue_.size() > kCrowd) {
+            above = 0;
+        } else {
+            for (const Warp* warp : queue_) above = std::max(above, warp->priority);
+        }
+        std::vector<NetOp*> order;
+        for (const auto& op : m_.network->in_flight)
+            if (op->priority > above) order.push_back(op.get());
+        std::sort(order.begin(), order.end(), [](const NetOp* a, const NetOp* b) { return a->priority > b->priority; });
+        network_top_ = INT64_MIN;
+        for (NetOp* op : order) {
+            const bool completes = op->delivered;
+            if (!network_move(m_, op)) continue;  // it waits for others: those that follow are next
+            if (is_change() && !completes) op->priority = --lowest_;
+            return true;
+        }
+        return false;
+    }
+
+    uint64_t steps_ = 0, streak_ = 0;
+    const Warp* last_ = nullptr;
+    std::vector<uint64_t> changes_;
+    int64_t lowest_ = 0;               // of all priorities given so far
+    int64_t top_ = INT64_MIN;          // of the warps in the queue, or more
+    int64_t network_top_ = INT64_MIN;  // of the operations that can move
+};
 
 }  // namespace
 
 int pct_depth(uint64_t seed) {
     constexpr uint64_t kDepths = 4;  // most bugs take one to three steps in a certain order
-    return seed % 2 ? static_cast<int>(1 + seed / 2 % kDepths) : 0;
+    if (policy_of(seed) != Policy::pct) return 0;
+    return static_cast<int>(1 + seed / static_cast<uint64_t>(Policy::kCount) % kDepths);
 }
 
-Pct::Pct(Machine& m, int depth) : m_(m), depth_(depth) {
-    for (int i = 1; i < depth; i++) {
-        const uint64_t scale = uint64_t{1} << m.random.below(kLongestProgram);
-        changes_.push_back(scale + m.random.below(static_cast<uint32_t>(scale)));
-    }
-}
-
-int64_t Pct::fresh_priority() { return 1 + static_cast<int64_t>(m_.random.next() >> 2); }
-
-bool Pct::step() {
-    steps_++;
-    return std::find(changes_.begin(), changes_.end(), steps_) != changes_.end();
-}
-
-void Pct::woke(const Warp* warp) { top_ = std::max(top_, warp->priority); }
-
-void Pct::fall_behind(Warp* warp) { warp->priority = --lowest_; }
-
-void Pct::posted(NetOp* op) {
-    op->priority = fresh_priority();
-    network_top_ = std::max(network_top_, op->priority);
-}
-
-bool Pct::outranked(const Warp* warp) const { return warp->priority < std::max(top_, network_top_); }
-
-void Pct::synchronised(Warp* warp) {
-    streak_ = warp == last_ ? streak_ + 1 : 0;
-    last_ = warp;
-    if (step() || streak_ > kLongStreak) {
-        streak_ = 0;
-        fall_behind(warp);
-    }
-    if (outranked(warp)) step_aside();
-}
-
-size_t Pct::highest_warp() {
-    const auto& queue = m_.run_queue;
-    if (queue.size() > kCrowd) return m_.random.below(static_cast<uint32_t>(queue.size()));
-    size_t best = 0;
-    int64_t second = INT64_MIN;
-    for (size_t i = 1; i < queue.size(); i++) {
-        if (queue[i]->priority > queue[best]->priority) {
-            second = queue[best]->priority;
-            best = i;
-        } else {
-            second = std::max(second, queue[i]->priority);
-        }
-    }
-    top_ = second;
-    return best;
-}
-
-bool Pct::move_network() {
-    auto& ops = m_.network->in_flight;
-    if (ops.empty()) return false;
-    int64_t above = INT64_MIN;
-    if (m_.run_queue.size() > kCrowd) {
-        above = 0;
-    } else {
-        for (const Warp* warp : m_.run_queue) above = std::max(above, warp->priority);
-    }
-    std::vector<NetOp*> order;
-    for (const auto& op : ops)
-        if (op->priority > above) order.push_back(op.get());
-    std::sort(order.begin(), order.end(), [](const NetOp* a, const NetOp* b) { return a->priority > b->priority; });
-    network_top_ = INT64_MIN;
-    for (NetOp* op : order) {
-        const bool completes = op->delivered;
-        if (!network_move(m_, op)) continue;  // it waits for others: those that follow are next
-        if (step() && !completes) op->priority = --lowest_;
-        return true;
-    }
-    return false;
-}
+std::unique_ptr<Schedule> make_pct(Machine& m) { return std::make_unique<Pct>(m, pct_depth(m.settings.seed)); }
 
 }  // namespace epemu

@@ -116,7 +116,7 @@ constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "sig
 
 }  // namespace
 
-// Which array an offset that is in none comes after. Empty where it is in one, or where nobody knows.
+// Which array an offset that is in none comes after. Empty where it is in one, or where that is not known.
 static std::string beside_arrays(const std::vector<Range>& arrays, uintptr_t offset) {
     constexpr uintptr_t kNear = 4096;
     const Range* before = nullptr;
@@ -172,7 +172,7 @@ std::string describe_address(const Machine& m, uintptr_t address) {
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes) {
     const std::string first = describe_address(m, address), last = describe_address(m, address + bytes - 1);
     std::string text = std::to_string(bytes) + " bytes at " + first;
-    // The first byte may well be where it should be.
+    // The first byte may be in a valid place.
     if (bytes > 1 && first.find(',') == std::string::npos && last.find(',') != std::string::npos)
         text += ", the last one at " + last;
     return text;

@@ -23,7 +23,7 @@ int order_of(int memory_order) {
 int next_scope = EPEMU_SCOPE_SYSTEM;
 int take_scope() { return std::exchange(next_scope, static_cast<int>(EPEMU_SCOPE_SYSTEM)); }
 
-// What -fsanitize=alignment hands over.
+// What -fsanitize=alignment passes.
 struct Mismatch {
     const char* file;
     uint32_t line, column;
@@ -40,7 +40,7 @@ extern "C" {
 
 void epemu_next_scope(int scope) { next_scope = scope; }
 
-// ---- -fsanitize=alignment: the compiler has seen that an address does not fit the type -----------------------------
+// ---- -fsanitize=alignment: the compiler has seen that an address does not fit the type ----------------------------
 void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
     if (!current || address - reinterpret_cast<uintptr_t>(current->stack) < machine->settings.stack_bytes) return;
     const char* verbs[] = {"reads", "writes"};

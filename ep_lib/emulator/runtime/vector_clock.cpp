@@ -39,9 +39,9 @@ Pool<Node>& pool() {
 
 }  // namespace
 
-size_t Clock::bytes_in_use() { return in_use; }
+size_t VectorClock::bytes_in_use() { return in_use; }
 
-Clock::Leaf* Clock::new_leaf(const Leaf* like) {
+VectorClock::Leaf* VectorClock::new_leaf(const Leaf* like) {
     Leaf* leaf = pool<Leaf>().take();
     if (like) {
         memcpy(leaf, like, sizeof *leaf);
@@ -52,7 +52,7 @@ Clock::Leaf* Clock::new_leaf(const Leaf* like) {
     return leaf;
 }
 
-Clock::Middle* Clock::new_middle(const Middle* like) {
+VectorClock::Middle* VectorClock::new_middle(const Middle* like) {
     Middle* middle = pool<Middle>().take();
     if (like) {
         memcpy(middle, like, sizeof *middle);
@@ -65,7 +65,7 @@ Clock::Middle* Clock::new_middle(const Middle* like) {
     return middle;
 }
 
-Clock::Top* Clock::new_top(const Top* like, uint32_t size) {
+VectorClock::Top* VectorClock::new_top(const Top* like, uint32_t size) {
     const size_t bytes = sizeof(Top) + size * sizeof(Middle*);
     auto* top = static_cast<Top*>(calloc(1, bytes));
     in_use += bytes;
@@ -76,23 +76,23 @@ Clock::Top* Clock::new_top(const Top* like, uint32_t size) {
     return top;
 }
 
-void Clock::release(Leaf* leaf) {
+void VectorClock::release(Leaf* leaf) {
     if (leaf && --leaf->references == 0) pool<Leaf>().give_back(leaf);
 }
 
-void Clock::release(Middle* middle) {
+void VectorClock::release(Middle* middle) {
     if (!middle || --middle->references) return;
     for (Leaf* leaf : middle->leaf) release(leaf);
     pool<Middle>().give_back(middle);
 }
 
-void Clock::free_top(Top* top) {
+void VectorClock::free_top(Top* top) {
     for (uint32_t m = 0; m < top->size; m++) release(top->middle[m]);
     in_use -= sizeof(Top) + top->size * sizeof(Middle*);
     free(top);
 }
 
-void Clock::own_top(uint32_t size) {
+void VectorClock::own_top(uint32_t size) {
     if (top_ && top_->references == 1 && top_->size >= size) return;
     Top* mine = new_top(top_, top_ && top_->size > size ? top_->size : size);
     release(top_);
@@ -100,7 +100,7 @@ void Clock::own_top(uint32_t size) {
 }
 
 // After own_top.
-Clock::Middle* Clock::own_middle(uint32_t m) {
+VectorClock::Middle* VectorClock::own_middle(uint32_t m) {
     Middle*& middle = top_->middle[m];
     if (!middle || middle->references > 1) {
         Middle* mine = new_middle(middle);
@@ -110,7 +110,7 @@ Clock::Middle* Clock::own_middle(uint32_t m) {
     return middle;
 }
 
-Clock::Leaf* Clock::own_leaf(uint32_t m, uint32_t l) {
+VectorClock::Leaf* VectorClock::own_leaf(uint32_t m, uint32_t l) {
     Leaf*& leaf = own_middle(m)->leaf[l];
     if (!leaf || leaf->references > 1) {
         Leaf* mine = new_leaf(leaf);
@@ -120,14 +120,14 @@ Clock::Leaf* Clock::own_leaf(uint32_t m, uint32_t l) {
     return leaf;
 }
 
-void Clock::raise(uint32_t thread, uint32_t time) {
+void VectorClock::raise(uint32_t thread, uint32_t time) {
     const uint32_t m = thread / kPerMiddle;
     own_top(m + 1);
     uint32_t& mine = own_leaf(m, thread / kFanOut % kFanOut)->time[thread % kFanOut];
     if (mine < time) mine = time;
 }
 
-void Clock::join(const Clock& other) {
+void VectorClock::join(const VectorClock& other) {
     if (!other.top_ || other.top_ == top_) return;
     if (!top_) {
         *this = other;
@@ -146,7 +146,7 @@ void Clock::join(const Clock& other) {
     }
 }
 
-void Clock::join_middle(uint32_t m, const Middle* from) {
+void VectorClock::join_middle(uint32_t m, const Middle* from) {
     for (uint32_t l = 0; l < kFanOut; l++) {
         Leaf* const theirs = from->leaf[l];
         Leaf* const mine = top_->middle[m]->leaf[l];

@@ -10,16 +10,16 @@
 
 namespace epemu {
 
-class Clock {
+class VectorClock {
   public:
-    Clock() = default;
-    Clock(const Clock& other) : top_(other.top_) { retain(top_); }
-    Clock(Clock&& other) noexcept : top_(std::exchange(other.top_, nullptr)) {}
-    Clock& operator=(Clock other) noexcept {
+    VectorClock() = default;
+    VectorClock(const VectorClock& other) : top_(other.top_) { retain(top_); }
+    VectorClock(VectorClock&& other) noexcept : top_(std::exchange(other.top_, nullptr)) {}
+    VectorClock& operator=(VectorClock other) noexcept {
         std::swap(top_, other.top_);
         return *this;
     }
-    ~Clock() { release(top_); }
+    ~VectorClock() { release(top_); }
 
     // How much of a thread's past is in this clock: all that it did up to this time of its own.
     uint32_t get(uint32_t thread) const {
@@ -29,8 +29,8 @@ class Clock {
         return leaf ? leaf->time[thread % kFanOut] : 0;
     }
     void raise(uint32_t thread, uint32_t time);
-    void join(const Clock& other);
-    bool same(const Clock& other) const { return top_ == other.top_; }
+    void join(const VectorClock& other);
+    bool same(const VectorClock& other) const { return top_ == other.top_; }
     bool empty() const { return !top_; }
 
     static size_t bytes_in_use();

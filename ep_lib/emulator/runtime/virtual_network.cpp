@@ -51,14 +51,14 @@ void VirtualTime::run_event(const Event& event) {
             const Store& store = stores_[event.packet];
             memcpy(reinterpret_cast<void*>(store.address), &store.value, store.size);
             free_stores_.push_back(event.packet);
-            machine_.progress++;
+            m_.progress++;
             wake(store.address);
             break;
         }
         case Event::kReady: {
             NetOp* op = event.op;
             const bool get = op->kind == NetKind::kGet, data = op->kind == NetKind::kPut && (op->bytes || !op->signal);
-            const bool alone = machine_.network->settings.kind == Fabric::kSrd && op->held_until_ns > now_;
+            const bool alone = m_.network->settings.kind == Fabric::kSrd && op->held_until_ns > now_;
             const uint64_t key = alone ? kAlone | op->number : key_of(op->target_rank, op->queue_pair);
             enqueue(event.rank, key, {op, 0, get, data, op->signal != 0});
             break;
@@ -82,20 +82,20 @@ void VirtualTime::drain() {
 
 // ---- the sending NIC ---------------------------------------------------------------------------------------------
 
-void VirtualTime::posted(NetOp* op, uintptr_t pc) {
+void VirtualTime::posted(NetOp* op) {
     Fiber* fiber = current;
     const LinkModel &nic = hardware_.nic, &pcie = hardware_.pcie;
     const double begin = fiber->time;
-    spent(nic.overhead_ns);
+    spend(nic.overhead_ns);
     const bool put_signal = op->kind == NetKind::kPut && op->signal;
     const auto kind = put_signal                  ? MessageRecord::kPutSignal
                       : op->kind == NetKind::kPut ? MessageRecord::kPut
                       : op->kind == NetKind::kGet ? MessageRecord::kGet
                                                   : MessageRecord::kAdd;
     constexpr const char* kNames[] = {"put", "get", "put_signal", "add"};
-    write_span(SpanRecord::kPost, kNames[kind], begin, pc);
+    write_span(SpanRecord::kPost, kNames[kind], begin, op->poster.pc);
     const SpanRecord& span = spans.back();
-    op->flight = {machine_.network->in_flight.size() - 1, messages.size(), op->bytes, false};
+    op->flight = {m_.network->in_flight.size() - 1, messages.size(), op->bytes, false};
     fiber->wait_span = 0;
     messages.push_back({op->source_rank, op->target_rank, op->queue_pair, kind, span.block, span.warp, span.image, 0,
                         span.offset, op->bytes, 0, begin, -1, -1, -1});
@@ -126,11 +126,11 @@ void VirtualTime::start(int rank) {
     at(std::max({now_, nic.reads.free_ns, nic.egress.free_ns - ahead}), Event::kTransmit, rank, nullptr);
 }
 
-// Do a fence, a broken link or a fault on demand hold it back?
+// Do a fence, a broken link or an injected fault hold it back?
 bool VirtualTime::may_start(const NetOp& op) const {
-    const Network& net = *machine_.network;
-    const Network::Link& link = link_of(machine_, op);
-    if (link.broken || is_held(machine_, op)) return false;
+    const Network& net = *m_.network;
+    const Network::Link& link = link_of(m_, op);
+    if (link.broken || is_held(m_, op)) return false;
     if (link.fences.empty()) return true;
     for (const NetOp* earlier : link.ops) {
         if (earlier->number >= op.number) break;
@@ -154,7 +154,7 @@ void VirtualTime::transmit(int rank) {
         SendQueue::Job& job = queue.jobs.front();
         if (!(key & kAnswers) && !may_start(*job.op)) {
             nic.held.push_back(key);
-            const uint64_t until = held_until(machine_, *job.op);
+            const uint64_t until = held_until(m_, *job.op);
             if (until && until != FaultInjection::kNever)
                 at(static_cast<double>(until), Event::kRelease, rank, nullptr);
             continue;
@@ -205,7 +205,7 @@ void VirtualTime::send_packet(int rank, SendQueue::Job& job) {
     if (record.departed_ns < 0) record.departed_ns = begin;
     record.wire_bytes += on_wire;
     double latency = wire.latency_ns;
-    if (machine_.network->settings.kind == Fabric::kSrd) {
+    if (m_.network->settings.kind == Fabric::kSrd) {
         const double ahead = kAhead[nic.sprayed++ % kPaths] * (wire.mtu_bytes + wire.header_bytes);
         latency += ahead / (wire.bytes_per_ns / kPaths);
     }
@@ -239,7 +239,7 @@ void VirtualTime::written(int rank, uint64_t place) {
     Packet packet = std::move(packets_[place]);
     free_packets_.push_back(place);
     NetOp* op = packet.op;
-    machine_.progress++;
+    m_.progress++;
     if (packet.request) {
         enqueue(rank, kAnswers | key_of(op->source_rank, op->queue_pair), {op, 0, false, true, false});
         return;
@@ -250,7 +250,7 @@ void VirtualTime::written(int rank, uint64_t place) {
         const uintptr_t to = op->to + packet.offset;
         memcpy(reinterpret_cast<void*>(to), packet.data.data(), packet.bytes);
         op->flight.bytes_left -= packet.bytes;
-        if (machine_.num_parked)
+        if (m_.num_parked)
             for (uintptr_t a = to & ~uintptr_t{7}; a < to + packet.bytes; a += 8) wake(a);
     }
     if (op->flight.bytes_left) return;
@@ -264,7 +264,7 @@ void VirtualTime::written(int rank, uint64_t place) {
 void VirtualTime::signal(NetOp* op) {
     uint64_t value = op->value;
     if (op->signal_op == EPEMU_SIGNAL_ADD) {
-        if (machine_.network->settings.kind == Fabric::kSrd) {
+        if (m_.network->settings.kind == Fabric::kSrd) {
             nics_[op->target_rank].to_stage.push_back(op);
             next_staged(op->target_rank);
             return;
@@ -276,7 +276,7 @@ void VirtualTime::signal(NetOp* op) {
 
 void VirtualTime::write_signal(NetOp* op, uint64_t value) {
     memcpy(reinterpret_cast<void*>(op->signal), &value, op->value_bytes);
-    machine_.progress++;
+    m_.progress++;
     wake(op->signal);
     delivered(op);
 }
@@ -307,8 +307,8 @@ void VirtualTime::delivered(NetOp* op) {
 void VirtualTime::complete(NetOp* op) {
     messages[op->flight.record].completed_ns = now_;
     const int source = op->source_rank, target = op->target_rank, queue_pair = op->queue_pair;
-    Network& net = *machine_.network;
-    Network::Link& link = link_of(machine_, *op);
+    Network& net = *m_.network;
+    Network::Link& link = link_of(m_, *op);
     link.ops.erase(std::find(link.ops.begin(), link.ops.end(), op));
     const uint64_t oldest = link.ops.empty() ? ~0ull : link.ops.front()->number;
     link.fences.erase(std::remove_if(link.fences.begin(), link.fences.end(),
@@ -318,7 +318,7 @@ void VirtualTime::complete(NetOp* op) {
     std::swap(net.in_flight[place], net.in_flight.back());
     net.in_flight[place]->flight.place = place;
     net.in_flight.pop_back();
-    machine_.progress++;
+    m_.progress++;
     for (size_t i = 0; i < net.waiters.size();) {
         const Network::Waiter& w = net.waiters[i];
         const bool concerned = w.fiber->block->launch->rank == source && (w.target < 0 || w.target == target) &&
@@ -328,7 +328,6 @@ void VirtualTime::complete(NetOp* op) {
             continue;
         }
         woke(w.fiber);
-        make_runnable(w.fiber);
         net.waiters.erase(net.waiters.begin() + static_cast<ptrdiff_t>(i));
     }
     take_turns_again(source);

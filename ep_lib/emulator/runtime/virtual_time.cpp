@@ -32,11 +32,12 @@ double LinkModel::on_wire(double bytes) const {
 }
 
 VirtualTime::VirtualTime(Machine& machine, const HardwareModel& hardware)
-    : machine_(machine), hardware_(hardware), gpus_(machine.num_ranks), nics_(machine.num_ranks) {
+    : Schedule(machine), hardware_(hardware), gpus_(machine.num_ranks), nics_(machine.num_ranks) {
     for (Gpu& gpu : gpus_) gpu.sms.resize(hardware.num_sms);
+    machine.clock_ghz = hardware.clock_ghz;
 }
 
-double VirtualTime::now() const { return current ? current->time : now_; }
+double VirtualTime::now_ns() const { return current ? current->time : now_; }
 
 // ---- what is earliest --------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ bool VirtualTime::step() {
 // the warp's turn.
 void VirtualTime::run_warp(Warp* warp) {
     now_ = warp->ready;
-    machine_.picks++;
+    m_.picks++;
     epemu_shared_base = warp->block->shared;
     uint32_t lanes = 0;
     double later = kNever;
@@ -82,30 +83,37 @@ void VirtualTime::run_warp(Warp* warp) {
         lanes &= lanes - 1;
         horizon_ = lanes ? now_ : kNever;
         quantum = kQuantum;
-        run_lane(machine_, fiber);
-        if (machine_.fault != Fault::kNone) return;
+        run_lane(m_, fiber);
+        if (m_.fault != Fault::kNone) return;
     }
-    end_turn(machine_, warp);
+    end_turn(m_, warp);
 }
 
 void VirtualTime::synchronise() {
-    if (current->time > std::min(horizon_, earliest())) yield();
+    if (current->time > std::min(horizon_, earliest())) step_aside();
 }
 
-void VirtualTime::ready(Fiber* fiber) {
-    Warp* warp = fiber->warp;
-    fiber->state = State::kRunnable;
-    const bool queued = warp->runnable != 0;
-    warp->runnable |= 1u << fiber->lane;
-    if (!queued) {
-        push(warp, fiber->time);
-    } else if (fiber->time < warp->ready) {
-        warp->ready = fiber->time;
-        sift_up(warp->queue_index);
+void VirtualTime::preempt() { step_aside(); }
+
+void VirtualTime::ready(Warp* warp, uint32_t lanes) {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+        Fiber& fiber = warp->lanes[__builtin_ctz(rest)];
+        fiber.state = State::kRunnable;
+        const bool queued = warp->runnable != 0;
+        warp->runnable |= 1u << fiber.lane;
+        if (!queued) {
+            push(warp, fiber.time);
+        } else if (fiber.time < warp->ready) {
+            warp->ready = fiber.time;
+            sift_up(warp->queue_index);
+        }
     }
 }
 
-void VirtualTime::woke(Fiber* fiber) { fiber->time = std::max(fiber->time, now()); }
+void VirtualTime::woke(Fiber* fiber) {
+    fiber->time = std::max(fiber->time, now_ns());
+    make_runnable(fiber);
+}
 
 // A binary heap that knows where its elements are; of equal times, the one that came first.
 void VirtualTime::push(Warp* warp, double key) {
@@ -246,17 +254,17 @@ void VirtualTime::charge(double bytes, int owner, bool write) {
 void VirtualTime::access(uintptr_t address, size_t bytes, bool write) {
     const Block* block = current->block;
     if (address - reinterpret_cast<uintptr_t>(block->shared) < block->shared_bytes) return;
-    if (address - reinterpret_cast<uintptr_t>(current->stack) < machine_.settings.stack_bytes) return;
-    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(machine_.heaps);
-    const bool in_heap = in_heaps < machine_.heaps_bytes;
-    charge(static_cast<double>(bytes),
-           in_heap ? static_cast<int>(in_heaps >> machine_.heap_shift) : block->launch->rank, write);
+    if (address - reinterpret_cast<uintptr_t>(current->stack) < m_.settings.stack_bytes) return;
+    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
+    const bool in_heap = in_heaps < m_.heaps_bytes;
+    charge(static_cast<double>(bytes), in_heap ? static_cast<int>(in_heaps >> m_.heap_shift) : block->launch->rank,
+           write);
 }
 
 double VirtualTime::remote(uintptr_t address) const {
-    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(machine_.heaps);
-    if (in_heaps >= machine_.heaps_bytes) return 0;
-    const int owner = static_cast<int>(in_heaps >> machine_.heap_shift), rank = current->block->launch->rank;
+    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
+    if (in_heaps >= m_.heaps_bytes) return 0;
+    const int owner = static_cast<int>(in_heaps >> m_.heap_shift), rank = current->block->launch->rank;
     if (owner == rank) return 0;
     // What this rank has stored there before is on the same way, so it comes first.
     const Gpu &gpu = gpus_[rank], &peer = gpus_[owner];
@@ -265,17 +273,17 @@ double VirtualTime::remote(uintptr_t address) const {
 }
 
 void VirtualTime::looked(uintptr_t address) {
-    spent(remote(address) > 0 ? 2 * hardware_.nvlink.latency_ns : hardware_.poll_ns);
+    spend(remote(address) > 0 ? 2 * hardware_.nvlink.latency_ns : hardware_.poll_ns);
 }
 
 // It takes effect when it has got to the memory: an L2 latency away, or over NVLink.
 void VirtualTime::atomic(uintptr_t address) {
     const double there = remote(address);
-    spent(there > 0 ? there : hardware_.poll_ns);
+    spend(there > 0 ? there : hardware_.poll_ns);
     synchronise();
 }
 
-void VirtualTime::spent(double ns) { current->time += ns; }
+void VirtualTime::spend(double ns) { current->time += ns; }
 
 void VirtualTime::store_later(uintptr_t address, uint64_t value, int size, double delay) {
     uint64_t place = stores_.size();
@@ -298,8 +306,8 @@ int VirtualTime::name_of(const std::string& text) {
 }
 
 int VirtualTime::image_of(const Image* image) const {
-    for (size_t i = 0; i < machine_.images.size(); i++)
-        if (machine_.images[i].get() == image) return static_cast<int>(i);
+    for (size_t i = 0; i < m_.images.size(); i++)
+        if (m_.images[i].get() == image) return static_cast<int>(i);
     return -1;
 }
 
@@ -324,7 +332,7 @@ void VirtualTime::waited(double begin, const char* what, uintptr_t pc) {
 }
 
 void VirtualTime::saw_completion(double begin, const char* what, uintptr_t pc) {
-    spent(hardware_.poll_ns);
+    spend(hardware_.poll_ns);
     write_span(SpanRecord::kWait, what, begin, pc);
 }
 

@@ -1,5 +1,5 @@
-// Virtual time: a second way to run a machine. No random walk: each thread has a time of its own, and whatever is
-// earliest happens next, a warp's turn or an event of a NIC. The same program takes the same time, always.
+// Virtual time: the schedule in which each thread has a time of its own, and the earliest thing happens next, a warp's
+// turn or an event of a NIC. The same program always takes the same time.
 //
 // What costs time (all constants come from ep_lib/emulator/hardware.py, which names their sources):
 // - global memory: bytes / (copy rate of an SM), shared by the warps on it, within the memory bandwidth of the GPU;
@@ -10,8 +10,8 @@
 // the host and its collectives.
 //
 // Causality: synchronising operations (atomics, acquire, release and volatile accesses, fences, posts) happen in the
-// order of virtual time, exactly: a thread that is ahead yields to whoever is earlier. Plain accesses happen when the
-// thread runs, which may be before others reach that time; programs without data races cannot tell.
+// exact order of virtual time: a thread that is ahead steps aside for those that are earlier. Plain accesses happen when
+// the thread runs, which may be before others reach that time; programs without data races cannot tell.
 #pragma once
 #include <stdint.h>
 
@@ -20,6 +20,8 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "schedule.hpp"
 
 namespace epemu {
 
@@ -67,17 +69,20 @@ struct Server {
     double serve(double from, double duration) { return free_ns = (free_ns > from ? free_ns : from) + duration; }
 };
 
-class VirtualTime {
+class VirtualTime : public Schedule {
   public:
     VirtualTime(Machine& machine, const HardwareModel& hardware);
 
     // ---- threads (virtual_time.cpp) --------------------------------------------------------------------------
-    bool step();                  // the earliest event or turn; false if there is none
-    void ready(Fiber* fiber);     // it can run from its own time on
-    void woke(Fiber* fiber);      // the same, but not before what woke it
-    void synchronise();           // the running fiber yields until nobody is earlier
-    void admitted(Block* block);  // gives a block its SM and its time
-    void finished(Block* block);
+    bool step() override;                             // the earliest event or turn
+    void ready(Warp* warp, uint32_t lanes) override;  // each from its own time on
+    void woke(Fiber* fiber) override;                 // not before what woke it
+    void synchronise() override;                      // the running fiber steps aside until no other is earlier
+    void preempt() override;
+    void yield() override { preempt(); }
+    bool needs_all_blocks() const override { return true; }
+    void admitted(Block* block) override;  // gives a block its SM and its time
+    void finished(Block* block) override;
     void join(Warp* warp, uint32_t mask);  // a warp-wide operation: lanes leave together
     void join(Block* block);               // a barrier
     void access(uintptr_t address, size_t bytes, bool write);
@@ -85,10 +90,9 @@ class VirtualTime {
     void atomic(uintptr_t address);          // the running fiber is about to do an atomic
     double remote(uintptr_t address) const;  // how long a store takes to get there; 0 for one's own memory
     void store_later(uintptr_t address, uint64_t value, int size, double delay);
-    void spent(double ns);
-    void passed(double ns) { now_ += ns; }  // at a quiescence
-    double now() const;
-    double clock_ghz() const { return hardware_.clock_ghz; }
+    double now_ns() const override;
+    void spend(double ns) override;
+    void pass(double ns) override { now_ += ns; }
     void waited(double begin, const char* what, uintptr_t pc);
     void saw_completion(double begin, const char* what, uintptr_t pc);
     void sample(const char* name, double value);
@@ -99,8 +103,8 @@ class VirtualTime {
     void hosts_met();
 
     // ---- NICs (virtual_network.cpp) --------------------------------------------------------------------------
-    void posted(NetOp* op, uintptr_t pc);  // it is in the network's lists
-    void drain();                          // until nothing is in flight that can arrive
+    void posted(NetOp* op) override;
+    void drain() override;
 
     std::vector<SpanRecord> spans;
     std::vector<MessageRecord> messages;
@@ -155,7 +159,7 @@ class VirtualTime {
         Server engine, reads, egress, ingress, writes;
         std::unordered_map<uint64_t, SendQueue> queues;
         std::deque<uint64_t> turn;   // queues that have something to send, in the order of their turns
-        std::vector<uint64_t> held;  // by a fence or a fault on demand
+        std::vector<uint64_t> held;  // by a fence or an injected fault
         bool transmitting = false;
         uint64_t sprayed = 0;
         bool staging = false;
@@ -192,7 +196,6 @@ class VirtualTime {
     void complete(NetOp* op);
     size_t packet_end(size_t offset, size_t bytes) const;
 
-    Machine& machine_;
     HardwareModel hardware_;
     std::vector<Gpu> gpus_;
     std::vector<Nic> nics_;
@@ -204,10 +207,10 @@ class VirtualTime {
     std::vector<uint64_t> free_stores_;
     std::unordered_map<std::string, int> name_numbers_;
     double now_ = 0;
-    double horizon_ = 0;  // nobody else does anything before this time
+    double horizon_ = 0;  // no other thread does anything before this time
     uint64_t order_ = 0;
 };
 
-extern VirtualTime* timed;  // null in the random walk
+extern __attribute__((visibility("hidden"))) VirtualTime* timed;  // of the machine that runs; null in other schedules
 
 }  // namespace epemu

@@ -1,0 +1,88 @@
+// What schedules have in common: finding the policy of a seed, time that only counts, and the turns of warps.
+#include "schedule.hpp"
+
+#include "fault_injection.hpp"
+#include "machine.hpp"
+
+extern "C" char* epemu_shared_base;
+
+namespace epemu {
+
+std::unique_ptr<Schedule> make_schedule(Machine& m) {
+    using Make = std::unique_ptr<Schedule> (*)(Machine&);
+#define EPEMU_MAKE(name) make_##name,
+    constexpr Make kMake[] = {EPEMU_POLICIES(EPEMU_MAKE)};
+#undef EPEMU_MAKE
+    return kMake[static_cast<uint64_t>(policy_of(m.settings.seed))](m);
+}
+
+void Schedule::woke(Fiber* fiber) { make_runnable(fiber); }
+
+double Schedule::now_ns() const { return static_cast<double>(m_.now_ns); }
+
+void Schedule::spend(double ns) { m_.now_ns += static_cast<uint64_t>(ns); }
+
+void Schedule::pass(double ns) { m_.now_ns += static_cast<uint64_t>(ns); }
+
+void Schedule::drain() {
+    while (!m_.network->in_flight.empty() && (network_step(m_) || skip_to_next_release(m_))) {
+    }
+}
+
+QueueSchedule::QueueSchedule(Machine& m) : Schedule(m) {
+    constexpr uint32_t kPreempt[] = {2, 4, 16}, kStall[] = {1, 2, 16}, kSplit[] = {2, 8, 64}, kDeliver[] = {2, 8, 64};
+    Random& random = m.random;
+    parameters_ = {kPreempt[random.below(3)], kStall[random.below(3)], kSplit[random.below(3)],
+                   kDeliver[random.below(3)]};
+}
+
+void QueueSchedule::ready(Warp* warp, uint32_t lanes) {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) warp->lanes[__builtin_ctz(rest)].state = State::kRunnable;
+    if (!warp->runnable) {
+        queue_.push_back(warp);
+        queued(warp);
+    }
+    warp->runnable |= lanes;
+}
+
+void QueueSchedule::run_turn(size_t index) {
+    Warp* warp = queue_[index];
+    queue_[index] = queue_.back();
+    queue_.pop_back();
+    m_.picks++;
+    m_.now_ns++;
+    epemu_shared_base = warp->block->shared;
+    uint32_t lanes = warp->runnable;
+    warp->runnable = 0;
+    if (queue_.size() + 1 < kCrowd && m_.random.below(parameters_.split_one_in) == 0) {
+        const uint32_t some = lanes & static_cast<uint32_t>(m_.random.next() >> 32);
+        if (some && some != lanes) {
+            ready(warp, lanes & ~some);
+            lanes = some;
+        }
+    }
+    warp_ = warp;
+    first_lane_ = m_.random.below(kWarpSize);
+    lanes_left_ = lanes >> first_lane_ | (first_lane_ ? lanes << (kWarpSize - first_lane_) : 0);
+    while (Fiber* fiber = next_lane()) {
+        run_lane(m_, fiber);
+        if (m_.fault != Fault::kNone) return;
+    }
+    end_turn(m_, warp);
+}
+
+Fiber* QueueSchedule::next_lane() {
+    while (lanes_left_) {
+        const uint32_t lane = (first_lane_ + __builtin_ctz(lanes_left_)) % kWarpSize;
+        lanes_left_ &= lanes_left_ - 1;
+        if (!may_go_on(warp_)) {
+            ready(warp_, 1u << lane);
+        } else if (!m_.injected || !has_stopped(m_, warp_->block->launch->rank)) {
+            quantum = draw_quantum();
+            return &warp_->lanes[lane];
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace epemu
