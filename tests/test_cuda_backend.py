@@ -104,7 +104,7 @@ def test_kernels_compile_and_carry_the_device_state() -> None:
     assert image.lowered_name == "exchange"
     assert len(image.params) == 6
     (symbol,) = [symbol for symbol in Elf(image.cubin).symbols if symbol.name == "ep_device_state"]
-    assert symbol.size == device_state.DEVICE_STATE_DTYPE.itemsize
+    assert symbol.size == device_state.DEVICE_STATE.size
 
 
 def test_importing_the_backend_loads_no_cuda_library() -> None:

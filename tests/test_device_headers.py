@@ -58,50 +58,13 @@ def test_headers_include_with_angle_brackets_only() -> None:
         assert not re.search(r'#\s*include\s*"', path.read_text()), path
 
 
-# ---- device_state.cuh and its mirror --------------------------------------------------------------------------------
-def enumerators(name: str) -> list[str]:
-    body = re.search(rf"enum {name} : int32_t {{(.*?)}};", (DEVICE / "device_state.cuh").read_text(), re.DOTALL)
-    assert body is not None
-    names = re.findall(r"^\s*(k\w+)", body.group(1), re.MULTILINE)
-    assert names.pop().startswith("kNum")
-    return names
-
-
+# ---- device_state.cuh: tests/test_jit_structs.py compares its layouts with the compiler's ---
 def test_names_of_phases_and_faults_are_the_headers() -> None:
-    assert [f"kPhase{name.capitalize()}" for name in device_state.PHASE_NAMES] == enumerators("Phase")
-    assert enumerators("FaultCode") == [
-        *("kFaultNone", "kFaultTimeout", "kFaultRange", "kFaultHandle", "kFaultIbgdaState", "kFaultTransport"),
-        *("kFaultInput", "kFaultOptions", "kFaultRoom"),
-    ]
+    assert device_state.PHASE_NAMES[:3] == ("none", "signal", "credit") and device_state.PHASE_NAMES[-1] == "user"
     assert (device_state.FAULT_NONE, device_state.FAULT_TIMEOUT, device_state.FAULT_RANGE) == (0, 1, 2)
     assert (device_state.FAULT_HANDLE, device_state.FAULT_IBGDA_STATE, device_state.FAULT_TRANSPORT) == (3, 4, 5)
     assert (device_state.FAULT_INPUT, device_state.FAULT_OPTIONS, device_state.FAULT_ROOM) == (6, 7, 8)
-
-
-def layout_on_device(rank: Rank) -> list[int]:
-    wanted = [("FaultRecord", device_state.FAULT_DTYPE), ("HeapHeader", device_state.HEADER_DTYPE)]
-    wanted += [("IbgdaState", device_state.IBGDA_STATE_DTYPE), ("DeviceState", device_state.DEVICE_STATE_DTYPE)]
-    values = [f"sizeof(ep::{struct})" for struct, _ in wanted]
-    values += [f"offsetof(ep::{struct}, {field})" for struct, dtype in wanted for field in dtype.names or ()]
-    values += ["ep::kMaxRanks", "ep::kDefaultTimeoutNs"]
-    body = "".join(f"out[{i}] = {value};" for i, value in enumerate(values))
-    source = f'#include <ep/platform.cuh>\nextern "C" __global__ void k(uint64_t* out) {{ {body} }}\n'
-    out = rank.to_device(np.zeros(len(values), np.uint64))
-    Kernel.from_source(source, "k").launch(rank, 1, 1, out)
-    return [int(value) for value in rank.to_host(out)]
-
-
-def test_the_mirrored_dtypes_have_the_devices_layout(spmd: Spmd) -> None:
-    dtypes = (device_state.FAULT_DTYPE, device_state.HEADER_DTYPE)
-    dtypes += (device_state.IBGDA_STATE_DTYPE, device_state.DEVICE_STATE_DTYPE)
-    expected = [dtype.itemsize for dtype in dtypes]
-    expected += [dtype.fields[field][1] for dtype in dtypes if dtype.fields for field in dtype.names or ()]
-    expected += [device_state.MAX_RANKS, device_state.DEFAULT_TIMEOUT_NS]
-    assert spmd(layout_on_device, 1)[0] == expected
-    assert device_state.HEADER_DTYPE.fields is not None
-    assert device_state.HEADER_DTYPE.fields["timeout_ns"][1] == device_state.TIMEOUT_OFFSET
-    assert device_state.HEADER_DTYPE.fields["ibgda"][1] == device_state.IBGDA_STATE_OFFSET
-    assert device_state.HEADER_DTYPE.itemsize == device_state.HEADER_BYTES
+    assert (device_state.MAX_RANKS, device_state.DEFAULT_TIMEOUT_NS) == (64, 30_000_000_000)
 
 
 # ---- the primitives: every name of memory.cuh, on every target -----------------------------------------------

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends.base import Dim, Streams
-from ep_lib.backends.geometry import launch_dimensions
+from ep_lib.backends.base import Dim, Streams, launch_dimensions
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT
 from ep_lib.cuda import errors as cuda_errors
@@ -159,7 +158,7 @@ class CudaBackend:
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
-    def adopt(self, array: Any) -> None:
+    def register_array(self, array: Any) -> None:
         """Nothing to do: kernels reach all memory of their GPU by address."""
 
     def launch(
@@ -253,22 +252,19 @@ class CudaBackend:
             # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
             self._bootstrap.close()
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether a crash or a kernel that does not end made this process's GPU context useless."""
-        return self._lost is not None
-
     # How it is done
 
     def _device_state(self) -> bytes:
-        state = np.zeros((), device_state.DEVICE_STATE_DTYPE)
-        state["rank"] = self.rank
-        state["num_ranks"] = self.world_size
-        state["heap_bytes"] = self.heap_bytes
-        state["fault_record"] = self._heap.addresses[self.rank]  # at offset 0 of the heap
-        state["timeout_ns"] = int(min(DEVICE_TIMEOUT, self.kernel_timeout / 2) * 1e9)
-        state["heap_base"][: self.world_size] = self._heap.addresses
-        return state.tobytes()
+        bases = np.zeros(device_state.MAX_RANKS, np.uint64)
+        bases[: self.world_size] = self._heap.addresses
+        return device_state.DEVICE_STATE.pack(
+            rank=self.rank,
+            num_ranks=self.world_size,
+            heap_bytes=self.heap_bytes,
+            fault_record=self._heap.addresses[self.rank],  # at offset 0 of the heap
+            timeout_ns=int(min(DEVICE_TIMEOUT, self.kernel_timeout / 2) * 1e9),
+            heap_base=bases.tobytes(),
+        )
 
     def _load(self, kernel: Kernel) -> LoadedKernel:
         loaded = self._kernels.get(kernel)

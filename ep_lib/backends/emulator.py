@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from types import ModuleType
@@ -9,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends.geometry import MAX_SHARED_BYTES, check_shared_bytes, launch_dimensions
-from ep_lib.backends.no_streams import NoStreams
-from ep_lib.errors import ArgumentError
+from ep_lib.backends.base import MAX_SHARED_BYTES, launch_dimensions
+from ep_lib.errors import ArgumentError, KernelLaunchError
 from ep_lib.jit import signature
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
@@ -24,6 +24,38 @@ if TYPE_CHECKING:
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.gxx import EmulatorImage
     from ep_lib.jit.kernel import Kernel
+
+
+class NoStreams:
+    """One stream, 0, in which everything runs in the order of the calls. The event 0 has always passed: what
+    follows it in the one stream runs after it, and the host looks at results behind ``synchronize()``."""
+
+    def current(self, kind: str = "") -> int:
+        return 0
+
+    def new(self) -> int:
+        return 0
+
+    def on(self, stream: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def record(self, stream: int) -> int:
+        return 0
+
+    def wait(self, stream: int, event: int) -> None:
+        pass
+
+    def order(self, first: int, second: int) -> None:
+        pass
+
+    def is_done(self, event: int) -> bool:
+        return True
+
+    def release(self, event: int) -> None:
+        pass
+
+    def is_capturing(self, stream: int) -> bool:
+        return False
 
 
 class EmulatedModule:
@@ -80,7 +112,7 @@ class EmulatorBackend:
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """An ordinary array: kernels run in the host's memory."""
         array = np.zeros(shape, dtype)
-        self.adopt(array)
+        self.register_array(array)
         return array
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
@@ -88,7 +120,7 @@ class EmulatorBackend:
         self._machine.set_heap_used(nbytes)
         self._machine.set_arrays(self.rank, arrays)
 
-    def adopt(self, array: np.ndarray[Any, Any]) -> None:
+    def register_array(self, array: np.ndarray[Any, Any]) -> None:
         """Lets kernels of this rank reach an array by its address alone, for as long as the array lives."""
         info = describe(array)
         if info.nbytes == 0:
@@ -108,7 +140,7 @@ class EmulatorBackend:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image = self._images.get(kernel) or self._load(kernel)
-        check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
+        _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         marshalled = signature.marshal(kernel.name, image.params, args)
         arrays: list[ArrayInfo] = []
         for arg in marshalled:
@@ -157,3 +189,14 @@ class EmulatorBackend:
         """Leave the world."""
         self._transport.close(orderly=True)
         self._world.leave(self.rank)
+
+
+def _check_shared_bytes(kernel: str, static: int, dynamic: int) -> None:
+    """Raises KernelLaunchError if a block would need more shared memory than a GPU has."""
+    if dynamic < 0:
+        raise KernelLaunchError(f"kernel '{kernel}': shared_bytes is {dynamic}; it cannot be negative")
+    if static + dynamic > MAX_SHARED_BYTES:
+        raise KernelLaunchError(
+            f"kernel '{kernel}': {static} bytes of static and {dynamic} of dynamic shared memory are more than the "
+            f"{MAX_SHARED_BYTES} bytes that a block can have"
+        )

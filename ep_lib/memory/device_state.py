@@ -1,6 +1,6 @@
-"""The structs that kernels and host share, as NumPy dtypes: the mirror of ``ep_lib/device/ep/device_state.cuh``.
+"""What kernels and host tell each other about a rank: the structs of ``ep/device_state.cuh``, read from that header.
 
-A wait that runs into its limit, or a refused transfer, leaves a :class:`FaultRecord` in the first bytes of the rank's
+A wait that reaches its limit, or a refused transfer, leaves a :class:`FaultRecord` in the first bytes of the rank's
 symmetric heap and lets the kernel return. After the next synchronisation the host decodes the record and raises what
 :func:`to_error` makes of it.
 """
@@ -12,53 +12,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from ep_lib.errors import ArgumentError, EpError, KernelFault, PeerTimeout, RankMismatchError
+from ep_lib.jit.structs import enumerators, header_constant, header_struct
 
-MAX_RANKS = 64
-HEADER_BYTES = 256  # reserved at offset 0 of every symmetric heap
-FAULT_BYTES = 48  # the FaultRecord, at offset 0 of the header
-TIMEOUT_OFFSET = 48  # in the header: uint64 nanoseconds, 0 for the default; GPUs read DeviceState.timeout_ns instead
-DEFAULT_TIMEOUT_NS = 30_000_000_000
+MAX_RANKS = header_constant("ep/device_state.cuh", "kMaxRanks")
+DEFAULT_TIMEOUT_NS = header_constant("ep/device_state.cuh", "kDefaultTimeoutNs")
 
-PHASE_NAMES = ("none", "signal", "credit", "barrier", "layout", "dispatch", "combine", "write", "user")
+HEADER = header_struct("ep/device_state.cuh", "HeapHeader")  # reserved at offset 0 of every symmetric heap
+DEVICE_STATE = header_struct("ep/device_state.cuh", "DeviceState")
+FAULT_DTYPE = header_struct("ep/device_state.cuh", "FaultRecord").dtype
+FAULT_BYTES = FAULT_DTYPE.itemsize  # at offset 0 of the header
+HEADER_BYTES = HEADER.size
+IBGDA_STATE_OFFSET = HEADER.offsets["ibgda"]  # all zero until ep_lib.ibgda.init_efa_device_state
 
-FAULT_NONE, FAULT_TIMEOUT, FAULT_RANGE, FAULT_HANDLE, FAULT_IBGDA_STATE, FAULT_TRANSPORT = range(6)
-FAULT_INPUT, FAULT_OPTIONS, FAULT_ROOM = range(6, 9)
-
-FAULT_DTYPE = np.dtype(
-    [
-        ("code", np.int32),
-        ("rank", np.int32),
-        ("peer", np.int32),
-        ("phase", np.int32),
-        ("slot", np.int64),
-        ("seen", np.uint64),
-        ("expected", np.uint64),
-        ("reserved", np.uint64),
-    ]
+PHASE_NAMES = tuple(
+    name.removeprefix("kPhase").lower()
+    for name in enumerators("ep/device_state.cuh", "Phase")
+    if name.startswith("kPhase")
 )
 
-IBGDA_STATE_DTYPE = np.dtype([("num_rc_per_pe", np.int32), ("num_devices_initialized", np.int32)])
-IBGDA_STATE_OFFSET = 56  # in the header; all zero until ep_lib.ibgda.init_efa_device_state
-
-HEADER_DTYPE = np.dtype(
-    [
-        ("fault", FAULT_DTYPE),
-        ("timeout_ns", np.uint64),
-        ("ibgda", IBGDA_STATE_DTYPE),
-        ("reserved", np.uint64, (24,)),
-    ]
-)
-
-DEVICE_STATE_DTYPE = np.dtype(
-    [
-        ("rank", np.int32),
-        ("num_ranks", np.int32),
-        ("heap_bytes", np.uint64),
-        ("fault_record", np.uint64),
-        ("timeout_ns", np.uint64),
-        ("heap_base", np.uint64, (MAX_RANKS,)),
-    ]
-)
+_CODES = enumerators("ep/device_state.cuh", "FaultCode")
+FAULT_NONE, FAULT_TIMEOUT = _CODES["kFaultNone"], _CODES["kFaultTimeout"]
+FAULT_RANGE, FAULT_HANDLE = _CODES["kFaultRange"], _CODES["kFaultHandle"]
+FAULT_IBGDA_STATE, FAULT_TRANSPORT = _CODES["kFaultIbgdaState"], _CODES["kFaultTransport"]
+FAULT_INPUT, FAULT_OPTIONS, FAULT_ROOM = _CODES["kFaultInput"], _CODES["kFaultOptions"], _CODES["kFaultRoom"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +123,7 @@ def to_error(record: FaultRecord) -> EpError:
 
 
 def _dispatch_error(record: FaultRecord) -> EpError:
-    """What is found on the device where the host does not wait for it: ``dispatch(..., num_worst_tokens=)``."""
+    """What the device finds where the host does not wait for it: ``dispatch(..., num_worst_tokens=)``."""
     if record.code == FAULT_OPTIONS:
         return RankMismatchError(
             f"rank {record.rank} and rank {record.peer} called dispatch differently: topk_weights and FP8 must be "

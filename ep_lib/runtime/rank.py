@@ -166,7 +166,7 @@ class Rank:
         """An uninitialised ``xp`` array in this rank's own memory (not symmetric)."""
         self._require_open()
         array = self.xp.empty(self._shape(shape), dtype=dtype)
-        self._backend.adopt(array)
+        self._backend.register_array(array)
         return array
 
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
@@ -178,7 +178,7 @@ class Rank:
         """A copy of a NumPy array where this rank's kernels can use it."""
         self._require_open()
         copy = self.xp.array(array)
-        self._backend.adopt(copy)
+        self._backend.register_array(copy)
         return copy
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:

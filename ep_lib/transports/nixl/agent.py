@@ -78,7 +78,7 @@ class NixlAgent:
             while not done.wait(_POLL_SECONDS):
                 try:
                     heard = self._call("reading notifications", self._agent.get_new_notifs)
-                except BackendUnavailable:  # then connect() waits in vain and says for whom
+                except BackendUnavailable:  # then connect() waits until its limit, and says for which rank
                     return
                 self._heard |= {_text(name) for name, messages in heard.items() if _HELLO in messages}
 
