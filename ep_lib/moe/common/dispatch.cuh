@@ -11,7 +11,7 @@ struct DispatchArgs {
     float* recv_weights;  // symmetric [ranks * max_tokens, top_k]: 0 where recv_topk is -1
     int2* recv_source;    // symmetric [ranks * max_tokens]: source rank, index of the token there
     int num_tokens;
-    int row_vectors;  // 16-byte vectors a row
+    int row_vectors;  // 16-byte vectors per row
     int top_k;
     int experts_per_rank;
     int send_routing;  // 0: the receivers have recv_topk and recv_source from an earlier dispatch

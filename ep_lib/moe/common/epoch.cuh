@@ -7,7 +7,7 @@
 // Every operation ends with a wait for a signal of the same epoch from all ranks. So a rank in epoch n knows that all
 // others have begun n - 1, and completed n - 2 with all that was launched before n - 1. What an operation keeps twice,
 // by parity (a double buffer), needs no further care. What is there once, like the area in which rows arrive, may be
-// written at once if the operation before was of another kind; else all ranks meet first (`barrier_before_reuse`).
+// written at once if the operation before was of another kind; else there is a barrier first (`barrier_before_reuse`).
 #pragma once
 #include <moe/common/notify.cuh>
 

@@ -34,7 +34,7 @@ EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
 }
 
 // A block works out everything about one destination rank, then takes the next; any grid, any whole number of warps.
-// Dynamic shared memory: an int a warp (kMaxWarps of them), an int for each expert of a rank.
+// Dynamic shared memory: one int per warp (kMaxWarps of them), and one for each expert of a rank.
 //   topk_idx       [num_tokens, top_k]   global expert ids or -1
 //   send_index     [num_tokens, ranks]   out
 //   rank_counts    [ranks]               out: tokens that go to each rank
@@ -93,13 +93,13 @@ struct Place {
 };
 
 // A warp lists the places of one token in ascending order of ranks and returns how many there are. `places` is the
-// warp's own part of shared memory, with room for one Place a rank.
+// warp's own part of shared memory, with room for one Place per rank.
 //   send_index  [num_tokens, ranks]   from `layout`
 //   first_row   [ranks]               where this source's rows begin on each rank, from `notify`
 //   rows        this rank's receive area; row_vectors: its row length in 16-byte vectors
 EP_DEVICE int find_places(Place* places, int token, const int* send_index, const int* first_row, int4* rows,
                           int row_vectors) {
-    __syncwarp();  // nobody reads the previous token's places any more
+    __syncwarp();  // all lanes have read the previous token's places
     int found = 0;
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
         const int rank = base + lane_id();

@@ -44,7 +44,7 @@ EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t ep
     return __syncthreads_or(failed) == 0;
 }
 
-// After a wait: writes down who sent another tag than `tag`. Ranks that pass different handles are found this way.
+// After a wait: records which ranks sent another tag than `tag`. Ranks that pass different handles are found this way.
 //   differs  [ranks]   this rank's: the bits in which the tags differ; the host set it to 0
 EP_DEVICE void compare_tags(const Signals& signals, SignalKind kind, uint64_t tag, int* differs) {
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {

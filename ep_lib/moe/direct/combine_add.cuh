@@ -1,8 +1,8 @@
 // Adding up a token's rows, at full speed: the half that <moe/direct/combine_push.cu> and <moe/direct/combine_pull.cu> share.
 //
-// TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came
-// before. So bytes in flight need no registers, and few multiprocessors keep many of them. Rows may lie in this GPU's
-// memory or in a peer's. Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit.
+// TMA (<ep/tma.cuh>) brings pieces of all rows of a token to shared memory while the lanes add up what came before. So
+// bytes in flight need no registers, and a few SMs keep many of them. Rows may lie in this GPU's memory or in a peer's.
+// Sums are in float32, in ascending order of ranks: those of <moe/common/sums.cuh>, bit for bit.
 #pragma once
 #include <ep/tma.cuh>
 #include <moe/common/sums.cuh>
@@ -18,10 +18,10 @@ struct AddArgs {
     int experts_per_rank;
     int piece_vectors;  // of a row, that come together
     int most_ranks;     // that a token can go to: the smaller of top_k and ranks
-    int stages;         // pieces under way a warp, at least 2
+    int stages;         // pieces under way per warp, at least 2
 };
 
-// A piece of a token, in shared memory, one a stage.
+// A piece of a token, in shared memory, one per stage.
 struct Piece {
     int token;  // num_tokens or more: there are no more
     int found;  // rows
@@ -29,8 +29,8 @@ struct Piece {
     int count;  // vectors of this piece
 };
 
-// Bytes of dynamic shared memory: for each warp its pieces, and beside them a Piece, a barrier and the weights a
-// stage, and a Place a rank.
+// Bytes of dynamic shared memory: for each warp its pieces, a Piece, a barrier and the weights for each stage, and a
+// Place for each rank.
 EP_HOST_DEVICE size_t add_pieces_shared(int warps, int stages, int piece_vectors, int most_ranks) {
     return static_cast<size_t>(warps) * stages * most_ranks * piece_vectors * sizeof(int4);
 }
@@ -116,8 +116,8 @@ class Tokens {
     OnItsWay on_its_way_ = {0, {}};
 };
 
-// One warp: waits until all ranks are here, and tells whether they passed the same tag. If they did not, rows
-// are not where others look for them.
+// One warp: waits until all ranks are here, and returns whether they passed the same tag. If they did not, rows are not
+// where others look for them.
 EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t tag) {
     bool same = true;
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
@@ -128,12 +128,12 @@ EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t t
     return __all_sync(kFullWarp, same) != 0;
 }
 
-// One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights, no bias, and none of their
-// time, which 8 multiprocessors do not have.
+// One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights and no bias, nor the time
+// for them, which 8 SMs do not have.
 template <typename T, bool kPlain>
 EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* weights, const Piece& in,
                           const Bias& bias, int64_t first_vector, int4* out) {
-    constexpr int kVectors = 4;  // of one row, all asked for before the first is added: waiting for them takes the time
+    constexpr int kVectors = 4;  // of one row, all loaded before the first is added: waiting for them takes the time
 #pragma unroll 1
     for (int first = lane_id(); first < in.count; first += kVectors * kWarpSize) {
         Sums<T> sums[kVectors];
@@ -172,7 +172,7 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
 //   out           [num_tokens, row_vectors]
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   next(places, &found)   all lanes: the next token and where its rows are, once they are there; num_tokens or more if
-//                          there is none. What peers' threads wrote there is behind a tma_fence.
+//                          there is none. A tma_fence must follow what peers' threads wrote there.
 template <typename T, typename Next>
 EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* out, const int* topk_idx,
                           const float* topk_weights, const Next& next) {

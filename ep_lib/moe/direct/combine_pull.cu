@@ -14,11 +14,11 @@ struct PullCombineArgs {
     Workspace workspace;
     uint64_t tag;  // must be the same on all ranks: names the handle
     AddArgs add;
-    SendArgs send;  // its `returned` has the rows; without kStaged no more of it is used, but for shared memory
+    SendArgs send;  // its `returned` has the rows; without kStaged the rest only matters for shared memory
     int pull_blocks;
 };
 
-// Any grid of pull_blocks, and as many more as shall copy; shared memory as for combine_push.
+// Any grid of pull_blocks, and as many more as are to copy; shared memory as for combine_push.
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], in any of this GPU's memory; only with kStaged
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
@@ -67,7 +67,7 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
     if (!wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine)) return;
     compare_tags(signals, kSignalStaged, args.tag, differs);
     if (same) {
-        signal_all(signals, kSignalPulled);  // rows may be written there again once all have read theirs
+        signal_all(signals, kSignalPulled);  // the rows' memory may be written again once all have read theirs
         if (!wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine)) return;
     }
     complete_epoch(args.workspace, signals);

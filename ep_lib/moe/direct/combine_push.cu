@@ -1,9 +1,9 @@
 // Combine by pushing: the ranks that hold the experts send rows back while the tokens' owners already add them up.
 //
 // Some blocks send rows from wherever the experts left them to the `returned` area of their owner
-// (<moe/direct/combine_send.cuh>). The other blocks add up (<moe/direct/combine_add.cuh>): a warp takes a token, waits for
-// the groups with its rows, and sums them in ascending order of ranks, so the result does not depend on who came first.
-// When nothing is left to send, all blocks add up.
+// (<moe/direct/combine_send.cuh>). The other blocks add up (<moe/direct/combine_add.cuh>): a warp takes a token, waits
+// for the groups with its rows, and sums them in ascending order of ranks, so the result does not depend on who came
+// first. When nothing is left to send, all blocks add up.
 //
 // Blocks, not warps, have these roles: on one SM the loads of warps that add up queue behind the stores that the links
 // hold back. A release waits for all stores of its SM that are under way, so there are few of them. Every byte is stored
@@ -26,10 +26,10 @@ namespace detail {
 // Where a token's rows are on this rank, in ascending order of the ranks that sent them.
 EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& send_indices, int4* own_rows,
                             int row_vectors) {
-    __syncwarp();  // nobody reads the previous token's places any more
+    __syncwarp();  // all lanes have read the previous token's places
     int found = 0;
 #pragma unroll
-    for (int i = 0; i < kRanksALane; ++i) {
+    for (int i = 0; i < kRanksPerLane; ++i) {
         const int r = lane_id() + i * kWarpSize, s = send_indices.of[i];
         const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
         if (s >= 0) {
@@ -45,7 +45,7 @@ EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& 
 
 }  // namespace detail
 
-// Any grid, at least send.warps warps a block. Dynamic shared memory: the larger of send_rows_shared and
+// Any grid, at least send.warps warps per block. Dynamic shared memory: the larger of send_rows_shared and
 // add_pieces_shared, as no block does both at once; send_records_shared; add_records_shared.
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], in any of this GPU's memory

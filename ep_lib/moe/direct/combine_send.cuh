@@ -24,7 +24,7 @@ struct SendArgs {
     int stages;  // rows that such a warp has under way, at least 2
 };
 
-// A row on its way back. In shared memory, one a stage.
+// A row on its way back. In shared memory, one per stage.
 struct SentRow {
     int owner;       // whose token it is; -1: there are no more
     int send_index;  // of the row among the owner's on this rank
@@ -32,7 +32,7 @@ struct SentRow {
     int group;       // that is complete with this row; -1: there is more of it
 };
 
-// Bytes of dynamic shared memory: the rows; a SentRow and a barrier a row, both of 16 bytes.
+// Bytes of dynamic shared memory: the rows, and a SentRow and a barrier for each row, of 16 bytes each.
 EP_HOST_DEVICE size_t send_rows_shared(int warps, int stages, int row_vectors) {
     return static_cast<size_t>(warps) * stages * row_vectors * sizeof(int4);
 }
@@ -42,7 +42,7 @@ EP_HOST_DEVICE size_t send_records_shared(int warps, int stages) {
 
 namespace detail {
 
-// Hands out rows to one warp that sends, group by group, as warps come for them. Consecutive groups belong to different
+// Hands out rows to one warp that sends, group by group, as warps ask for them. Consecutive groups belong to different
 // owners, so all links are busy all the time. All lanes call together and know the same.
 class Groups {
   public:
@@ -81,7 +81,7 @@ class Groups {
     EP_DEVICE static int of(const PerRank& values, int r) {
         int value = 0;
 #pragma unroll
-        for (int i = 0; i < kRanksALane; ++i) {
+        for (int i = 0; i < kRanksPerLane; ++i) {
             const int here = __shfl_sync(kFullWarp, values.of[i], r % kWarpSize);
             if (i == r / kWarpSize) value = here;
         }
@@ -161,7 +161,7 @@ class Returns {
     EP_DEVICE bool wait_for(const detail::PerRank& send_indices) {
         bool failed = false;
 #pragma unroll
-        for (int i = 0; i < detail::kRanksALane; ++i) {
+        for (int i = 0; i < detail::kRanksPerLane; ++i) {
             const int r = lane_id() + i * kWarpSize;
             if (send_indices.of[i] < 0 || r == rank() || has_all_[i]) continue;
             has_all_[i] = complete_ && ld_acquire_sys_u64(complete_ + r) >= epoch_;
@@ -180,7 +180,7 @@ class Returns {
     const SendArgs& args_;
     const uint64_t* const complete_;
     const uint64_t epoch_;
-    bool has_all_[detail::kRanksALane] = {};  // of this lane's ranks: no need to look any more, a look takes its time
+    bool has_all_[detail::kRanksPerLane] = {};  // of this lane's ranks: no need to look again, which takes time
 };
 
 }  // namespace ep::direct

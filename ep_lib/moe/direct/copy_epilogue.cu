@@ -18,7 +18,7 @@ struct UnpackArgs {
     int top_k;
 };
 
-constexpr int kUnpackVectors = 4;  // in flight a thread
+constexpr int kUnpackVectors = 4;  // in flight per thread
 
 // All threads of the grid copy `count` elements.
 template <typename T, typename U>

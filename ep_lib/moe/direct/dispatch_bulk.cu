@@ -10,7 +10,7 @@
 // Lanes store, or TMA does: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8 SMs, which have to store 49 GB/s
 // each, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
 //
-// FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them a row, 0 for other types.
+// FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them per row, 0 for other types.
 #include <ep/tma.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/epoch.cuh>
@@ -32,7 +32,7 @@ enum DispatchWay { kByLanes, kByTma };
 constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,
 constexpr int kStoreVectors = 4;  // and vectors that a lane reads before it stores them
 
-// Bytes of dynamic shared memory: the rows, a barrier a row, one Place a warp and rank.
+// Bytes of dynamic shared memory: the rows, one barrier per row, one Place per warp and rank.
 EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int row_vectors, int ranks) {
     const size_t row = static_cast<size_t>(row_vectors) * sizeof(int4) + sizeof(uint64_t);
     return warps * (stages * row + ranks * sizeof(Place));

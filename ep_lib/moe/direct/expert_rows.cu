@@ -1,8 +1,8 @@
 // Rows grouped by expert, as a grouped GEMM wants them, and the way back.
 //
-// A row that several of this rank's experts chose is there once for each choice. The rows of an expert stand together
-// in the order in which they were received, and each expert's part is filled up to a multiple of the alignment, with
-// rows of zeros. `plan` (<moe/direct/route.cu>) has the counts, rounded up already, so no host is needed.
+// A row that several of this rank's experts chose is there once for each choice. The rows of an expert lie together in
+// the order in which they were received, and each expert's part is padded to a multiple of the alignment with rows of
+// zeros. `plan` (<moe/direct/route.cu>) has the counts, rounded up already, so no host is needed.
 #include <moe/common/sums.cuh>
 #include <moe/common/layout.cuh>
 
@@ -37,7 +37,7 @@ EP_DEVICE int sum_of_lower_lanes(int value, int* total) {
     return sum - value;
 }
 
-// A block an expert, then the next. Any grid, any whole number of warps; shared memory: kMaxWarps ints.
+// One block per expert, then the next. Any grid, any whole number of warps; shared memory: kMaxWarps ints.
 //   topk          [capacity, top_k]   this rank's experts or -1, as received
 //   topk_weights  [capacity, top_k] or null
 template <typename Index>
@@ -80,7 +80,7 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& args, const Index* topk, cons
     }
 }
 
-// Any grid, any whole number of warps; a warp takes a row. Rows behind the last expert's are left as they are.
+// Any grid, any whole number of warps; a warp takes a row. Rows after the last expert's are left as they are.
 //   source  [rows received, row_vectors]       target  [all, row_vectors]
 //   scales  [rows received, row_scales] or null, target_scales alike
 EP_DEVICE void expand_rows(const ExpertRowsArgs& args, const int4* source, int4* target, int row_vectors,

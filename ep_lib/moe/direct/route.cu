@@ -4,8 +4,8 @@
 // One block per destination. Each warp takes consecutive tokens, so one prefix sum over the warps is enough for 32 tokens
 // per thread. The last block to finish tells the other ranks and adds up what they tell.
 //
-// Values are checked on the way. If one is wrong, no rank is told anything: the operation did not begin, and the dispatch
-// that was launched behind it does nothing.
+// Values are checked on the way. If one is wrong, no rank is told anything: the operation did not begin, and the
+// dispatch that was launched after it does nothing.
 #include <moe/common/layout.cuh>
 #include <moe/common/epoch.cuh>
 
@@ -23,7 +23,7 @@ struct RouteArgs {
     Workspace workspace;
     int* counts;          // as in NotifyArgs
     int* expert_counts;   // as in NotifyArgs
-    RouteReport* report;  // null: nobody waits for it, and what is wrong becomes a fault
+    RouteReport* report;  // null: the host does not wait for it, and a wrong value becomes a fault
     uint64_t ticket;
     int num_tokens;
     int top_k;
@@ -75,7 +75,7 @@ EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* top
     for (int e = thread; e < experts; e += num_threads) choices[e] = 0;
     __syncthreads();
 
-    // A warp takes consecutive tokens, kWarpSize of them a round; each lane remembers a bit a round.
+    // A warp takes consecutive tokens, kWarpSize of them per round; each lane remembers one bit per round.
     const int lane = lane_id();
     const unsigned lanes_below = (1u << lane) - 1;
     int before = 0;  // tokens for this destination in earlier spans
@@ -152,11 +152,11 @@ EP_DEVICE void finish_plan(const RouteArgs& args, int* plan) {
     }
 }
 
-// Any grid up to a block a rank, any whole number of warps. Dynamic shared memory: an int a warp (kMaxWarps of them), an
-// int for each expert of a rank. Index is int or long long. Arguments as in `layout` and `notify`, and
+// Any grid up to one block per rank, any whole number of warps. Dynamic shared memory: one int per warp (kMaxWarps of
+// them), and one for each expert of a rank. Index is int or long long. Arguments as in `layout` and `notify`, and
 //   topk_weights  [num_tokens, top_k] or null
 //   topk_copy     [num_tokens, top_k]   out
-//   plan          out, as in `notify`, and behind it one int more: 1 if nothing was sent because a value is wrong
+//   plan          out, as in `notify`, and after it one int more: 1 if nothing was sent because a value is wrong
 template <typename Index>
 EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy,
                      int* send_index, int* rank_counts, int* choice_counts, int* plan) {

@@ -6,15 +6,15 @@ namespace ep::direct {
 namespace detail {
 
 // A number for each rank, lane by lane: rank = lane + 32 * index.
-constexpr int kRanksALane = kMaxRanks / kWarpSize;
+constexpr int kRanksPerLane = kMaxRanks / kWarpSize;
 struct PerRank {
-    int of[kRanksALane];
+    int of[kRanksPerLane];
 };
 
 EP_DEVICE PerRank load_per_rank(const int* values) {
     PerRank loaded;
 #pragma unroll
-    for (int i = 0; i < kRanksALane; ++i) {
+    for (int i = 0; i < kRanksPerLane; ++i) {
         const int r = lane_id() + i * kWarpSize;
         loaded.of[i] = r < num_ranks() ? values[r] : -1;
     }
@@ -30,10 +30,10 @@ struct OnItsWay {
 // find_places of <moe/common/layout.cuh> with send_indices that are here already.
 EP_DEVICE int list_places(Place* places, const PerRank& send_indices, const PerRank& first_row, int4* rows,
                           int row_vectors) {
-    __syncwarp();  // nobody reads the previous token's places any more
+    __syncwarp();  // all lanes have read the previous token's places
     int found = 0;
 #pragma unroll
-    for (int i = 0; i < kRanksALane; ++i) {
+    for (int i = 0; i < kRanksPerLane; ++i) {
         const int r = lane_id() + i * kWarpSize;
         const unsigned votes = __ballot_sync(kFullWarp, send_indices.of[i] >= 0);
         if (send_indices.of[i] >= 0) {
