@@ -35,14 +35,14 @@ _ALIGNMENT_BYTES = 16  # of the rows that kernels read
 class Ticket(NamedTuple):
     """The way back of one dispatch, for :func:`combine` and for :func:`dispatch` by handle."""
 
-    handle: Any  # a DispatchHandle; in compiled code the int64 tensor that stands for it
+    handle: DispatchHandle | Tensor  # in compiled code the int64 tensor that stands for the handle
     anchor: Tensor | None  # [0]: ties backward of dispatch to that of combine, also where experts use no row
     num_tokens: int  # that this rank sent
     num_worst_tokens: int  # 0: as many rows as arrived
 
 
 class Dispatched(NamedTuple):
-    """What :func:`dispatch` hands over, N rows: see :class:`ep_lib.moe.Received`, whose fields these are."""
+    """What :func:`dispatch` returns, N rows: see :class:`ep_lib.moe.Received`, whose fields these are."""
 
     x: Rows  # [N, hidden]; (float8_e4m3fn [N, hidden], float32 scales [N, hidden / 128]) if x was such a pair
     topk_idx: Tensor  # [N, top_k], local expert ids, -1 for experts elsewhere; rows past the received ones: all -1
@@ -84,19 +84,19 @@ def dispatch(
         )
         ticket = Ticket(token, None, x.shape[0], num_worst_tokens)  # type: ignore[union-attr]
         return Dispatched(rows, idx, None if topk_weights is None else weights, counts, ticket)
-    told = None if handle is None else _eager_handle(handle)
+    eager = None if handle is None else _eager_handle(handle)
     if handle is not None:
         num_worst_tokens = handle.num_worst_tokens
     data, scales = x if isinstance(x, tuple) else (x, None)
-    rows, came_scales, idx, weights, counts, anchor, told = _RECORD_DISPATCH(
-        buffer, data, scales, topk_idx, topk_weights, told, num_worst_tokens
+    rows, came_scales, idx, weights, counts, anchor, eager = _RECORD_DISPATCH(
+        buffer, data, scales, topk_idx, topk_weights, eager, num_worst_tokens
     )
     return Dispatched(
         (rows, came_scales) if quantized else rows,
         idx,
         weights,
         counts,
-        Ticket(told, anchor, data.shape[0], num_worst_tokens),
+        Ticket(eager, anchor, data.shape[0], num_worst_tokens),
     )
 
 
@@ -120,14 +120,14 @@ def combine(buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None 
             x, handle.handle, topk_weights, buffer.key, handle.num_tokens, handle.num_worst_tokens
         )
         return out
-    told = _eager_handle(handle)
-    out = _RECORD_COMBINE(buffer, x, topk_weights, told, handle.anchor, handle.num_worst_tokens)
+    eager = _eager_handle(handle)
+    out = _RECORD_COMBINE(buffer, x, topk_weights, eager, handle.anchor, handle.num_worst_tokens)
     return out
 
 
 def run_experts(
     buffer: Any,
-    experts: Callable[[Any, Tensor, Tensor], Tensor],
+    experts: Callable[[Tensor, Tensor, Tensor], Tensor],
     x: Tensor,
     topk_idx: Tensor,
     topk_weights: Tensor,
@@ -146,9 +146,9 @@ def run_experts(
     return combine(buffer, partial.to(came.x.dtype), _anchored(came.handle, experts))
 
 
-def _anchored(ticket: Ticket, experts: Any) -> Ticket:
-    """With an anchor that wants gradients if the experts' parameters do, so that backward comes to combine on every
-    rank, also where experts had no rows and made their result of nothing."""
+def _anchored(ticket: Ticket, experts: object) -> Ticket:
+    """With an anchor that requires a gradient if the experts' parameters do, so that backward reaches combine on every
+    rank, also where experts had no rows and their result depends on nothing."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not isinstance(experts, torch.nn.Module):
         return ticket
     anchor = ticket.anchor
@@ -157,7 +157,7 @@ def _anchored(ticket: Ticket, experts: Any) -> Ticket:
     return ticket._replace(anchor=anchor.detach().requires_grad_())
 
 
-def _eager_handle(ticket: Ticket) -> Any:
+def _eager_handle(ticket: Ticket) -> DispatchHandle:
     if isinstance(ticket.handle, Tensor):  # a compiled function gave it to eager code
         return handle_of(ticket.handle)
     return ticket.handle
@@ -174,10 +174,10 @@ def dense(x: Tensor) -> Tensor:
 
 def send(
     buffer: Any,
-    x: Any,
+    x: Rows,
     topk_idx: Tensor | None,
     topk_weights: Tensor | None,
-    handle: Any = None,
+    handle: DispatchHandle | None = None,
     num_worst_tokens: int = 0,
 ) -> Received:
     """``buffer.dispatch`` of inputs in any layout. Rows past the received ones, if there are any, become zeros: an
@@ -187,7 +187,7 @@ def send(
     topk_weights = None if topk_weights is None else topk_weights.detach().contiguous()
     options: dict[str, Any] = {}
     if handle is not None:
-        options["handle"] = handle  # which knows how many rows there are to be
+        options["handle"] = handle  # it knows how many rows there will be
     elif num_worst_tokens:
         options["num_worst_tokens"] = num_worst_tokens
     received: Received = buffer.dispatch(x, topk_idx, topk_weights, **options)
@@ -200,7 +200,7 @@ def send(
     return received
 
 
-def bring_back(buffer: Any, x: Tensor, handle: Any, topk_weights: Tensor | None = None) -> Tensor:
+def bring_back(buffer: Any, x: Tensor, handle: DispatchHandle, topk_weights: Tensor | None = None) -> Tensor:
     """``buffer.combine`` of inputs in any layout."""
     weights = () if topk_weights is None else (topk_weights.contiguous(),)
     out: Tensor = buffer.combine(dense(x), handle, *weights)
@@ -208,7 +208,7 @@ def bring_back(buffer: Any, x: Tensor, handle: Any, topk_weights: Tensor | None 
 
 
 def dispatch_backward(
-    buffer: Any, handle: Any, grad_x: Tensor | None, grad_weights: Tensor | None, recv_topk_idx: Tensor
+    buffer: Any, handle: DispatchHandle, grad_x: Tensor | None, grad_weights: Tensor | None, recv_topk_idx: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """From gradients of ``recv.x`` and ``recv.topk_weights`` to those of ``x`` and ``topk_weights``.
 
@@ -222,7 +222,12 @@ def dispatch_backward(
 
 
 def combine_backward(
-    buffer: Any, handle: Any, grad: Tensor, rows: Tensor | None, weights: Tensor | None, num_worst_tokens: int = 0
+    buffer: Any,
+    handle: DispatchHandle,
+    grad: Tensor,
+    rows: Tensor | None,
+    weights: Tensor | None,
+    num_worst_tokens: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """From the gradient of combine's result to those of its rows and, given the ``rows``, of its weights."""
     received = send(buffer, grad, None, weights, handle, num_worst_tokens)
@@ -241,7 +246,7 @@ def combine_backward(
     return grad_rows, return_weights(buffer, handle, chosen_here)
 
 
-def return_weights(buffer: Any, handle: Any, values: Tensor) -> Tensor:
+def return_weights(buffer: Any, handle: DispatchHandle, values: Tensor) -> Tensor:
     """Collective: bring ``values``, float32 ``[rows, top_k]``, 0 where a choice is not local, back to their tokens.
 
     Returns float32 ``[num_tokens, top_k]``, exact: each choice has one rank, so that combine adds one number to zeros,
@@ -271,7 +276,7 @@ class _Dispatch(torch.autograd.Function):
         scales: Tensor | None,
         topk_idx: Tensor | None,
         topk_weights: Tensor | None,
-        handle: Any,
+        handle: DispatchHandle | None,
         num_worst_tokens: int,
     ) -> tuple[Any, ...]:
         payload = x if scales is None else (x, scales)
@@ -306,12 +311,12 @@ class _Combine(torch.autograd.Function):
         buffer: Any,
         x: Tensor,
         topk_weights: Tensor | None,
-        handle: Any,
+        handle: DispatchHandle,
         anchor: Tensor | None,
         num_worst_tokens: int,
     ) -> Tensor:
         ctx.buffer, ctx.handle, ctx.num_worst_tokens = buffer, handle, num_worst_tokens
-        # Something is always saved, so that checkpointing, which recomputes up to the last saved tensor, comes here on
+        # Something is always saved, so that checkpointing, which recomputes up to the last saved tensor, gets here on
         # every rank, whatever that rank's experts saved.
         wants_weights = topk_weights is not None and topk_weights.requires_grad
         ctx.save_for_backward(x if wants_weights else x.new_empty(0), topk_weights)
@@ -331,7 +336,7 @@ class _Combine(torch.autograd.Function):
 
 
 def _only_once(results: tuple[Tensor | None, ...], grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    """The results of a backward; where it is recorded itself (``create_graph=True``) as ones that have none."""
+    """The results of a backward; if it is recorded itself (``create_graph=True``), as results without a derivative."""
     if not torch.is_grad_enabled() or not any(isinstance(g, Tensor) and g.requires_grad for g in grads):
         return results
     return tuple(None if r is None else _RECORD_ONCE(r, *grads) for r in results)
@@ -379,11 +384,12 @@ def _let_go(handle: DispatchHandle) -> None:
     """The finalizer's reference was the last one that a graph had."""
 
 
-def handle_of(token: Tensor) -> Any:
+def handle_of(token: Tensor) -> DispatchHandle:
     """The handle that :func:`token_of` made ``token`` of."""
     if token.shape != (1,) or token.dtype != torch.int64:
         raise HandleError(f"a handle in compiled code is an int64 tensor [1]; got {token.dtype} {list(token.shape)}")
-    return registry.find(int(token))
+    handle: DispatchHandle = registry.find(int(token))
+    return handle
 
 
 @custom_op("ep_lib::dispatch", mutates_args=())
@@ -433,7 +439,7 @@ def dispatch_backward_operator(
     buffer: int,
     num_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of x and of topk_weights; ``[0]`` for one that is not wanted."""
+    """Gradients of x and of topk_weights; ``[0]`` for one that is not needed."""
     x, weights = dispatch_backward(registry.find(buffer), handle_of(token), grad_x, grad_weights, recv_topk_idx)
     return _or_empty(x, recv_topk_idx), _or_empty(weights, recv_topk_idx)
 
