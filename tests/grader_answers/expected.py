@@ -30,8 +30,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
     "03_shim": {
         "wrong_pointer_for_all": ({1}, "cannot be reached"),
         "wrong_own_copy": ({1}, "is not the address of that rank's own copy"),
-        "wrong_no_syncwarp": ({2}, "all lanes meet (__syncwarp)"),
-        "wrong_nic_for_all": ({2}, "served by the warp itself|all lanes meet"),
+        "wrong_no_syncwarp": ({2}, "A __syncwarp after the copy"),
+        "wrong_nic_for_all": ({2}, "served by the warp itself|A __syncwarp after the copy"),
         "wrong_last_lane_forgotten": ({2}, "bytes of the message are wrong"),
         "wrong_all_lanes_post": ({3}, "One lane posts, once"),
         "wrong_lanes_run_ahead": ({3}, "the others do not go on before it has"),

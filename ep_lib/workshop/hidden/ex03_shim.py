@@ -217,9 +217,9 @@ def _adds(route: Route, *, local: int = 0) -> Cases:
     return cases
 
 
-_TOGETHER = "After the copy, all lanes meet (__syncwarp): then whoever signals covers the bytes of all."
+_TOGETHER = "A __syncwarp after the copy: then the lane that signals publishes the bytes of all lanes."
 _POSTED = "One lane posts, once; the others do not go on before it has (a __syncwarp at the end)."
-_PAIRS = "Which queue pair does qp_id mean? ep::ibgda::queue_pair() says it."
+_PAIRS = "Which queue pair does qp_id mean? ep::ibgda::queue_pair() says so."
 _ORDER = "A peer within reach sees data that was written before only if the add is a release at system scope."
 _OWN: Route = (0, 1)
 
