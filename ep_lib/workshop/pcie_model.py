@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE
@@ -131,13 +132,13 @@ class ModelRow:
         return None if self.published_gbps is None else self.logical_gbps / self.published_gbps
 
 
-def routing(setting: Setting, rank: int) -> np.ndarray[Any, Any]:
+def routing(setting: Setting, rank: int) -> NDArray[Any]:
     """int64 ``[tokens, TOP_K]``: for each token of a rank, different experts, all with equal probability."""
     scores = np.random.default_rng([setting.seed, rank]).random((setting.tokens, NUM_EXPERTS), np.float32)
     return np.argpartition(scores, TOP_K, axis=1)[:, :TOP_K].astype(np.int64)
 
 
-def ranks_of_tokens(topk_idx: np.ndarray[Any, Any], ranks: int) -> np.ndarray[Any, Any]:
+def ranks_of_tokens(topk_idx: NDArray[Any], ranks: int) -> NDArray[Any]:
     """bool ``[tokens, ranks]``: which ranks each token goes to."""
     goes = np.zeros((len(topk_idx), ranks), bool)
     np.put_along_axis(goes, topk_idx // (NUM_EXPERTS // ranks), True, axis=1)

@@ -20,6 +20,7 @@ import numpy as np
 from ep_lib.commands.bench import World
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit.kernel import Kernel
+from ep_lib.memory.arrays import Array
 from ep_lib.runtime.rank import Rank
 
 SOURCE = Path(__file__).with_name("p2p.cu")
@@ -164,10 +165,10 @@ class _Pair:
             lines[end] = int(np.argmin(self._rank.all_gather(times)[0]))
         return lines
 
-    def _line(self, number: int) -> Any:
+    def _line(self, number: int) -> Array:
         return self._lines[_LINE_STRIDE * number :]
 
-    def _packets_between(self, how: str, size: int, mine: Any, theirs: Any) -> list[dict[str, Any]]:
+    def _packets_between(self, how: str, size: int, mine: Array, theirs: Array) -> list[dict[str, Any]]:
         words = size // 8
         if words == 0 or size % 8:
             return []
@@ -176,7 +177,7 @@ class _Pair:
         self._require(self._received, size, mark)
         return [_row(how, size, times, 1, _threads_for(words))]
 
-    def _packet_round(self, words: int, mine: Any, theirs: Any, rounds: int) -> float:
+    def _packet_round(self, words: int, mine: Array, theirs: Array, rounds: int) -> float:
         message = (mine, theirs, self._outbox, self._received, words, self._packet_rounds)
         self._packet_rounds += rounds
         return self._time(self._ping_packets, 1, _threads_for(words), message, rounds)
@@ -239,12 +240,12 @@ class _Pair:
         _fill(self._outbox[:size], mine)
         return theirs
 
-    def _require(self, array: Any, size: int, value: int) -> None:
+    def _require(self, array: Array, size: int, value: int) -> None:
         if not bool((self._rank.to_host(array[:size]) == value).all()):
             raise RuntimeError(f"rank {self._rank.rank}: {size} bytes did not arrive as they were sent")
 
 
-def _fill(array: Any, value: int) -> None:
+def _fill(array: Array, value: int) -> None:
     """Fills ``array`` with a byte, without a kernel that CuPy would have to compile first."""
     if hasattr(array.data, "memset"):
         array.data.memset(value, array.nbytes)

@@ -14,6 +14,7 @@ from ep_lib.commands.demo.model import ByteMoE, Bytes, cross_entropy
 from ep_lib.commands.demo.report import SpreadRun, Traffic
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.layer import ExpertBuffer, load_per_expert
+from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
 
 _CHOICE_BYTES = 8  # an int32 expert number and a float32 weight, top_k of each, travel with a row,
@@ -45,7 +46,7 @@ class RankResult:
 class MeasuredBuffer:
     """A Buffer that also counts, takes the time, and carries activations in ``dtype``."""
 
-    def __init__(self, buffer: ExpertBuffer, rank: Any, num_experts: int, dtype: torch.dtype) -> None:
+    def __init__(self, buffer: ExpertBuffer, rank: Rank, num_experts: int, dtype: torch.dtype) -> None:
         self.counters = Counters()
         self._buffer = buffer
         self._rank = rank
@@ -73,7 +74,7 @@ class MeasuredBuffer:
         return out
 
 
-def run_rank(rank: Any, model: ByteMoE, data: Bytes, dtype_name: str) -> RankResult:
+def run_rank(rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str) -> RankResult:
     """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text for all ranks; each takes its part.
 
     The rank keeps a copy of its own experts only and drops the full model that it was given.
