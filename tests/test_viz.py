@@ -58,6 +58,12 @@ def test_drawing_does_not_import_pyplot() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
+def test_without_matplotlib_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; import ep_lib.viz"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "BackendUnavailable: pictures need matplotlib: pip install" in done.stderr
+
+
 def test_bytes_between_ranks_tells_wire_from_own() -> None:
     figure = viz.bytes_between_ranks([[100_000, 20_000], [30_000, 400_000]], title="Dispatch")
     axes = figure.axes[0]
