@@ -30,7 +30,7 @@ PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a p
 PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4)]]
 # the same for combines that copy rows into symmetric memory
 STAGE = [(*PULL[0], *send) for send in [(5, 3, 2), (5, 3, 1), (5, 3, 4), (4, 3, 2)]]
-TIMED_STEPS = ("_launch_route", "_launch_dispatch", "_await_plan", "_launch_unpack", "_unpack")
+TIMED_STEPS = ("_launch_route", "_launch_dispatch", "_await_plan", "_launch_copy_epilogue", "_copy_out")
 CALLS = 100
 
 
@@ -76,7 +76,7 @@ class Sweep:
     def measure(self, sms: int) -> None:
         torch, me, ranks = self.torch, self.rank.rank, self.rank.world_size
         with self.buffer(sms) as buffer:
-            exchange: Any = buffer._exchange
+            mode: Any = buffer._mode
             config, limit = buffer.config, self.rank.shared_bytes
             base = Tuning() if self.gpu else EMULATED
             recv = buffer.dispatch(self.x, self.idx)
@@ -89,13 +89,13 @@ class Sweep:
                     for kind, payload, bytes_each in (("bf16", self.x, 2), ("fp8", self.q, 1)):
                         tried = replace(base, way=way, dispatch_warps=warps, dispatch_stages=stages)
                         vectors = self.args.hidden * bytes_each // 16
-                        exchange.tuning = fitted(tried, config, vectors, limit)
+                        mode.tuning = fitted(tried, config, vectors, limit)
                         got = buffer.dispatch(payload, handle=handle, copy=False)
                         self.rank.synchronize()
                         here = got.x if kind == "bf16" else got.x[0].view(torch.uint8)
                         sent = recv.x if kind == "bf16" else recv.x.view(torch.uint8)[:, : self.args.hidden]
                         right = "" if torch.equal(here, sent) else "WRONG"
-                        shape = f"{way}, {exchange.tuning.dispatch_warps} warps of {stages} stages {right}"
+                        shape = f"{way}, {mode.tuning.dispatch_warps} warps of {stages} stages {right}"
                         again = lambda p=payload: buffer.dispatch(p, handle=handle, copy=False)  # noqa: E731
                         self.say(f"dispatch {kind} {sms} SMs {shape}", self.kernels(again))
             y = recv.x * (me + 1)  # rank r returns r + 1 times the row
@@ -121,7 +121,7 @@ class Sweep:
                 if part not in self.args.parts:
                     continue
                 tried = replace(base, push=part != "stage", **shape)
-                exchange.tuning = fitted(tried, config, config.row_vectors, limit)
+                mode.tuning = fitted(tried, config, config.row_vectors, limit)
                 handle._routing.packed.clear()
                 if part == "pull":
                     self.rank.synchronize()
@@ -158,17 +158,17 @@ class Sweep:
                 each = max(self.rank.all_gather(time.perf_counter() - start)) / calls
                 self.say(f"host: {calls} times {name}, 8 tokens, each", 1e6 * each)
         with self.buffer(24) as buffer:
-            exchange: Any = buffer._exchange
+            mode: Any = buffer._mode
             marks: list[tuple[str, float]] = []
             for step in TIMED_STEPS:
-                original = getattr(exchange, step)
+                original = getattr(mode, step)
 
                 def timed(*args: Any, _step: str = step, _original: Any = original, **options: Any) -> Any:
                     result = _original(*args, **options)
                     marks.append((_step, time.perf_counter()))
                     return result
 
-                setattr(exchange, step, timed)
+                setattr(mode, step, timed)
             for repeat in range(5 if self.gpu else 1):
                 self.rank.barrier()
                 marks.clear()

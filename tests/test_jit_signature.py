@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from ep_lib.errors import KernelLaunchError
-from ep_lib.jit.signature import Param, marshal
+from ep_lib.jit.kernel import marshal
+from ep_lib.jit.signature import Param
 
 POINTER, CONST_POINTER = Param("pointer", 8, 8), Param("pointer", 8, 8, True)
 I32, U64, F32, F64, BOOL = (

@@ -8,7 +8,10 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from ep_lib.errors import KernelLaunchError
+from ep_lib.memory.arrays import Array
 
 if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
@@ -57,8 +60,26 @@ class Streams(Protocol):
         """Nobody asks for this event any more."""
         ...
 
+    def operations(self) -> OperationStreams:
+        """The streams of a Buffer's operations."""
+        ...
+
     def is_capturing(self, stream: int) -> bool:
         """Whether a CUDA graph is being captured from ``stream``: then nothing may wait for the GPU."""
+        ...
+
+
+class OperationStreams(Protocol):
+    """The stream of each operation of one Buffer: the caller's, or one beside it. Operations run one by one."""
+
+    last: int | None  # in which the last operation ran
+
+    def begin(self, kind: str, async_finish: bool) -> AbstractContextManager[None]:
+        """The next operation: what is launched inside runs behind what the caller's stream and the last operation do.
+
+        ``kind``: of the caller's arrays; ``async_finish``: beside the caller's stream. In a CUDA graph that is being
+        captured, operations before it are not waited for: a graph cannot.
+        """
         ...
 
 
@@ -98,6 +119,11 @@ class Backend(Protocol):
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Told where arrays lie, in the first ``nbytes`` of the heap: (begin, end) offsets, sorted (for checks)."""
+        ...
+
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array of the caller's ``kind`` ("numpy", "cupy" or "torch"), made without a kernel, where
+        kernels of this rank may reach it. bfloat16 and FP8 are uint16 and uint8 in CuPy."""
         ...
 
     def register_array(self, array: Any) -> None:

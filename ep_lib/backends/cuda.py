@@ -10,7 +10,8 @@ import ctypes
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ from ep_lib.errors import (
     KernelTimeout,
     RankMismatchError,
 )
-from ep_lib.jit.signature import MarshalledArg, marshal
+from ep_lib.jit.kernel import MarshalledArg, marshal
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.transports.choose import open_transport
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class CudaBackend:
         self._lost: EpError | None = None  # set once the context is lost or a kernel does not end
         self._closed = False
         self._host_memory: list[int] = []
+        self._torch_empty: dict[np.dtype[Any], Callable[..., Any]] = {}  # torch.empty for each dtype
         self._pending: dict[str, int] = {}  # kernels since the last synchronize()
         self._events: dict[int, int] = {}  # stream -> event
         self._kernels: weakref.WeakKeyDictionary[Kernel, LoadedKernel] = weakref.WeakKeyDictionary()
@@ -157,6 +159,21 @@ class CudaBackend:
 
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
+
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array of the caller's kind. bfloat16 and FP8 are uint16 and uint8 in CuPy. torch's come from
+        torch's own allocator, which knows about its streams and graphs."""
+        if kind == "torch":
+            made = self._torch_empty.get(dtype)
+            if made is None:
+                torch = sys.modules["torch"]
+                device = torch.device("cuda", torch.cuda.current_device())
+                made = partial(torch.empty, dtype=getattr(torch, dtype.name), device=device)
+                self._torch_empty[dtype] = made
+            return made(shape)
+        self._check_open()
+        bits = np.dtype(f"u{dtype.itemsize}") if dtype.isbuiltin == 2 else dtype  # registered with NumPy by ml_dtypes
+        return self.xp.empty(shape, bits)
 
     def register_array(self, array: Any) -> None:
         """Nothing to do: kernels reach all memory of their GPU by address."""

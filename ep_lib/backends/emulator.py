@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends.base import MAX_SHARED_BYTES, launch_dimensions
-from ep_lib.errors import ArgumentError, KernelLaunchError
-from ep_lib.jit import signature
+from ep_lib.backends.base import MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS, launch_dimensions
+from ep_lib.errors import ArgumentError, BufferClosedError, KernelLaunchError
+from ep_lib.jit.kernel import marshal
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import ArrayInfo, describe, is_array
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe
 from ep_lib.transports import registry
 from ep_lib.transports.base import EmulatorSetup, Transport
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.gxx import EmulatorImage
     from ep_lib.jit.kernel import Kernel
+
+
+_CODE_BYTES = 4  # of a fault record: its first member, 0 where there is no fault
+_NOTHING = contextlib.nullcontext()
 
 
 class NoStreams:
@@ -56,6 +60,14 @@ class NoStreams:
 
     def is_capturing(self, stream: int) -> bool:
         return False
+
+    def operations(self) -> NoStreams:
+        return self
+
+    last: int | None = 0
+
+    def begin(self, kind: str, async_finish: bool) -> contextlib.AbstractContextManager[None]:
+        return _NOTHING
 
 
 class EmulatedModule:
@@ -96,7 +108,8 @@ class EmulatorBackend:
         self.transport = transport
         self._images: dict[Kernel, EmulatorImage] = {}
         self._last_ticket = 0
-        self._in_use: list[tuple[int, Any]] = []  # arrays of launches under way
+        self._in_use: list[list[ArrayInfo]] = []  # arrays of launches under way
+        self._closed = False
 
     def heap_address(self, peer: int) -> int:
         """Address of the first byte of ``peer``'s symmetric heap."""
@@ -115,6 +128,12 @@ class EmulatorBackend:
         self.register_array(array)
         return array
 
+    def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may reach it by address."""
+        array: np.ndarray[Any, Any] = np.empty(shape, dtype)
+        self.register_array(array)
+        return array if kind == "numpy" else as_kind(kind, array, dtype)
+
     def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
         """Kernels that touch the heap beyond ``nbytes``, or under checks outside all arrays, are faulty from now on."""
         self._machine.set_heap_used(nbytes)
@@ -122,11 +141,12 @@ class EmulatorBackend:
 
     def register_array(self, array: np.ndarray[Any, Any]) -> None:
         """Lets kernels of this rank reach an array by its address alone, for as long as the array lives."""
-        info = describe(array)
-        if info.nbytes == 0:
+        nbytes = array.nbytes
+        if nbytes == 0:
             return
-        self._machine.register(self.rank, info.address, info.nbytes, not info.readonly)
-        weakref.finalize(array, self._machine.unregister_later, self.rank, info.address, info.nbytes)
+        address, readonly = array.__array_interface__["data"]
+        self._machine.register(self.rank, address, nbytes, not readonly)
+        weakref.finalize(array, self._machine.unregister_later, self.rank, address, nbytes)
 
     def launch(
         self,
@@ -138,27 +158,37 @@ class EmulatorBackend:
         uses: Sequence[Any] = (),
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
-        grid3, block3 = launch_dimensions(kernel.name, grid, block)
+        if self._closed:
+            raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
+        if type(grid) is int and type(block) is int and 1 <= grid <= MAX_GRID[0] and 1 <= block <= MAX_THREADS:
+            grid3, block3 = (grid, 1, 1), (block, 1, 1)
+        else:
+            grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image = self._images.get(kernel) or self._load(kernel)
-        _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
-        marshalled = signature.marshal(kernel.name, image.params, args)
-        arrays: list[ArrayInfo] = []
-        for arg in marshalled:
+        if not 0 <= shared_bytes <= MAX_SHARED_BYTES - image.static_shared_bytes:
+            _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
+        arrays, data = [], []
+        for arg in marshal(kernel.name, image.params, args):
+            data.append(arg.data)
             if arg.array is not None:
                 arrays.append(arg.array)
-            arrays.extend(arg.arrays)
-        arrays.extend(a if isinstance(a, ArrayInfo) else describe(a) for a in uses)
+            if arg.arrays:
+                arrays.extend(arg.arrays)
+        for array in uses:
+            arrays.append(array if type(array) is ArrayInfo else describe(array))
+        ranges = []
         for info in arrays:
             if info.device != "cpu":
                 raise ArgumentError(
                     f"kernel '{kernel.name}' got an array on {info.device}; the emulator runs on the CPU: pass "
                     f"NumPy arrays or torch CPU tensors, or run with backend='cuda'"
                 )
-        ranges = [(a.address, a.address + a.nbytes, not a.readonly) for a in arrays if a.nbytes]
+            if info.nbytes:
+                ranges.append((info.address, info.address + info.nbytes, not info.readonly))
         self._last_ticket = self._machine.launch(
-            self.rank, kernel.name, image, grid3, block3, marshalled, ranges, shared_bytes
+            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes
         )
-        self._in_use.append((self._last_ticket, (arrays, [a for a in args if is_array(a)])))
+        self._in_use.append(arrays)
 
     def _load(self, kernel: Kernel) -> EmulatorImage:
         image = self._transport.compile(kernel, "emulator")
@@ -168,9 +198,13 @@ class EmulatorBackend:
 
     def synchronize(self) -> None:
         """Waits until this rank's launches have finished; meanwhile the other ranks run."""
+        if self._closed:
+            raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
         self._world.wait_for_ticket(self.rank, self._last_ticket)
         self._in_use.clear()
         record = self._heap[: device_state.FAULT_BYTES]
+        if not record[:_CODE_BYTES].any():
+            return
         fault = device_state.decode_fault(record.tobytes())
         if fault is not None:
             record[:] = 0
@@ -187,6 +221,9 @@ class EmulatorBackend:
 
     def close(self) -> None:
         """Leave the world."""
+        if self._closed:
+            return
+        self._closed = True
         self._transport.close(orderly=True)
         self._world.leave(self.rank)
 

@@ -75,6 +75,10 @@ class CudaStreams:
         """Nobody asks for this event any more."""
         self._spare.append(event)
 
+    def operations(self) -> CudaOperationStreams:
+        """The streams of a Buffer's operations."""
+        return CudaOperationStreams(self)
+
     def is_capturing(self, stream: int) -> bool:
         """Whether a CUDA graph is being captured from ``stream``: then nothing may wait for the GPU."""
         return int(self._runtime.streamIsCapturing(stream)) != 0
@@ -87,3 +91,30 @@ class CudaStreams:
             for event in self._spare:
                 self._runtime.eventDestroy(event)
         self._own, self._spare, self._held = [], [], {}
+
+
+class CudaOperationStreams:
+    """Which stream each operation of one Buffer runs in: the caller's, or one beside it. All of them in turn."""
+
+    def __init__(self, streams: CudaStreams) -> None:
+        self._streams = streams
+        self._beside: int | None = None
+        self.last: int | None = None  # in which the last operation ran
+
+    def begin(self, kind: str, async_finish: bool) -> contextlib.AbstractContextManager[None]:
+        """What is launched inside runs behind what the caller's stream and the last operation do.
+
+        ``kind``: of the caller's arrays. In a CUDA graph that is being captured, operations before it are not waited
+        for: a graph cannot.
+        """
+        streams = self._streams
+        stream = streams.current(kind)
+        if async_finish:
+            if self._beside is None:
+                self._beside = streams.new()
+            streams.order(stream, self._beside)
+            stream = self._beside
+        last, self.last = self.last, stream
+        if last is not None and last != stream and streams.is_capturing(last) == streams.is_capturing(stream):
+            streams.order(last, stream)
+        return streams.on(stream)

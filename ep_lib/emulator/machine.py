@@ -26,7 +26,6 @@ from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
 
 if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
-    from ep_lib.jit.signature import MarshalledArg
 
 _GAP_BYTES = 256
 _POLL_SECONDS = 0.02  # how often a run's output is shown and its limits are checked
@@ -229,20 +228,23 @@ class Machine:
         image: EmulatorImage,
         grid: Sequence[int],
         block: Sequence[int],
-        args: Sequence[MarshalledArg],
+        args: Sequence[bytes],
         ranges: Sequence[tuple[int, int, bool]],
         shared_bytes: int,
     ) -> int:
-        """Queues a kernel behind the rank's others; returns its ticket."""
-        self.raise_if_broken()
-        self._forget_stale()
+        """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
+        arguments point to."""
+        if self._error is not None:
+            raise self._error
+        if self._stale:
+            self._forget_stale()
         loaded = self.load(image, rank)
         entry = self._lib.epemu_symbol(loaded, image.entry_symbol.encode())
         offsets, blob = [], bytearray()
-        for arg in args:
+        for data in args:
             blob.extend(b"\0" * (-len(blob) % 16))
             offsets.append(len(blob))
-            blob.extend(arg.data)
+            blob.extend(data)
         request = library.LaunchRequest(
             rank=rank,
             grid=(ctypes.c_uint32 * 3)(*grid),
@@ -254,7 +256,7 @@ class Machine:
             arg_offsets=(ctypes.c_uint64 * max(1, len(offsets)))(*offsets),
             num_args=len(offsets),
             num_arg_bytes=len(blob),
-            ranges=(library.Range * max(1, len(ranges)))(*(library.Range(*r) for r in ranges)),
+            ranges=(library.Range * max(1, len(ranges)))(*ranges),  # type: ignore[misc]  # ctypes takes tuples
             num_ranges=len(ranges),
         )
         return int(self._lib.epemu_launch(self.handle, loaded, entry, ctypes.byref(request)))

@@ -44,15 +44,8 @@ class ArrayInfo(NamedTuple):
     device: str
     kind: str
     readonly: bool
-    owner: Any
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements (for a contiguous array: the bytes it spans)."""
-        total = self.dtype.itemsize
-        for extent in self.shape:
-            total *= extent
-        return total
+    owner: Array
+    nbytes: int  # of the elements (for a contiguous array: the bytes it spans)
 
 
 def is_array(obj: object) -> bool:
@@ -61,14 +54,23 @@ def is_array(obj: object) -> bool:
 
 
 def describe(obj: Any) -> ArrayInfo:
-    """Address, shape, dtype, strides and device of a NumPy, CuPy or torch array; nothing is copied.
+    """Address, shape, dtype, strides and device of a NumPy, CuPy or torch array; nothing is copied. What this function
+    returned for an array is returned as it is.
 
     Raises :class:`ArgumentError` for anything else, and for torch tensors that are not dense or still need gradients
     computed lazily (sparse, meta, conjugated views).
     """
-    kind = _kind_of(type(obj))
+    cls = type(obj)
+    if cls is ArrayInfo:
+        return obj  # type: ignore[no-any-return]
+    kind = _kinds.get(cls)
+    if kind is None:
+        kind = _kind_of(cls)
     if kind == "numpy":
-        return _describe_numpy(obj)
+        flags, interface = obj.flags, obj.__array_interface__
+        address, readonly = interface["data"]
+        strides = None if flags.c_contiguous else obj.strides
+        return ArrayInfo(address, obj.shape, obj.dtype, strides, "cpu", "numpy", readonly, obj, obj.nbytes)
     if kind == "torch":
         return _describe_torch(obj)
     if kind == "cupy":
@@ -104,6 +106,16 @@ def like(kind: str, array: Any) -> Any:
     raise ArgumentError(f"cannot view a {info.kind} array on {info.device} as {kind} without a copy")
 
 
+def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """``array`` (NumPy or CuPy) as one of ``kind``, and of ``dtype`` where that kind has it; zero copy."""
+    if kind == "numpy":
+        return array.view(dtype)
+    result = like(kind, array)
+    if kind == "torch" and array.dtype != dtype:
+        return result.view(getattr(sys.modules["torch"], dtype.name))
+    return result
+
+
 _kinds: dict[type, str] = {}  # what is known of the types met so far
 
 
@@ -126,18 +138,10 @@ def _find_kind(cls: type) -> str:
     return ""
 
 
-def _describe_numpy(array: np.ndarray[Any, Any]) -> ArrayInfo:
-    flags = array.flags
-    interface = array.__array_interface__
-    address, readonly = interface["data"]
-    strides = None if flags.c_contiguous else array.strides
-    return ArrayInfo(address, array.shape, array.dtype, strides, "cpu", "numpy", readonly, array)
-
-
 def _describe_cupy(array: Any) -> ArrayInfo:
     strides = None if array.flags.c_contiguous else array.strides
     device = f"cuda:{array.data.device_id}"
-    return ArrayInfo(array.data.ptr, array.shape, array.dtype, strides, device, "cupy", False, array)
+    return ArrayInfo(array.data.ptr, array.shape, array.dtype, strides, device, "cupy", False, array, array.nbytes)
 
 
 def _describe_torch(tensor: Any) -> ArrayInfo:
@@ -153,7 +157,8 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
         )
     strides = None if tensor.is_contiguous() else tuple(s * dtype.itemsize for s in tensor.stride())
     name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
-    return ArrayInfo(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, name, "torch", False, tensor)
+    nbytes = tensor.numel() * dtype.itemsize
+    return ArrayInfo(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, name, "torch", False, tensor, nbytes)
 
 
 def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from ep_lib.errors import RankMismatchError
 from ep_lib.moe.config import BufferConfig
@@ -30,16 +30,34 @@ def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
         raise RankMismatchError(f"the ranks make different Buffers: {'; '.join(complaints)}; pass the same everywhere")
 
 
-# Bits of what the ranks compare in a dispatch: whether topk_weights were given, whether x is FP8.
+# The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, whether x is FP8.
 WITH_WEIGHTS, WITH_FP8 = 1, 2
-NUM_OPTIONS = 4
+_BITS = 2
 
 
-def require_same_options(options: Any) -> None:
-    """Raises RankMismatchError that says who passed what, if ``options`` ``[ranks]`` differ."""
+class Tag(NamedTuple):
+    """The collective tag of an operation: what all ranks must pass alike, in one number that they compare."""
+
+    epoch: int  # of the dispatch whose handle is used
+    bits: int = 0  # the content of a dispatch, or the way in which a combine brings rows back
+    row_vectors: int = 0  # of a combine's rows, if they are narrower than the Buffer's
+
+    @property
+    def number(self) -> int:
+        """The tag as kernels compare it."""
+        return (self.epoch + (self.row_vectors << 16) << _BITS) + self.bits
+
+
+def content_of(tag_bits: int) -> int:
+    """The content in (differing) bits of tags."""
+    return tag_bits & (1 << _BITS) - 1
+
+
+def require_same_content(contents: Any) -> None:
+    """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ."""
     for bit, what in ((WITH_WEIGHTS, "topk_weights"), (WITH_FP8, "FP8 rows with scales")):
-        having = [r for r, bits in enumerate(options) if bits & bit]
-        lacking = [r for r, bits in enumerate(options) if not bits & bit]
+        having = [r for r, bits in enumerate(contents) if bits & bit]
+        lacking = [r for r, bits in enumerate(contents) if not bits & bit]
         if having and lacking:
             raise RankMismatchError(
                 f"{name_ranks(having)} passed {what} to dispatch, {name_ranks(lacking)} did not; "

@@ -11,23 +11,20 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
-from ep_lib.memory.arrays import Array
+from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe import registry
-from ep_lib.moe.agreement import NUM_OPTIONS, WITH_FP8, WITH_WEIGHTS, name_ranks, require_same_options
+from ep_lib.moe.agreement import WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
 from ep_lib.moe.checks import InputChecks
-from ep_lib.moe.config import BufferConfig, make_config
+from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, make_config
 from ep_lib.moe.direct.memory import make_direct_map
-from ep_lib.moe.direct.mode import DirectExchange
+from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.handle import DispatchHandle, Received, require_owner
 from ep_lib.moe.low_latency.memory import has_low_latency, make_low_latency_map
 from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
-from ep_lib.moe.mode import Arrivals, Mode, Payload, Wishes
+from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
 from ep_lib.runtime.rank import Rank
-
-# In what they compare before a combine, where the width of narrow rows begins.
-_WIDTH_BITS = 16
 
 
 class Buffer:
@@ -103,10 +100,12 @@ class Buffer:
             )
         self._rank = rank
         self._is_direct = self._config.allow_nvlink_for_normal_mode
-        self._exchange: Mode = (DirectExchange if self._is_direct else PcieMode)(rank, self._config)
-        self._checks = InputChecks(self._config, self._exchange.device)
+        self._mode: Mode = (DirectMode if self._is_direct else PcieMode)(rank, self._config)
+        self._checks = InputChecks(self._config, self._mode.device)
         self._low_latency = LowLatencyMode(rank, self._config, self._require_usable) if low_latency else None
         self._owner = object()  # in every handle
+        # Looking at values would make the host wait for a GPU that need not be waited for.
+        self._only_later = self._is_direct and rank.backend == "cuda"
         self._unusable = ""  # why, if it is
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
         self.key = registry.add(self)
@@ -180,40 +179,41 @@ class Buffer:
         :meth:`synchronize`; also by the Buffer's next call, but that may find the ranks out of step.
         """
         self._require_usable()
-        payload = self._checks.payload(x)
-        num_tokens = payload.num_tokens
-        self._checks.wishes(num_worst_tokens, expert_alignment, sorted_by_expert)
-        now = handle is not None and not self._only_later  # values are looked at on the host
-        if topk_idx is not None:
-            self._checks.topk_idx(topk_idx, num_tokens, values=now or not self._exchange.checks_values)
-        if topk_weights is not None:
-            self._checks.topk_weights(topk_weights, num_tokens, values=now or not self._exchange.checks_values)
+        checks = self._checks
+        payload = checks.payload(x)
+        num_tokens = payload.x.shape[0]
+        checks.options(num_worst_tokens, expert_alignment, sorted_by_expert)
+        look = not self._mode.checks_values or (handle is not None and not self._only_later)  # at values, on the host
+        experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
+        weights = None if topk_weights is None else checks.topk_weights(topk_weights, num_tokens, values=look)
         if handle is not None:
             self._require_own(handle)
             if num_tokens != handle.num_tokens:
                 raise HandleError(f"x has {num_tokens} rows; this handle's dispatch sent {handle.num_tokens}")
             if sorted_by_expert and handle._by_expert is None:
                 raise HandleError("sorted_by_expert takes the handle of a dispatch that had it as well")
-            if topk_idx is not None and bool((self._checks.view(topk_idx) != handle._routing.topk_idx).any()):
+            if topk_idx is not None and bool((checks.view(topk_idx) != handle._routing.topk_idx).any()):
                 raise HandleError("topk_idx differs from that of the handle's dispatch; dispatch without a handle")
-        elif topk_idx is None:
+            index = describe(handle._recv_topk_idx)
+        elif experts is None:
             raise ArgumentError("dispatch needs topk_idx, or the handle of an earlier dispatch")
-        index = topk_idx if handle is None else handle._recv_topk_idx
-        wishes = Wishes(index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert)
-        options = (WITH_WEIGHTS if topk_weights is not None else 0) | (WITH_FP8 if payload.scales is not None else 0)
+        else:
+            index = experts
+        options = DispatchOptions(index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert)
+        content = (0 if weights is None else WITH_WEIGHTS) | (0 if payload.scales is None else WITH_FP8)
         with self._operation():
             if handle is None:
-                handle, arrivals = self._dispatch_new(payload, topk_idx, topk_weights, options, wishes)
+                handle, arrivals = self._dispatch_new(payload, index, weights, content, options)
             else:
-                note = NUM_OPTIONS * handle._operation + options
+                tag = Tag(handle._epoch, content).number
                 by_expert = handle._by_expert if sorted_by_expert else None
-                again = self._exchange.dispatch_again(
-                    payload, topk_weights, handle._routing, handle.num_recv_tokens, note, wishes, by_expert
+                again = self._mode.dispatch_again(
+                    payload, weights, handle._routing, handle.num_recv_tokens, tag, options, by_expert
                 )
-                self._expect_agreement("dispatch with handles of different dispatches", options, async_finish)
+                self._expect_agreement("dispatch with handles of different dispatches", content, async_finish)
                 assert again is not None
                 arrivals = again
-            return self._received(handle, arrivals, wishes, (x, topk_idx, topk_weights))
+            return self._received(handle, arrivals, options, (x, topk_idx, topk_weights))
 
     def combine(
         self,
@@ -251,28 +251,28 @@ class Buffer:
         self._require_usable()
         self._require_own(handle)
         info = self._checks.rows("x", x, None, narrow=not sorted_by_expert)
-        width = info.shape[1]
+        width, weights = info.shape[1], None
         by_expert = self._checks.expert_rows(handle, topk_weights) if sorted_by_expert else None
         expected = handle.num_recv_tokens if by_expert is None else len(by_expert.row)
         if info.shape[0] != expected:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {expected}")
         if topk_weights is not None:
-            self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
+            weights = self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
         biases = self._checks.bias(bias, handle.num_tokens, width)
-        note = handle._operation + (0 if width == self._config.hidden else width << _WIDTH_BITS)
+        narrow = 0 if width == self._config.hidden else width * self._config.dtype.itemsize // VECTOR_BYTES
         with self._operation():
-            out = self._exchange.combine(
-                x,
-                topk_weights,
+            out = self._mode.combine(
+                info,
+                weights,
                 handle._routing,
-                note=note,
+                Tag(handle._epoch, row_vectors=narrow),
                 bias=biases,
                 async_finish=async_finish,
                 by_expert=by_expert,
             )
             what = "handles of different dispatches, rows of different widths, or combine_input on some ranks only"
             self._expect_agreement(f"combine {what}", None, async_finish)
-        return (out, self._exchange.finished(x, (x, topk_weights, bias, out))) if async_finish else out
+        return (out, self._mode.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
     def combine_input(self, handle: DispatchHandle, like: Any) -> Any:
         """Where experts may write what :meth:`combine` brings back: ``[handle.num_recv_tokens, hidden]`` in the
@@ -286,9 +286,9 @@ class Buffer:
         """
         self._require_usable()
         self._require_own(handle)
-        if not isinstance(self._exchange, DirectExchange):
+        if not isinstance(self._mode, DirectMode):
             raise ArgumentError("combine_input: PCIe mode (allow_nvlink_for_normal_mode=False) has no such memory")
-        return self._exchange.combine_input(like, handle.num_recv_tokens)
+        return self._mode.combine_input(like, handle.num_recv_tokens)
 
     # ---- Low-latency mode: decode batches, with DeepEP's names -------------------------------------------------------
 
@@ -394,7 +394,7 @@ class Buffer:
             self._unusable = "it was closed"
             if self._low_latency is not None:
                 self._low_latency.close(orderly)
-            self._exchange.close()
+            self._mode.close()
 
     def __enter__(self) -> Buffer:
         return self
@@ -417,34 +417,41 @@ class Buffer:
     # How it is done
 
     def _dispatch_new(
-        self, payload: Payload, topk_idx: Any, topk_weights: Any, options: int, wishes: Wishes
+        self,
+        payload: Payload,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        content: int,
+        options: DispatchOptions,
     ) -> tuple[DispatchHandle, Arrivals]:
-        """Count, tell everybody, send; then build the handle from what everybody told."""
-        routing, plan, arrivals = self._exchange.dispatch(payload, topk_idx, topk_weights, options, wishes)
-        if plan.options is not None:
-            require_same_options(plan.options)
+        """Count, tell all ranks, send; then build the handle from what all ranks told."""
+        routing, plan, arrivals = self._mode.dispatch(payload, experts, weights, content, options)
+        if plan.contents is not None:
+            require_same_content(plan.contents)
         assert arrivals is not None
         handle = DispatchHandle(
-            num_tokens=payload.num_tokens,
-            num_recv_tokens=wishes.num_worst_tokens or int(plan.received.sum()),
+            num_tokens=payload.x.shape[0],
+            num_recv_tokens=options.num_worst_tokens or int(plan.received.sum()),
             recv_tokens_per_rank=plan.received,
             tokens_per_expert=plan.tokens_per_expert,
             _owner=self._owner,
-            _operation=self._exchange.operation,
+            _epoch=self._mode.epoch,
             _routing=routing,
             _recv_topk_idx=arrivals.topk,
             _recv_src_rank=arrivals.src_rank,
             _recv_src_token=arrivals.src_token,
-            _counts_on_device=plan.options is None,
+            _counts_on_device=plan.contents is None,
             _by_expert=None if arrivals.by_expert is None else replace(arrivals.by_expert, x=None),
         )
         return handle, arrivals
 
-    def _received(self, handle: DispatchHandle, arrivals: Arrivals, wishes: Wishes, keep: tuple[Any, ...]) -> Received:
+    def _received(
+        self, handle: DispatchHandle, arrivals: Arrivals, options: DispatchOptions, keep: tuple[Any, ...]
+    ) -> Received:
         """The caller's view of what arrived."""
-        tokens, alignment = handle.tokens_per_expert, wishes.expert_alignment
+        tokens, alignment = handle.tokens_per_expert, options.expert_alignment
         return Received(
-            x=arrivals.rows if arrivals.scales is None else (arrivals.rows, arrivals.scales),
+            x=arrivals.x if arrivals.scales is None else (arrivals.x, arrivals.scales),
             topk_idx=handle._recv_topk_idx,
             topk_weights=arrivals.weights,
             tokens_per_expert=tokens if handle._counts_on_device else -(-tokens // alignment) * alignment,
@@ -452,13 +459,8 @@ class Buffer:
             src_token=handle._recv_src_token,
             handle=handle,
             by_expert=arrivals.by_expert,
-            event=self._exchange.finished(arrivals.rows, (*keep, arrivals)) if wishes.async_finish else None,
+            event=self._mode.finished(arrivals.x, (*keep, arrivals)) if options.async_finish else None,
         )
-
-    @property
-    def _only_later(self) -> bool:
-        """Whether looking at values would make the host wait for a GPU that need not be waited for."""
-        return self._is_direct and self._rank.backend == "cuda"
 
     @contextlib.contextmanager
     def _operation(self) -> Iterator[None]:
@@ -469,13 +471,13 @@ class Buffer:
             except (HandleError, RankMismatchError):
                 self._unusable = "the ranks passed different handles or options to an earlier operation"
                 raise
-        self._exchange.next_operation()
+        self._mode.epoch += 1
         try:
             yield
         except (HandleError, RankMismatchError):
             raise
         except ArgumentError:  # found on the GPU, which told nobody
-            self._exchange.operation -= 1
+            self._mode.epoch -= 1
             raise
         except BaseException as error:
             self._unusable = f"an operation on it failed ({type(error).__name__}), so the ranks may be out of step"
@@ -499,22 +501,23 @@ class Buffer:
     def _require_own(self, handle: Any) -> None:
         if not isinstance(handle, DispatchHandle):
             raise HandleError(f"handle is a {type(handle).__name__}; it must be recv.handle of a dispatch")
-        require_owner(handle, self._owner)
+        if handle._owner is not self._owner:
+            require_owner(handle, self._owner)
 
-    def _expect_agreement(self, what: str, options: int | None, async_finish: bool) -> None:
+    def _expect_agreement(self, what: str, content: int | None, async_finish: bool) -> None:
         """Look at once where the operation is done: in PCIe mode, and on the emulator unless it finishes later."""
-        self._last = (what, options)
+        self._last = (what, content)
         if not self._is_direct or (self._rank.backend == "emulator" and not async_finish):
             self._require_agreement()
 
     def _require_agreement(self) -> None:
-        """Raises RankMismatchError for options, HandleError for other notes, as far as is known without waiting."""
-        what, options = self._last
-        others = self._exchange.who_differs()
+        """Raises RankMismatchError for different content, HandleError for other tags, as far as is known now."""
+        what, content = self._last
+        others = self._mode.mismatched_ranks()
         if not others:
             return
-        if options is not None:  # combine has none
+        if content is not None:  # combine has none
             theirs = dict(others)
-            require_same_options([options ^ theirs.get(r, 0) % NUM_OPTIONS for r in range(self._rank.world_size)])
+            require_same_content([content ^ content_of(theirs.get(r, 0)) for r in range(self._rank.world_size)])
         ranks = name_ranks([r for r, _ in others])
         raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must pass the same")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ep_lib.errors import ArgumentError, HandleError
-from ep_lib.memory.arrays import BFLOAT16, ArrayInfo, describe, is_array, like
+from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.handle import DispatchHandle
@@ -31,21 +31,23 @@ class InputChecks:
         if isinstance(x, tuple):
             return self._fp8_payload(x)
         info = self.rows("x", x, None)
-        self._require_room("x", info.shape[0])
-        return Payload(x, None, info)
+        if info.shape[0] > self._config.max_tokens:
+            self._refuse_tokens("x", info.shape[0])
+        return Payload(info, None)
 
     def rows(self, name: str, array: Any, num_rows: int | None, *, narrow: bool = False) -> ArrayInfo:
         """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned; if ``narrow``, of
         hidden or fewer columns that fill whole vectors."""
         info = describe_here(name, array, self._device)
-        hidden, vector = self._config.hidden, VECTOR_BYTES // self._config.dtype.itemsize
+        hidden, wanted = self._config.hidden, self._config.dtype
+        vector = VECTOR_BYTES // wanted.itemsize
         columns = info.shape[1] if len(info.shape) == 2 else 0
         if columns != hidden and not (narrow and 0 < columns < hidden and columns % vector == 0):
             rows = "T" if num_rows is None else str(num_rows)
             fewer = f", or fewer columns, a multiple of {vector}" if narrow else ""
             raise ArgumentError(f"{name} has shape {info.shape}; it must be ({rows}, {hidden}): [rows, hidden]{fewer}")
-        as_bits = self._config.dtype == BFLOAT16 and info.kind == "cupy" and info.dtype == UINT16
-        if info.dtype != self._config.dtype and not as_bits:
+        as_bits = info.kind == "cupy" and wanted == BFLOAT16 and info.dtype == UINT16
+        if info.dtype != wanted and not as_bits:
             hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""
             if info.dtype == FP8:
                 hint = ", or FP8 with its scales: (x, scales)"
@@ -53,7 +55,8 @@ class InputChecks:
                 f"{name} has dtype {info.dtype.name}; this Buffer carries {self._config.dtype.name}{hint}: convert it, "
                 "or make the Buffer with another dtype="
             )
-        self._require_vectors(name, info)
+        if info.strides_bytes is not None or (info.shape[0] and info.address % VECTOR_BYTES):
+            _refuse_vectors(name, info)
         return info
 
     def _fp8_payload(self, x: Any) -> Payload:
@@ -78,27 +81,21 @@ class InputChecks:
                 f"the scales of x are {scales.dtype.name} {scales.shape}; they must be float32 {wanted}: one for every "
                 f"{FP8_GROUP} elements of a row"
             )
-        self._require_vectors("x[0]", info)
-        self._require_contiguous("the scales of x", scales)
-        self._require_room("x[0]", info.shape[0])
-        return Payload(x[0], x[1], info)
+        if info.strides_bytes is not None or (info.shape[0] and info.address % VECTOR_BYTES):
+            _refuse_vectors("x[0]", info)
+        if scales.strides_bytes is not None:
+            _refuse_strides("the scales of x", scales)
+        if info.shape[0] > self._config.max_tokens:
+            self._refuse_tokens("x[0]", info.shape[0])
+        return Payload(info, scales)
 
-    def _require_room(self, name: str, num_tokens: int) -> None:
-        if num_tokens > self._config.max_tokens:
-            raise ArgumentError(
-                f"{name} has {num_tokens} tokens, but this Buffer was made for at most "
-                f"max_tokens={self._config.max_tokens} a rank; send fewer, or make a larger Buffer"
-            )
+    def _refuse_tokens(self, name: str, num_tokens: int) -> NoReturn:
+        raise ArgumentError(
+            f"{name} has {num_tokens} tokens, but this Buffer was made for at most "
+            f"max_tokens={self._config.max_tokens} a rank; send fewer, or make a larger Buffer"
+        )
 
-    def _require_vectors(self, name: str, info: ArrayInfo) -> None:
-        self._require_contiguous(name, info)
-        if info.shape[0] and info.address % VECTOR_BYTES:
-            raise ArgumentError(
-                f"{name} begins at address 0x{info.address:x}, which is not a multiple of {VECTOR_BYTES} bytes; "
-                "pass a copy of it"
-            )
-
-    def topk_idx(self, array: Any, num_tokens: int, *, values: bool) -> None:
+    def topk_idx(self, array: Array, num_tokens: int, *, values: bool) -> ArrayInfo:
         """``[T, top_k]`` expert ids; with ``values`` also that they go from -1 to num_experts - 1."""
         info = describe_here("topk_idx", array, self._device)
         if info.dtype not in INDEX_TYPES:
@@ -106,8 +103,9 @@ class InputChecks:
         self._require_topk_shape("topk_idx", info, num_tokens)
         if values:
             refuse_choices(self.view(array), self._config.num_experts)
+        return info
 
-    def topk_weights(self, array: Any, num_tokens: int, *, values: bool) -> None:
+    def topk_weights(self, array: Array, num_tokens: int, *, values: bool) -> ArrayInfo:
         """``[T, top_k]`` float32; with ``values`` also that every one is finite, also where topk_idx is -1."""
         info = describe_here("topk_weights", array, self._device)
         if info.dtype != FLOAT32:
@@ -115,6 +113,7 @@ class InputChecks:
         self._require_topk_shape("topk_weights", info, num_tokens)
         if values:
             refuse_weights(self.view(array))
+        return info
 
     def view(self, array: Any) -> Any:
         """As an array of NumPy or CuPy, where this rank's kernels run."""
@@ -126,7 +125,8 @@ class InputChecks:
                 f"{name} has shape {info.shape}; it must be ({num_tokens}, {self._config.top_k}): "
                 f"a row for each token of x, and the Buffer's top_k={self._config.top_k}"
             )
-        self._require_contiguous(name, info)
+        if info.strides_bytes is not None:
+            _refuse_strides(name, info)
 
     @staticmethod
     def expert_rows(handle: DispatchHandle, topk_weights: Any) -> ExpertRows:
@@ -140,7 +140,7 @@ class InputChecks:
             )
         return handle._by_expert
 
-    def wishes(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> None:
+    def options(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> None:
         """What else a dispatch may be asked for."""
         if sorted_by_expert and not self._config.allow_nvlink_for_normal_mode:
             raise ArgumentError(
@@ -160,28 +160,38 @@ class InputChecks:
                 f"{self._config.max_rows} rows"
             )
 
-    def bias(self, bias: Any, num_tokens: int, width: int) -> tuple[Any, ...]:
-        """None, one array or a pair of them, each ``[num_tokens, width]``: as a tuple."""
+    def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
+        """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""
         biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
         if biases and not self._config.allow_nvlink_for_normal_mode:
             raise ArgumentError("bias: PCIe mode (allow_nvlink_for_normal_mode=False) has none; add it to the result")
         if len(biases) > 2:
             raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
+        found = []
         for array in biases:
             info = self.rows("bias", array, num_tokens, narrow=True)
             if info.shape[0] != num_tokens:
                 raise ArgumentError(f"bias has {info.shape[0]} rows; the handle's dispatch sent {num_tokens} tokens")
             if info.shape[1] != width:
                 raise ArgumentError(f"bias has {info.shape[1]} columns, x {width}; they are added up: pass as many")
-        return biases
+            found.append(info)
+        return found
 
-    @staticmethod
-    def _require_contiguous(name: str, info: ArrayInfo) -> None:
-        if info.strides_bytes is not None:
-            raise ArgumentError(
-                f"{name} is not contiguous: shape {info.shape}, strides {info.strides_bytes} bytes; pass "
-                f"{name}.contiguous() (torch) or numpy.ascontiguousarray({name})"
-            )
+
+def _refuse_strides(name: str, info: ArrayInfo) -> NoReturn:
+    raise ArgumentError(
+        f"{name} is not contiguous: shape {info.shape}, strides {info.strides_bytes} bytes; pass "
+        f"{name}.contiguous() (torch) or numpy.ascontiguousarray({name})"
+    )
+
+
+def _refuse_vectors(name: str, info: ArrayInfo) -> NoReturn:
+    if info.strides_bytes is not None:
+        _refuse_strides(name, info)
+    raise ArgumentError(
+        f"{name} begins at address 0x{info.address:x}, which is not a multiple of {VECTOR_BYTES} bytes; "
+        "pass a copy of it"
+    )
 
 
 def refuse_choices(ids: Any, num_experts: int) -> None:
@@ -213,11 +223,11 @@ def _first(bad: Any, values: Any) -> tuple[int, int, Any]:
 
 def describe_here(name: str, array: Any, device: str) -> ArrayInfo:
     """What ``array`` is. Raises ArgumentError if it is no array, or not where kernels run ("cpu" or "cuda:N")."""
-    if not is_array(array):
-        raise ArgumentError(f"{name} is {_show(array)}; it must be a NumPy, torch or CuPy array")
     try:
         info = describe(array)
     except ArgumentError as error:
+        if not is_array(array):
+            raise ArgumentError(f"{name} is {_show(array)}; it must be a NumPy, torch or CuPy array") from None
         raise ArgumentError(f"{name}: {error}") from error
     if info.device != device:
         place = "the CPU (the emulator runs there)" if device == "cpu" else device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,22 +39,22 @@ class BufferConfig:
     num_low_latency_sms: int | None = None  # None: all
     low_latency_mask_on_timeout: bool = False
 
-    @property
+    @cached_property
     def experts_per_rank(self) -> int:
         """Experts that live on each rank."""
         return self.num_experts // self.world_size
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one token."""
         return self.hidden * self.dtype.itemsize
 
-    @property
+    @cached_property
     def row_vectors(self) -> int:
         """16-byte vectors of one token."""
         return self.row_bytes // VECTOR_BYTES
 
-    @property
+    @cached_property
     def max_rows(self) -> int:
         """Rows of the receive area: every token of every rank may come here."""
         return self.world_size * self.max_tokens

@@ -28,7 +28,7 @@ class Event:
         self._event: int = rank.streams.record(stream)
 
     def current_stream_wait(self) -> None:
-        """What the caller puts into his current stream (torch's for torch tensors, else CuPy's) runs after this."""
+        """What the caller puts into its current stream (torch's for torch tensors, else CuPy's) runs after this."""
         streams = self._rank.streams
         streams.wait(streams.current(self._kind), self._event)
 
@@ -50,30 +50,3 @@ class Event:
     def __del__(self) -> None:
         if not self._rank.is_closed:
             self._rank.streams.release(self._event)
-
-
-class OperationStreams:
-    """Which stream each operation of one Buffer runs in: the caller's, or one beside it. All of them in turn."""
-
-    def __init__(self, rank: Rank) -> None:
-        self._streams = rank.streams
-        self._beside: int | None = None
-        self.last: int | None = None  # in which the last operation ran
-
-    def begin(self, kind: str, async_finish: bool) -> int:
-        """The stream for the next operation, behind what the caller's stream and the last operation do.
-
-        ``kind``: of the caller's arrays. In a CUDA graph that is being captured, operations before it are not waited
-        for: a graph cannot.
-        """
-        streams = self._streams
-        stream = streams.current(kind)
-        if async_finish:
-            if self._beside is None:
-                self._beside = streams.new()
-            streams.order(stream, self._beside)
-            stream = self._beside
-        last, self.last = self.last, stream
-        if last is not None and last != stream and streams.is_capturing(last) == streams.is_capturing(stream):
-            streams.order(last, stream)
-        return stream

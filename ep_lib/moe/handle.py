@@ -24,7 +24,7 @@ class DispatchHandle:
     recv_tokens_per_rank: Any  # int32 [ranks]: rows from each source; NumPy, with num_worst_tokens on the device
     tokens_per_expert: Any  # int32 [experts_per_rank]; where recv_tokens_per_rank is
     _owner: object = field(repr=False)  # the Buffer's token
-    _operation: int = field(repr=False)  # number of the dispatch: names the handle on every rank
+    _epoch: int = field(repr=False)  # of the dispatch: names the handle on every rank
     _routing: Routing = field(repr=False)
     _recv_topk_idx: Any = field(repr=False)  # as Received has them
     _recv_src_rank: Any = field(repr=False)

@@ -1,14 +1,16 @@
-"""What a Buffer needs of the way that its data takes: a small Protocol, and the records that cross it.
+"""What a Buffer needs of a mode, the way that its data takes: a Protocol, and the records that cross it.
 
-:class:`ep_lib.moe.direct.mode.DirectExchange` writes directly into peers' memory,
+:class:`ep_lib.moe.direct.mode.DirectMode` writes directly into peers' memory,
 :class:`ep_lib.moe.pcie.mode.PcieMode` sends everything through NICs and bounce buffers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.moe.agreement import Tag
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 
@@ -16,20 +18,14 @@ from ep_lib.moe.event import Event
 class Payload(NamedTuple):
     """Checked rows of a dispatch, in memory that kernels read."""
 
-    rows: Any  # [T, hidden], the Buffer's dtype or FP8
-    scales: Any | None  # float32 [T, hidden / 128] of FP8 rows
-    info: ArrayInfo  # of the rows
-
-    @property
-    def num_tokens(self) -> int:
-        """T."""
-        return self.info.shape[0]
+    x: ArrayInfo  # [T, hidden], the Buffer's dtype or FP8
+    scales: ArrayInfo | None  # float32 [T, hidden / 128] of FP8 rows
 
 
-class Wishes(NamedTuple):
-    """How the caller would have the results of a dispatch."""
+class DispatchOptions(NamedTuple):
+    """In what form the caller wants the results of a dispatch."""
 
-    index: Any  # an array of the kind and dtype that ids shall have
+    ids: ArrayInfo  # an array of the kind and dtype that ids shall have
     num_worst_tokens: int = 0  # rows of the results, if not 0; nothing waits for the GPU then
     expert_alignment: int = 1
     async_finish: bool = False  # beside the caller's stream
@@ -38,22 +34,22 @@ class Wishes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the ranks told each other: in host memory, or on the device if ``num_worst_tokens`` was wished."""
+    """What the ranks told each other: in host memory, or on the device with ``num_worst_tokens``."""
 
-    received: Any  # int32 [ranks]: rows from each source
-    options: Any | None  # [ranks]: what each rank passed for `options`; None on the device
-    tokens_per_expert: Any  # int32 [experts_per_rank]
+    received: Array  # int32 [ranks]: rows from each source
+    contents: Array | None  # [ranks]: what each rank passed for `content`; None on the device
+    tokens_per_expert: Array  # int32 [experts_per_rank]
 
 
 class Arrivals(NamedTuple):
     """What a dispatch brought: N rows, arrays of the caller's kinds."""
 
-    rows: Any  # [N, hidden], the Buffer's dtype or FP8
-    scales: Any | None  # float32 [N, hidden / 128] of FP8 rows
-    topk: Any | None  # [N, top_k] as wished; None where the handle has it
-    weights: Any | None  # float32 [N, top_k]; None if none were sent
-    src_rank: Any | None  # int32 [N]; None where the handle has it
-    src_token: Any | None  # int32 [N]
+    x: Array  # [N, hidden], the Buffer's dtype or FP8
+    scales: Array | None  # float32 [N, hidden / 128] of FP8 rows
+    topk: Array | None  # [N, top_k] in the kind and dtype of the options' ids; None where the handle has it
+    weights: Array | None  # float32 [N, top_k]; None if none were sent
+    src_rank: Array | None  # int32 [N]; None where the handle has it
+    src_token: Array | None  # int32 [N]
     by_expert: ExpertRows | None = None
 
 
@@ -61,66 +57,68 @@ class Routing(Protocol):
     """Where this rank's tokens go, as a mode's kernels want to have it."""
 
     @property
-    def topk_idx(self) -> Any: ...  # int32 [num_tokens, top_k]: global expert ids
+    def topk_idx(self) -> Array: ...  # int32 [num_tokens, top_k]: global expert ids
 
 
 class Mode(Protocol):
     """Carries out one collective operation after the other.
 
-    Begin each operation with :meth:`next_operation`. Where ranks turn out to differ (in ``options``, or in ``note`` as
-    :meth:`who_differs` tells), the results of that operation mean nothing, and the next one works.
+    Add 1 to ``epoch`` to begin an operation. Where ranks turn out to differ (in ``content``, or in their tags as
+    :meth:`mismatched_ranks` tells), the results of that operation mean nothing, and the next one works.
     """
 
     device: str  # where its kernels read: "cpu" or "cuda:N"
     checks_values: bool  # of a dispatch without a handle; raises ArgumentError before anything is sent
-    operation: int  # the number of the current operation, the same on all ranks
-
-    def next_operation(self) -> None:
-        """Every rank begins the same operation."""
+    epoch: int  # the number of the current operation, the same on all ranks
 
     def dispatch(
-        self, payload: Payload, experts: Any, weights: Any, options: int, wishes: Wishes
+        self,
+        payload: Payload,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        content: int,
+        options: DispatchOptions,
     ) -> tuple[Any, Plan, Arrivals | None]:
-        """Count and send. The first result is a Routing; no Arrivals if options differ between ranks."""
+        """Count and send. The first result is a Routing; no Arrivals if ``content`` differs between ranks."""
 
     def dispatch_again(
         self,
         payload: Payload,
-        weights: Any,
+        weights: ArrayInfo | None,
         routing: Any,
-        rows: int,
-        note: int,
-        wishes: Wishes,
+        num_rows: int,
+        tag: int,
+        options: DispatchOptions,
         by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
-        """Send as an earlier dispatch did, which brought ``rows`` rows; then ask :meth:`who_differs`. ``by_expert``:
-        what the earlier one made, if rows shall be grouped by expert."""
+        """Send as an earlier dispatch did, which brought ``num_rows`` rows; then ask :meth:`mismatched_ranks`.
+        ``by_expert``: what the earlier one made, if rows shall be grouped by expert."""
 
     def combine(
         self,
-        rows: Any,
-        weights: Any,
+        x: ArrayInfo,
+        weights: ArrayInfo | None,
         routing: Any,
-        note: int,
+        tag: Tag,
         *,
-        bias: tuple[Any, ...],
+        bias: Sequence[ArrayInfo],
         async_finish: bool,
         by_expert: ExpertRows | None = None,
-    ) -> Any:
-        """Bring rows back and add them up: ``[num_tokens, columns of rows]``; then ask :meth:`who_differs`. With
+    ) -> Array:
+        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then ask :meth:`mismatched_ranks`. With
         ``by_expert`` rows are grouped by expert."""
 
-    def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
+    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""
 
-    def who_differs(self) -> list[tuple[int, int]]:
-        """The ranks whose note was another one than ours, and in what bits; as far as is known without waiting for
-        a GPU."""
+    def mismatched_ranks(self) -> list[tuple[int, int]]:
+        """The ranks whose tag was another one than ours, and in what bits; as far as is known without waiting for a
+        GPU."""
 
     def close(self) -> None:
         """Give the symmetric memory back."""
 
 
-def kind_of(array: Any) -> str:
+def kind_of(array: Array) -> str:
     """The library that an array comes from: "numpy", "cupy" or "torch"."""
     return describe(array).kind

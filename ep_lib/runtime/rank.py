@@ -23,7 +23,10 @@ class Rank:
     """One rank of a world, on any backend.
 
     Attributes: ``rank`` (0 .. world_size - 1), ``world_size``, ``backend`` ("emulator" or "cuda"), ``xp`` (numpy or
-    cupy: the module whose arrays live where this rank's kernels run) and ``heap_bytes`` (size of the symmetric heap).
+    cupy: the module whose arrays live where this rank's kernels run), ``heap_bytes`` (size of the symmetric heap),
+    ``streams`` (CUDA streams and events; on the emulator a single stream, 0), ``multiprocessors`` (SMs of the GPU;
+    None on the emulator, which runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may
+    have) and ``is_closed``.
 
     Launches are asynchronous and run in order; call :meth:`synchronize` before reading what a kernel wrote. Methods
     called *collective* must be called by every rank, in the same order.
@@ -33,19 +36,22 @@ class Rank:
         self._backend = backend
         self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_gap)
         self._offsets: dict[int, int] = {}  # address of a symmetric array -> its offset
-        self._closed = False
+        self.is_closed = False
         self.rank = backend.rank
         self.world_size = backend.world_size
         self.backend = backend.name
         self.xp: ModuleType = backend.xp
         self.heap_bytes = backend.heap_bytes
+        self.streams: Streams = backend.streams
+        self.multiprocessors = backend.multiprocessors
+        self.shared_bytes = backend.shared_bytes
         backend.heap_in_use(self._heap.top, self._heap.arrays)
 
     def __index__(self) -> int:
         return self.rank
 
     def __repr__(self) -> str:
-        return f"Rank({self.rank} of {self.world_size}, backend={self.backend!r}{', closed' if self._closed else ''})"
+        return f"Rank({self.rank} of {self.world_size}, backend={self.backend!r}{', closed' if self.is_closed else ''})"
 
     def launch(
         self,
@@ -59,21 +65,6 @@ class Rank:
         """Start a kernel and return; :meth:`ep_lib.Kernel.launch` is the friendlier way to write this."""
         self._require_open()
         self._backend.launch(kernel, grid, block, args, shared_bytes, uses)
-
-    @property
-    def streams(self) -> Streams:
-        """This rank's CUDA streams and events; on the emulator a single stream, 0."""
-        return self._backend.streams
-
-    @property
-    def multiprocessors(self) -> int | None:
-        """Of this rank's GPU; None on the emulator, which runs any number of blocks at once."""
-        return self._backend.multiprocessors
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory that a block may have, in bytes."""
-        return self._backend.shared_bytes
 
     # ---- waiting ---------------------------------------------------------------------------------------------
     def synchronize(self) -> None:
@@ -187,15 +178,10 @@ class Rank:
         return np.array(_to_numpy(array))
 
     # ---- the end ---------------------------------------------------------------------------------------------
-    @property
-    def is_closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closed
-
     def close(self) -> None:
         """End this rank's part in the world. ``spawn`` does it by itself; calling it twice does no harm."""
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._backend.close()
 
     def __enter__(self) -> Rank:
@@ -207,7 +193,7 @@ class Rank:
         self.close()
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
     @staticmethod

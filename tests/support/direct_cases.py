@@ -10,10 +10,11 @@ import numpy as np
 from ep_lib import Buffer, Rank, reference
 from ep_lib.memory.arrays import describe
 from ep_lib.moe import Received
+from ep_lib.moe.agreement import Tag
 from ep_lib.moe.config import make_config
-from ep_lib.moe.direct.mode import DirectExchange
+from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.direct.tuning import EMULATED, Tuning
-from ep_lib.moe.mode import Payload, Wishes
+from ep_lib.moe.mode import DispatchOptions, Payload
 from support.dispatch_combine_cases import (
     Case,
     assert_received,
@@ -36,31 +37,32 @@ def run_case(rank: Rank, case: Case, tuning: Tuning | None, num_sms: int = 3) ->
     me = rank.rank
     x, idx, weights = (to_input(rank, a[me]) for a in (case.xs, case.topk_idx, case.topk_weights))
     config = make_config(rank.world_size, **case.buffer_arguments(), num_sms=num_sms)
-    exchange = DirectExchange(rank, config, tuning)
-    wishes = Wishes(idx)
-    routing, plan, arrivals = exchange.dispatch(Payload(x, None, describe(x)), idx, weights, 0, wishes)
+    mode = DirectMode(rank, config, tuning)
+    x_info, ids, given = describe(x), describe(idx), describe(weights)
+    options = DispatchOptions(ids)
+    routing, plan, arrivals = mode.dispatch(Payload(x_info, None), ids, given, 0, options)
     assert arrivals is not None
     want, ys = case.expected_dispatch()[me], [r.x for r in case.expected_dispatch()]
-    assert_same(to_numpy(arrivals.rows, case.dtype), want.x, "x")
+    assert_same(to_numpy(arrivals.x, case.dtype), want.x, "x")
     assert np.array_equal(plan.tokens_per_expert, want.tokens_per_expert)
     slot = reference.layout(case.topk_idx[me], num_experts=case.num_experts, world_size=rank.world_size).slot
     got = to_numpy(routing.ints)[routing.num_tokens * case.top_k :][: slot.size]
     assert np.array_equal(got.reshape(slot.shape), slot)
-    rows = arrivals.rows
+    rows = arrivals.x
     for number in range(4):  # two of a kind in a row, and the other kind after each
         weighted = number % 2 == 1
-        out = exchange.combine(rows, weights if weighted else None, routing, 5, bias=(), async_finish=False)
+        out = mode.combine(describe(rows), given if weighted else None, routing, Tag(5), bias=(), async_finish=False)
         expected = case.expected_combine(ys, weighted=weighted)[me]
         assert_same(to_numpy(out, case.dtype), expected, f"combine {number}")
         if number == 1:
-            again = exchange.dispatch_again(Payload(x, None, describe(x)), None, routing, len(want.x), 7, wishes)
-            assert_same(to_numpy(again.rows, case.dtype), want.x, "x again")
-        rows = arrivals.rows if number % 3 == 0 else exchange.combine_input(arrivals.rows, len(arrivals.rows))
-        if rows is not arrivals.rows:
+            again = mode.dispatch_again(Payload(x_info, None), None, routing, len(want.x), 7, options)
+            assert_same(to_numpy(again.x, case.dtype), want.x, "x again")
+        rows = arrivals.x if number % 3 == 0 else mode.combine_input(arrivals.x, len(arrivals.x))
+        if rows is not arrivals.x:
             rank.synchronize()
-            rows[...] = arrivals.rows
-    assert exchange.who_differs() == []
-    exchange.close()
+            rows[...] = arrivals.x
+    assert mode.mismatched_ranks() == []
+    mode.close()
 
 
 def ready(rank: Rank, recv: Received) -> Received:

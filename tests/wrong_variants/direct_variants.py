@@ -11,7 +11,7 @@ import pytest
 from support.dispatch_combine_cases import BF16
 
 from ep_lib import Buffer, Kernel, Rank
-from ep_lib.moe.direct import launches
+from ep_lib.moe.direct import mode
 from ep_lib.moe.direct.tuning import EMULATED
 from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
@@ -91,7 +91,7 @@ def programs(name: str) -> Kernel:
 
 def use_variant(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Buffers in normal mode run with this mistake from now on."""
-    all_in_one.use_variant(monkeypatch, launches, programs, VARIANTS, number)
+    all_in_one.use_variant(monkeypatch, mode, programs, VARIANTS, number)
 
 
 # What experts write must be seen by the checker, which does not see what NumPy does.
@@ -111,8 +111,8 @@ def main(rank: Rank, kernel: str) -> Any:
     x = np.full((tokens, 256), rank.rank + 1, BF16)
     idx = (np.arange(tokens)[:, None] + np.arange(2)) % ranks
     with Buffer(rank, num_experts=ranks, top_k=2, hidden=256, max_tokens=tokens, num_sms=2) as buffer:
-        exchange: Any = buffer._exchange
-        exchange.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3, add_vectors=5)
+        direct: Any = buffer._mode
+        direct.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3, add_vectors=5)
         recv = buffer.dispatch(x, idx)
         for turn in range(3):
             if kernel == _DISPATCH:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
-from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.results import Results
 from ep_lib.runtime.rank import Rank
 
 _SOURCE = "moe/direct/expert_rows.cu"
@@ -23,11 +23,11 @@ class ExpertRows:
     ``offsets[-1]`` means nothing.
     """
 
-    x: Any  # [M, hidden]; (FP8, scales) if such rows were sent. None in a handle
-    offsets: Any  # int32 [experts_per_rank + 1], on the device
-    weights: Any | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
-    row: Any  # int32 [M]: which received row it is, -1 for rows of zeros
-    slot: Any  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
+    x: Array  # [M, hidden]; (FP8, scales) if such rows were sent. None in a handle
+    offsets: Array  # int32 [experts_per_rank + 1], on the device
+    weights: Array | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
+    row: Array  # int32 [M]: which received row it is, -1 for rows of zeros
+    slot: Array  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
     _capacity: int = field(repr=False)  # N
     _plan: int = field(repr=False)  # address
 
@@ -36,17 +36,17 @@ class ExpertSorter:
     """Launches the kernels; the caller chooses the stream."""
 
     def __init__(self, rank: Rank, config: BufferConfig, threads: int) -> None:
-        self._rank, self._config, self._threads, self._results = rank, config, threads, Results(rank)
+        self._rank, self._config, self._threads, self._empty = rank, config, threads, rank._backend.empty
         self._blocks = rank.multiprocessors or 2  # memory of this GPU alone is not what num_sms is for
 
     def most(self, rows: int, alignment: int) -> int:
         """Rows that ``rows`` received ones can make."""
         return rows * self._config.top_k + self._config.experts_per_rank * (alignment - 1)
 
-    def sort(self, topk: Any, weights: Any, plan: int, all_rows: int, uses: Any) -> ExpertRows:
+    def sort(self, topk: Array, weights: Array, plan: int, all_rows: int, uses: Sequence[Array]) -> ExpertRows:
         """Say where each choice's row stands. ``plan``: address of <moe/direct/route.cu>'s; ``all_rows``: M."""
         config, index, capacity = self._config, describe(topk), len(topk)
-        empty, kind = self._results.empty, index.kind
+        empty, kind = self._empty, index.kind
         rows = ExpertRows(
             None,
             empty(kind, (config.experts_per_rank + 1,), INT32),
@@ -68,7 +68,7 @@ class ExpertSorter:
         )
         return rows
 
-    def expand(self, rows: ExpertRows, source: int, scales: int, x: Any, to_scales: Any, row_scales: int) -> None:
+    def expand(self, rows: ExpertRows, source: int, scales: int, x: Array, to_scales: Array, row_scales: int) -> None:
         """Copy received rows, which lie at the address ``source``, to ``x`` ``[M, hidden]``."""
         info = describe(x)
         _kernel("expand_rows").launch(
@@ -85,7 +85,7 @@ class ExpertSorter:
             uses=self._arrays(rows),
         )
 
-    def reduce(self, rows: ExpertRows, y: ArrayInfo, out: int, uses: Any) -> None:
+    def reduce(self, rows: ExpertRows, y: ArrayInfo, out: int, uses: Sequence[Array]) -> None:
         """Add up what a received row's experts made of it, at the address ``out``: ``[N, hidden]``."""
         element = "<float>" if self._config.dtype == FLOAT32 else "<__nv_bfloat16>"
         _kernel("reduce_choices", element).launch(

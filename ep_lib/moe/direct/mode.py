@@ -1,213 +1,542 @@
-"""Normal mode over NVLink: every row straight to where it stays, no bounce buffers and no host in between.
+"""Direct mode: every row straight to where it stays, without bounce buffers and without the host in between.
 
-The kernels lie beside this file. They run in the caller's stream or in one beside it. The host waits in one place
-only: where it must know how many rows a dispatch without a handle brings, and then while the rows are on their way.
+The kernels lie beside this file. They run in the caller's stream or in one beside it. The host waits in one place only:
+where it must know how many rows a dispatch without a handle brings, and then while the rows are on their way.
 Operations count themselves on the GPU (<moe/common/epoch.cuh>), so a CUDA graph may replay them.
 """
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ep_lib.jit.structs import header_constant
-from ep_lib.memory.arrays import describe, like
-from ep_lib.moe.checks import refuse_choices, refuse_weights
+import numpy as np
+
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.jit.structs import header_constant, header_struct
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
+from ep_lib.moe.agreement import Tag, require_same_everywhere
+from ep_lib.moe.checks import UINT8, refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter
-from ep_lib.moe.direct.launches import DirectLaunches, DirectRouting
-from ep_lib.moe.direct.memory import row_scales
-from ep_lib.moe.direct.tuning import Tuning
-from ep_lib.moe.event import Event, OperationStreams
-from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
-from ep_lib.moe.results import Results
+from ep_lib.moe.direct.memory import allocate, make_direct_map, row_scales, zeroed_bytes
+from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
+from ep_lib.moe.event import Event
+from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
-_HOW = ("push", "pull", "stage")  # of _launch_combine
+_WARP = 32
+_ROUTE_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
+_MOST_PACKED = 1024  # arguments that are remembered
+# How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
+_WAYS = {"push": ("combine_push", ""), "pull": ("combine_pull", ", false"), "stage": ("combine_pull", ", true")}
 
 
-class DirectExchange(DirectLaunches):
+@functools.cache
+def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
+    """The kernel ``ep_<entry>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``); ``entry`` is
+    ``name`` where the file has one kernel."""
+    return library_kernel(f"moe/direct/{name}.cu", f"ep_{entry or name}{template}")
+
+
+class DirectRouting:
+    """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
+
+    Its parts: topk_idx ``[T, top_k]``, send_index ``[T, ranks]`` (<moe/common/layout.cuh>), counts
+    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of <moe/direct/route.cu>. Attributes
+    with their names are their addresses.
+    """
+
+    def __init__(self, config: BufferConfig, ints: Array, num_tokens: int, xp_kind: str) -> None:
+        self.num_tokens, self.config, self._xp_kind = num_tokens, config, xp_kind
+        self.info = describe(ints)
+        self.topk = self.info.address
+        self.send_index = self.topk + 4 * num_tokens * config.top_k
+        self.rank_counts = self.send_index + 4 * num_tokens * config.world_size
+        self.choice_counts = self.rank_counts + 4 * config.world_size
+        self.plan = self.choice_counts + 4 * config.num_experts
+        self.packed: dict[Any, bytes] = {}  # arguments of kernels that stay the same
+
+    @property
+    def ints(self) -> Array:
+        """All of it, in the caller's kind of array."""
+        return self.info.owner
+
+    @property
+    def topk_idx(self) -> Array:
+        """``[T, top_k]``, an array of the rank's module."""
+        count = self.num_tokens * self.config.top_k
+        return like(self._xp_kind, self.ints[:count]).reshape(self.num_tokens, self.config.top_k)
+
+    def plan_on_device(self) -> Plan:
+        """The plan as views of ``ints``."""
+        ranks, experts = self.config.world_size, self.config.experts_per_rank
+        plan = self.ints[(self.plan - self.topk) // 4 :]
+        return Plan(plan[ranks : 2 * ranks], None, plan[3 * ranks : 3 * ranks + experts])
+
+
+class DirectMode:
     """The :class:`ep_lib.moe.mode.Mode` of ranks that reach each other by loads and stores: direct writes."""
 
     checks_values = True
 
     def __init__(self, rank: Rank, config: BufferConfig, tuning: Tuning | None = None) -> None:
         """Collective. Raises RankMismatchError and OutOfSymmetricMemory. ``tuning`` None: chosen by rows' size."""
-        super().__init__(rank, config, tuning)
-        self._results = Results(rank)
-        self._streams = OperationStreams(rank)
-        self._sorter = ExpertSorter(rank, config, self._tuning_of(config.row_bytes).local_threads)
-        self.operation = 0
+        require_same_everywhere(rank, config)
+        self._rank, self._config, self._backend = rank, config, rank._backend
+        self.tuning = tuning
+        self._tunings: dict[int, Tuning] = {}
+        tuned = self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
+        self._shared: dict[tuple[Tuning, int], int] = {}  # bytes of shared memory of a dispatch
+        self.num_sms, self._row_scales = config.num_sms, row_scales(config)
+        # For what touches memory of this GPU alone, which is not what num_sms is for.
+        self._local_blocks = rank.multiprocessors or min(config.num_sms, 2)
+        # Beside num_sms blocks that may wait for them.
+        self._spare_blocks = (rank.multiprocessors or config.num_sms + 2) - config.num_sms
+        self._parts, nbytes = make_direct_map(config)
+        self._memory = allocate(rank, config, nbytes)
+        self._memory[: zeroed_bytes(self._parts)] = 0
+        if rank.backend == "cuda":
+            rank.xp.cuda.get_current_stream().synchronize()
+        rank.barrier()  # no signal may arrive before the zeros
+        info = describe(self._memory)
+        self.device, self._xp_kind = info.device, info.kind
+        self._at = {name: info.address + part.offset for name, part in self._parts.items()}  # addresses
+        parts = {name: self._at[name] for name in ("flags", "tags", "state")}
+        self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(**parts)
+        # What the host reads while kernels run: the counts of a dispatch, and the ranks that passed another tag.
+        self._report = rank.host_array(2 + 3 * config.world_size + config.experts_per_rank, np.int32)
+        self._done = self._report[:2].view(np.uint64)
+        self._differs = rank.host_array(config.world_size, np.int32)
+        self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
+        self._tickets = 0
+        self._ticket_offset = header_struct("moe/direct/route.cu", "RouteArgs").offsets["ticket"]
+        self._views: dict[Any, Array] = {}
+        self._packed: dict[Any, bytes] = {}
+        self._streams = rank.streams.operations()
+        self._sorter = ExpertSorter(rank, config, tuned.local_threads)
+        self.epoch = 0
 
-    def next_operation(self) -> None:
-        """Every rank begins the same operation."""
-        self.operation += 1
+    def close(self) -> None:
+        """Free the symmetric memory. Peers may still read it: rank.symmetric() waits for them before it reuses it."""
+        if not self._rank.is_closed:
+            self._rank.free(self._memory)
 
+    # ---- operations --------------------------------------------------------------------------------------------------
     def dispatch(
-        self, payload: Payload, experts: Any, weights: Any, options: int, wishes: Wishes
+        self,
+        payload: Payload,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        content: int,
+        options: DispatchOptions,
     ) -> tuple[DirectRouting, Plan, Arrivals | None]:
-        """Count, tell everybody and send; the kernels run while the host learns what they found."""
-        config, rank = self._config, self._rank
-        x, index, given = payload.info, describe(experts), None if weights is None else describe(weights)
-        size = DirectRouting.size(config, payload.num_tokens)
-        ints = self._results.empty(x.kind, (size,), INT32)
-        routing = DirectRouting(config, ints, payload.num_tokens, self._xp_kind)
-        with rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
-            self._launch_route(index, given, routing, options, wishes)
-            self._launch_dispatch(x, payload.scales, given, routing, note=0, send_routing=True)
-            if wishes.num_worst_tokens:
-                plan, rows = routing.plan_on_device(), wishes.num_worst_tokens
+        """Count, tell all ranks and send; the kernels run while the host learns what they found."""
+        config, kind, num_tokens = self._config, payload.x.kind, payload.x.shape[0]
+        ranks, plan_ints = config.world_size, 3 * config.world_size + config.experts_per_rank + 1
+        size = num_tokens * (config.top_k + ranks) + ranks + config.num_experts + plan_ints
+        ints = self._backend.empty(kind, (size,), INT32)
+        routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
+        with self._streams.begin(kind, options.async_finish):
+            self._launch_route(experts, weights, routing, content, options)
+            self._launch_dispatch(payload, weights, routing, 0, self._packed, send_routing=True)
+            if options.num_worst_tokens:
+                plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
             else:
                 plan = self._await_plan(experts, weights)
-                rows = int(plan.received.sum())
-            arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=True)
-            if wishes.sorted_by_expert:
-                most = self._sorter.most(rows, wishes.expert_alignment)
-                all_rows = most if wishes.num_worst_tokens else int(plan.tokens_per_expert.sum())
+                num_rows = int(plan.received.sum())
+            arrivals = self._copy_out(payload, num_rows, weights, routing, options, with_routing=True)
+            if options.sorted_by_expert:
+                most = self._sorter.most(num_rows, options.expert_alignment)
+                all_rows = most if options.num_worst_tokens else int(plan.tokens_per_expert.sum())
                 arrivals = self._sort(payload, arrivals, arrivals.topk, all_rows, routing)
-        self._settle(wishes.async_finish)
+        self._finish(options.async_finish)
         return routing, plan, arrivals
 
     def dispatch_again(
         self,
         payload: Payload,
-        weights: Any,
+        weights: ArrayInfo | None,
         routing: DirectRouting,
-        rows: int,
-        note: int,
-        wishes: Wishes,
+        num_rows: int,
+        tag: int,
+        options: DispatchOptions,
         by_expert: ExpertRows | None = None,
     ) -> Arrivals:
-        """Send as an earlier dispatch did; then ask :meth:`who_differs`. ``by_expert``: that of the earlier one, if
-        rows shall be grouped."""
-        x, given = payload.info, None if weights is None else describe(weights)
-        with self._rank.streams.on(self._streams.begin(x.kind, wishes.async_finish)):
-            self._launch_dispatch(x, payload.scales, given, routing, note=note, send_routing=False)
-            arrivals = self._unpack(payload, rows, weights, routing, wishes, with_routing=False)
+        """Send as an earlier dispatch did; then ask :meth:`mismatched_ranks`. ``by_expert``: what the earlier one
+        made, if rows shall be grouped."""
+        with self._streams.begin(payload.x.kind, options.async_finish):
+            self._launch_dispatch(payload, weights, routing, tag, routing.packed, send_routing=False)
+            arrivals = self._copy_out(payload, num_rows, weights, routing, options, with_routing=False)
             if by_expert is not None:
-                arrivals = self._sort(payload, arrivals, wishes.index, len(by_expert.row), routing)
-        self._settle(wishes.async_finish)
+                arrivals = self._sort(payload, arrivals, options.ids, len(by_expert.row), routing)
+        self._finish(options.async_finish)
         return arrivals
 
     def combine(
         self,
-        rows: Any,
-        weights: Any,
+        x: ArrayInfo,
+        weights: ArrayInfo | None,
         routing: DirectRouting,
-        note: int,
+        tag: Tag,
         *,
-        bias: tuple[Any, ...],
+        bias: Sequence[ArrayInfo],
         async_finish: bool,
         by_expert: ExpertRows | None = None,
-    ) -> Any:
-        """Bring rows back and add them up: ``[num_tokens, columns of rows]``; then :meth:`who_differs`."""
-        y = describe(rows)
-        out = self._results.empty(y.kind, (routing.num_tokens, y.shape[1]), self._config.dtype)
-        place = self._at("returned")
-        if y.address == place or by_expert is not None:
-            how = "pull"
-        elif self._tuning_of(self._config.row_bytes).push or self._spare_blocks < 1:
-            how = "push"
+    ) -> Array:
+        """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
+        config, place = self._config, self._at["returned"]
+        out = self._backend.empty(x.kind, (routing.num_tokens, x.shape[1]), config.dtype)
+        if x.address == place or by_expert is not None:
+            way = "pull"
+        elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
+            way = "push"
         else:
-            how = "stage"
-        row_vectors = y.shape[1] * self._config.dtype.itemsize // VECTOR_BYTES
-        # Ranks that disagree about the dispatch or about how are told so: both are in the note that all compare.
-        key = (3 * note + _HOW.index(how), row_vectors, *(describe(b).address for b in bias))
+            way = "stage"
+        row_vectors = x.shape[1] * config.dtype.itemsize // VECTOR_BYTES
+        # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
+        number = tag._replace(bits=list(_WAYS).index(way)).number
+        key = (number, row_vectors, *(b.address for b in bias))
         uses = (routing.info, *bias)
-        with self._rank.streams.on(self._streams.begin(y.kind, async_finish)):
+        with self._streams.begin(x.kind, async_finish):
             if by_expert is not None:
-                self._sorter.reduce(by_expert, y, place, uses)
-            self._launch_combine(how, key, out, y, weights, routing, uses=uses)
-        self._settle(async_finish)
+                self._sorter.reduce(by_expert, x, place, uses)
+            self._launch_combine(way, key, describe(out), x, weights, routing, uses)
+        self._finish(async_finish)
         return out
 
-    def combine_input(self, like: Any, rows: int) -> Any:
-        """Where experts may write what a combine brings back, so that it can be read from there: ``[rows, hidden]`` of
-        the Buffer's dtype, in the kind of array of ``like``."""
-        config = self._config
-        return self._view("returned", kind_of(like), config.dtype, config.hidden)[:rows]
+    def combine_input(self, like: Array, num_rows: int) -> Array:
+        """Where experts may write what a combine brings back, so that it can be read from there: ``[num_rows, hidden]``
+        of the Buffer's dtype, in the kind of array of ``like``."""
+        return self._view("returned", describe(like).kind, self._config.dtype, self._config.hidden)[:num_rows]
 
-    def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
+    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""
         stream = self._streams.last
-        return Event(self._rank, 0 if stream is None else stream, kind_of(array), keep)
+        return Event(self._rank, 0 if stream is None else stream, describe(array).kind, keep)
 
-    def who_differs(self) -> list[tuple[int, int]]:
+    def mismatched_ranks(self) -> list[tuple[int, int]]:
         """Without waiting: known at the latest when the kernels are done."""
+        if not self._differs.any():
+            return []
         differs = [(r, int(bits)) for r, bits in enumerate(self._differs) if bits]
-        if differs:
-            self._differs[...] = 0
+        self._differs[...] = 0
         return differs
 
-    def _settle(self, async_finish: bool) -> None:
+    def _finish(self, async_finish: bool) -> None:
         """NumPy knows no streams: on the emulator results are there when a call returns, or behind its event."""
         if self._rank.backend == "emulator" and not async_finish:
-            self._rank.synchronize()
+            self._backend.synchronize()
 
-    def _unpack(
-        self, payload: Payload, rows: int, weights: Any, routing: DirectRouting, wishes: Wishes, *, with_routing: bool
-    ) -> Arrivals:
-        """The caller's arrays, and the launch that fills them; rows that need no copy are views."""
-        config, empty, kind = self._config, self._results.empty, payload.info.kind
-        fp8 = payload.scales is not None
-        dtype, num_scales = (FP8, row_scales(config)) if fp8 else (config.dtype, 0)
-        topk = src_rank = src_token = sent = scales = None
-        if with_routing:
-            index = describe(wishes.index)
-            topk = empty(index.kind, (rows, config.top_k), index.dtype)
-            src_rank, src_token = (empty(index.kind, (rows,), INT32) for _ in range(2))
-        if weights is not None:
-            sent = empty(kind_of(weights), (rows, config.top_k), FLOAT32)
-        if wishes.copy:
-            x = empty(kind, (rows, config.hidden), dtype)
-            scales = empty(kind_of(payload.scales), (rows, num_scales), FLOAT32) if fp8 else None
-        else:
-            x = self._view("rows", kind, dtype, config.hidden)[:rows]
-            scales = self._view("recv_scales", kind_of(payload.scales), FLOAT32, num_scales)[:rows] if fp8 else None
-        arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token)
-        if (wishes.copy or with_routing or sent is not None) and (rows or wishes.num_worst_tokens):
-            # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
-            by_host = self._rank.backend == "emulator" and not wishes.async_finish and not wishes.num_worst_tokens
-            self._launch_unpack(arrivals, rows, dtype.itemsize, routing, wishes.copy and not by_host)
-            if wishes.copy and by_host:
-                self._rank.synchronize()
-                x[...] = self._view("rows", kind, dtype, config.hidden)[:rows]
-                if scales is not None:
-                    kind_of_scales = kind_of(payload.scales)
-                    scales[...] = self._view("recv_scales", kind_of_scales, FLOAT32, num_scales)[:rows]
-        return arrivals
-
-    def _sort(self, payload: Payload, arrivals: Arrivals, topk: Any, all_rows: int, routing: DirectRouting) -> Arrivals:
-        """The received rows grouped by expert as well."""
-        config, empty, fp8 = self._config, self._results.empty, payload.scales is not None
-        rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.info,))
-        x = empty(kind_of(payload.rows), (all_rows, config.hidden), FP8 if fp8 else config.dtype)
-        num_scales = row_scales(config) if fp8 else 0
-        scales = empty(kind_of(payload.scales), (all_rows, num_scales), FLOAT32) if fp8 else None
-        source = self._at("recv_scales") if fp8 else 0
-        self._sorter.expand(rows, self._at("rows"), source, x, scales, num_scales)
-        return arrivals._replace(by_expert=replace(rows, x=(x, scales) if fp8 else x))
-
-    # What the host learns
-
-    def _await_plan(self, experts: Any, weights: Any) -> Plan:
+    # ---- what the host learns ----------------------------------------------------------------------------------------
+    def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
         """Wait for what `route` reports; raises ArgumentError, before anything was sent, if values are wrong."""
         ranks, first = self._config.world_size, 4 * self._tickets
         if self._rank.backend == "emulator":
-            self._rank.synchronize()
+            self._backend.synchronize()
         deadline = time.monotonic() + _POLL_SECONDS
         while self._done[0] < first:
             if time.monotonic() > deadline:
-                self._rank.synchronize()  # raises what went wrong; else everything is done
+                self._backend.synchronize()  # raises what went wrong; else everything is done
         status = int(self._done[0]) - first
         if status == header_constant("moe/direct/route.cu", "kRefused"):
-            refuse_choices(like(self._xp_kind, experts), self._config.num_experts)
+            refuse_choices(like(self._xp_kind, experts.owner), self._config.num_experts)
             if weights is not None:
-                refuse_weights(like(self._xp_kind, weights))
+                refuse_weights(like(self._xp_kind, weights.owner))
         if status != header_constant("moe/direct/route.cu", "kRouted"):
-            self._rank.synchronize()
+            self._backend.synchronize()
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])
+
+    # ---- launches, in the stream that the caller has chosen ----------------------------------------------------------
+    def _launch_route(
+        self,
+        experts: ArrayInfo,
+        weights: ArrayInfo | None,
+        routing: DirectRouting,
+        content: int,
+        options: DispatchOptions,
+    ) -> None:
+        config = self._config
+        self._tickets += 1
+        key = (routing.num_tokens, content, options.num_worst_tokens > 0, options.expert_alignment)
+        args = self._packed.get(key)
+        if args is None:
+            args = self._remember(
+                self._packed,
+                key,
+                header_struct("moe/direct/route.cu", "RouteArgs").pack(
+                    workspace=self._workspace,
+                    counts=self._at["counts"],
+                    expert_counts=self._at["expert_counts"],
+                    report=0 if options.num_worst_tokens else self._report_address,
+                    ticket=0,
+                    num_tokens=routing.num_tokens,
+                    top_k=config.top_k,
+                    experts_per_rank=config.experts_per_rank,
+                    options=content,
+                    expert_alignment=options.expert_alignment,
+                ),
+            )
+        at = self._ticket_offset
+        args = args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :]
+        kernel("route", "<int>" if experts.dtype == INT32 else "<long long>").launch(
+            self._rank,
+            min(max(config.world_size, _ROUTE_BLOCKS), self.num_sms),
+            self._tuning_of(config.row_bytes).route_threads,
+            args,
+            experts,
+            weights,
+            routing.topk,
+            routing.send_index,
+            routing.rank_counts,
+            routing.choice_counts,
+            routing.plan,
+            shared_bytes=4 * (header_constant("moe/common/layout.cuh", "kMaxWarps") + config.experts_per_rank),
+            uses=(routing.info,),
+        )
+
+    def _launch_dispatch(
+        self,
+        payload: Payload,
+        weights: ArrayInfo | None,
+        routing: DirectRouting,
+        tag: int,
+        packed: dict[Any, bytes],
+        *,
+        send_routing: bool,
+    ) -> None:
+        config, row_bytes = self._config, payload.x.dtype.itemsize * self._config.hidden
+        tuning, row_vectors = self._tuning_of(row_bytes), row_bytes // VECTOR_BYTES
+        key = (routing.num_tokens, tag, row_bytes, payload.scales is None, send_routing)
+        args = packed.get(key)
+        if args is None:
+            to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
+                rows=self._at["rows"],
+                recv_topk=self._at["recv_topk"],
+                recv_weights=self._at["recv_weights"],
+                recv_source=self._at["recv_source"],
+                num_tokens=routing.num_tokens,
+                row_vectors=row_vectors,
+                top_k=config.top_k,
+                experts_per_rank=config.experts_per_rank,
+                send_routing=int(send_routing),
+            )
+            args = self._remember(
+                packed,
+                key,
+                header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").pack(
+                    workspace=self._workspace,
+                    to=to,
+                    recv_scales=self._at["recv_scales"],
+                    tag=tag,
+                    row_scales=0 if payload.scales is None else self._row_scales,
+                ),
+            )
+        warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
+        shared_bytes = self._shared.get((tuning, row_bytes))
+        if shared_bytes is None:
+            shared_bytes = dispatch_shared(warps, stages, row_vectors, config.world_size)
+            self._shared[tuning, row_bytes] = shared_bytes
+        kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}>").launch(
+            self._rank,
+            self.num_sms,
+            warps * _WARP,
+            args,
+            payload.x,
+            payload.scales,
+            routing.topk,
+            weights,
+            routing.send_index,
+            routing.plan,
+            self._differs_address,
+            shared_bytes=shared_bytes,
+            uses=(routing.info,),
+        )
+
+    def _launch_combine(
+        self,
+        way: str,
+        key: tuple[int, ...],
+        out: ArrayInfo,
+        x: ArrayInfo,
+        weights: ArrayInfo | None,
+        routing: DirectRouting,
+        uses: Sequence[ArrayInfo],
+    ) -> None:
+        """``way``: "push", "pull" rows that are in symmetric memory, or "stage": copy them there and pull them."""
+        config, tuning = self._config, self._tuning_of(self._config.row_bytes)
+        name, staged = _WAYS[way]
+        copy_blocks = self._spare_blocks if way == "stage" else 0
+        args = routing.packed.get(key)
+        if args is None:
+            send_blocks = max(1, copy_blocks or round(tuning.push_share * self.num_sms))
+            args = routing.packed[key] = self._combine_args(routing, key, tuning, send_blocks, way == "push")
+        element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
+        kernel(name, f"<{element}{staged}>").launch(
+            self._rank,
+            self.num_sms + copy_blocks,
+            tuning.add_warps * _WARP,
+            args,
+            out,
+            x,
+            routing.topk,
+            weights,
+            routing.send_index,
+            routing.plan,
+            self._differs_address,
+            shared_bytes=combine_shared(tuning, config, config.row_vectors),
+            uses=uses,
+        )
+
+    def _combine_args(
+        self, routing: DirectRouting, key: tuple[int, ...], tuning: Tuning, send_blocks: int, push: bool
+    ) -> bytes:
+        config, (tag, row_vectors, *bias) = self._config, key
+        parts: dict[str, Any] = {"workspace": self._workspace, "tag": tag}
+        parts["add"] = header_struct("moe/direct/combine_add.cuh", "AddArgs").pack(
+            bias=np.array((*bias, 0, 0)[:2], np.uint64).tobytes(),
+            num_tokens=routing.num_tokens,
+            row_vectors=row_vectors,
+            top_k=config.top_k,
+            experts_per_rank=config.experts_per_rank,
+            piece_vectors=tuning.add_vectors,
+            most_ranks=most_ranks(config),
+            stages=tuning.add_stages,
+        )
+        parts["send"] = header_struct("moe/direct/combine_send.cuh", "SendArgs").pack(
+            returned=self._at["returned"],
+            arrived=self._at["arrived"],
+            max_tokens=config.max_tokens,
+            max_groups=-(-config.max_tokens // tuning.group_rows),
+            group_rows=tuning.group_rows,
+            blocks=send_blocks,
+            warps=tuning.send_warps,
+            stages=tuning.send_stages,
+        )
+        if push:
+            return header_struct("moe/direct/combine_push.cu", "PushCombineArgs").pack(**parts)
+        return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(**parts, pull_blocks=self.num_sms)
+
+    def _launch_copy_epilogue(
+        self, to: Arrivals, index: ArrayInfo, num_rows: int, itemsize: int, routing: DirectRouting, copy: bool
+    ) -> None:
+        config, key = self._config, (num_rows, itemsize)
+        args = self._packed.get(key)
+        if args is None:
+            args = self._remember(
+                self._packed,
+                key,
+                header_struct("moe/direct/copy_epilogue.cu", "UnpackArgs").pack(
+                    rows=self._at["rows"],
+                    scales=self._at["recv_scales"],
+                    topk=self._at["recv_topk"],
+                    weights=self._at["recv_weights"],
+                    source=self._at["recv_source"],
+                    capacity=num_rows,
+                    row_vectors=itemsize * config.hidden // VECTOR_BYTES,
+                    row_scales=self._row_scales,
+                    top_k=config.top_k,
+                ),
+            )
+        is_int = to.topk is None or index.dtype == INT32
+        kernel("copy_epilogue", "<int>" if is_int else "<long long>", entry="unpack").launch(
+            self._rank,
+            self._local_blocks,
+            self._tuning_of(config.row_bytes).local_threads,
+            args,
+            routing.plan,
+            to.x if copy else None,
+            to.scales if copy else None,
+            to.topk,
+            to.weights,
+            to.src_rank,
+            to.src_token,
+            uses=(routing.info,),
+        )
+
+    # ---- results -----------------------------------------------------------------------------------------------------
+    def _copy_out(
+        self,
+        payload: Payload,
+        num_rows: int,
+        weights: ArrayInfo | None,
+        routing: DirectRouting,
+        options: DispatchOptions,
+        *,
+        with_routing: bool,
+    ) -> Arrivals:
+        """The caller's arrays, and the launch that fills them; rows that need no copy are views."""
+        config, empty, index = self._config, self._backend.empty, options.ids
+        kind, scales_kind = payload.x.kind, "" if payload.scales is None else payload.scales.kind
+        dtype, num_scales = (FP8, self._row_scales) if scales_kind else (config.dtype, 0)
+        topk = src_rank = src_token = sent = scales = None
+        if with_routing:
+            topk = empty(index.kind, (num_rows, config.top_k), index.dtype)
+            src_rank, src_token = empty(index.kind, (num_rows,), INT32), empty(index.kind, (num_rows,), INT32)
+        if weights is not None:
+            sent = empty(weights.kind, (num_rows, config.top_k), FLOAT32)
+        if options.copy:
+            x = empty(kind, (num_rows, config.hidden), dtype)
+            scales = empty(scales_kind, (num_rows, num_scales), FLOAT32) if scales_kind else None
+        else:
+            x = self._view("rows", kind, dtype, config.hidden)[:num_rows]
+            scales = self._view("recv_scales", scales_kind, FLOAT32, num_scales)[:num_rows] if scales_kind else None
+        arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token)
+        if (options.copy or with_routing or sent is not None) and (num_rows or options.num_worst_tokens):
+            # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
+            by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
+            copy = options.copy and not by_host
+            self._launch_copy_epilogue(arrivals, index, num_rows, dtype.itemsize, routing, copy)
+            if options.copy and by_host:
+                self._backend.synchronize()
+                x[...] = self._view("rows", kind, dtype, config.hidden)[:num_rows]
+                if scales is not None:
+                    scales[...] = self._view("recv_scales", scales_kind, FLOAT32, num_scales)[:num_rows]
+        return arrivals
+
+    def _sort(
+        self, payload: Payload, arrivals: Arrivals, topk: Array, all_rows: int, routing: DirectRouting
+    ) -> Arrivals:
+        """The received rows grouped by expert as well."""
+        config, empty, scales = self._config, self._backend.empty, None
+        rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.info,))
+        x = empty(payload.x.kind, (all_rows, config.hidden), config.dtype if payload.scales is None else FP8)
+        if payload.scales is not None:
+            scales = empty(payload.scales.kind, (all_rows, self._row_scales), FLOAT32)
+        source, num_scales = (0, 0) if scales is None else (self._at["recv_scales"], self._row_scales)
+        self._sorter.expand(rows, self._at["rows"], source, x, scales, num_scales)
+        return arrivals._replace(by_expert=replace(rows, x=x if scales is None else (x, scales)))
+
+    def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int) -> Array:
+        """A part of the receive area, all of it, as an array of the caller's kind."""
+        key = (name, kind, dtype)
+        if key not in self._views:
+            part, count = self._parts[name], self._config.max_rows * columns
+            area = self._memory[part.offset : part.offset + count * dtype.itemsize]
+            stored = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+            view = area if stored == UINT8 else area.view(stored)
+            self._views[key] = as_kind(kind, view.reshape(-1, columns), dtype)
+        return self._views[key]
+
+    def _tuning_of(self, row_bytes: int) -> Tuning:
+        if self.tuning is not None:
+            return self.tuning
+        found = self._tunings.get(row_bytes)
+        if found is None:
+            emulated = self._rank.backend == "emulator"
+            found = choose_tuning(self._config, row_bytes, self._rank.shared_bytes, emulated=emulated)
+            self._tunings[row_bytes] = found
+        return found
+
+    @staticmethod
+    def _remember(packed: dict[Any, bytes], key: Any, args: bytes) -> bytes:
+        if len(packed) >= _MOST_PACKED:
+            packed.clear()
+        packed[key] = args
+        return args

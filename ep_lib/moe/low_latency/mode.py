@@ -19,10 +19,9 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
-from ep_lib.moe.event import Event, OperationStreams
+from ep_lib.moe.event import Event
 from ep_lib.moe.handle import require_owner
 from ep_lib.moe.low_latency.memory import capacity_of, make_low_latency_map
-from ep_lib.moe.results import Results
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
@@ -123,8 +122,7 @@ class LowLatencyMode:
         info = describe(self._memory)
         self._address, self._device = info.address, info.device
         self._checks = InputChecks(config, self._device)
-        self._results = Results(rank)
-        self._streams = OperationStreams(rank)
+        self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
         self._waiting: dict[str, deque[Hook]] = {"dispatch": deque(), "combine": deque()}
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
@@ -198,7 +196,7 @@ class LowLatencyMode:
             raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
         self._require_turn("combine", async_finish, return_recv_hook)
         if out is None:
-            out = self._results.empty(kind, (handle.num_tokens, config.hidden), BFLOAT16)
+            out = self._empty(kind, (handle.num_tokens, config.hidden), BFLOAT16)
         else:
             info = self._check_rows("out", out, (handle.num_tokens, config.hidden))
             if info.readonly:
@@ -216,7 +214,7 @@ class LowLatencyMode:
         self._require_own(handle)
         config = self.config
         shape = (config.experts_per_rank, capacity_of(config), config.hidden)
-        return self._results.empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
+        return self._empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
 
     def update_mask(self, rank: int, mask: bool) -> None:
         """:meth:`ep_lib.Buffer.low_latency_update_mask_buffer`."""
@@ -238,11 +236,9 @@ class LowLatencyMode:
         keep: tuple[Any, ...],
     ) -> tuple[Event | None, Hook | None]:
         """Launch in the stream that the caller wants; returns event and hook."""
-        streams = self.rank.streams
-        stream = self._streams.begin(kind, async_finish)
-        with streams.on(stream):
+        with self._streams.begin(kind, async_finish):
             launch(SENDS if hooked else BOTH)
-        event = Event(self.rank, stream, kind, keep) if async_finish else None
+        event = Event(self.rank, self._streams.last or 0, kind, keep) if async_finish else None
         if not hooked:
             return event, None
 
@@ -256,7 +252,7 @@ class LowLatencyMode:
                     if late
                     else f"an earlier low_latency_{what} waits for its hook: call that one first"
                 )
-            with streams.on(self._streams.begin(kind, False)):
+            with self._streams.begin(kind, False):
                 launch(RECEIVES)
             waiting.popleft()
             if what == "dispatch":
@@ -331,7 +327,7 @@ class LowLatencyMode:
 
     def empty_arrivals(self, kind: str, fp8: bool, weighted: bool = False) -> LowLatencyArrivals:
         """Memory for what a dispatch brings. Nothing waits for the GPU."""
-        c, empty = self.config, self._results.empty
+        c, empty = self.config, self._empty
         shape = (c.experts_per_rank, capacity_of(c))
         choices = (c.world_size, c.num_max_dispatch_tokens_per_rank, c.top_k)
         return LowLatencyArrivals(

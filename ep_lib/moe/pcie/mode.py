@@ -11,13 +11,12 @@ import numpy as np
 from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
-from ep_lib.memory.arrays import BFLOAT16, Array, describe, like
-from ep_lib.moe.agreement import name_ranks, require_same_everywhere
+from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, as_kind, describe, like
+from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
-from ep_lib.moe.mode import Arrivals, Payload, Plan, Wishes, kind_of
+from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
 from ep_lib.moe.pcie.memory import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
-from ep_lib.moe.results import as_kind
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
@@ -29,7 +28,7 @@ _EXCHANGE_THREADS = {"emulator": 64, "cuda": 512}
 # What a tag says, from the lowest bit: which operation, then what the caller passed.
 _DISPATCH, _DISPATCH_AGAIN, _COMBINE = range(3)
 _NAMES = ("dispatch", "dispatch with a handle", "combine")
-_KIND_BITS, _OPTION_BITS = 2, 8
+_KIND_BITS, _CONTENT_BITS = 2, 8
 
 
 @functools.cache
@@ -78,7 +77,7 @@ class PcieMode:
         self.device = info.device
         is_bits = config.dtype == BFLOAT16 and info.kind == "cupy"
         self.storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
-        self.operation = 0
+        self.epoch = 0
         self._tag = 0
         self._in_step = True  # False while an operation is under way, and after one that failed
 
@@ -91,29 +90,25 @@ class PcieMode:
             self._rank.synchronize()
         self._rank.free(self._memory)
 
-    def next_operation(self) -> None:
-        """Every rank begins the same operation."""
-        self.operation += 1
-
     def dispatch(
-        self, payload: Payload, experts: Any, weights: Any, options: int, wishes: Wishes
+        self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
     ) -> tuple[PcieRouting, Plan, Arrivals | None]:
-        """Count and send. No Arrivals if options differ between ranks: nothing was sent then."""
+        """Count and send. No Arrivals if ``content`` differs between ranks: nothing was sent then."""
         config, ranks, columns = self._config, self._config.world_size, self._sizes.channels + 1
         self._in_step = False
-        topk_idx, *counted = launch_layout(self._rank, config, self._exchange_threads, experts)
+        topk_idx, *counted = launch_layout(self._rank, config, self._exchange_threads, experts.owner)
         device_plan = self._rank.empty(2 * ranks * columns + ranks + config.experts_per_rank, np.int32)
-        tags = self._exchange_counts(_DISPATCH, options, len(topk_idx), counted, device_plan)
+        tags = self._exchange_counts(_DISPATCH, content, len(topk_idx), counted, device_plan)
         sends, receives, first_row = _split(device_plan, ranks * columns, ranks * columns, ranks)
         routing = PcieRouting(topk_idx, counted[0], sends, receives, first_row)
         arrivals, host = None, np.zeros(len(device_plan), np.int32)
         if self._agreed():
             host = self._rank.to_host(device_plan)
             received = _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1]
-            arrivals = self._send(payload, weights, routing, int(received.sum()), wishes, with_routing=True)
+            arrivals = self._send(payload, weights, routing, int(received.sum()), options, with_routing=True)
         plan = Plan(
             _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1].copy(),
-            [int(tag) >> _KIND_BITS & (1 << _OPTION_BITS) - 1 for tag in tags],
+            [int(tag) >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for tag in tags],
             host[len(host) - config.experts_per_rank :].copy(),
         )
         self._in_step = True
@@ -122,40 +117,40 @@ class PcieMode:
     def dispatch_again(
         self,
         payload: Payload,
-        weights: Any,
+        weights: ArrayInfo | None,
         routing: PcieRouting,
-        rows: int,
-        note: int,
-        wishes: Wishes,
+        num_rows: int,
+        tag: int,
+        options: DispatchOptions,
         by_expert: Any = None,
     ) -> Arrivals | None:
-        """Send as an earlier dispatch did, which brought ``rows`` rows; None if notes differ between ranks."""
+        """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
         self._in_step = False
-        self._exchange_counts(_DISPATCH_AGAIN, note)
+        self._exchange_counts(_DISPATCH_AGAIN, tag)
         arrivals = None
         if self._agreed():
-            arrivals = self._send(payload, weights, routing, rows, wishes, with_routing=False)
+            arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
         self._in_step = True
         return arrivals
 
     def combine(
         self,
-        rows: Any,
-        weights: Any,
+        x: ArrayInfo,
+        weights: ArrayInfo | None,
         routing: PcieRouting,
-        note: int,
+        tag: Tag,
         *,
-        bias: tuple[Any, ...] = (),
+        bias: Sequence[ArrayInfo] = (),
         async_finish: bool = False,
         by_expert: Any = None,
     ) -> Any:
-        """Bring rows back and add them up: ``[num_tokens, columns of rows]``; None if notes differ between ranks."""
+        """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
         config = self._config
         self._in_step = False
-        self._exchange_counts(_COMBINE, note)
+        self._exchange_counts(_COMBINE, tag.number)
         out = None
         if self._agreed():
-            width = rows.shape[1]
+            width = x.shape[1]
             out = self._rank.empty((len(routing.send_index), width), self.storage_dtype)
             args = header_struct("moe/pcie/combine.cu", "CombineArgs").pack(
                 rings=self._rings(),
@@ -165,7 +160,7 @@ class PcieMode:
                 experts_per_rank=config.experts_per_rank,
             )
             template = "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"
-            arrays = (out, rows, routing.topk_idx, weights, *routing[1:])
+            arrays = (out, x, routing.topk_idx, weights, *routing[1:])
             places = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
             shared_bytes = places * header_struct("moe/common/layout.cuh", "Place").size
             self._launch("combine", template, args, *arrays, shared_bytes=shared_bytes)
@@ -173,14 +168,14 @@ class PcieMode:
         if out is None:
             return None
         self._rank.synchronize()
-        return as_kind(kind_of(rows), out, config.dtype)
+        return as_kind(x.kind, out, config.dtype)
 
     def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation: it has passed, since the host waits for every one here."""
         kind = kind_of(array)
         return Event(self._rank, self._rank.streams.current(kind), kind, keep)
 
-    def who_differs(self) -> list[tuple[int, int]]:
+    def mismatched_ranks(self) -> list[tuple[int, int]]:
         """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
         tags = self._rank.to_host(self._tags)
         differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
@@ -207,16 +202,16 @@ class PcieMode:
         return min(tasks * warps * _WARP, _MAX_THREADS)
 
     def _exchange_counts(
-        self, kind: int, options: int, num_tokens: int = 0, counted: Sequence[Array] = (), plan: Array | None = None
+        self, kind: int, content: int, num_tokens: int = 0, counted: Sequence[Array] = (), plan: Array | None = None
     ) -> Array:
         """A barrier of all ranks, in which they exchange tags, and counts if there are any. Returns the tags, in host
         memory."""
-        self._tag = kind | options << _KIND_BITS
+        self._tag = kind | content << _KIND_BITS
         args = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs").pack(
             inbox=self._at("inbox"),
             outbox=self._at("outbox"),
             signals=self._at("signals"),
-            epoch=self.operation,
+            epoch=self.epoch,
             tag=self._tag,
             message_bytes=self._parts["inbox"].shape[-1],
             channels=self._sizes.channels,
@@ -236,10 +231,17 @@ class PcieMode:
         return tags
 
     def _agreed(self) -> bool:
-        return not self.who_differs()
+        return not self.mismatched_ranks()
 
     def _send(
-        self, payload: Payload, weights: Any, routing: PcieRouting, rows: int, wishes: Wishes, *, with_routing: bool
+        self,
+        payload: Payload,
+        weights: Any,
+        routing: PcieRouting,
+        rows: int,
+        options: DispatchOptions,
+        *,
+        with_routing: bool,
     ) -> Arrivals:
         """Launch the dispatch kernel, which ends when all rows for this rank have arrived, and wait for it."""
         config, rank = self._config, self._rank
@@ -266,24 +268,24 @@ class PcieMode:
             top_k=top_k,
             experts_per_rank=config.experts_per_rank,
         )
-        sent = (payload.rows, payload.scales, routing.topk_idx, weights)
+        sent = (payload.x, payload.scales, routing.topk_idx, weights)
         tokens = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Tokens"), sent)
         to = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Arrivals"), arrived)
         self._launch("dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
         rank.synchronize()
-        return self._as_wished(arrived, payload, weights, wishes)
+        return self._as_wished(arrived, payload, weights, options)
 
-    def _as_wished(self, arrived: Any, payload: Payload, weights: Any, wishes: Wishes) -> Arrivals:
+    def _as_wished(self, arrived: Any, payload: Payload, weights: Any, options: DispatchOptions) -> Arrivals:
         """Arrays of the caller's kinds."""
         rows, scales, topk, sent, source = arrived
-        index = describe(wishes.index)
+        index = options.ids
 
         def ids(array: Any) -> Any:
             return None if array is None else like(index.kind, array)
 
         arrivals = Arrivals(
-            rows=as_kind(kind_of(payload.rows), rows, self._config.dtype if scales is None else FP8),
-            scales=None if scales is None else like(kind_of(payload.scales), scales),
+            x=as_kind(payload.x.kind, rows, self._config.dtype if scales is None else FP8),
+            scales=None if payload.scales is None else like(payload.scales.kind, scales),
             topk=ids(None if topk is None else topk.astype(index.dtype)),
             weights=None if sent is None else like(kind_of(weights), sent),
             src_rank=ids(None if source is None else source[:, 0].copy()),
