@@ -45,7 +45,8 @@ class ExpertSorter:
 
     def sort(self, topk: Array, weights: Array, plan: int, all_rows: int, uses: Sequence[Array]) -> ExpertRows:
         """Say where each choice's row stands. ``plan``: address of <moe/direct/route.cu>'s; ``all_rows``: M."""
-        config, index, capacity = self._config, describe(topk), len(topk)
+        config, index = self._config, describe(topk)
+        capacity = index.shape[0]
         empty, kind = self._empty, index.kind
         rows = ExpertRows(
             None,
