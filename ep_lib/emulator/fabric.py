@@ -31,8 +31,8 @@ class Fabric:
     operations may be under way on one.
 
     Fault injection, to see how kernels and programs react; ``seconds`` are the emulator's, as for time limits
-    of waits (30 s, if nothing else is said), and those of virtual time under :func:`ep_lib.simulate`; ``math.inf`` is
-    for ever:
+    of waits (30 s, if nothing else is said), and those of virtual time under :func:`ep_lib.simulate`; ``math.inf``
+    means forever:
 
     * ``broken_links``: (from, to) pairs of ranks over which nothing ever arrives.
     * ``stalled_links``: ``{(from, to, after): seconds}``. ``after`` operations are posted to a link as if nothing were
@@ -40,7 +40,7 @@ class Fabric:
     * ``delayed_messages``: ``{(from, to, number): seconds}``. One operation, numbered from 0 on its link, leaves so
       much later than it was posted. On rc, what follows it on its queue pair waits behind it.
     * ``stopped_ranks``: ``{rank: after}``. The rank sends ``after`` times (operations of its NIC, and signals stored in
-      other ranks' memory); when it is about to send once more, its kernels and its NIC fall silent for good. Its main
+      other ranks' memory); when it is about to send once more, its kernels and its NIC stop for good. Its main
       never returns: spawn gives None for it once the others are through.
     """
 
@@ -93,7 +93,7 @@ class Fabric:
                     )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: faults as lists of numbers, None for what is for ever."""
+        """For JSON: faults as lists of numbers, None for infinite times."""
         rows = {
             name: [[*key, None if seconds == math.inf else seconds] for key, seconds in getattr(self, name).items()]
             for name in ("stalled_links", "delayed_messages")

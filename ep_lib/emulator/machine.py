@@ -81,7 +81,7 @@ def _bury() -> None:
 
 
 def pct_depth(seed: int) -> int:
-    """How this seed's schedule is made: by PCT of so many steps (see runtime/pct.cpp), or, for 0, by a random walk."""
+    """How this seed's schedule is made: by PCT with this depth (runtime/pct.cpp), or by a random walk if it is 0."""
     return int(library.load().epemu_pct_depth(seed))
 
 
@@ -134,7 +134,7 @@ class Machine:
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
     def begin_checks(self) -> None:
-        """Watches everything from here on; before the first launch. Raises BackendUnavailable."""
+        """Switches the checker on; to be called before the first launch. Raises BackendUnavailable."""
         if not self._lib.epemu_check_begin(self.handle):
             raise BackendUnavailable(
                 f"this process cannot reserve the checker's address space, four times {self.ranks} heaps of "
@@ -177,7 +177,7 @@ class Machine:
 
     @property
     def heap_gap(self) -> int:
-        """Bytes to leave free after each array: under checks, so that a too large index is in no other array."""
+        """Bytes to leave free after each array: under checks, so that an index past its end hits no other array."""
         return _GAP_BYTES if self._checks else 0
 
     def set_arrays(self, rank: int, arrays: Sequence[tuple[int, int]]) -> None:
@@ -270,7 +270,7 @@ class Machine:
         return int(self._lib.epemu_most_resident_blocks(self.handle))
 
     def has_stopped(self, rank: int) -> bool:
-        """Whether the rank has fallen silent, as ``Fabric(stopped_ranks=...)`` asked for."""
+        """Whether the rank has stopped, as ``Fabric(stopped_ranks=...)`` asked for."""
         return bool(self._lib.epemu_rank_stopped(self.handle, rank))
 
     def raise_if_broken(self) -> None:
@@ -302,7 +302,7 @@ class Machine:
             raise self._error
 
     def drain_network(self) -> None:
-        """Lets what is in flight arrive, as far as links are whole; a barrier of all ranks does this."""
+        """Lets everything in flight arrive, except on broken links; a barrier of all ranks does this."""
         if self._lib.epemu_in_flight(self.handle):
             with _running:
                 self._lib.epemu_drain_network(self.handle)

@@ -1,4 +1,4 @@
-"""What happened when in a simulated run: who worked and waited, what flew, and what kernels said about themselves."""
+"""What happened when in a simulated run: work and waits of blocks and warps, messages of NICs, samples of kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ep_lib.emulator.hardware import Hardware
 
 @dataclass(frozen=True)
 class Span:
-    """A block or warp was at something from ``begin_ns`` to ``end_ns``.
+    """What a block or warp did from ``begin_ns`` to ``end_ns``.
 
     ``kind``: "kernel" (a block, from its first to its last thread; ``warp`` is None and ``name`` the kernel's), "wait"
     (a poll, a quiet or a full queue pair), "copy" (loads and stores of global memory without a pause between them) or
@@ -159,7 +159,7 @@ def _name(what: str, pid: int, tid: int, text: str) -> dict[str, Any]:
 def _add_message(
     events: list[dict[str, Any]], lanes: dict[tuple[int, int], str], message: Message, poster: int | None
 ) -> None:
-    """A bar on the sending NIC while it flies, a mark on the receiving one where it lands, and arrows."""
+    """A bar on the sending NIC while the message flies, a mark on the receiving one when it arrives, and arrows."""
     name = f"{message.kind} {message.bytes} B"
     out, into = _NIC + 2 * message.target, _NIC + 2 * message.source + 1
     lanes[message.source, out] = f"NIC to rank {message.target}"

@@ -67,7 +67,7 @@ def _link(link: Link) -> _LinkModel:
 
 
 def begin(machine: Machine, hardware: Hardware) -> None:
-    """The machine runs in virtual time from here on; before its first launch."""
+    """Switches virtual time on; to be called before the machine's first launch."""
     gpu = hardware.gpu
     model = _HardwareModel(
         gpu.sm_gbytes_per_s,

@@ -1,4 +1,4 @@
-"""The ranks of one ``spawn``: a Python thread each, of which one runs at a time, and kernels when all of them wait.
+"""The ranks of one ``spawn``: one Python thread each. One runs at a time, and kernels run when all of them wait.
 
 A rank gives up its turn only where it waits (synchronize, barrier, all-gather), and turns go in rank order. So what a
 program does depends on its seed alone, never on how the operating system schedules threads, and what ranks print comes
@@ -127,7 +127,7 @@ class World:
         return [m.result for m in self._members]
 
     def _is_lost(self, member: _Member) -> bool:
-        """Whether the member waits for kernels that have fallen silent: it will never take a turn again."""
+        """Whether the member waits for kernels of a rank that has stopped: it will never take a turn again."""
         return member.ticket > 0 and self.machine.has_stopped(member.number)
 
     def _body(self, member: _Member, main: Callable[[int], Any]) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _HEAP_BYTES = 1 << 30  # address space; memory is taken as it is touched
 _TIMEOUT_S = 60.0
 _STACK_BYTES = 16 << 10
-# A rank's blocks become resident up to this many threads, the rest follow as they end: 132 blocks of 1,024 or so.
+# Resident threads per rank, at most: blocks that wait for each other must fit, as on a GPU of 132 SMs. Usually fewer
+# are resident (emulator/runtime/scheduler.cpp says when).
 _RESIDENT_THREADS = 132 * 1024
 
 

@@ -33,7 +33,7 @@ def simulate(
     packet, launches. Free: arithmetic, shared memory, barriers (which join the times of their threads), the latency of
     plain loads, and everything that hosts do. Switches have room for all packets.
 
-    Faults on demand happen here too; the seconds of a fabric's ``stalled_links`` and ``delayed_messages`` are seconds
+    Injected faults happen here too; the seconds of a fabric's ``stalled_links`` and ``delayed_messages`` are seconds
     of virtual time then. A packet that has left its NIC arrives, whatever stands still behind it.
 
     ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it raises, and
