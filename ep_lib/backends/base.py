@@ -1,4 +1,4 @@
-"""What every backend offers: allocate, launch, synchronise, meet the other ranks."""
+"""What every backend offers: allocate, launch, synchronise, and the collectives of the host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Streams(Protocol):
     """Queues of a GPU, and events that mark a point in one. Both are numbers; on the emulator there is one queue, 0."""
 
     def current(self, kind: str = "") -> int:
-        """The caller's stream: torch's where ``kind`` of his arrays is "torch", else CuPy's."""
+        """The caller's stream: torch's where ``kind`` of the arrays is "torch", else CuPy's."""
         ...
 
     def new(self) -> int:
@@ -85,7 +85,7 @@ class OperationStreams(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """One object a rank. The users hold a :class:`ep_lib.Rank`, which stands in front of it.
+    """One object per rank. Users hold a :class:`ep_lib.Rank`, which stands in front of it.
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
@@ -151,7 +151,7 @@ class Backend(Protocol):
         ...
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
-        """Everybody's ``obj`` (small and picklable), in rank order. Collective; raises RankFailed, PeerTimeout.
+        """Every rank's ``obj`` (small and picklable), in rank order. Collective; raises RankFailed, PeerTimeout.
 
         ``what`` names the operation: the ranks must agree about it, and errors mention it.
         """

@@ -1,4 +1,4 @@
-"""The cuda backend: a process a GPU, kernels compiled by NVRTC, heaps that reach each other over NVLink or PCIe.
+"""The cuda backend: one process per GPU, kernels compiled by NVRTC, heaps that reach each other over NVLink or PCIe.
 
 Importing this module loads no CUDA library; making a :class:`CudaBackend` does.
 """
@@ -246,7 +246,7 @@ class CudaBackend:
         self.all_gather(None, "barrier()")
 
     def close(self) -> None:
-        """Collective: ranks meet before memory goes that others have mapped. After a failure it waits for nobody.
+        """Collective: a barrier before memory is freed that others have mapped. After a failure it does not wait.
 
         Waits for this rank's kernels first, and raises what synchronize() raises.
         """

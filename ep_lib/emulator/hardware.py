@@ -1,7 +1,7 @@
 """The machines that :func:`ep_lib.simulate` knows: constants of GPUs and links, each with its public source.
 
 Links are described as in LogGP (Alexandrov et al., "LogGP: Incorporating Long Messages into the LogP Model", 1995):
-latency L, overhead o of the poster, gap g between messages, gap a byte G (here its inverse, a bandwidth), to which
+latency L, overhead o of the poster, gap g between messages, gap per byte G (here its inverse, a bandwidth), to which
 come packets with headers. Nothing here was fitted to a measurement of ours or to a published table of expert-parallel
 bandwidths; where no number is published, the source says how it is derived from some that are.
 
@@ -54,7 +54,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Gpu:
-    """``sms`` multiprocessors, each of which loads or stores ``sm_gbytes_per_s``, all together ``memory_gbytes_per_s``.
+    """``sms`` SMs, each of which loads or stores ``sm_gbytes_per_s``, all together ``memory_gbytes_per_s``.
 
     ``poll_ns``: from a load to its value, as a polling loop or an atomic sees it. ``launch_ns``: from a launch to the
     kernel's first instruction when the GPU is idle; ``launch_gap_ns``: between a kernel and the next one in its stream.
@@ -79,7 +79,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A GPU, its NVLink port, the PCIe link between GPU and NIC, and the NIC (one a GPU)."""
+    """A GPU, its NVLink port, the PCIe link between GPU and NIC, and the NIC (one per GPU)."""
 
     name: str
     gpu: Gpu
@@ -158,12 +158,12 @@ _NVLINK = Link(
     mtu_bytes=128,
     header_bytes=16,
     source="""\
-latency: 0.52 us a hop from a store to the poll that sees it, less the poll itself, which is counted apart. Read: NCCL,
+latency: 0.52 us per hop from a store to the poll that sees it, less the poll itself, counted apart. Read: NCCL,
   src/graph/tuning.cc, hwLat, NVLINK, Tree LL (github.com/NVIDIA/nccl at 01afd20)
-gbytes_per_s: 18 links of 25 GB/s a direction, 900 GB/s both directions. Read: "18x 4th Gen NVLink, 900GB/s"
-  (github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems, H200); H20: 450 GB/s a direction
+gbytes_per_s: 18 links of 25 GB/s per direction, 900 GB/s both directions. Read: "18x 4th Gen NVLink, 900GB/s"
+  (github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems, H200); H20: 450 GB/s per direction
   (github.com/deepseek-ai/DeepEP/issues/16)
-mtu, header: an estimate: a cache line a packet and one header flit of 16 bytes. Not read, flits of 16 bytes from Foley
+mtu, header: estimated as a cache line per packet and one header flit of 16 bytes. Not read, flits of 16 bytes from Foley
   and Danskin, "Ultra-Performance Pascal GPU and NVLink Interconnect", IEEE Micro 2017
 """,
 )
@@ -227,7 +227,7 @@ _EFA = Link(
     header_bytes=82,
     source="""\
 latency: 20 us, what AWS's own model of collectives assumes. Read: aws-ofi-nccl, TUNER_NET_LATENCY, default 20
-gbytes_per_s: 32 network cards of 100 Gb/s for 8 GPUs, modelled as one a GPU. Read: 32 EFA devices of a P5
+gbytes_per_s: 32 network cards of 100 Gb/s for 8 GPUs, modelled as one per GPU. Read: 32 EFA devices of a P5
   (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.md); 3,200 Gb/s was not read
 gap: an estimate: that of the other NIC, at which EFA's headers keep the wire busier than its messages do
 mtu: 8900 bytes. Not read, from AWS on ENA Express and SRD; header: an estimate, RoCEv2's, since SRD's is not published
@@ -240,7 +240,7 @@ HARDWARE = {
     "h100-cx7": Hardware("h100-cx7", _H100, _NVLINK, _PCIE5, _CX7),
     "p5-efa": Hardware("p5-efa", _H100, _NVLINK, _PCIE5, _EFA),
 }
-"""By name: H20 or H100 with a ConnectX-7 a GPU, and AWS's p5.48xlarge."""
+"""By name: H20 or H100 with one ConnectX-7 per GPU, and AWS's p5.48xlarge."""
 
 
 def find_hardware(hardware: Hardware | str) -> Hardware:

@@ -87,7 +87,7 @@ def check(
     compare_values: bool = True,
     stop_at_first: bool = False,
 ) -> CheckReport:
-    """Call ``main(rank, *args)`` on emulated ranks once a seed, and report races, deadlocks and what else is wrong.
+    """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
 
     ``seeds``: how many schedules to try, or which. Even seeds are random walks, rough or calm: where threads are
     preempted, how long warps stall, how the network delays and reorders. Odd ones are made by PCT (Burckhardt et al.,
@@ -208,12 +208,12 @@ class _Search:
 
 
 def _how_exact(finding: Finding) -> tuple[int, bool]:
-    """One pair of lines is met by several pairs of threads, in both orders: which of them knows what to mend?"""
+    """Several pairs of threads can conflict at one pair of lines, in both orders: the best knows what to mend."""
     return finding.certainty, bool(finding.place)
 
 
 def _same_place(known: Finding, finding: Finding) -> bool:
-    """One deadlock is met with more threads here and fewer there: a common line is enough."""
+    """The same deadlock may hold more threads in one run than in another: a common line is enough."""
     if known.kind == finding.kind == "deadlock":
         return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
     return known.key == finding.key
