@@ -163,7 +163,7 @@ latency: 0.52 us per hop from a store to the poll that sees it, less the poll it
 gbytes_per_s: 18 links of 25 GB/s per direction, 900 GB/s both directions. Read: "18x 4th Gen NVLink, 900GB/s"
   (github.com/mlcommons/inference_results_v4.1, closed/NVIDIA/systems, H200); H20: 450 GB/s per direction
   (github.com/deepseek-ai/DeepEP/issues/16)
-mtu, header: estimated as a cache line per packet and one header flit of 16 bytes. Not read, flits of 16 bytes from Foley
+mtu, header: estimated, a cache line and a header flit of 16 bytes per packet. Not read, flits of 16 bytes from Foley
   and Danskin, "Ultra-Performance Pascal GPU and NVLink Interconnect", IEEE Micro 2017
 """,
 )
