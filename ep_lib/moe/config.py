@@ -35,7 +35,7 @@ class BufferConfig:
     allow_nvlink_for_normal_mode: bool = True
     bounce_bytes: int | None = None  # None: PCIe mode's default
     merge_sender_receiver: bool = False
-    num_max_dispatch_tokens_per_rank: int = 0  # 0: no low-latency mode; see ep_lib/moe/low_latency/config.py
+    num_max_dispatch_tokens_per_rank: int = 0  # 0: no low-latency mode; see ep_lib/moe/low_latency/memory.py
     num_low_latency_sms: int | None = None  # None: all
     low_latency_mask_on_timeout: bool = False
 
@@ -77,7 +77,7 @@ def make_config(
     low_latency_mask_on_timeout: bool = False,
 ) -> BufferConfig:
     """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie/memory.py, and
-    low-latency mode: ep_lib/moe/low_latency/config.py."""
+    low-latency mode: ep_lib/moe/low_latency/memory.py."""
     config = BufferConfig(
         world_size=world_size,
         num_experts=_at_least_one("num_experts", num_experts),
