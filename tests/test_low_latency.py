@@ -84,7 +84,7 @@ def test_all_to_one_expert_and_the_most_tokens() -> None:
 
 
 def test_1024_tokens_of_two_ranks() -> None:
-    """More rows than a block places at once, and the most tokens that there may be."""
+    """More rows than a block scatters at once, and the most tokens that there may be."""
     rng = np.random.default_rng(1)
     idx = [np.argsort(rng.random((1024, 4)), axis=1)[:, :2] for _ in range(2)]
     xs = [rng.standard_normal((1024, 8)).astype(BF16) for _ in range(2)]
@@ -132,7 +132,7 @@ def test_two_micro_batches_at_once(spmd: Spmd) -> None:
 
 
 def test_an_old_handle_is_as_good_as_a_new_one(spmd: Spmd) -> None:
-    """Nothing of a dispatch lies in the two turns of memory once it has been received."""
+    """Nothing of a dispatch lies in the double buffer once it has been received."""
     case = low_latency_case(4, fp8=False, world_size=2, max_tokens=7)
 
     def main(rank: Rank) -> Any:

@@ -60,7 +60,7 @@ def test_up_to_32_ranks(ranks: int, merged: int) -> None:
 
 
 def routed(pattern: list[list[int]], ranks: int, tokens: int) -> Case:
-    """Every rank sends ``tokens`` tokens with the choices of ``pattern`` in turn; one expert a rank."""
+    """Every rank sends ``tokens`` tokens with the choices of ``pattern`` in turn; one expert per rank."""
     rng = np.random.default_rng(3)
     idx = np.array([pattern[t % len(pattern)] for t in range(tokens)], np.int64).reshape(tokens, len(pattern[0]))
     return Case(

@@ -60,6 +60,7 @@ _SHARED_RINGS = "static_cast<int64_t>(channel) * (num_ranks() - 1) + k"
 _WAITS = "from_ring && in.row == 0)"
 _CREDIT = "if (lane_id() == 0) ring_return_credit(ring);"
 _TAKE = "taker.take_warp(ring_received"
+_LISTED = "__syncwarp();  // all lanes may read the places"
 _COUNTED_IN = "atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)"
 _POST = """net_put_signal_nbi(message(inbox, me), message(outbox, peer), bytes, signals + me, args.epoch, peer, 0,
                            NetSignal::kSet);"""
@@ -87,7 +88,7 @@ VARIANTS = [
     Variant("the first warp returns the credit", "combine", _COUNTED_IN, _COUNTED_IN.replace("role.warps", "1")),
     Variant("warps count themselves in without order", "combine", "atom_add_acq_rel", "atom_add_relaxed"),
     Variant("counted in before all lanes read", "combine", "__syncwarp();  // all lanes have read, before", "//"),
-    Variant("reads before the lanes waited", "combine", "__syncwarp();  // the places, and", "//", BAD_PLACE),
+    Variant("reads before the lanes waited", "combine", _LISTED, "//", BAD_PLACE),
     Variant("one warp waits for all", "combine", _WAITS, _WAITS.replace("== 0", "== 0 && !role.warp")),
     Variant("a number overwritten while it is read", "combine", "__syncthreads();  // all warps", "//", RACE, 3),
     Variant("rows of the ring's first message", "combine", "++in.message;", "in.message += 2;", RACE | STUCK),

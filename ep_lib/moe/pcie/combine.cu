@@ -116,7 +116,7 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Inco
                              : 1.0f;
             places[__popc(votes & ((1u << source) - 1))] = {const_cast<int4*>(row), source, s, weight};
         }
-        __syncwarp();  // the places, and the messages that their lanes acquired, are now all lanes'
+        __syncwarp();  // all lanes may read the places, and the messages that one lane acquired
         add_rows_warp<T>(out + static_cast<int64_t>(token) * args.row_vectors, places, __popc(votes), args.row_vectors,
                          role);
         __syncwarp();  // all lanes have read, before slots are given back and places written again
