@@ -18,7 +18,7 @@ class CudaStreams:
     def __init__(self, cupy: Any, device: int) -> None:
         self._cupy, self._device = cupy, device
         self._runtime = cupy.cuda.runtime
-        self._spare: list[int] = []  # events that nobody waits for any more
+        self._spare: list[int] = []  # events that are free for use again
         self._own: list[int] = []  # streams made here
         self._held: dict[int, Any] = {}  # CuPy's, which would destroy them while kernels still run there
         self.chosen: int | None = None  # by on()

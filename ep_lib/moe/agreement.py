@@ -18,11 +18,11 @@ def name_ranks(numbers: list[int]) -> str:
 def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
     """Raises RankMismatchError that says which ranks passed which values."""
     mine = {name: str(value) for name, value in asdict(config).items()}
-    everybody = rank.all_gather(mine)
+    passed = rank.all_gather(mine)
     complaints = []
     for name in mine:
         by_value: dict[str, list[int]] = {}
-        for r, theirs in enumerate(everybody):
+        for r, theirs in enumerate(passed):
             by_value.setdefault(theirs[name], []).append(r)
         if len(by_value) > 1:
             complaints.append(f"{name} is " + " but ".join(f"{v} on {name_ranks(r)}" for v, r in by_value.items()))

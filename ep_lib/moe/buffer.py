@@ -70,7 +70,7 @@ class Buffer:
         the ``num_sms`` blocks, one that sends and one that receives, or one that does both with
         ``merge_sender_receiver``.
 
-        ``num_max_dispatch_tokens_per_rank``: low-latency mode, for up to so many tokens a rank (at most 1024); 0: none.
+        ``num_max_dispatch_tokens_per_rank``: low-latency mode, for so many tokens per rank (at most 1024); 0: none.
         Its kernels run on ``num_low_latency_sms`` blocks (None: on all SMs). If a rank does not respond, the next
         ``rank.synchronize()`` raises PeerTimeout; with ``low_latency_mask_on_timeout`` that rank is left out instead.
 
@@ -160,7 +160,7 @@ class Buffer:
         contiguous and lie where this rank's kernels run.
 
         ``handle`` of an earlier dispatch sends other data the same way, which saves the counting and all waiting of the
-        host: pass ``x`` with as many rows as then, and ``topk_weights`` if new ones shall travel; topk_idx may be left
+        host: pass ``x`` with as many rows as then, and ``topk_weights`` if new ones are to travel; topk_idx may be left
         out and must not differ.
 
         ``num_worst_tokens``: results have this many rows, whatever comes: at least what all ranks together send, at
@@ -476,7 +476,7 @@ class Buffer:
             yield
         except (HandleError, RankMismatchError):
             raise
-        except ArgumentError:  # found on the GPU, which told nobody
+        except ArgumentError:  # found on the GPU before it signalled other ranks
             self._mode.epoch -= 1
             raise
         except BaseException as error:

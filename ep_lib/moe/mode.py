@@ -25,7 +25,7 @@ class Payload(NamedTuple):
 class DispatchOptions(NamedTuple):
     """In what form the caller wants the results of a dispatch."""
 
-    ids: ArrayInfo  # an array of the kind and dtype that ids shall have
+    ids: ArrayInfo  # an array of the kind and dtype that the ids get
     num_worst_tokens: int = 0  # rows of the results, if not 0; nothing waits for the GPU then
     expert_alignment: int = 1
     async_finish: bool = False  # beside the caller's stream
@@ -92,7 +92,7 @@ class Mode(Protocol):
         by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``num_rows`` rows; then ask :meth:`mismatched_ranks`.
-        ``by_expert``: what the earlier one made, if rows shall be grouped by expert."""
+        ``by_expert``: what the earlier one made, if rows are to be grouped by expert."""
 
     def combine(
         self,

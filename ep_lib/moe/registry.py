@@ -13,7 +13,7 @@ _objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def add(thing: Any) -> int:
-    """A number of this process for ``thing``, good for as long as somebody else holds it."""
+    """A number of this process for ``thing``, valid as long as something else holds it."""
     number = next(_numbers)
     _objects[number] = thing
     return number

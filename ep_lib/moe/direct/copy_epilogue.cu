@@ -18,7 +18,7 @@ struct UnpackArgs {
     int top_k;
 };
 
-constexpr int kUnpackVectors = 4;  // in flight per thread
+constexpr int kCopyVectors = 4;  // in flight per thread
 
 // All threads of the grid copy `count` elements.
 template <typename T, typename U>
@@ -42,14 +42,14 @@ EP_DEVICE void fill_all(T* target, T value, int64_t begin, int64_t end) {
 EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
     const int64_t threads = static_cast<int64_t>(gridDim.x) * threads_in_block();
     const int64_t mine = static_cast<int64_t>(blockIdx.x) * threads_in_block() + thread_in_block();
-    for (int64_t first = mine; first < vectors; first += kUnpackVectors * threads) {
-        int4 loaded[kUnpackVectors];
+    for (int64_t first = mine; first < vectors; first += kCopyVectors * threads) {
+        int4 loaded[kCopyVectors];
 #pragma unroll
-        for (int u = 0; u < kUnpackVectors; ++u) {
+        for (int u = 0; u < kCopyVectors; ++u) {
             if (first + u * threads < vectors) loaded[u] = ld_nc_v4(source + first + u * threads);
         }
 #pragma unroll
-        for (int u = 0; u < kUnpackVectors; ++u) {
+        for (int u = 0; u < kCopyVectors; ++u) {
             if (first + u * threads < vectors) st_na_v4(target + first + u * threads, loaded[u]);
         }
     }

@@ -169,7 +169,7 @@ class DirectMode:
         by_expert: ExpertRows | None = None,
     ) -> Arrivals:
         """Send as an earlier dispatch did; then ask :meth:`mismatched_ranks`. ``by_expert``: what the earlier one
-        made, if rows shall be grouped."""
+        made, if rows are to be grouped."""
         with self._streams.begin(payload.x.kind, options.async_finish):
             self._launch_dispatch(payload, weights, routing, tag, routing.packed, send_routing=False)
             arrivals = self._copy_out(payload, num_rows, weights, routing, options, with_routing=False)

@@ -16,7 +16,7 @@ def has_low_latency(config: BufferConfig) -> bool:
     max_tokens = config.num_max_dispatch_tokens_per_rank
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 0 <= max_tokens <= MAX_TOKENS:
         raise ArgumentError(
-            f"{name} is {max_tokens!r}; low-latency mode takes 1 to {MAX_TOKENS} tokens a rank (0: no low-latency "
+            f"{name} is {max_tokens!r}; low-latency mode takes 1 to {MAX_TOKENS} tokens per rank (0: no low-latency "
             "mode); larger batches are for dispatch and combine"
         )
     num_sms = config.num_low_latency_sms

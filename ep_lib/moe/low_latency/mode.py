@@ -117,7 +117,7 @@ class LowLatencyMode:
             np.zeros((header_constant("moe/low_latency/common.cuh", "kNumKinds"), 2), np.uint64)
         )
         self.mask = rank.to_device(np.zeros(config.world_size, np.uint32))
-        self.settle()
+        self.sync_current_stream()
         rank.barrier()  # no flag may arrive before the zeros
         info = describe(self._memory)
         self._address, self._device = info.address, info.device
@@ -137,7 +137,7 @@ class LowLatencyMode:
             self.rank.synchronize()
         self.rank.free(self._memory)
 
-    def settle(self) -> None:
+    def sync_current_stream(self) -> None:
         """CuPy's own kernels may run on another stream than ours: let them finish."""
         if self.rank.backend == "cuda":
             self.rank.xp.cuda.get_current_stream().synchronize()
@@ -224,7 +224,7 @@ class LowLatencyMode:
             raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
         self.rank.synchronize()
         self.mask[rank] = int(mask)
-        self.settle()
+        self.sync_current_stream()
 
     def _run(
         self,

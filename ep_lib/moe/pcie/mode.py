@@ -70,7 +70,7 @@ class PcieMode:
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
         self._readers = rank.to_device(np.zeros((*rings, sizes.num_slots), np.uint32))
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
-        self.settle()
+        self.sync_current_stream()
         rank.barrier()  # no signal may arrive before the zeros
         info = describe(self._memory)
         self._address = info.address
@@ -181,7 +181,7 @@ class PcieMode:
         differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
         return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
 
-    def settle(self) -> None:
+    def sync_current_stream(self) -> None:
         """CuPy's own kernels may run on another stream than ours: let them finish."""
         if self._rank.backend == "cuda":
             self._rank.xp.cuda.get_current_stream().synchronize()
@@ -219,7 +219,7 @@ class PcieMode:
             experts_per_rank=self._config.experts_per_rank,
             with_counts=int(bool(counted)),
         )
-        self.settle()
+        self.sync_current_stream()
         send_index, rank_counts, expert_counts = counted or (None, None, None)
         kernel("exchange_counts").launch(
             self._rank, 1, self._exchange_threads, args, send_index, rank_counts, expert_counts, self._tags, plan
@@ -291,7 +291,7 @@ class PcieMode:
             src_rank=ids(None if source is None else source[:, 0].copy()),
             src_token=ids(None if source is None else source[:, 1].copy()),
         )
-        self.settle()
+        self.sync_current_stream()
         return arrivals
 
     def _launch(self, name: str, template: str, *args: Any, uses: Any = (), shared_bytes: int = 0) -> None:
