@@ -6,23 +6,19 @@ import operator
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ep_lib.errors import KernelLaunchError
+from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import Array
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
 
 # The limits of a launch, the same on every backend (CUDA C++ Programming Guide, Compute Capabilities, 8.0 to 10.0).
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 227 << 10
-
-Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
 
 
 class Streams(Protocol):

@@ -13,11 +13,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ep_lib.backends.base import Dim, Streams, launch_dimensions
+from ep_lib.backends.base import Streams, launch_dimensions
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT
 from ep_lib.cuda import errors as cuda_errors
@@ -33,13 +33,10 @@ from ep_lib.errors import (
     KernelTimeout,
     RankMismatchError,
 )
-from ep_lib.jit.kernel import MarshalledArg, marshal
+from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, marshal
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.transports.choose import open_transport
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
 
 Dim3 = tuple[int, int, int]
 

@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from ep_lib.jit.signature import Param
 from ep_lib.jit.source import KernelSource
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
 
-if TYPE_CHECKING:
-    from ep_lib.runtime.rank import Rank
-
-Dim = int | Sequence[int]
+Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
 _TARGET = re.compile(r"sm_\d+[af]?")
 _PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Launcher(Protocol):
+    """An :class:`ep_lib.Rank`, as far as a launch needs it: its backend starts the kernel."""
+
+    _backend: Any
 
 
 class Kernel(KernelSource):
@@ -50,7 +53,7 @@ class Kernel(KernelSource):
 
     def launch(
         self,
-        rank: Rank,
+        rank: Launcher,
         grid: Dim,
         block: Dim,
         *args: object,

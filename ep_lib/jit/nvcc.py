@@ -41,7 +41,8 @@ def compile_unit(
     source, cubin = folder / "unit.cu", folder / "kernel.cubin"
     instance = f"static void* const ep_kernel_address = reinterpret_cast<void*>(&{kernel.name});\n"
     source.write_text(unit + instance, encoding="utf-8")
-    include = [f"-I{root}" for root in roots if root != toolkit.NVRTC_INCLUDE]
+    for_nvrtc = toolkit.nvrtc_include()
+    include = [f"-I{root}" for root in roots if root != for_nvrtc]
     command = [compiler.path, "-std=c++17", f"-arch={arch}", "-lineinfo", "-w", "-cubin", *kernel.options, *include]
     if library is None:
         run([*command, str(source), "-o", str(cubin)])

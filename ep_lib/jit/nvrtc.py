@@ -90,7 +90,7 @@ def load(folder: Path) -> NvrtcImage:
 
 def include_roots(kernel: KernelSource, transport: Path = toolkit.P2P_TRANSPORT) -> list[Path]:
     """The kernel's include roots, and the C headers that NVRTC lacks."""
-    return [*kernel.include_roots(transport), toolkit.NVRTC_INCLUDE]
+    return [*kernel.include_roots(transport), toolkit.nvrtc_include()]
 
 
 class CompilerRefused(Exception):

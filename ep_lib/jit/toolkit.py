@@ -21,7 +21,6 @@ DEVICE_INCLUDE = PACKAGE / "device"
 DEVICE_ROOTS = (DEVICE_INCLUDE, PACKAGE)  # <ep/...>, and <moe/...> of dispatch and combine
 # <ep/transport.cuh> where nothing else is asked for: of GPUs, and of the emulator
 P2P_TRANSPORT, EMULATED_TRANSPORT = PACKAGE / "transports" / "p2p", PACKAGE / "transports" / "emulated"
-NVRTC_INCLUDE = PACKAGE / "device" / "nvrtc"  # <stdint.h> and the like, which NVRTC lacks
 EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"
 RUNTIME_SOURCES = PACKAGE / "emulator" / "runtime"
 
@@ -86,6 +85,18 @@ def _identify(path: str, mtime_ns: int, size: int) -> Compiler:
         identity = answer.stdout.strip()
         cache.write_atomically(note, identity.encode())
     return Compiler(path, identity, is_clang="clang" in identity.lower())
+
+
+def nvrtc_include() -> Path:
+    """A folder with <stdint.h> and the like, which NVRTC lacks: the parts of device/nvrtc_headers.cuh, a file each."""
+    text = (DEVICE_INCLUDE / "nvrtc_headers.cuh").read_text(encoding="utf-8")
+
+    def build(folder: Path, _: Path) -> None:
+        for part in text.split("// ==== ")[1:]:
+            name, content = part.split("\n", 1)
+            (folder / name).write_text(f"#pragma once\n{content}", encoding="utf-8")
+
+    return cache.entry("nvrtc-headers", hashlib.sha256(text.encode()).hexdigest()[:32], "stdint.h", build)
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,17 +6,15 @@ import math
 import operator
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ep_lib.backends.base import Backend, Dim, Streams
+from ep_lib.backends.base import Backend, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatchError
+from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe
 from ep_lib.memory.symmetric import SymmetricHeap
-
-if TYPE_CHECKING:
-    from ep_lib.jit.kernel import Kernel
 
 
 class Rank:

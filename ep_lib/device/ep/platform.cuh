@@ -19,7 +19,7 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>  // NVRTC has neither; ep_lib/device/nvrtc provides both
+#include <stdint.h>  // NVRTC has neither; ep_lib/device/nvrtc_headers.cuh provides both
 
 #define EP_DEVICE __device__ __forceinline__
 #define EP_HOST_DEVICE __host__ __device__ __forceinline__

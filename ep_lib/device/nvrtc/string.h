@@ -1,3 +1,0 @@
-// For NVRTC, which has no C or C++ library; the emulator uses the real header.
-#pragma once
-// memcpy and memset are built in.

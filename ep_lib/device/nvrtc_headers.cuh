@@ -1,0 +1,135 @@
+// The C and C++ headers that kernels include and NVRTC, which has no library of its own, lacks. ep_lib/jit/toolkit.py makes
+// a file of each part, for NVRTC alone: nvcc and the emulator use the real headers.
+
+// ==== algorithm
+#if __has_include(<cuda/std/algorithm>)
+#include <cuda/std/algorithm>
+#else  // CUDA 13.0 and before: the header was not public yet
+#include <cuda/std/__algorithm/clamp.h>
+#include <cuda/std/__algorithm/max.h>
+#include <cuda/std/__algorithm/min.h>
+#include <cuda/std/utility>
+#endif
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== array
+#include <cuda/std/array>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== assert.h
+// assert is built in.
+
+// ==== cassert
+// assert is built in.
+
+// ==== cfloat
+#include <float.h>
+
+// ==== climits
+#include <limits.h>
+
+// ==== cmath
+#include <cuda/std/cmath>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== cstddef
+#include <stddef.h>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== cstdint
+#include <stdint.h>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== cstdio
+// printf is built in.
+namespace std {
+using ::printf;
+}
+
+// ==== cstring
+// memcpy and memset are built in.
+namespace std {
+using ::memcpy;
+using ::memset;
+}  // namespace std
+
+// ==== float.h
+#include <cuda/std/cfloat>
+
+// ==== initializer_list
+#include <cuda/std/initializer_list>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== limits
+#include <cuda/std/limits>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== limits.h
+#include <cuda/std/climits>
+
+// ==== math.h
+// The functions are built in.
+#ifndef M_PI
+#define M_PI 3.14159265358979323846
+#endif
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+
+// ==== stdbool.h
+// bool, true and false are the language's own.
+
+// ==== stddef.h
+#include <cuda/std/cstddef>
+using cuda::std::max_align_t;
+using cuda::std::ptrdiff_t;
+#ifndef offsetof
+#define offsetof(type, member) __builtin_offsetof(type, member)
+#endif
+
+// ==== stdint.h
+#include <cuda/std/cstdint>
+
+// ==== stdio.h
+// printf is built in.
+
+// ==== stdlib.h
+// malloc, free and abs are built in.
+
+// ==== string.h
+// memcpy and memset are built in.
+
+// ==== tuple
+#include <cuda/std/tuple>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== type_traits
+#include <cuda/std/type_traits>
+namespace std {
+using namespace cuda::std;
+}
+
+// ==== utility
+#include <cuda/std/utility>
+namespace std {
+using namespace cuda::std;
+}
