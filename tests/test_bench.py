@@ -65,7 +65,7 @@ def test_p2p_goes_there_and_back_on_every_fabric(capfd: pytest.CaptureFixture[st
         (["--puts", "0"], "--puts is 0"),
         (["--transport", "nvshmem"], "--transport nvshmem is for GPUs"),
         (["--backend", "cuda", "--hardware", "p5-efa"], "--hardware p5-efa is what the emulator models"),
-        (["--backend", "cuda", "--fabric", "srd"], "--fabric srd is the emulator's"),
+        (["--backend", "cuda", "--fabric", "srd"], "--fabric srd is for the emulator"),
         (["--ranks", "3", "--fabric", "rc", "--ranks-per-node", "2"], "3 ranks do not fill nodes of 2"),
         (["--bytes", "8,much"], "'much' is not a size"),
         (["--bytes", "0"], "below one byte"),
