@@ -138,8 +138,8 @@ class Buffer:
     def dispatch(
         self,
         x: Any,
-        topk_idx: Any = None,
-        topk_weights: Any = None,
+        topk_idx: Array | None = None,
+        topk_weights: Array | None = None,
         *,
         handle: DispatchHandle | None = None,
         num_worst_tokens: int = 0,
@@ -219,7 +219,7 @@ class Buffer:
         self,
         x: Any,
         handle: DispatchHandle,
-        topk_weights: Any = None,
+        topk_weights: Array | None = None,
         *,
         bias: Any = None,
         async_finish: bool = False,
@@ -274,15 +274,15 @@ class Buffer:
             self._expect_agreement(f"combine {what}", None, async_finish)
         return (out, self._mode.finished(x, (x, topk_weights, bias, out))) if async_finish else out
 
-    def combine_input(self, handle: DispatchHandle, like: Any) -> Any:
+    def combine_input(self, handle: DispatchHandle, like: Array) -> Array:
         """Where experts may write what :meth:`combine` brings back: ``[handle.num_recv_tokens, hidden]`` in the
         Buffer's dtype, as an array of the kind of ``like``, in symmetric memory.
 
         Passing it to combine (all ranks must, or none) has rows read from there by their tokens' ranks, which few
         multiprocessors can do at full speed. From other memory rows are sent, which takes 16 multiprocessors or more;
         with fewer they are copied here on the way, by all multiprocessors. It may be written after the Buffer's last
-        operation, in stream order, until that combine; after it nothing is said of it. Whoever has written there must
-        pass it: a combine of other rows brings them to the same memory.
+        operation, in stream order, until that combine; its contents are undefined afterwards. A rank that has written
+        there must pass it: a combine of other rows brings them to the same memory.
         """
         self._require_usable()
         self._require_own(handle)
