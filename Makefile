@@ -40,7 +40,7 @@ $(shell [ ! -e "$(VENV_MADE)" ] || { [ -x "$(PY)" ] && [ "$$(cat "$(VENV_MADE)")
 LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 
-.PHONY: help lab demo test nightly lint format check-machine clean distclean
+.PHONY: help lab demo test quick nightly lint .emulator format check-machine clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -57,8 +57,13 @@ endif
 demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
 	"$(PY)" -m ep_lib demo
 
-test: lint  ## lint, types and the whole test suite, compile checks and notebooks included
+test: $(TEST_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint .emulator
 	"$(PY)" -m pytest $(PYTEST_FLAGS)
+
+quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types, C++ formats, notebooks, grader, mistakes, whole commands)
+	"$(PY)" -m ruff check .
+	"$(PY)" -m pytest $(PYTEST_FLAGS) -q -m "not slow"
 
 nightly: $(TEST_INSTALLED)  ## every right kernel on every fabric under the checker, 1,000 schedules each (about 20 minutes)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) tests/test_right_kernels.py --seeds 1000
@@ -68,6 +73,10 @@ lint: $(TEST_INSTALLED)  ## format and type checks only
 	"$(PY)" -m ruff format --check .
 	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" --dry-run -Werror
 	"$(PY)" -m mypy
+
+# The emulator's runtime and headers, which every test waits for: compiled beside mypy, which takes one core only.
+.emulator: $(TEST_INSTALLED)
+	@"$(PY)" -c "from ep_lib import Kernel; Kernel.from_source('__global__ void k() {}', 'k').compile()"
 
 format: $(TEST_INSTALLED)  ## rewrite the sources in the house style
 	"$(PY)" -m ruff check --fix .

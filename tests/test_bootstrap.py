@@ -21,6 +21,8 @@ from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.bootstrap.srun import SrunBootstrap
 from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent / "programs" / "bootstrap_program.py"
 
 
@@ -196,12 +198,9 @@ def torchrun() -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def test_mpiexec(mpiexec: list[str]) -> None:
-    check_gathered(run_program(mpiexec, "gather", 2), "mpi")
-
-
 def test_mpiexec_names_a_late_rank(mpiexec: list[str]) -> None:
     reports = run_program(mpiexec, "late", 2)
+    check_gathered(reports, "mpi")
     assert "PeerTimeout" in reports[0]["error"]
     assert "rank 1" in reports[0]["error"]
 
@@ -211,10 +210,6 @@ def test_mpiexec_names_a_rank_that_left(mpiexec: list[str]) -> None:
     assert "RankFailed: rank 1" in reports[0]["error"]
 
 
-def test_torchrun(torchrun: list[str]) -> None:
-    check_gathered(run_program(torchrun, "gather", 2), "torchrun")
-
-
 def test_torchrun_leaves_the_programs_process_group_alone(torchrun: list[str]) -> None:
     reports = run_program(torchrun, "pg", 2)
     check_gathered(reports, "torchrun")
@@ -222,5 +217,7 @@ def test_torchrun_leaves_the_programs_process_group_alone(torchrun: list[str]) -
 
 
 def test_torchrun_names_late_ranks_and_leavers(torchrun: list[str]) -> None:
-    assert "PeerTimeout" in run_program(torchrun, "late", 2)[0]["error"]
+    late = run_program(torchrun, "late", 2)
+    check_gathered(late, "torchrun")
+    assert "PeerTimeout" in late[0]["error"]
     assert "RankFailed: rank 1" in run_program(torchrun, "leave", 2)[0]["error"]

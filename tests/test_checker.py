@@ -17,6 +17,8 @@ from wrong_variants import variants
 import ep_lib
 from ep_lib import Rank
 
+pytestmark = pytest.mark.slow
+
 KERNELS = list(variants.functions())
 MANY_SEEDS = 200
 
@@ -27,7 +29,7 @@ def test_nothing_is_said_of_right_kernels(name: str) -> None:
     fabrics = ["rc", "srd"] if name.startswith("net_") else ["p2p"]
     blocks = variants.BLOCKS.get(name, 1)
     for fabric in fabrics:
-        for ranks in (2, 3):
+        for ranks in (3, 4):  # two ranks: test_right_kernels.py
             args = (KERNELS.index(name), blocks)
             report = ep_lib.check(variants.run, ranks, fabric, seeds=8, args=args)
             assert report.ok, str(report)
@@ -59,15 +61,6 @@ def test_nothing_is_said_of_dispatch_and_combine(case_seed: int) -> None:
     case = make_case(case_seed, max_tokens=12)
     report = ep_lib.check(dispatch_combine, case.world_size, seeds=5, args=(case,))
     assert report.ok, str(report)
-
-
-@pytest.mark.slow
-def test_nothing_is_said_over_50_schedules() -> None:
-    for name in KERNELS:
-        for fabric in ["rc", "srd"] if name.startswith("net_") else ["p2p"]:
-            args = (KERNELS.index(name), variants.BLOCKS.get(name, 1))
-            report = ep_lib.check(variants.run, 4, fabric, seeds=50, args=args)
-            assert report.ok, f"{name}: {report}"
 
 
 # ---- a word for every mistake --------------------------------------------------------------------------------------

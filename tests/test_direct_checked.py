@@ -7,6 +7,8 @@ from wrong_variants import direct_variants as variants
 
 import ep_lib
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kernel", variants.HEADERS)
 @pytest.mark.parametrize("ranks", [2, 3])

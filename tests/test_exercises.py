@@ -16,6 +16,8 @@ from ep_lib.jit import nvrtc
 from ep_lib.workshop import exercises, generate, hidden
 from ep_lib.workshop.exercises import Exercise
 
+pytestmark = pytest.mark.slow
+
 ALL = exercises.names()
 
 

@@ -15,6 +15,8 @@ from ep_lib.workshop import sandbox as sandbox_module
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
+pytestmark = pytest.mark.slow
+
 SCENARIO = Scenario(
     source="x.cu",
     ranks=2,

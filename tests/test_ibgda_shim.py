@@ -28,9 +28,11 @@ from ep_lib.memory import device_state
 Spmd = Callable[..., list[Any]]
 
 
-@pytest.mark.parametrize("target", ["emulator", "sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("name", ["put_message", "count_together", "benchmark_put"])
-def test_all_kernels_compile(name: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("put_message", "sm_80"), ("put_message", "sm_100"), ("count_together", "sm_90"), ("benchmark_put", "sm_90")],
+)
+def test_all_kernels_compile_for_gpus(name: str, target: str) -> None:
     kernel(name).compile(target)  # one brings all of its file to the compiler
 
 
@@ -40,7 +42,7 @@ def test_all_kernels_compile(name: str, target: str) -> None:
 @pytest.mark.parametrize(("send", "receive"), LADDER)
 @any_fabric
 def test_messages_arrive_on_every_fabric(send: str, receive: str, fabric: Fabric | None) -> None:
-    for seed in range(25):
+    for seed in range(10):
         ranks = 2 + 2 * (seed % 2)
         right = spawn(ring, ranks=ranks, backend="emulator", seed=seed, fabric=fabric, args=(send, receive))
         assert right == [True] * ranks, f"seed {seed}"
@@ -63,7 +65,7 @@ def test_a_put_is_there_after_quiet_and_a_barrier(fabric: Fabric | None) -> None
 
 @any_fabric
 def test_counters_with_one_kind_of_writer_lose_nothing(fabric: Fabric | None) -> None:
-    for seed in range(25):
+    for seed in range(10):
         counts = spawn(counted, ranks=4, backend="emulator", seed=seed, fabric=fabric, args=("count_by_source",))
         assert counts == [[10] * 4, *[[0] * 4] * 3], f"seed {seed}"
 
@@ -128,7 +130,7 @@ def test_atomics_to_oneself(spmd: Spmd) -> None:
 
 @any_fabric
 def test_gets_arrive_and_fences_order_all_queue_pairs(fabric: Fabric | None) -> None:
-    for seed in range(25):
+    for seed in range(10):
         done = spawn(get_and_fence, ranks=2, backend="emulator", seed=seed, fabric=fabric)
         assert done == [(True, True)] * 2, f"seed {seed}"
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.ibgda_shim import LADDER, any_fabric, counted, ring
+from support.ibgda_shim import FABRICS, LADDER, counted, name_of, ring
 
 from ep_lib import Fabric, Kernel, Rank, check, ibgda
+
+pytestmark = pytest.mark.slow
 
 SEEDS = 20
 
@@ -19,7 +21,7 @@ def program(rank: Rank, send: str, receive: str) -> None:
 
 
 @pytest.mark.parametrize(("send", "receive"), [*LADDER, ("count_by_source", "")])
-@any_fabric
+@pytest.mark.parametrize("fabric", FABRICS[-2:], ids=name_of)  # the others: test_right_kernels.py
 def test_nothing_is_found_in_the_ladder(send: str, receive: str, fabric: Fabric | None) -> None:
     report = check(lambda rank: program(rank, send, receive), ranks=4, fabric=fabric, seeds=SEEDS)
     assert report.ok, str(report)

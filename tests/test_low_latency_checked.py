@@ -11,6 +11,8 @@ from wrong_variants import low_latency_variants as variants
 import ep_lib
 from ep_lib import Rank
 
+pytestmark = pytest.mark.slow
+
 
 def results(rank: Rank, case: Any, fp8: bool, rounds: int, hooks: bool, sms: int | None) -> Any:
     return run_case(rank, case, fp8, rounds, hooks, sms=sms)

@@ -11,6 +11,8 @@ from ep_lib import cli
 from ep_lib.commands import efa_environment, migrate
 from ep_lib.commands.migrate import cuda_source
 
+pytestmark = pytest.mark.slow
+
 TUTORIAL = Path(__file__).resolve().parents[1] / "tutorial_kernels"
 READY = {"NVSHMEM_BOOTSTRAP": "MPI", "NVSHMEM_DISABLE_IB": "1", "FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"}
 PUT = "nvshmemi_ibgda_put_nbi_warp<true>(r, l, n, pe, qp, lane, i);"

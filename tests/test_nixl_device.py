@@ -15,6 +15,8 @@ from ep_lib.compat import nixl
 from ep_lib.compat.nixl import DeviceHost
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelFault
 
+pytestmark = pytest.mark.slow
+
 Spmd = Callable[..., list[Any]]
 KERNELS = Path(__file__).parent / "kernels"
 IN_PROG, SUCCESS, INVALID = 1, 0, -2

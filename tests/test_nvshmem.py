@@ -29,6 +29,8 @@ from ep_lib.transports.nvshmem import library as nvshmem_library
 from ep_lib.transports.nvshmem import nics
 from ep_lib.transports.nvshmem.library import NvshmemLibrary
 
+pytestmark = pytest.mark.slow
+
 opened = stand_ins.opened  # a fixture
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -12,6 +12,8 @@ from wrong_variants import pcie_variants
 import ep_lib
 from ep_lib import Fabric, Rank
 
+pytestmark = pytest.mark.slow
+
 
 def results(rank: Rank, case: Case, variety: int) -> Any:
     result = run_case(rank, case, variety)

@@ -13,6 +13,8 @@ import pytest
 
 from ep_lib import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 

@@ -7,6 +7,8 @@ from support.right_kernels import CASES, RightKernel
 
 from ep_lib import check
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("case", "fabric"),

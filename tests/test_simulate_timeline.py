@@ -12,6 +12,8 @@ from support.timed_programs import CX7, Run, body, simulate
 import ep_lib
 from ep_lib import HARDWARE, Fabric, Timeline
 
+pytestmark = pytest.mark.slow
+
 ALL_TO_ALL = Run("all_to_all", nbytes=20000, grid=4, heap=4 * 4 * 20000)
 FABRICS = ["rc", "srd", Fabric("rc", ranks_per_node=2), Fabric("srd", ranks_per_node=2, p2p=False)]
 

@@ -15,6 +15,8 @@ from ep_lib import errors
 from ep_lib.workshop import notebook
 from ep_lib.workshop.notebook import as_note, expect, find, predict, show_source
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = "tutorial_kernels/01_write_signal.cu"
 

@@ -28,7 +28,7 @@ _TIMEOUT_S = 300.0
 _KERNEL_FLAGS = [
     "-std=c++17",
     "-O1",
-    "-g",
+    "-g1",  # lines and inlined functions, no variables: a quarter less to compile
     "-fPIC",
     "-fno-exceptions",
     "-fno-optimize-sibling-calls",
@@ -48,7 +48,7 @@ _RUNTIME_FLAGS = [
     "-std=c++17",
     "-O2",
     "-U_FORTIFY_SOURCE",
-    "-g",
+    "-g1",
     "-fPIC",
     "-fno-strict-aliasing",
     "-pthread",

@@ -22,8 +22,7 @@ from typing import Any
 from ep_lib.bootstrap.base import dumps, loads, rank_list
 from ep_lib.bootstrap.hub import Hub
 from ep_lib.errors import BackendUnavailable, KernelTimeout, PeerTimeout, RankFailed
-from ep_lib.runtime.rank_process import Job, MakeRank, Outcome, make_cuda_rank, socket_pair
-from ep_lib.runtime.remote_error import decode
+from ep_lib.runtime.rank_process import Job, MakeRank, Outcome, decode, make_cuda_rank, socket_pair
 
 _POLL_SECONDS = 0.1  # a process that dies silently is noticed after this
 _ROOT_CAUSE_SECONDS = 1.0  # after "rank 2 is gone" on rank 0, this long for rank 2 to say why

@@ -10,7 +10,7 @@ from ep_lib.runtime.launcher import detect, make_bootstrap
 
 def main() -> None:
     what = sys.argv[1]
-    bootstrap = make_bootstrap(detect(), timeout=20)
+    bootstrap = make_bootstrap(detect(), timeout=120)
     if what == "pg":  # the program's own process group, made before and after
         import torch
         import torch.distributed as dist
@@ -37,14 +37,14 @@ def main() -> None:
         elif what == "late":
             bootstrap.barrier(timeout=0.5)
         elif what == "leave" and bootstrap.rank != 1:
-            bootstrap.barrier(timeout=10)
+            bootstrap.barrier(timeout=60)
     except EpError as error:
         report["error"] = f"{type(error).__name__}: {error}"
     sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
     bootstrap.close()
     if what == "leave" and bootstrap.rank == 1:
-        time.sleep(1.0)  # MPI and the store stay up until the others have noticed
+        time.sleep(3.0)  # MPI and the store stay up until the others have noticed
 
 
 main()
