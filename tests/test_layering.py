@@ -123,6 +123,41 @@ def test_the_checks_see_what_they_look_for() -> None:
     assert LEVEL["moe"] > LEVEL["jit"]
 
 
+def module_imports(tree: ast.AST, path: Path, *, types: bool) -> Iterator[str]:
+    """The names that a module imports as it is loaded, not in functions; with ``types`` those for type checkers too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types:
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name for _, name in imports(ast.Module(body=[node], type_ignores=[]), path))
+        else:
+            yield from module_imports(node, path, types=types)
+
+
+def circles(*, types: bool) -> list[list[str]]:
+    """Groups of modules each of which imports all others of its group, directly or through them."""
+    names = {".".join(("ep_lib", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in modules()}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    reached: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found = set(module_imports(ast.parse(path.read_text(encoding="utf-8")), path, types=types))
+        reached[name] = ({n if n in names else n.rpartition(".")[0] for n in found} & names.keys()) - {name}
+    for middle in names:
+        for name in names:
+            if middle in reached[name]:
+                reached[name] |= reached[middle]
+    groups = {frozenset(m for m in names if m in reached[name] and name in reached[m]) for name in names}
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def test_no_import_circles() -> None:
+    assert circles(types=False) == []
+    named = {"ep_lib.backends.base", "ep_lib.jit.kernel", "ep_lib.runtime.rank"}  # a rank launches kernels on a backend
+    assert all(set(group) <= named for group in circles(types=True)), "what only type checkers import"
+
+
 @pytest.mark.parametrize("module", ["ep_lib", "ep_lib.cli"])
 def test_import_is_light_and_starts_nothing(module: str, tmp_path: Path) -> None:
     code = f"""
