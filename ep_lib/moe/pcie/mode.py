@@ -273,9 +273,9 @@ class PcieMode:
         to = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Arrivals"), arrived)
         self._launch("dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
         rank.synchronize()
-        return self._as_wished(arrived, payload, weights, options)
+        return self._as_callers_arrays(arrived, payload, weights, options)
 
-    def _as_wished(self, arrived: Any, payload: Payload, weights: Any, options: DispatchOptions) -> Arrivals:
+    def _as_callers_arrays(self, arrived: Any, payload: Payload, weights: Any, options: DispatchOptions) -> Arrivals:
         """Arrays of the caller's kinds."""
         rows, scales, topk, sent, source = arrived
         index = options.ids
