@@ -39,15 +39,6 @@ def test_all_headers_and_kernels_in_one_source(step: int, target: str) -> None:
     Kernel.from_source(f'{includes}extern "C" __global__ void k(int* out) {{ *out = 1; }}\n', "k").compile(target)
 
 
-@pytest.mark.parametrize("step", [1, -1])
-def test_all_headers_go_together_in_both_orders(step: int) -> None:
-    """Each pair of headers is there in both orders: no two declare the same name."""
-    headers = [path.relative_to(DEVICE.parent) for path in DEVICE.glob("*.cuh")]
-    headers += [path.relative_to(MOE.parent) for path in MOE.rglob("*.cuh")]
-    includes = "".join(f"#include <{header.as_posix()}>\n" for header in sorted(headers)[::step])
-    Kernel.from_source(f'{includes}extern "C" __global__ void k(int* out) {{ *out = 1; }}\n', "k").compile()
-
-
 def test_only_platform_decides_what_we_run_on() -> None:
     allowed = {
         "ep/platform.cuh": ["#if defined(EP_EMULATOR)", "#else"],
