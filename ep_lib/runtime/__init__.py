@@ -1,1 +1,6 @@
-"""Ranks and the ways to run them: begin at ``rank``, then ``spawn``, ``check``, ``simulate`` and ``launcher``."""
+"""Ranks, and the ways to run them. Begin with ``rank``: what ``main(rank)`` is given.
+
+``spawn`` starts the ranks of a world (``emulated``: threads of this process; ``spawn_cuda``: a process per GPU),
+``launcher`` finds a rank's place under mpiexec, torchrun or srun, ``check`` runs many schedules under the race checker,
+``simulate`` runs one on the virtual clock.
+"""
