@@ -277,13 +277,16 @@ def test_an_interrupt_ends_kernels_at_once_and_the_process_goes_on(name):
     assert sorted(schedule(1)) == list(range(256))
 
 
-def test_an_interrupt_ends_a_rank_that_loops_in_python():
+@pytest.mark.parametrize("thread", ["main", "rank"])
+def test_an_interrupt_ends_a_rank_that_loops_in_python(thread):
+    """In the rank's thread, the signal does not wake the main thread, as if it came just before that one waits."""
+
     def main(rank: ep_lib.Rank) -> None:
+        ident = threading.main_thread().ident if thread == "main" else threading.get_ident()
+        threading.Timer(0.3, signal.pthread_kill, (ident, signal.SIGINT)).start()
         while True:
             sum(range(100))
 
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
         ep_lib.spawn(main, 2, "emulator")
     assert not [t for t in threading.enumerate() if t.name.startswith("rank ")]

@@ -20,6 +20,7 @@ from ep_lib.emulator.machine import Machine
 from ep_lib.errors import DeadlockError, EpError, RankMismatchError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
 _UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
 
 
@@ -146,7 +147,9 @@ class World:
         for member in self._members:
             while not member.done and not member.waits:
                 member.turn.release()
-                self._back.acquire()
+                # With a limit: an interrupt that comes just before the wait, or in another thread, does not end it.
+                while not self._back.acquire(timeout=_LOOK_SECONDS):
+                    pass
             if member.failure is not None:
                 if self.size > 1:
                     member.failure.add_note(f"(raised in rank {member.number} of {self.size})")
