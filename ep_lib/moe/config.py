@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,27 +147,3 @@ def _at_least_one(name: str, value: Any) -> int:
     if number >= 2**31:
         raise ArgumentError(f"{name} is {value}; it must be below 2**31")
     return number
-
-
-@dataclass(frozen=True)
-class Part:
-    """One array inside the Buffer's symmetric memory; ``offset`` is in bytes."""
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-def lay_out(shapes: list[tuple[str, tuple[int, ...], str]]) -> tuple[dict[str, Part], int]:
-    """Arrays one after the other: each one's Part by name, and the bytes of all."""
-    parts: dict[str, Part] = {}
-    offset = 0
-    for name, shape, dtype in shapes:
-        parts[name] = Part(offset, shape, np.dtype(dtype))
-        offset += -(-parts[name].nbytes // ALIGNMENT) * ALIGNMENT
-    return parts, offset

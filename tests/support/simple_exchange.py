@@ -13,7 +13,8 @@ from ep_lib import Kernel, Rank
 from ep_lib.jit.kernel import library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, describe
-from ep_lib.moe.config import BufferConfig, lay_out, make_config
+from ep_lib.moe.config import BufferConfig, make_config
+from ep_lib.moe.memory import lay_out
 from support.dispatch_combine_cases import Case, assert_same, expert_output
 
 SOURCE = Path(__file__).parents[2] / "tutorial_kernels" / "06_dispatch_and_combine.cu"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
-from ep_lib.errors import OutOfSymmetricMemory
 from ep_lib.jit.structs import header_constant, header_struct
-from ep_lib.moe.config import BufferConfig, Part, lay_out
+from ep_lib.moe.config import BufferConfig
+from ep_lib.moe.memory import ModeMemory, Part, lay_out
 from ep_lib.reference import FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
@@ -36,31 +35,25 @@ def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
     return lay_out(shapes)
 
 
-def zeroed_bytes(parts: dict[str, Part]) -> int:
-    """How much at the start must be zero."""
-    return min(part.offset for name, part in parts.items() if name not in _ZEROED)
-
-
 def row_scales(config: BufferConfig) -> int:
     """Scales of an FP8 row; none where hidden is not a multiple of a scale's group."""
     return 0 if config.hidden % FP8_GROUP else config.hidden // FP8_GROUP
 
 
-def allocate(rank: Rank, config: BufferConfig, nbytes: int) -> Any:
+def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
     """Collective. Raises OutOfSymmetricMemory that says what would fit."""
-    try:
-        return rank.symmetric(nbytes, "uint8", fill=None)
-    except OutOfSymmetricMemory as error:
-        fits = _tokens_that_fit(config, error.available)
-        lower = f"max_tokens={fits} would fit" if fits else "not even max_tokens=1 would fit"
-        raise OutOfSymmetricMemory(
-            f"a Buffer for {config.world_size} ranks x max_tokens={config.max_tokens} x hidden={config.hidden} "
-            f"{config.dtype.name} needs {error.requested} bytes of symmetric memory on every rank, and the largest "
-            f"free part has {error.available}: {error.short_by} bytes are missing. Lower max_tokens ({lower}), or "
-            f"start with heap_bytes={rank.heap_bytes + error.short_by} or more",
-            requested=error.requested,
-            available=error.available,
-        ) from error
+
+    def lower(available: int) -> str:
+        fits = _tokens_that_fit(config, available)
+        return f"max_tokens (max_tokens={fits} would fit)" if fits else "max_tokens (not even max_tokens=1 would fit)"
+
+    parts, nbytes = make_direct_map(config)
+    zeroed = min(part.offset for name, part in parts.items() if name not in _ZEROED)
+    who = (
+        f"a Buffer for {config.world_size} ranks x max_tokens={config.max_tokens} x hidden={config.hidden} "
+        f"{config.dtype.name}"
+    )
+    return ModeMemory(rank, parts, nbytes, zeroed, who=who, lower=lower)
 
 
 def _tokens_that_fit(config: BufferConfig, available: int) -> int:

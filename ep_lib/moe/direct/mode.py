@@ -22,7 +22,7 @@ from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import UINT8, refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter
-from ep_lib.moe.direct.memory import allocate, make_direct_map, row_scales, zeroed_bytes
+from ep_lib.moe.direct.memory import allocate, row_scales
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
 from ep_lib.moe.event import Event
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan
@@ -98,15 +98,8 @@ class DirectMode:
         self._local_blocks = rank.multiprocessors or min(config.num_sms, 2)
         # Beside num_sms blocks that may wait for them.
         self._spare_blocks = (rank.multiprocessors or config.num_sms + 2) - config.num_sms
-        self._parts, nbytes = make_direct_map(config)
-        self._memory = allocate(rank, config, nbytes)
-        self._memory[: zeroed_bytes(self._parts)] = 0
-        if rank.backend == "cuda":
-            rank.xp.cuda.get_current_stream().synchronize()
-        rank.barrier()  # no signal may arrive before the zeros
-        info = describe(self._memory)
-        self.device, self._xp_kind = info.device, info.kind
-        self._at = {name: info.address + part.offset for name, part in self._parts.items()}  # addresses
+        self._memory = allocate(rank, config)
+        self.device, self._xp_kind, self._at = self._memory.device, self._memory.kind, self._memory.at
         parts = {name: self._at[name] for name in ("flags", "tags", "state")}
         self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(**parts)
         # What the host reads while kernels run: the counts of a dispatch, and the ranks that passed another tag.
@@ -123,9 +116,9 @@ class DirectMode:
         self.epoch = 0
 
     def close(self) -> None:
-        """Free the symmetric memory. Peers may still read it: rank.symmetric() waits for them before it reuses it."""
+        """Free the symmetric memory."""
         if not self._rank.is_closed:
-            self._rank.free(self._memory)
+            self._memory.free()
 
     # ---- operations --------------------------------------------------------------------------------------------------
     def dispatch(
@@ -517,8 +510,8 @@ class DirectMode:
         """A part of the receive area, all of it, as an array of the caller's kind."""
         key = (name, kind, dtype)
         if key not in self._views:
-            part, count = self._parts[name], self._config.max_rows * columns
-            area = self._memory[part.offset : part.offset + count * dtype.itemsize]
+            part, count = self._memory.parts[name], self._config.max_rows * columns
+            area = self._memory.array[part.offset : part.offset + count * dtype.itemsize]
             stored = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
             view = area if stored == UINT8 else area.view(stored)
             self._views[key] = as_kind(kind, view.reshape(-1, columns), dtype)

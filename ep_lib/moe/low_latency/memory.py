@@ -5,7 +5,9 @@ from __future__ import annotations
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16
-from ep_lib.moe.config import MAX_BLOCKS, BufferConfig, Part, lay_out
+from ep_lib.moe.config import MAX_BLOCKS, BufferConfig
+from ep_lib.moe.memory import ModeMemory, Part, lay_out
+from ep_lib.runtime.rank import Rank
 
 MAX_TOKENS = 1024  # of a rank: decode batches; beyond that the normal mode is faster
 
@@ -71,6 +73,18 @@ def make_low_latency_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
             ("combine_slots", (buffers, ranks, tokens, config.hidden // 4), "u8"),  # likewise
         ]
     )
+
+
+def allocate(rank: Rank, config: BufferConfig) -> ModeMemory:
+    """Collective. Raises OutOfSymmetricMemory."""
+    parts, nbytes = make_low_latency_map(config)
+    tokens = config.num_max_dispatch_tokens_per_rank
+    who = (
+        f"low-latency mode for {config.world_size} ranks x num_max_dispatch_tokens_per_rank={tokens} x "
+        f"hidden={config.hidden}"
+    )
+    zeroed = parts["dispatch_slots"].offset
+    return ModeMemory(rank, parts, nbytes, zeroed, who=who, lower="num_max_dispatch_tokens_per_rank")
 
 
 def packets_per_token(top_k: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.errors import ArgumentError, HandleError, OutOfSymmetricMemory
+from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
@@ -21,7 +21,8 @@ from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
 from ep_lib.moe.handle import require_owner
-from ep_lib.moe.low_latency.memory import capacity_of, make_low_latency_map
+from ep_lib.moe.low_latency.memory import allocate, capacity_of
+from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.reference import FP8, FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
@@ -110,17 +111,12 @@ class LowLatencyMode:
         self.rank, self.config, self._require_usable = rank, config, require_usable
         self.shapes: dict[str, LaunchShape] = {}  # of "dispatch" and "combine", to use instead of the usual ones
         self._sms = _num_sms(rank, config.num_low_latency_sms)
-        self._parts, nbytes = make_low_latency_map(config)
-        self._memory = _allocate(rank, config, nbytes)
-        self._memory[: self._parts["dispatch_slots"].offset] = 0
         self._finished = rank.to_device(
             np.zeros((header_constant("moe/low_latency/common.cuh", "kNumKinds"), 2), np.uint64)
         )
         self.mask = rank.to_device(np.zeros(config.world_size, np.uint32))
-        self.sync_current_stream()
-        rank.barrier()  # no flag may arrive before the zeros
-        info = describe(self._memory)
-        self._address, self._device = info.address, info.device
+        self._memory = allocate(rank, config)
+        self._at, self._device = self._memory.at, self._memory.device
         self._checks = InputChecks(config, self._device)
         self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
@@ -135,12 +131,7 @@ class LowLatencyMode:
             args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
             kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask))
             self.rank.synchronize()
-        self.rank.free(self._memory)
-
-    def sync_current_stream(self) -> None:
-        """CuPy's own kernels may run on another stream than ours: let them finish."""
-        if self.rank.backend == "cuda":
-            self.rank.xp.cuda.get_current_stream().synchronize()
+        self._memory.free()
 
     # ---- Operations: checked, and in the order that hooks and streams allow ------------------------------------------
 
@@ -224,7 +215,7 @@ class LowLatencyMode:
             raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
         self.rank.synchronize()
         self.mask[rank] = int(mask)
-        self.sync_current_stream()
+        sync_current_stream(self.rank)
 
     def _run(
         self,
@@ -352,12 +343,12 @@ class LowLatencyMode:
         shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
         args = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs").pack(
             common=self._common(len(x), shape),
-            slots=self._at("dispatch_slots"),
-            row_flags=self._at("dispatch_flags"),
-            routes=self._at("routes"),
-            weights=self._at("dispatch_weights"),
+            slots=self._at["dispatch_slots"],
+            row_flags=self._at["dispatch_flags"],
+            routes=self._at["routes"],
+            weights=self._at["dispatch_weights"],
         )
-        addresses = {name: _address(array) for name, array in arrivals._asdict().items()}
+        addresses = {name: address_of(array) for name, array in arrivals._asdict().items()}
         kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(topk_idx)}>").launch(
             self.rank,
             shape.blocks,
@@ -385,12 +376,12 @@ class LowLatencyMode:
         shape = self.shapes.get("combine") or self._combine_shape()
         args = header_struct("moe/low_latency/combine.cu", "CombineArgs").pack(
             common=self._common(len(topk_idx), shape),
-            slots=self._at("combine_slots"),
-            row_flags=self._at("combine_flags"),
-            weights=self._at("weights"),
-            recv_index=_address(arrivals.recv_index),
-            token_counts=_address(arrivals.token_counts),
-            known_weights=0 if topk_weights is not None else _address(arrivals.weights),
+            slots=self._at["combine_slots"],
+            row_flags=self._at["combine_flags"],
+            weights=self._at["weights"],
+            recv_index=address_of(arrivals.recv_index),
+            token_counts=address_of(arrivals.token_counts),
+            known_weights=0 if topk_weights is not None else address_of(arrivals.weights),
         )
         routing = (arrivals.recv_index, arrivals.token_counts, arrivals.weights)
         kernel("combine", f"<{_number(halves)}, {_index_type(topk_idx)}>").launch(
@@ -433,9 +424,9 @@ class LowLatencyMode:
     def _common(self, num_tokens: int, shape: LaunchShape = _NO_ROLES, mask_on_timeout: bool = False) -> bytes:
         config = self.config
         return header_struct("moe/low_latency/common.cuh", "Args").pack(
-            finished=_address(self._finished),
-            mask=_address(self.mask),
-            credits=self._at("credits"),
+            finished=address_of(self._finished),
+            mask=address_of(self.mask),
+            credits=self._at["credits"],
             num_tokens=num_tokens,
             max_tokens=config.num_max_dispatch_tokens_per_rank,
             top_k=config.top_k,
@@ -445,10 +436,6 @@ class LowLatencyMode:
             send_blocks=shape.send_blocks,
             mask_on_timeout=int(mask_on_timeout or config.low_latency_mask_on_timeout),
         )
-
-    def _at(self, name: str) -> int:
-        """Address of a part of this rank's symmetric memory."""
-        return self._address + self._parts[name].offset
 
 
 def _num_sms(rank: Rank, chosen: int | None) -> int:
@@ -467,22 +454,3 @@ def _number(halves: Halves) -> int:
 
 def _index_type(topk_idx: Array) -> str:
     return "int" if describe(topk_idx).dtype == INT32 else "long long"
-
-
-def _address(array: Array | None) -> int:
-    return 0 if array is None else describe(array).address
-
-
-def _allocate(rank: Rank, config: BufferConfig, nbytes: int) -> Array:
-    try:
-        return rank.symmetric(nbytes, np.uint8, fill=None)
-    except OutOfSymmetricMemory as error:
-        tokens = config.num_max_dispatch_tokens_per_rank
-        raise OutOfSymmetricMemory(
-            f"low-latency mode for {config.world_size} ranks x num_max_dispatch_tokens_per_rank={tokens} x "
-            f"hidden={config.hidden} needs {error.requested} bytes of symmetric memory on every rank, and the largest "
-            f"free part has {error.available}: {error.short_by} bytes are missing. Lower "
-            f"num_max_dispatch_tokens_per_rank, or start with heap_bytes={rank.heap_bytes + error.short_by} or more",
-            requested=error.requested,
-            available=error.available,
-        ) from error

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.structs import header_constant, header_struct
-from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, Part, lay_out
+from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
+from ep_lib.moe.memory import ModeMemory, Part, lay_out
+from ep_lib.runtime.rank import Rank
 
 # A message must keep a NIC busy for much longer than it costs to post one: 64 KiB take 1.3 us at 400 Gb/s. Small rows
 # are gathered up to a number at which one more saves nothing.
@@ -103,6 +105,16 @@ def make_pcie_map(config: BufferConfig, sizes: PcieSizes) -> tuple[dict[str, Par
             ("slots", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
         ]
     )
+
+
+def allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes) -> ModeMemory:
+    """Collective. Raises OutOfSymmetricMemory."""
+    parts, nbytes = make_pcie_map(config, sizes)
+    who = (
+        f"a Buffer in PCIe mode for {config.world_size} ranks, {sizes.channels} channels and rings of "
+        f"{sizes.ring_bytes} bytes"
+    )
+    return ModeMemory(rank, parts, nbytes, parts["inbox"].offset, who=who, lower="bounce_bytes or num_sms")
 
 
 def _round_up(value: int, step: int) -> int:

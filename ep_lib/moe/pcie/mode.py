@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.errors import OutOfSymmetricMemory, RankMismatchError
+from ep_lib.errors import RankMismatchError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
+from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
-from ep_lib.moe.pcie.memory import PcieSizes, check_resident, make_pcie_map, make_pcie_sizes, packet_bytes
+from ep_lib.moe.pcie.memory import allocate, check_resident, make_pcie_sizes, packet_bytes
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
@@ -62,21 +63,16 @@ class PcieMode:
         self._rank = rank
         self._config = config
         self._sizes = sizes
-        self._parts, nbytes = make_pcie_map(config, sizes)
-        self._memory = _allocate(rank, config, sizes, nbytes)
-        self._memory[: self._parts["inbox"].offset] = 0
         rings = (sizes.channels, config.world_size - 1)
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
         self._readers = rank.to_device(np.zeros((*rings, sizes.num_slots), np.uint32))
         self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
-        self.sync_current_stream()
-        rank.barrier()  # no signal may arrive before the zeros
-        info = describe(self._memory)
-        self._address = info.address
-        self.device = info.device
-        is_bits = config.dtype == BFLOAT16 and info.kind == "cupy"
-        self.storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
+        self._memory = allocate(rank, config, sizes)
+        self._at = self._memory.at
+        self.device = self._memory.device
+        is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
+        self._storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
         self.epoch = 0
         self._tag = 0
         self._in_step = True  # False while an operation is under way, and after one that failed
@@ -88,7 +84,7 @@ class PcieMode:
         if self._in_step:
             kernel("finish").launch(self._rank, 1, _WARP)
             self._rank.synchronize()
-        self._rank.free(self._memory)
+        self._memory.free()
 
     def dispatch(
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
@@ -151,7 +147,7 @@ class PcieMode:
         out = None
         if self._agreed():
             width = x.shape[1]
-            out = self._rank.empty((len(routing.send_index), width), self.storage_dtype)
+            out = self._rank.empty((len(routing.send_index), width), self._storage_dtype)
             args = header_struct("moe/pcie/combine.cu", "CombineArgs").pack(
                 rings=self._rings(),
                 num_tokens=len(routing.send_index),
@@ -181,11 +177,6 @@ class PcieMode:
         differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
         return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
 
-    def sync_current_stream(self) -> None:
-        """CuPy's own kernels may run on another stream than ours: let them finish."""
-        if self._rank.backend == "cuda":
-            self._rank.xp.cuda.get_current_stream().synchronize()
-
     # How it is done
 
     @property
@@ -208,18 +199,18 @@ class PcieMode:
         memory."""
         self._tag = kind | content << _KIND_BITS
         args = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs").pack(
-            inbox=self._at("inbox"),
-            outbox=self._at("outbox"),
-            signals=self._at("signals"),
+            inbox=self._at["inbox"],
+            outbox=self._at["outbox"],
+            signals=self._at["signals"],
             epoch=self.epoch,
             tag=self._tag,
-            message_bytes=self._parts["inbox"].shape[-1],
+            message_bytes=self._memory.parts["inbox"].shape[-1],
             channels=self._sizes.channels,
             num_tokens=num_tokens,
             experts_per_rank=self._config.experts_per_rank,
             with_counts=int(bool(counted)),
         )
-        self.sync_current_stream()
+        sync_current_stream(self._rank)
         send_index, rank_counts, expert_counts = counted or (None, None, None)
         kernel("exchange_counts").launch(
             self._rank, 1, self._exchange_threads, args, send_index, rank_counts, expert_counts, self._tags, plan
@@ -246,7 +237,7 @@ class PcieMode:
         """Launch the dispatch kernel, which ends when all rows for this rank have arrived, and wait for it."""
         config, rank = self._config, self._rank
         row_bytes, scale_bytes = config.row_bytes, 0
-        rows_dtype, scales = self.storage_dtype, None
+        rows_dtype, scales = self._storage_dtype, None
         if payload.scales is not None:
             row_bytes, scale_bytes = config.hidden, 4 * payload.scales.shape[1]
             rows_dtype = np.dtype(np.uint8)
@@ -291,7 +282,7 @@ class PcieMode:
             src_rank=ids(None if source is None else source[:, 0].copy()),
             src_token=ids(None if source is None else source[:, 1].copy()),
         )
-        self.sync_current_stream()
+        sync_current_stream(self._rank)
         return arrivals
 
     def _launch(self, name: str, template: str, *args: Any, uses: Any = (), shared_bytes: int = 0) -> None:
@@ -306,19 +297,15 @@ class PcieMode:
 
     def _rings(self) -> bytes:
         return header_struct("moe/pcie/rings.cuh", "Rings").pack(
-            **{name: self._at(name) for name in ("staging", "slots", "arrived", "credits")},
-            sent=_address(self._sent),
-            taken=_address(self._taken),
-            readers=_address(self._readers),
+            **{name: self._at[name] for name in ("staging", "slots", "arrived", "credits")},
+            sent=address_of(self._sent),
+            taken=address_of(self._taken),
+            readers=address_of(self._readers),
             channels=self._sizes.channels,
             num_slots=self._sizes.num_slots,
             slot_bytes=self._sizes.slot_bytes,
             merged=int(self._config.merge_sender_receiver),
         )
-
-    def _at(self, name: str) -> int:
-        """Address of a part of this rank's symmetric memory."""
-        return self._address + self._parts[name].offset
 
 
 def _different_operations(tags: Array) -> RankMismatchError:
@@ -339,8 +326,7 @@ def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) 
     send_index = rank.empty((num_tokens, ranks), np.int32)
     rank_counts = rank.empty(ranks, np.int32)
     expert_counts = rank.empty(config.num_experts, np.int32)
-    if rank.backend == "cuda":
-        rank.xp.cuda.get_current_stream().synchronize()  # CuPy's copy may run on another stream than our kernels
+    sync_current_stream(rank)
     args = header_struct("moe/common/layout.cuh", "LayoutArgs").pack(
         num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
     )
@@ -358,30 +344,12 @@ def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) 
     return topk_idx, send_index, rank_counts, expert_counts
 
 
-def _address(array: Array | None) -> int:
-    return 0 if array is None else describe(array).address
-
-
 def _pack_addresses(struct: HeaderStruct, arrays: Sequence[Array | None]) -> bytes:
     """A struct whose members are the addresses of ``arrays``."""
-    return struct.pack(**dict(zip(struct.names, map(_address, arrays), strict=True)))
+    return struct.pack(**dict(zip(struct.names, map(address_of, arrays), strict=True)))
 
 
 def _split(array: Any, *lengths: int) -> list[Any]:
     """Consecutive parts of a flat array."""
     ends = np.cumsum(lengths)
     return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-
-
-def _allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes, nbytes: int) -> Any:
-    try:
-        return rank.symmetric(nbytes, np.uint8, fill=None)
-    except OutOfSymmetricMemory as error:
-        raise OutOfSymmetricMemory(
-            f"a Buffer in PCIe mode for {config.world_size} ranks, {sizes.channels} channels and rings of "
-            f"{sizes.ring_bytes} bytes needs {error.requested} bytes of symmetric memory on every rank, and the "
-            f"largest free part has {error.available}: {error.short_by} bytes are missing. Lower bounce_bytes or "
-            f"num_sms, or start with heap_bytes={rank.heap_bytes + error.short_by} or more",
-            requested=error.requested,
-            available=error.available,
-        ) from error

@@ -1,0 +1,92 @@
+"""A mode's symmetric memory: one allocation on every rank, with the mode's arrays in it one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import OutOfSymmetricMemory
+from ep_lib.memory.arrays import Array, describe
+from ep_lib.memory.symmetric import ALIGNMENT
+from ep_lib.runtime.rank import Rank
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array inside the memory; ``offset`` is in bytes."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def lay_out(shapes: list[tuple[str, tuple[int, ...], str]]) -> tuple[dict[str, Part], int]:
+    """Arrays one after the other: each one's Part by name, and the bytes of all."""
+    parts: dict[str, Part] = {}
+    offset = 0
+    for name, shape, dtype in shapes:
+        parts[name] = Part(offset, shape, np.dtype(dtype))
+        offset += -(-parts[name].nbytes // ALIGNMENT) * ALIGNMENT
+    return parts, offset
+
+
+class ModeMemory:
+    """``at`` has the address of each part by name, ``parts`` its shape; ``array`` is all of it, as bytes."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        parts: dict[str, Part],
+        nbytes: int,
+        zeroed: int,
+        *,
+        who: str,
+        lower: str | Callable[[int], str],
+    ) -> None:
+        """Collective: allocate ``nbytes`` and set the first ``zeroed`` of them to zero, before a peer writes there.
+
+        Raises OutOfSymmetricMemory: ``who`` needs the memory, and with ``lower`` lowered less would be enough (or what
+        ``lower`` says of the bytes that are free).
+        """
+        self.parts, self._rank = parts, rank
+        try:
+            self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)
+        except OutOfSymmetricMemory as error:
+            what = lower if isinstance(lower, str) else lower(error.available)
+            raise OutOfSymmetricMemory(
+                f"{who} needs {error.requested} bytes of symmetric memory on every rank, and the largest free part has "
+                f"{error.available}: {error.short_by} bytes are missing. Lower {what}, or start with "
+                f"heap_bytes={rank.heap_bytes + error.short_by} or more",
+                requested=error.requested,
+                available=error.available,
+            ) from error
+        self.array[:zeroed] = 0
+        sync_current_stream(rank)
+        rank.barrier()  # no signal may arrive before the zeros
+        info = describe(self.array)
+        self.device, self.kind = info.device, info.kind
+        self.at = {name: info.address + part.offset for name, part in parts.items()}
+
+    def free(self) -> None:
+        """Peers may still read it: rank.symmetric() waits for them before it reuses it."""
+        self._rank.free(self.array)
+
+
+def sync_current_stream(rank: Rank) -> None:
+    """CuPy's own kernels may run on another stream than ours: let them finish."""
+    if rank.backend == "cuda":
+        rank.xp.cuda.get_current_stream().synchronize()
+
+
+def address_of(array: Array | None) -> int:
+    """0 for no array: a null pointer."""
+    return 0 if array is None else describe(array).address
