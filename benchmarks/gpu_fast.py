@@ -30,7 +30,7 @@ PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a p
 PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4)]]
 # the same for combines that copy rows into symmetric memory
 STAGE = [(*PULL[0], *send) for send in [(5, 3, 2), (5, 3, 1), (5, 3, 4), (4, 3, 2)]]
-TIMED_STEPS = ("_launch_route", "_launch_dispatch", "_await_plan", "_launch_copy_epilogue", "_copy_out")
+TIMED_STEPS = ("_launch_notify", "_launch_dispatch", "_await_plan", "_launch_copy_epilogue", "_copy_out")
 CALLS = 100
 
 

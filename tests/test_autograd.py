@@ -132,7 +132,7 @@ def test_weights_come_back_exactly() -> None:
 
 
 def nothing_to_do(rank: ep_lib.Rank) -> None:
-    """Rank 0 sends nothing, rank 1 receives nothing, and nobody's experts touch their rows: backward still meets."""
+    """Rank 0 sends nothing, rank 1 receives nothing, no expert touches its rows: backward still runs everywhere."""
     device = device_of(rank)
     with Buffer(rank, **SHAPE) as buffer:
         tokens = 2 * rank.rank

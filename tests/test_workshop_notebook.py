@@ -28,7 +28,7 @@ KERNELS = "tutorial_kernels/01_write_signal.cu"
         (KERNELS, "write_signal_bare"),
         (KERNELS, "pipelined_receive"),
         ("ep_lib/device/ep/peer.cuh", "peer_ptr"),
-        ("ep_lib/moe/common/layout.cuh", "layout"),
+        ("ep_lib/moe/common/layout.cuh", "get_dispatch_layout"),
         ("ep_lib/device/ep/write_signal.cuh", "Pipe"),
         ("ep_lib/moe/common/dispatch.cuh", "DispatchArgs"),
         ("tests/kernels/nixl_guide.cu", "wait_for_signal_kernel_thread"),

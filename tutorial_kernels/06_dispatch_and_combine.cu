@@ -7,9 +7,9 @@
 //     stage            the experts' rows into symmetric memory, where others can read them
 //     combine          every token collects what its experts made of it and adds it up, always in the same order
 //
-// ep_lib.Buffer does the same, bit for bit, with fewer and faster kernels: <moe/direct/route.cu> is layout and notify
-// in one launch, <moe/direct/dispatch_bulk.cu> lets TMA load while lanes store, and <moe/direct/combine_push.cu> needs
-// no stage.
+// ep_lib.Buffer does the same, bit for bit, with fewer and faster kernels: <moe/direct/notify_dispatch.cu> is layout and
+// notify in one launch, <moe/direct/dispatch_bulk.cu> lets TMA load while lanes store, and <moe/direct/combine_push.cu>
+// needs no stage.
 #include <moe/common/sums.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/layout.cuh>
@@ -26,23 +26,23 @@ extern "C" __global__ void exchange_counts(NotifyArgs args, const int* rank_coun
 
 constexpr int kDispatchVectors = 7;  // in flight per lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
 
-// Any grid, any whole number of warps; dynamic shared memory: one Place per warp and rank.
+// Any grid, any whole number of warps; dynamic shared memory: one RowPtr per warp and rank.
 //   x             [num_tokens, row_vectors]
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
-//   send_index, first_row               from `layout` and `notify`
+//   send_index, first_row               from `get_dispatch_layout` and `notify`
 //   finished_blocks                     0; how many blocks have sent their rows
 extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,
                                     const int* topk_idx, const float* topk_weights, const int* send_index,
                                     const int* first_row) {
-    extern __shared__ Place dispatch_places[];
-    Place* const places = dispatch_places + warp_id() * num_ranks();
+    extern __shared__ RowPtr dispatch_row_ptrs[];
+    RowPtr* const row_ptrs = dispatch_row_ptrs + warp_id() * num_ranks();
     if (block_has_fault()) return;
 
     const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, send_index, first_row, args.rows, row_vectors);
-        for (int p = 0; p < found; ++p) send_routing(args, places[p], token, topk_idx, topk_weights);
+        const int found = find_row_ptrs(row_ptrs, token, send_index, first_row, args.rows, row_vectors);
+        for (int p = 0; p < found; ++p) send_routing(args, row_ptrs[p], token, topk_idx, topk_weights);
 
         const int4* const source = x + static_cast<int64_t>(token) * row_vectors;
         for (int first = lane_id(); first < row_vectors; first += kDispatchVectors * kWarpSize) {
@@ -53,7 +53,7 @@ extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t
                 if (i < row_vectors) vectors[u] = ld_nc_v4(source + i);
             }
             for (int p = 0; p < found; ++p) {
-                int4* const row = places[p].row;
+                int4* const row = row_ptrs[p].row;
 #pragma unroll
                 for (int u = 0; u < kDispatchVectors; ++u) {
                     const int i = first + u * kWarpSize;
@@ -115,23 +115,23 @@ struct CombineArgs {
     int experts_per_rank;
 };
 
-// Any grid, any whole number of warps; dynamic shared memory: one Place per warp and rank.
+// Any grid, any whole number of warps; dynamic shared memory: one RowPtr per warp and rank.
 //   out   [num_tokens, row_vectors]     sum over a token's ranks of weight * row; zeros for a token without a rank
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 template <typename T>
 __global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const float* topk_weights,
                         const int* send_index, const int* first_row) {
-    extern __shared__ Place combine_places[];
-    Place* const places = combine_places + warp_id() * num_ranks();
+    extern __shared__ RowPtr combine_row_ptrs[];
+    RowPtr* const row_ptrs = combine_row_ptrs + warp_id() * num_ranks();
     if (block_has_fault()) return;
 
     const int row_vectors = args.row_vectors, num_warps = gridDim.x * warps_in_block();
     for (int token = blockIdx.x * warps_in_block() + warp_id(); token < args.num_tokens; token += num_warps) {
-        const int found = find_places(places, token, send_index, first_row, args.rows, row_vectors);
+        const int found = find_row_ptrs(row_ptrs, token, send_index, first_row, args.rows, row_vectors);
         if (topk_weights) {
             for (int p = lane_id(); p < found; p += kWarpSize) {
-                places[p].weight =
-                    weight_on(args.top_k, args.experts_per_rank, places[p].rank, token, topk_idx, topk_weights);
+                row_ptrs[p].weight =
+                    weight_on(args.top_k, args.experts_per_rank, row_ptrs[p].rank, token, topk_idx, topk_weights);
             }
             __syncwarp();
         }
@@ -145,13 +145,13 @@ __global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const 
 #pragma unroll
                     for (int u = 0; u < kCombineVectors; ++u) {
                         const int i = first + u * kWarpSize;
-                        if (p + q < found && i < row_vectors) vectors[q][u] = ld_nc_v4(places[p + q].row + i);
+                        if (p + q < found && i < row_vectors) vectors[q][u] = ld_nc_v4(row_ptrs[p + q].row + i);
                     }
                 }
 #pragma unroll
                 for (int q = 0; q < kCombineRanks; ++q) {
                     if (p + q >= found) break;
-                    const float weight = places[p + q].weight;
+                    const float weight = row_ptrs[p + q].weight;
 #pragma unroll
                     for (int u = 0; u < kCombineVectors; ++u) sums[u].add(vectors[q][u], weight);
                 }

@@ -53,7 +53,7 @@ class Streams(Protocol):
         ...
 
     def release(self, event: int) -> None:
-        """Nobody asks for this event any more."""
+        """The event is not needed any more."""
         ...
 
     def operations(self) -> OperationStreams:

@@ -72,7 +72,7 @@ class CudaStreams:
             return False
 
     def release(self, event: int) -> None:
-        """Nobody asks for this event any more."""
+        """The event is not needed any more."""
         self._spare.append(event)
 
     def operations(self) -> CudaOperationStreams:

@@ -37,8 +37,8 @@ class Buffer:
     others wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
 
     The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/moe/direct``,
-    files route, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream (torch's
-    where x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
+    files notify_dispatch, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream
+    (torch's where x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
     ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: everything that crosses ranks goes through the NIC and
     bounce buffers, also inside a node.
     :mod:`ep_lib.reference` computes the same in NumPy.
@@ -63,7 +63,7 @@ class Buffer:
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
-        kernel runs on, at most the GPU's multiprocessors.
+        kernel runs on, at most the GPU's SMs.
 
         ``allow_nvlink_for_normal_mode=False``: PCIe mode, for up to 32 ranks. ``bounce_bytes``: of one ring (to one
         peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
@@ -95,7 +95,7 @@ class Buffer:
         low_latency = has_low_latency(self._config)
         if allow_nvlink_for_normal_mode and rank.multiprocessors is not None and num_sms > rank.multiprocessors:
             raise ArgumentError(
-                f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} multiprocessors: blocks that wait for "
+                f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} SMs: blocks that wait for "
                 "each other must all run at once; pass fewer"
             )
         self._rank = rank
@@ -279,8 +279,8 @@ class Buffer:
         Buffer's dtype, as an array of the kind of ``like``, in symmetric memory.
 
         Passing it to combine (all ranks must, or none) has rows read from there by their tokens' ranks, which few
-        multiprocessors can do at full speed. From other memory rows are sent, which takes 16 multiprocessors or more;
-        with fewer they are copied here on the way, by all multiprocessors. It may be written after the Buffer's last
+        SMs can do at full speed. From other memory rows are sent, which takes 16 SMs or more;
+        with fewer they are copied here on the way, by all SMs. It may be written after the Buffer's last
         operation, in stream order, until that combine; its contents are undefined afterwards. A rank that has written
         there must pass it: a combine of other rows brings them to the same memory.
         """

@@ -17,7 +17,6 @@ FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 MAX_BLOCKS = 1024
 MAX_EXPERTS_PER_RANK = 8192  # the layout kernel counts them in shared memory
-ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
 
 
 @dataclass(frozen=True)

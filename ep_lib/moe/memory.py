@@ -11,8 +11,9 @@ import numpy as np
 
 from ep_lib.errors import OutOfSymmetricMemory
 from ep_lib.memory.arrays import Array, describe
-from ep_lib.memory.symmetric import ALIGNMENT
 from ep_lib.runtime.rank import Rank
+
+_ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def lay_out(shapes: list[tuple[str, tuple[int, ...], str]]) -> tuple[dict[str, P
     offset = 0
     for name, shape, dtype in shapes:
         parts[name] = Part(offset, shape, np.dtype(dtype))
-        offset += -(-parts[name].nbytes // ALIGNMENT) * ALIGNMENT
+        offset += -(-parts[name].nbytes // _ALIGNMENT) * _ALIGNMENT
     return parts, offset
 
 

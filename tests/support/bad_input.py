@@ -98,7 +98,7 @@ def one_rank_tries_again(rank: Rank) -> None:
 
 
 def disagree(rank: Rank) -> list[tuple[str, str]]:
-    """Mistakes that only show once the ranks meet: all get the error, and the Buffer works on."""
+    """Mistakes that only show when the ranks compare what they passed: all get the error, and the Buffer works on."""
     x, idx, w = (to_input(rank, a) for a in (X, IDX, W))
     with Buffer(rank, **SHAPE) as buffer:
 

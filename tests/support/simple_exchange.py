@@ -30,7 +30,7 @@ def pack(header: str | Path, name: str, **fields: Any) -> bytes:
 def kernel(name: str, template: str = "") -> Kernel:
     """``layout`` is the library's, the others the tutorial's."""
     return (
-        library_kernel("moe/common/layout.cu", "ep_layout")
+        library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout")
         if name == "layout"
         else Kernel.from_file(SOURCE, f"{name}{template}")
     )
@@ -151,7 +151,7 @@ class SimpleExchange:
         return out
 
     def launch(self, name: str, template: str, *args: Any) -> None:
-        shared = self.threads // 32 * self.config.world_size * header_struct(LAYOUT, "Place").size
+        shared = self.threads // 32 * self.config.world_size * header_struct(LAYOUT, "RowPtr").size
         kernel(name, template).launch(self.rank, self.config.num_sms, self.threads, *args, shared_bytes=shared)
 
 

@@ -53,8 +53,8 @@ _LAST = (
     "if (!is_last_block(&args.workspace.state->finished_blocks)) return;\n"
     "    signal_all(signals, kSignalRows, args.tag);"
 )
-_MEET_DISPATCH = "if (!barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch)) return;"
-_MEET_COMBINE = "if (!barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)) return;"
+_BARRIER_DISPATCH = "if (!barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch)) return;"
+_BARRIER_COMBINE = "if (!barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)) return;"
 _GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, out.owner), epoch);"
 _GROUP_WAIT = "args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, epoch_,"
 _TAG_WAIT = "wait_until_ge(signals.flags + entry, signals.epoch,"
@@ -66,12 +66,12 @@ VARIANTS = [
     Mistake("a relaxed signal for all rows", _DISPATCH, _SIGNAL, _SIGNAL.replace("release", "relaxed")),
     Mistake("each block for itself says that all rows are there", _DISPATCH, _LAST, _LAST.split("\n")[1]),
     Mistake("rows are taken before they are there", _DISPATCH, _ROWS_THERE, ""),
-    Mistake("a second dispatch without a meeting", _DISPATCH, _MEET_DISPATCH, ""),
+    Mistake("a second dispatch without a barrier", _DISPATCH, _BARRIER_DISPATCH, ""),
     Mistake("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
     Mistake("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
     Mistake("a group is signalled a row early", _PUSH, "row_ == end_ ? group_ : -1", "group_"),
     Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("epoch_", "0")),
-    Mistake("a second combine without a meeting", _PUSH, _MEET_COMBINE, ""),
+    Mistake("a second combine without a barrier", _PUSH, _BARRIER_COMBINE, ""),
     Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
     Mistake("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
     Mistake("rows are read before experts are done", _PULL, _TAG_WAIT, _TAG_WAIT.replace("signals.epoch", "0")),

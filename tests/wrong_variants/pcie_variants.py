@@ -60,7 +60,7 @@ _SHARED_RINGS = "static_cast<int64_t>(channel) * (num_ranks() - 1) + k"
 _WAITS = "from_ring && in.row == 0)"
 _CREDIT = "if (lane_id() == 0) ring_return_credit(ring);"
 _TAKE = "taker.take_warp(ring_received"
-_LISTED = "__syncwarp();  // all lanes may read the places"
+_LISTED = "__syncwarp();  // all lanes may read the pointers"
 _COUNTED_IN = "atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)"
 _POST = """net_put_signal_nbi(message(inbox, me), message(outbox, peer), bytes, signals + me, args.epoch, peer, 0,
                            NetSignal::kSet);"""

@@ -142,7 +142,7 @@ void Checker::host_waited(int rank, int64_t ticket) {
 void Checker::host_met() {
     VectorClock all;
     for (RankCheck& r : ranks_) all.join(r.host);
-    for (const auto& link : posted_) all.join(link.second);  // the network is drained where all hosts meet
+    for (const auto& link : posted_) all.join(link.second);  // the network is drained at a barrier of all hosts
     for (RankCheck& r : ranks_) r.host = all;
 }
 

@@ -18,17 +18,17 @@ struct DispatchArgs {
 };
 
 // What travels beside the row: a few numbers, by the lanes of one warp.
-EP_DEVICE void send_routing(const DispatchArgs& args, const Place& place, int token, const int* topk_idx,
+EP_DEVICE void send_routing(const DispatchArgs& args, const RowPtr& to, int token, const int* topk_idx,
                             const float* topk_weights) {
-    const int64_t out = static_cast<int64_t>(place.index) * args.top_k, in = static_cast<int64_t>(token) * args.top_k;
+    const int64_t out = static_cast<int64_t>(to.index) * args.top_k, in = static_cast<int64_t>(token) * args.top_k;
     for (int k = lane_id(); k < args.top_k; k += kWarpSize) {
-        const int local = topk_idx[in + k] - place.rank * args.experts_per_rank;
+        const int local = topk_idx[in + k] - to.rank * args.experts_per_rank;
         const bool here = local >= 0 && local < args.experts_per_rank;
-        if (args.send_routing) peer_ptr(args.recv_topk, place.rank)[out + k] = here ? local : -1;
-        if (topk_weights) peer_ptr(args.recv_weights, place.rank)[out + k] = here ? topk_weights[in + k] : 0.0f;
+        if (args.send_routing) peer_ptr(args.recv_topk, to.rank)[out + k] = here ? local : -1;
+        if (topk_weights) peer_ptr(args.recv_weights, to.rank)[out + k] = here ? topk_weights[in + k] : 0.0f;
     }
     if (args.send_routing && lane_id() == 0) {
-        peer_ptr(args.recv_source, place.rank)[place.index] = make_int2(rank(), token);
+        peer_ptr(args.recv_source, to.rank)[to.index] = make_int2(rank(), token);
     }
 }
 

@@ -18,7 +18,7 @@ struct WorkspaceState {                    // of this rank alone; all zero at th
     uint64_t last_dispatch, last_combine;  // the epoch of the last one of each kind
     uint32_t finished_blocks;
     uint32_t next_item;   // the next token or group of rows, for warps that take them as they come
-    uint32_t bad_expert;  // of `route`: 0, or the first element that is wrong, counted from the end
+    uint32_t bad_expert;  // of `notify_dispatch`: 0, or the first element that is wrong, counted from the end
     uint32_t bad_weight;
     uint32_t next_token;  // where groups of rows are handed out at the same time
     uint32_t copied_blocks;

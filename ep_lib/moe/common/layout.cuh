@@ -39,8 +39,8 @@ EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
 //   send_index     [num_tokens, ranks]   out
 //   rank_counts    [ranks]               out: tokens that go to each rank
 //   expert_counts  [ranks * experts_per_rank]   out: choices of each expert
-EP_DEVICE void layout(const LayoutArgs& args, const int* topk_idx, int* send_index, int* rank_counts,
-                      int* expert_counts) {
+EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, int* send_index, int* rank_counts,
+                                   int* expert_counts) {
     extern __shared__ int layout_shared[];
     int* const warp_totals = layout_shared;
     int* const choices = layout_shared + kMaxWarps;  // of each expert of the destination
@@ -85,21 +85,21 @@ EP_DEVICE void layout(const LayoutArgs& args, const int* topk_idx, int* send_ind
 }
 
 // One row that a token has on another rank (or on its own).
-struct Place {
+struct RowPtr {
     int4* row;  // as this rank addresses it
     int rank;
     int index;  // of the row in that rank's receive area
     float weight;
 };
 
-// A warp lists the places of one token in ascending order of ranks and returns how many there are. `places` is the
-// warp's own part of shared memory, with room for one Place per rank.
-//   send_index  [num_tokens, ranks]   from `layout`
+// A warp lists where the rows of one token are, in ascending order of ranks, and returns how many there are. `row_ptrs`
+// is the warp's own part of shared memory, with room for one RowPtr per rank.
+//   send_index  [num_tokens, ranks]   from `get_dispatch_layout`
 //   first_row   [ranks]               where this source's rows begin on each rank, from `notify`
 //   rows        this rank's receive area; row_vectors: its row length in 16-byte vectors
-EP_DEVICE int find_places(Place* places, int token, const int* send_index, const int* first_row, int4* rows,
-                          int row_vectors) {
-    __syncwarp();  // all lanes have read the previous token's places
+EP_DEVICE int find_row_ptrs(RowPtr* row_ptrs, int token, const int* send_index, const int* first_row, int4* rows,
+                            int row_vectors) {
+    __syncwarp();  // all lanes have read the previous token's pointers
     int found = 0;
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
         const int rank = base + lane_id();
@@ -108,7 +108,7 @@ EP_DEVICE int find_places(Place* places, int token, const int* send_index, const
         if (s >= 0) {
             const int index = first_row[rank] + s;
             int4* const row = peer_ptr(rows, rank) + static_cast<int64_t>(index) * row_vectors;
-            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, rank, index, 1.0f};
+            row_ptrs[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, rank, index, 1.0f};
         }
         found += __popc(votes);
     }

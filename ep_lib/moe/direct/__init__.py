@@ -1,8 +1,7 @@
 """Direct mode: GPUs write rows straight into each other's memory (NVLink or P2P), which is DeepEP's normal mode.
 
 Begin at :mod:`ep_lib.moe.direct.mode`: the operations, and the launch of each kernel. A kernel lies beside it in a file
-of its own, with the struct of its arguments: route (who sends what where), dispatch_bulk (rows to the ranks of their
-experts), copy_epilogue (from the receive area to the caller's arrays), combine_push and combine_pull (rows back, and
-their sums), expert_rows (rows grouped by expert). ``memory.py`` lays out the symmetric
-memory, ``tuning.py`` chooses launch shapes.
+of its own, with the struct of its arguments: notify_dispatch (who sends what where), dispatch_bulk (rows to the
+ranks of their experts), copy_epilogue (from the receive area to the caller's arrays), combine_push and combine_pull
+(rows back, and their sums), expert_rows (rows grouped by expert). ``memory.py`` lays out the symmetric memory, ``tuning.py`` chooses launch shapes.
 """

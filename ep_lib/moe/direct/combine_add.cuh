@@ -30,20 +30,20 @@ struct Piece {
 };
 
 // Bytes of dynamic shared memory: for each warp its pieces, a Piece, a barrier and the weights for each stage, and a
-// Place for each rank.
+// RowPtr for each rank.
 EP_HOST_DEVICE size_t add_pieces_shared(int warps, int stages, int piece_vectors, int most_ranks) {
     return static_cast<size_t>(warps) * stages * most_ranks * piece_vectors * sizeof(int4);
 }
 EP_HOST_DEVICE size_t add_records_shared(int warps, int stages, int most_ranks, int ranks) {
     const size_t stage = sizeof(Piece) + sizeof(uint64_t) + most_ranks * sizeof(float);
-    return warps * (stages * stage + ranks * sizeof(Place));
+    return warps * (stages * stage + ranks * sizeof(RowPtr));
 }
 
 // One warp's part of it.
 struct AddMemory {
     int4* pieces;        // [stages, most_ranks, piece_vectors]
     Piece* under_way;    // [stages]
-    Place* places;       // [ranks]
+    RowPtr* row_ptrs;    // [ranks]
     uint64_t* barriers;  // [stages]
     float* weights;      // [stages, most_ranks]
 
@@ -52,11 +52,11 @@ struct AddMemory {
         const int warp = warp_id(), warps = warps_in_block();
         const int before = warp * args.stages, stages = warps * args.stages;
         Piece* const all_under_way = static_cast<Piece*>(records);
-        Place* const all_places = reinterpret_cast<Place*>(all_under_way + stages);
-        uint64_t* const all_barriers = reinterpret_cast<uint64_t*>(all_places + warps * num_ranks());
+        RowPtr* const all_row_ptrs = reinterpret_cast<RowPtr*>(all_under_way + stages);
+        uint64_t* const all_barriers = reinterpret_cast<uint64_t*>(all_row_ptrs + warps * num_ranks());
         pieces = all_pieces + static_cast<size_t>(before) * args.most_ranks * args.piece_vectors;
         under_way = all_under_way + before;
-        places = all_places + warp * num_ranks();
+        row_ptrs = all_row_ptrs + warp * num_ranks();
         barriers = all_barriers + before;
         weights = reinterpret_cast<float*>(all_barriers + stages) + before * args.most_ranks;
     }
@@ -171,8 +171,8 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
 // One warp: adds up tokens until there are no more.
 //   out           [num_tokens, row_vectors]
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
-//   next(places, &found)   all lanes: the next token and where its rows are, once they are there; num_tokens or more if
-//                          there is none. A tma_fence must follow what peers' threads wrote there.
+//   next(row_ptrs, &found)  all lanes: the next token and where its rows are, once they are there; num_tokens or more if
+//                           there is none. A tma_fence must follow what peers' threads wrote there.
 template <typename T, typename Next>
 EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* out, const int* topk_idx,
                           const float* topk_weights, const Next& next) {
@@ -182,14 +182,14 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
     int token = 0, found = 0, begin = row_vectors;  // of the next piece
     const auto fill = [&](int stage) {
         if (begin == row_vectors && token < args.num_tokens) {
-            token = next(memory.places, &found);
+            token = next(memory.row_ptrs, &found);
             if (token < args.num_tokens) {
                 begin = 0;
                 if (topk_weights) {
                     for (int p = lane_id(); p < found; p += kWarpSize) {
-                        Place& place = memory.places[p];
-                        place.weight =
-                            weight_on(args.top_k, args.experts_per_rank, place.rank, token, topk_idx, topk_weights);
+                        RowPtr& at = memory.row_ptrs[p];
+                        at.weight =
+                            weight_on(args.top_k, args.experts_per_rank, at.rank, token, topk_idx, topk_weights);
                     }
                     __syncwarp();
                 }
@@ -200,10 +200,10 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
         if (token < args.num_tokens) {
             const uint32_t bytes = count * sizeof(int4);
             for (int p = lane_id(); p < found; p += kWarpSize) {
-                memory.weights[stage * args.most_ranks + p] = memory.places[p].weight;
+                memory.weights[stage * args.most_ranks + p] = memory.row_ptrs[p].weight;
             }
             for (int p = 0; p < found; ++p) {
-                tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors, memory.places[p].row + begin,
+                tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors, memory.row_ptrs[p].row + begin,
                          bytes, memory.barriers + stage);
             }
             tma_arrive(memory.barriers + stage, found * bytes);

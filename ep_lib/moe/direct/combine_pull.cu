@@ -22,7 +22,7 @@ struct PullCombineArgs {
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], in any of this GPU's memory; only with kStaged
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
-//   send_index, plan                     from `route`
+//   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]               as in compare_tags
 template <typename T, bool kStaged>
 EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
@@ -48,14 +48,14 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
         detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
         same = detail::same_tag_warp(signals, kSignalStaged, args.tag);
         Returns returns(args.send, signals.flags + kSignalRows * num_ranks(), signals.epoch);
-        const auto next = [&](Place* places, int* found) {
+        const auto next = [&](RowPtr* row_ptrs, int* found) {
             const detail::OnItsWay here = tokens.next();
             if (here.token >= args.add.num_tokens) return here.token;
-            *found = detail::list_places(places, here.send_indices, begins, args.send.returned, row_vectors);
+            *found = detail::list_row_ptrs(row_ptrs, here.send_indices, begins, args.send.returned, row_vectors);
             if (!kStaged) return here.token;
             for (int p = lane_id(); p < *found; p += kWarpSize) {  // what is here already needs no copy
-                const int64_t index = places[p].index;
-                if (places[p].rank == rank()) places[p].row = const_cast<int4*>(y) + index * row_vectors;
+                const int64_t index = row_ptrs[p].index;
+                if (row_ptrs[p].rank == rank()) row_ptrs[p].row = const_cast<int4*>(y) + index * row_vectors;
             }
             return returns.wait_for(here.send_indices) ? here.token : args.add.num_tokens;
         };

@@ -24,9 +24,9 @@ struct PushCombineArgs {
 namespace detail {
 
 // Where a token's rows are on this rank, in ascending order of the ranks that sent them.
-EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& send_indices, int4* own_rows,
+EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRank& send_indices, int4* own_rows,
                             int row_vectors) {
-    __syncwarp();  // all lanes have read the previous token's places
+    __syncwarp();  // all lanes have read the previous token's pointers
     int found = 0;
 #pragma unroll
     for (int i = 0; i < kRanksPerLane; ++i) {
@@ -35,7 +35,7 @@ EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& 
         if (s >= 0) {
             int4* const area = args.returned + static_cast<int64_t>(r) * args.max_tokens * row_vectors;
             int4* const row = (r == rank() ? own_rows : area) + static_cast<int64_t>(s) * row_vectors;
-            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, s, 1.0f};
+            row_ptrs[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, s, 1.0f};
         }
         found += __popc(votes);
     }
@@ -50,7 +50,7 @@ EP_DEVICE int list_returned(const SendArgs& args, Place* places, const PerRank& 
 //   out           [num_tokens, row_vectors]
 //   y             [rows that this rank received, row_vectors], in any of this GPU's memory
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
-//   send_index, plan                     from `route`
+//   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]                as in compare_tags
 template <typename T>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
@@ -65,8 +65,8 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
 
     if (blockIdx.x < args.send.blocks) {
         const auto target = [&](const SentRow& out) {
-            const int64_t place = static_cast<int64_t>(rank()) * args.send.max_tokens + out.send_index;
-            return peer_ptr(args.send.returned + place * row_vectors, out.owner);
+            const int64_t at = static_cast<int64_t>(rank()) * args.send.max_tokens + out.send_index;
+            return peer_ptr(args.send.returned + at * row_vectors, out.owner);
         };
         send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
                   plan + num_ranks(), target);
@@ -76,10 +76,10 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
         int4* const own_rows = const_cast<int4*>(y) + static_cast<int64_t>(plan[rank()]) * row_vectors;
         detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
         Returns returns(args.send, nullptr, signals.epoch);
-        const auto next = [&](Place* places, int* found) {
+        const auto next = [&](RowPtr* row_ptrs, int* found) {
             const detail::OnItsWay here = tokens.next();
             if (here.token >= args.add.num_tokens) return here.token;
-            *found = detail::list_returned(args.send, places, here.send_indices, own_rows, row_vectors);
+            *found = detail::list_returned(args.send, row_ptrs, here.send_indices, own_rows, row_vectors);
             return returns.wait_for(here.send_indices) ? here.token : args.add.num_tokens;
         };
         add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);

@@ -6,7 +6,7 @@
 
 namespace ep::direct {
 
-struct UnpackArgs {
+struct CopyEpilogueArgs {
     const int4* rows;  // the receive area, as in DispatchArgs
     const float* scales;
     const int* topk;
@@ -58,8 +58,8 @@ EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
 // Any grid. Each target may be null: nothing is copied then. All have `capacity` rows.
 //   plan  as in `notify`
 template <typename Index>
-EP_DEVICE void unpack(const UnpackArgs& args, const int* plan, int4* x, float* scales, Index* topk, float* weights,
-                      int* src_rank, int* src_token) {
+EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, float* scales, Index* topk,
+                             float* weights, int* src_rank, int* src_token) {
     if (block_has_fault()) return;
     int64_t count = 0;
     for (int r = 0; r < num_ranks(); ++r) count += plan[num_ranks() + r];
@@ -93,7 +93,8 @@ EP_DEVICE void unpack(const UnpackArgs& args, const int* plan, int4* x, float* s
 }  // namespace ep::direct
 
 template <typename Index>
-__global__ void __launch_bounds__(512) ep_unpack(ep::direct::UnpackArgs args, const int* plan, int4* x, float* scales,
-                                                 Index* topk, float* weights, int* src_rank, int* src_token) {
-    ep::direct::unpack<Index>(args, plan, x, scales, topk, weights, src_rank, src_token);
+__global__ void __launch_bounds__(512)
+    ep_copy_epilogue(ep::direct::CopyEpilogueArgs args, const int* plan, int4* x, float* scales, Index* topk,
+                     float* weights, int* src_rank, int* src_token) {
+    ep::direct::copy_epilogue<Index>(args, plan, x, scales, topk, weights, src_rank, src_token);
 }

@@ -32,10 +32,10 @@ enum DispatchWay { kByLanes, kByTma };
 constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,
 constexpr int kStoreVectors = 4;  // and vectors that a lane reads before it stores them
 
-// Bytes of dynamic shared memory: the rows, one barrier per row, one Place per warp and rank.
+// Bytes of dynamic shared memory: the rows, one barrier per row, one RowPtr per warp and rank.
 EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int row_vectors, int ranks) {
     const size_t row = static_cast<size_t>(row_vectors) * sizeof(int4) + sizeof(uint64_t);
-    return warps * (stages * row + ranks * sizeof(Place));
+    return warps * (stages * row + ranks * sizeof(RowPtr));
 }
 
 namespace detail {
@@ -62,35 +62,35 @@ EP_DEVICE void store_row_to(int4* const (&targets)[kStoreRanks], int found, cons
     }
 }
 
-EP_DEVICE void store_row(const int4* row, const Place* places, int found, int row_vectors) {
+EP_DEVICE void store_row(const int4* row, const RowPtr* row_ptrs, int found, int row_vectors) {
 #pragma unroll 1
     for (int p = 0; p < found; p += kStoreRanks) {
         int4* targets[kStoreRanks];
 #pragma unroll
-        for (int q = 0; q < kStoreRanks; ++q) targets[q] = places[min(p + q, found - 1)].row;
+        for (int q = 0; q < kStoreRanks; ++q) targets[q] = row_ptrs[min(p + q, found - 1)].row;
         store_row_to(targets, found - p, row, row_vectors);
     }
 }
 
 // TMA stores the row to peers while the lanes store it to this GPU's own memory. One bulk group.
-EP_DEVICE void bulk_store_row(const int4* row, const Place* places, int found, int row_vectors) {
+EP_DEVICE void bulk_store_row(const int4* row, const RowPtr* row_ptrs, int found, int row_vectors) {
     for (int p = 0; p < found; ++p) {
-        if (places[p].rank != rank()) tma_store(places[p].row, row, row_vectors * sizeof(int4));
+        if (row_ptrs[p].rank != rank()) tma_store(row_ptrs[p].row, row, row_vectors * sizeof(int4));
     }
     tma_commit();
     for (int p = 0; p < found; ++p) {
-        if (places[p].rank == rank()) store_row(row, places + p, 1, row_vectors);
+        if (row_ptrs[p].rank == rank()) store_row(row, row_ptrs + p, 1, row_vectors);
     }
 }
 
-EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, int found, int token,
+EP_DEVICE void send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, int token,
                            const float* scales) {
     const float* const source = scales + static_cast<int64_t>(token) * args.row_scales;
     for (int i = lane_id(); i < args.row_scales; i += kWarpSize) {
         const float scale = source[i];
         for (int p = 0; p < found; ++p) {
-            const int64_t row = static_cast<int64_t>(places[p].index) * args.row_scales;
-            peer_ptr(args.recv_scales, places[p].rank)[row + i] = scale;
+            const int64_t row = static_cast<int64_t>(row_ptrs[p].index) * args.row_scales;
+            peer_ptr(args.recv_scales, row_ptrs[p].rank)[row + i] = scale;
         }
     }
 }
@@ -102,7 +102,7 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const Place* places, in
 //   scales        [num_tokens, row_scales], or null where row_scales is 0
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
-//   send_index, plan                     from `route`
+//   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]               as in compare_tags
 template <DispatchWay kWay, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
@@ -114,7 +114,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     int4* const rows = tma_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
     uint64_t* const barriers =
         reinterpret_cast<uint64_t*>(tma_shared + static_cast<size_t>(warps) * kStages * row_vectors);
-    Place* const places = reinterpret_cast<Place*>(barriers + warps * kStages) + warp * num_ranks();
+    RowPtr* const row_ptrs = reinterpret_cast<RowPtr*>(barriers + warps * kStages) + warp * num_ranks();
     TmaRing ring(barriers + warp * kStages, kStages);
     if (block_has_fault()) return;
     if (plan[3 * num_ranks() + to.experts_per_rank] != 0) return;  // refused
@@ -138,18 +138,18 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         return next;
     };
     const auto send = [&](int stage, const detail::OnItsWay& here) {
-        const int found = detail::list_places(places, here.send_indices, begins, to.rows, row_vectors);
+        const int found = detail::list_row_ptrs(row_ptrs, here.send_indices, begins, to.rows, row_vectors);
         if (to.send_routing || topk_weights) {
-            for (int p = 0; p < found; ++p) send_routing(to, places[p], here.token, topk_idx, topk_weights);
+            for (int p = 0; p < found; ++p) send_routing(to, row_ptrs[p], here.token, topk_idx, topk_weights);
         }
-        if (args.row_scales) detail::send_scales(args, places, found, here.token, scales);
+        if (args.row_scales) detail::send_scales(args, row_ptrs, found, here.token, scales);
         const int4* const row = rows + stage * row_vectors;
         ring.wait();
         ring.next();
         if (kWay == kByTma) {
-            detail::bulk_store_row(row, places, found, row_vectors);
+            detail::bulk_store_row(row, row_ptrs, found, row_vectors);
         } else {
-            detail::store_row(row, places, found, row_vectors);
+            detail::store_row(row, row_ptrs, found, row_vectors);
         }
         __syncwarp();  // all lanes have read the row
     };

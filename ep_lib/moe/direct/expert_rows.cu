@@ -2,7 +2,7 @@
 //
 // A row that several of this rank's experts chose is there once for each choice. The rows of an expert lie together in
 // the order in which they were received, and each expert's part is padded to a multiple of the alignment with rows of
-// zeros. `plan` (<moe/direct/route.cu>) has the counts, rounded up already, so no host is needed.
+// zeros. `plan` (<moe/direct/notify_dispatch.cu>) has the counts, rounded up already, so no host is needed.
 #include <moe/common/sums.cuh>
 #include <moe/common/layout.cuh>
 
@@ -58,16 +58,16 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& args, const Index* topk, cons
             int chosen = 0;
             for (int k = 0; k < args.top_k && received < count; ++k) chosen += ids[k] == expert;
             int of_warp = 0, of_block = 0;
-            int place = sum_of_lower_lanes(chosen, &of_warp);
-            place += before + sum_of_lower_warps(of_warp, layout_shared, &of_block);
+            int target = sum_of_lower_lanes(chosen, &of_warp);
+            target += before + sum_of_lower_warps(of_warp, layout_shared, &of_block);
             before += of_block;
             for (int k = 0; k < args.top_k && received < args.capacity; ++k) {
                 const int64_t choice = static_cast<int64_t>(received) * args.top_k + k;
                 if (received < count && ids[k] == expert) {
-                    args.slot[choice] = place;
-                    args.row[place] = received;
-                    if (args.weights) args.weights[place] = topk_weights[choice];
-                    ++place;
+                    args.slot[choice] = target;
+                    args.row[target] = received;
+                    if (args.weights) args.weights[target] = topk_weights[choice];
+                    ++target;
                 } else if (expert == 0 && (received >= count || ids[k] < 0)) {
                     args.slot[choice] = -1;
                 }

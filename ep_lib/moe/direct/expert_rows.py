@@ -44,7 +44,7 @@ class ExpertSorter:
         return rows * self._config.top_k + self._config.experts_per_rank * (alignment - 1)
 
     def sort(self, topk: Array, weights: Array, plan: int, all_rows: int, uses: Sequence[Array]) -> ExpertRows:
-        """Say where each choice's row stands. ``plan``: address of <moe/direct/route.cu>'s; ``all_rows``: M."""
+        """Say where each choice's row stands. ``plan``: the address of notify_dispatch.cu's; ``all_rows``: M."""
         config, index = self._config, describe(topk)
         capacity = index.shape[0]
         empty, kind = self._empty, index.kind

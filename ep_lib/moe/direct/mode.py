@@ -30,7 +30,7 @@ from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
-_ROUTE_BLOCKS = 16  # one destination each; those that are left over check values
+_NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 _MOST_PACKED = 1024  # arguments that are remembered
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
@@ -48,7 +48,7 @@ class DirectRouting:
     """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
     Its parts: topk_idx ``[T, top_k]``, send_index ``[T, ranks]`` (<moe/common/layout.cuh>), counts
-    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of <moe/direct/route.cu>. Attributes
+    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of notify_dispatch.cu. Attributes
     with their names are their addresses.
     """
 
@@ -108,7 +108,7 @@ class DirectMode:
         self._differs = rank.host_array(config.world_size, np.int32)
         self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
         self._tickets = 0
-        self._ticket_offset = header_struct("moe/direct/route.cu", "RouteArgs").offsets["ticket"]
+        self._ticket_offset = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").offsets["ticket"]
         self._views: dict[Any, Array] = {}
         self._packed: dict[Any, bytes] = {}
         self._streams = rank.streams.operations()
@@ -136,7 +136,7 @@ class DirectMode:
         ints = self._backend.empty(kind, (size,), INT32)
         routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
         with self._streams.begin(kind, options.async_finish):
-            self._launch_route(experts, weights, routing, content, options)
+            self._launch_notify(experts, weights, routing, content, options)
             self._launch_dispatch(payload, weights, routing, 0, self._packed, send_routing=True)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
@@ -183,9 +183,9 @@ class DirectMode:
         by_expert: ExpertRows | None = None,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
-        config, place = self._config, self._at["returned"]
+        config, returned = self._config, self._at["returned"]
         out = self._backend.empty(x.kind, (routing.num_tokens, x.shape[1]), config.dtype)
-        if x.address == place or by_expert is not None:
+        if x.address == returned or by_expert is not None:
             way = "pull"
         elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
             way = "push"
@@ -198,7 +198,7 @@ class DirectMode:
         uses = (routing.info, *bias)
         with self._streams.begin(x.kind, async_finish):
             if by_expert is not None:
-                self._sorter.reduce(by_expert, x, place, uses)
+                self._sorter.reduce(by_expert, x, returned, uses)
             self._launch_combine(way, key, describe(out), x, weights, routing, uses)
         self._finish(async_finish)
         return out
@@ -228,7 +228,7 @@ class DirectMode:
 
     # ---- what the host learns ----------------------------------------------------------------------------------------
     def _await_plan(self, experts: ArrayInfo, weights: ArrayInfo | None) -> Plan:
-        """Wait for what `route` reports; raises ArgumentError, before anything was sent, if values are wrong."""
+        """Wait for what `notify_dispatch` reports; raises ArgumentError, before anything is sent, for wrong values."""
         ranks, first = self._config.world_size, 4 * self._tickets
         if self._rank.backend == "emulator":
             self._backend.synchronize()
@@ -237,17 +237,17 @@ class DirectMode:
             if time.monotonic() > deadline:
                 self._backend.synchronize()  # raises what went wrong; else everything is done
         status = int(self._done[0]) - first
-        if status == header_constant("moe/direct/route.cu", "kRefused"):
+        if status == header_constant("moe/direct/notify_dispatch.cu", "kRefused"):
             refuse_choices(like(self._xp_kind, experts.owner), self._config.num_experts)
             if weights is not None:
                 refuse_weights(like(self._xp_kind, weights.owner))
-        if status != header_constant("moe/direct/route.cu", "kRouted"):
+        if status != header_constant("moe/direct/notify_dispatch.cu", "kNotified"):
             self._backend.synchronize()
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])
 
     # ---- launches, in the stream that the caller has chosen ----------------------------------------------------------
-    def _launch_route(
+    def _launch_notify(
         self,
         experts: ArrayInfo,
         weights: ArrayInfo | None,
@@ -263,7 +263,7 @@ class DirectMode:
             args = self._remember(
                 self._packed,
                 key,
-                header_struct("moe/direct/route.cu", "RouteArgs").pack(
+                header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").pack(
                     workspace=self._workspace,
                     counts=self._at["counts"],
                     expert_counts=self._at["expert_counts"],
@@ -278,9 +278,9 @@ class DirectMode:
             )
         at = self._ticket_offset
         args = args[:at] + self._tickets.to_bytes(8, "little") + args[at + 8 :]
-        kernel("route", "<int>" if experts.dtype == INT32 else "<long long>").launch(
+        kernel("notify_dispatch", "<int>" if experts.dtype == INT32 else "<long long>").launch(
             self._rank,
-            min(max(config.world_size, _ROUTE_BLOCKS), self.num_sms),
+            min(max(config.world_size, _NOTIFY_BLOCKS), self.num_sms),
             self._tuning_of(config.row_bytes).route_threads,
             args,
             experts,
@@ -425,7 +425,7 @@ class DirectMode:
             args = self._remember(
                 self._packed,
                 key,
-                header_struct("moe/direct/copy_epilogue.cu", "UnpackArgs").pack(
+                header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
                     rows=self._at["rows"],
                     scales=self._at["recv_scales"],
                     topk=self._at["recv_topk"],
@@ -438,7 +438,7 @@ class DirectMode:
                 ),
             )
         is_int = to.topk is None or index.dtype == INT32
-        kernel("copy_epilogue", "<int>" if is_int else "<long long>", entry="unpack").launch(
+        kernel("copy_epilogue", "<int>" if is_int else "<long long>").launch(
             self._rank,
             self._local_blocks,
             self._tuning_of(config.row_bytes).local_threads,

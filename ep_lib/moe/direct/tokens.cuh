@@ -27,10 +27,10 @@ struct OnItsWay {
     PerRank send_indices;
 };
 
-// find_places of <moe/common/layout.cuh> with send_indices that are here already.
-EP_DEVICE int list_places(Place* places, const PerRank& send_indices, const PerRank& first_row, int4* rows,
-                          int row_vectors) {
-    __syncwarp();  // all lanes have read the previous token's places
+// find_row_ptrs of <moe/common/layout.cuh> with send_indices that are here already.
+EP_DEVICE int list_row_ptrs(RowPtr* row_ptrs, const PerRank& send_indices, const PerRank& first_row, int4* rows,
+                            int row_vectors) {
+    __syncwarp();  // all lanes have read the previous token's pointers
     int found = 0;
 #pragma unroll
     for (int i = 0; i < kRanksPerLane; ++i) {
@@ -39,7 +39,7 @@ EP_DEVICE int list_places(Place* places, const PerRank& send_indices, const PerR
         if (send_indices.of[i] >= 0) {
             const int index = first_row.of[i] + send_indices.of[i];
             int4* const row = peer_ptr(rows, r) + static_cast<int64_t>(index) * row_vectors;
-            places[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, index, 1.0f};
+            row_ptrs[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, index, 1.0f};
         }
         found += __popc(votes);
     }

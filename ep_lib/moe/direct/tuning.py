@@ -8,7 +8,7 @@ from ep_lib.errors import ArgumentError
 from ep_lib.jit.structs import header_struct
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 
-_FEW_SMS = 16  # below that, what a multiprocessor can store is the limit, not the links
+_FEW_SMS = 16  # below that, what an SM can store is the limit, not the links
 _LEAST_WARPS = 4  # that add up; from there on their pieces get smaller
 _LEAST_PIECE = 8  # vectors
 _STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
@@ -87,14 +87,14 @@ def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -
 
 def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:
     """``bulk_dispatch_shared`` of <moe/direct/dispatch_bulk.cu>, bytes."""
-    return warps * (stages * (row_vectors * VECTOR_BYTES + _BARRIER_BYTES) + ranks * _size_of("Place"))
+    return warps * (stages * (row_vectors * VECTOR_BYTES + _BARRIER_BYTES) + ranks * _size_of("RowPtr"))
 
 
 def add_shared(warps: int, stages: int, piece_vectors: int, most_ranks: int, ranks: int) -> tuple[int, int]:
     """Bytes of ``add_pieces_shared`` and ``add_records_shared`` of <moe/direct/combine_add.cuh>."""
     stage = _size_of("Piece") + _BARRIER_BYTES + most_ranks * _FLOAT_BYTES
     pieces = warps * stages * most_ranks * piece_vectors * VECTOR_BYTES
-    return pieces, warps * (stages * stage + ranks * _size_of("Place"))
+    return pieces, warps * (stages * stage + ranks * _size_of("RowPtr"))
 
 
 def send_shared(warps: int, stages: int, row_vectors: int) -> tuple[int, int]:

@@ -70,20 +70,20 @@ EP_DEVICE void next_row(const Rings& rings, const Role& role, Incoming& in, int 
 }
 
 // The sums of one token's rows, in this warp's columns.
-//   places  [found]   where the rows are, in ascending order of ranks
+//   row_ptrs  [found]   where the rows are, in ascending order of ranks
 template <typename T>
-EP_DEVICE void add_rows_warp(int4* out, const Place* places, int found, int row_vectors, const Role& role) {
+EP_DEVICE void add_rows_warp(int4* out, const RowPtr* row_ptrs, int found, int row_vectors, const Role& role) {
     for (int i = role.warp * kWarpSize + lane_id(); i < row_vectors; i += role.warps * kWarpSize) {
         Sums<T> sums;
         for (int p = 0; p < found; p += kCombineRanks) {
             int4 vectors[kCombineRanks];
 #pragma unroll
             for (int q = 0; q < kCombineRanks; ++q) {
-                if (p + q < found) vectors[q] = ld_na_v4(places[p + q].row + i);
+                if (p + q < found) vectors[q] = ld_na_v4(row_ptrs[p + q].row + i);
             }
 #pragma unroll
             for (int q = 0; q < kCombineRanks; ++q) {
-                if (p + q < found) sums.add(vectors[q], places[p + q].weight);
+                if (p + q < found) sums.add(vectors[q], row_ptrs[p + q].weight);
             }
         }
         st_na_v4(out + i, sums.rounded());
@@ -92,7 +92,7 @@ EP_DEVICE void add_rows_warp(int4* out, const Place* places, int found, int row_
 
 // A receiving warp: all tokens of its channel, its part of the columns.
 template <typename T>
-EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Incoming in, Place* places, int4* out,
+EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Incoming in, RowPtr* row_ptrs, int4* out,
                                  const int4* own_rows, const int* topk_idx, const float* topk_weights,
                                  const int* send_index) {
     const int me = rank(), ranks = num_ranks(), source = lane_id();
@@ -114,12 +114,12 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Inco
             const float weight =
                 topk_weights ? weight_on(args.top_k, args.experts_per_rank, source, token, topk_idx, topk_weights)
                              : 1.0f;
-            places[__popc(votes & ((1u << source) - 1))] = {const_cast<int4*>(row), source, s, weight};
+            row_ptrs[__popc(votes & ((1u << source) - 1))] = {const_cast<int4*>(row), source, s, weight};
         }
-        __syncwarp();  // all lanes may read the places, and the messages that one lane acquired
-        add_rows_warp<T>(out + static_cast<int64_t>(token) * args.row_vectors, places, __popc(votes), args.row_vectors,
-                         role);
-        __syncwarp();  // all lanes have read, before slots are given back and places written again
+        __syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired
+        add_rows_warp<T>(out + static_cast<int64_t>(token) * args.row_vectors, row_ptrs, __popc(votes),
+                         args.row_vectors, role);
+        __syncwarp();  // all lanes have read, before slots are given back and pointers written again
         if (from_ring) next_row(args.rings, role, in, rows_per_message, k);
     }
     if (role.warp == 0 && source < ranks && source != me) {
@@ -134,7 +134,7 @@ template <typename T>
 EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                        const float* topk_weights, const int* send_index, const int* sends, const int* receives,
                        const int* first_row) {
-    extern __shared__ Place pcie_places[];
+    extern __shared__ RowPtr pcie_row_ptrs[];
     __shared__ SendShared shared;
     const Role role = role_of_warp(args.rings);
     Incoming in = {};
@@ -147,8 +147,8 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* y, const 
         return;
     }
     const int4* const own_rows = y + static_cast<int64_t>(first_row[rank()]) * args.row_vectors;
-    receive_sums_warp<T>(args, role, in, pcie_places + warp_id() * kMaxPcieRanks, out, own_rows, topk_idx, topk_weights,
-                         send_index);
+    receive_sums_warp<T>(args, role, in, pcie_row_ptrs + warp_id() * kMaxPcieRanks, out, own_rows, topk_idx,
+                         topk_weights, send_index);
 }
 
 }  // namespace ep::pcie

@@ -67,8 +67,8 @@ EP_DEVICE void pack_warp(const DispatchArgs& args, const Packet& packet, const T
 }
 
 // A warp copies one packet to its final row.
-EP_DEVICE void unpack_warp(const DispatchArgs& args, const Packet& packet, const Arrivals& arrivals, int source,
-                           int row) {
+EP_DEVICE void copy_out_warp(const DispatchArgs& args, const Packet& packet, const Arrivals& arrivals, int source,
+                             int row) {
     const int num_scales = args.scale_bytes / 4, lane = lane_id();
     const int64_t r = row;
     copy_row_warp(arrivals.rows + r * args.row_bytes, packet.row, args.row_bytes);
@@ -113,7 +113,7 @@ struct TokenFiller {
     }
 };
 
-// Unpacks the messages of one source; its rows of this channel begin at `first_row`.
+// Copies rows out of the messages of one source; its rows of this channel begin at `first_row`.
 struct RowTaker {
     const DispatchArgs& args;
     const Arrivals& arrivals;
@@ -123,7 +123,7 @@ struct RowTaker {
     EP_DEVICE void take_warp(char* from, int first, int rows) const {
         for (int i = 0; i < rows; ++i) {
             const Packet packet = packet_at(args, from + static_cast<size_t>(i) * args.packet_bytes);
-            unpack_warp(args, packet, arrivals, source, first_row + first + i);
+            copy_out_warp(args, packet, arrivals, source, first_row + first + i);
         }
     }
 };

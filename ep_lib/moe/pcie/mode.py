@@ -92,7 +92,7 @@ class PcieMode:
         """Count and send. No Arrivals if ``content`` differs between ranks: nothing was sent then."""
         config, ranks, columns = self._config, self._config.world_size, self._sizes.channels + 1
         self._in_step = False
-        topk_idx, *counted = launch_layout(self._rank, config, self._exchange_threads, experts.owner)
+        topk_idx, *counted = get_dispatch_layout(self._rank, config, self._exchange_threads, experts.owner)
         device_plan = self._rank.empty(2 * ranks * columns + ranks + config.experts_per_rank, np.int32)
         tags = self._exchange_counts(_DISPATCH, content, len(topk_idx), counted, device_plan)
         sends, receives, first_row = _split(device_plan, ranks * columns, ranks * columns, ranks)
@@ -157,8 +157,8 @@ class PcieMode:
             )
             template = "<__nv_bfloat16>" if config.dtype == BFLOAT16 else "<float>"
             arrays = (out, x, routing.topk_idx, weights, *routing[1:])
-            places = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
-            shared_bytes = places * header_struct("moe/common/layout.cuh", "Place").size
+            most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
+            shared_bytes = most * header_struct("moe/common/layout.cuh", "RowPtr").size
             self._launch("combine", template, args, *arrays, shared_bytes=shared_bytes)
         self._in_step = True
         if out is None:
@@ -316,8 +316,8 @@ def _different_operations(tags: Array) -> RankMismatchError:
     return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
 
 
-def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) -> tuple[Any, Any, Any, Any]:
-    """Launch <moe/common/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, slot, rank_counts,
+def get_dispatch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) -> tuple[Any, Any, Any, Any]:
+    """Launch <moe/common/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, send_index, rank_counts,
     expert_counts."""
     ranks, num_tokens = config.world_size, len(experts)
     # Kernels know one type of index. The copy is the handle's own: the caller may overwrite the array.
@@ -330,7 +330,7 @@ def launch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) 
     args = header_struct("moe/common/layout.cuh", "LayoutArgs").pack(
         num_tokens=num_tokens, top_k=config.top_k, experts_per_rank=config.experts_per_rank
     )
-    library_kernel("moe/common/layout.cu", "ep_layout").launch(
+    library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout").launch(
         rank,
         min(ranks, config.num_sms),
         threads,

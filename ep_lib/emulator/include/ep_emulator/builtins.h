@@ -85,7 +85,7 @@ EPEMU_INLINE void __nv_assume_unreachable() { epemu_trap("unreachable code reach
 
 // ---- address spaces -------------------------------------------------------------------------------------------
 // Shared memory is one area a block; an address in the shared space is the offset in it. The areas are found by
-// distance: no block has more than the 228 KiB that a multiprocessor has.
+// distance: no block has more than the 228 KiB that an SM has.
 extern "C" char* epemu_shared_base;
 
 namespace ep_emulator {

@@ -11,15 +11,15 @@
 
 namespace ep::direct {
 
-enum RouteStatus { kRouted, kRefused, kRouteFailed };
+enum NotifyStatus { kNotified, kRefused, kNotifyFailed };
 
 // Memory that the host reads while the kernel that comes next runs.
 struct RouteReport {
-    uint64_t done;  // 4 * ticket + RouteStatus, stored last
+    uint64_t done;  // 4 * ticket + NotifyStatus, stored last
     int plan[1];    // as below, all of it
 };
 
-struct RouteArgs {
+struct NotifyDispatchArgs {
     Workspace workspace;
     int* counts;          // as in NotifyArgs
     int* expert_counts;   // as in NotifyArgs
@@ -37,7 +37,8 @@ constexpr int kRouteRounds = 32;  // bits of a lane's memory
 // Adds a token's choices of the experts from `first_expert` on; whether it had any. Ids are read in vectors of 16 bytes
 // where a token's ids fill some.
 template <typename Index>
-EP_DEVICE bool count_choices(const RouteArgs& args, const Index* topk_idx, int token, int first_expert, int* choices) {
+EP_DEVICE bool count_choices(const NotifyDispatchArgs& args, const Index* topk_idx, int token, int first_expert,
+                             int* choices) {
     constexpr int kIds = sizeof(int4) / sizeof(Index);
     const Index* const ids = topk_idx + static_cast<int64_t>(token) * args.top_k;
     bool any = false;
@@ -66,10 +67,12 @@ EP_DEVICE bool count_choices(const RouteArgs& args, const Index* topk_idx, int t
     return any;
 }
 
-// One destination, by a block. `choices` [experts_per_rank] and `warp_totals` are shared memory; the rest as in `layout`.
+// One destination, by a block. `choices` [experts_per_rank] and `warp_totals` are shared memory; the rest as in
+// `get_dispatch_layout`.
 template <typename Index>
-EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* topk_idx, int* send_index,
-                        int* rank_counts, int* expert_counts, int* choices, int* warp_totals) {
+EP_DEVICE void lay_out_destination(int destination, const NotifyDispatchArgs& args, const Index* topk_idx,
+                                   int* send_index, int* rank_counts, int* expert_counts, int* choices,
+                                   int* warp_totals) {
     const int experts = args.experts_per_rank, first_expert = destination * experts;
     const int thread = thread_in_block(), num_threads = threads_in_block();
     for (int e = thread; e < experts; e += num_threads) choices[e] = 0;
@@ -111,7 +114,8 @@ EP_DEVICE void route_to(int destination, const RouteArgs& args, const Index* top
 
 // The whole grid: checks ids and weights, and makes the handle's own copy of the ids.
 template <typename Index>
-EP_DEVICE void check_choices(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy) {
+EP_DEVICE void check_choices(const NotifyDispatchArgs& args, const Index* topk_idx, const float* topk_weights,
+                             int* topk_copy) {
     const int choices = args.num_tokens * args.top_k, num_experts = args.experts_per_rank * num_ranks();
     const int stride = gridDim.x * threads_in_block();
     for (int i = blockIdx.x * threads_in_block() + thread_in_block(); i < choices; i += stride) {
@@ -125,7 +129,7 @@ EP_DEVICE void check_choices(const RouteArgs& args, const Index* topk_idx, const
 
 // The last block, with one thread: whether a value is wrong. Without a report that is a fault.
 template <typename Index>
-EP_DEVICE bool refuse(const RouteArgs& args, const Index* topk_idx, const float* topk_weights) {
+EP_DEVICE bool refuse(const NotifyDispatchArgs& args, const Index* topk_idx, const float* topk_weights) {
     WorkspaceState* const state = args.workspace.state;
     const uint32_t expert = ld_relaxed_gpu_u32(&state->bad_expert), weight = ld_relaxed_gpu_u32(&state->bad_weight);
     if (expert == 0 && weight == 0) return false;
@@ -140,7 +144,7 @@ EP_DEVICE bool refuse(const RouteArgs& args, const Index* topk_idx, const float*
 }
 
 // The last block: rounds up the experts' tokens, and looks at the options if the host will not.
-EP_DEVICE void finish_plan(const RouteArgs& args, int* plan) {
+EP_DEVICE void finish_plan(const NotifyDispatchArgs& args, int* plan) {
     const int ranks = num_ranks(), thread = thread_in_block(), alignment = args.expert_alignment;
     for (int e = thread; e < args.experts_per_rank; e += threads_in_block()) {
         int* const tokens = plan + 3 * ranks + e;
@@ -153,38 +157,39 @@ EP_DEVICE void finish_plan(const RouteArgs& args, int* plan) {
 }
 
 // Any grid up to one block per rank, any whole number of warps. Dynamic shared memory: one int per warp (kMaxWarps of
-// them), and one for each expert of a rank. Index is int or long long. Arguments as in `layout` and `notify`, and
+// them), and one for each expert of a rank. Index is int or long long. Arguments as in `get_dispatch_layout`
+// and `notify`, and
 //   topk_weights  [num_tokens, top_k] or null
 //   topk_copy     [num_tokens, top_k]   out
 //   plan          out, as in `notify`, and after it one int more: 1 if nothing was sent because a value is wrong
 template <typename Index>
-EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* topk_weights, int* topk_copy,
-                     int* send_index, int* rank_counts, int* choice_counts, int* plan) {
+EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk_idx, const float* topk_weights,
+                               int* topk_copy, int* send_index, int* rank_counts, int* choice_counts, int* plan) {
     extern __shared__ int layout_shared[];
     __shared__ int refused;
     if (block_has_fault()) return;
     check_choices(args, topk_idx, topk_weights, topk_copy);
     for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
-        route_to(destination, args, topk_idx, send_index, rank_counts, choice_counts, layout_shared + kMaxWarps,
-                 layout_shared);
+        lay_out_destination(destination, args, topk_idx, send_index, rank_counts, choice_counts,
+                            layout_shared + kMaxWarps, layout_shared);
     }
     if (!is_last_block(&args.workspace.state->finished_blocks)) return;
 
     const int thread = thread_in_block(), plan_ints = 3 * num_ranks() + args.experts_per_rank;
     if (thread == 0) plan[plan_ints] = refused = refuse(args, topk_idx, topk_weights);
     __syncthreads();
-    RouteStatus status = kRefused;
+    NotifyStatus status = kRefused;
     if (!refused) {
         const Signals signals = this_epoch(args.workspace);
         const NotifyArgs tell = {signals, args.counts, args.expert_counts, args.experts_per_rank, args.options};
-        status = notify(tell, rank_counts, choice_counts, plan) ? kRouted : kRouteFailed;
-        if (status == kRouted) complete_epoch(args.workspace, signals);
+        status = notify(tell, rank_counts, choice_counts, plan) ? kNotified : kNotifyFailed;
+        if (status == kNotified) complete_epoch(args.workspace, signals);
         __syncthreads();
         finish_plan(args, plan);
         __syncthreads();
     }
     if (!args.report) return;
-    if (status == kRouted) {
+    if (status == kNotified) {
         for (int i = thread; i < plan_ints; i += threads_in_block()) args.report->plan[i] = plan[i];
     }
     __syncthreads();
@@ -195,7 +200,8 @@ EP_DEVICE void route(const RouteArgs& args, const Index* topk_idx, const float* 
 
 template <typename Index>
 __global__ void __launch_bounds__(1024)
-    ep_route(ep::direct::RouteArgs args, const Index* topk_idx, const float* topk_weights, int* topk_copy,
-             int* send_index, int* rank_counts, int* choice_counts, int* plan) {
-    ep::direct::route<Index>(args, topk_idx, topk_weights, topk_copy, send_index, rank_counts, choice_counts, plan);
+    ep_notify_dispatch(ep::direct::NotifyDispatchArgs args, const Index* topk_idx, const float* topk_weights,
+                       int* topk_copy, int* send_index, int* rank_counts, int* choice_counts, int* plan) {
+    ep::direct::notify_dispatch<Index>(args, topk_idx, topk_weights, topk_copy, send_index, rank_counts, choice_counts,
+                                       plan);
 }

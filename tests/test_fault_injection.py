@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.outages import kernel, launch, noticing
+from support.fault_injection import kernel, launch, noticing
 
 import ep_lib
 from ep_lib import Fabric
@@ -40,7 +40,7 @@ def test_who_has_no_time_limit_is_told_of_a_deadlock(kind: str) -> None:
         ep_lib.spawn(lambda rank: launch(rank, "quiet", 9), 2, "emulator", fabric=fabric)
     text = str(caught.value)
     assert "64 bytes to rank 1 on queue pair 0 (rank 1 has stopped)" in text, text
-    assert "rank 1 block 0 thread 0 is stopped" in text and "outages_test.cu:" in text
+    assert "rank 1 block 0 thread 0 is stopped" in text and "fault_injection_test.cu:" in text
     assert {w.thread.rank for w in caught.value.waiters} == {0, 1}
 
 

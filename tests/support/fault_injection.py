@@ -38,7 +38,7 @@ extern "C" __global__ void stores(uint64_t* signal, int n) {
 
 
 def kernel(name: str) -> ep_lib.Kernel:
-    return ep_lib.Kernel.from_source(SOURCE, name, filename="outages_test.cu")
+    return ep_lib.Kernel.from_source(SOURCE, name, filename="fault_injection_test.cu")
 
 
 def launch(rank: ep_lib.Rank, name: str, rounds: int) -> Any:

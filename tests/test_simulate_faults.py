@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from support.outages import noticing
+from support.fault_injection import noticing
 from support.timed_programs import CX7, Run, acknowledged, on_wire, simulate, source_read, to_target
 
 from ep_lib import Fabric
