@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from ep_lib import Kernel, Rank
-from ep_lib.compat import nixl
 from ep_lib.compat.nixl import DeviceHost
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelFault
 
@@ -262,7 +261,3 @@ def test_mistakes_on_the_host_are_named(spmd: Spmd) -> None:
     for found in spmd(host_mistakes, 2):
         assert {name: message for name, message in found.items() if expected[name] not in message} == {}
         assert found.keys() == expected.keys()
-
-
-def test_the_mirrored_structs_have_the_devices_sizes() -> None:
-    assert (nixl.TABLE_DTYPE.itemsize, nixl.REGION_DTYPE.itemsize) == (16, 24)

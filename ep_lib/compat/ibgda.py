@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.memory import device_state
+from ep_lib.runtime.arguments import at_least_one
 from ep_lib.runtime.rank import Rank
 
 __all__ = ["init_efa_device_state", "init_internode"]
@@ -26,8 +25,8 @@ def init_efa_device_state(rank: Rank, num_channels: int = 16, num_devices: int =
     sets new numbers for later launches. Raises ArgumentError for numbers that are too small or too large, and
     RankMismatchError on every rank if the ranks do not agree.
     """
-    channels = _at_least_one("num_channels", num_channels)
-    devices = _at_least_one("num_devices", num_devices)
+    channels = at_least_one("num_channels", num_channels)
+    devices = at_least_one("num_devices", num_devices)
     if channels * devices > _MAX_QUEUE_PAIRS:
         raise ArgumentError(
             f"num_channels x num_devices is {channels} x {devices}; kernels count queue pairs in an int, at most "
@@ -50,13 +49,3 @@ def init_efa_device_state(rank: Rank, num_channels: int = 16, num_devices: int =
 def init_internode(rank: Rank, num_channels: int = 16, num_devices: int = 1) -> None:
     """The same under the name of the guide's Python binding (``deepep.init_internode``)."""
     init_efa_device_state(rank, num_channels, num_devices)
-
-
-def _at_least_one(name: str, value: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least 1")
-    return number

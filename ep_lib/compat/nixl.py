@@ -11,7 +11,7 @@ metadata is exchanged, since a peer's copy of an array lies at the same offset::
     kernel.launch(rank, 1, 32, host.handle_array([handle]), 1, signal_handle, signal, data.nbytes, 1, 0)
 
 and for the names of NIXL >= 1.0 ``prep_local_view`` and ``prep_remote_view``, whose ints are a kernel's nixlMemViewH.
-What a handle points to is mirrored by ``ep::nixl::Table`` and ``ep::nixl::Region``.
+A handle points to an ``ep::nixl::Table``, which is followed by its regions (``ep::nixl::Region``).
 """
 
 from __future__ import annotations
@@ -19,29 +19,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ep_lib.errors import ArgumentError, BufferClosedError
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
 
 if TYPE_CHECKING:
     from ep_lib.runtime.rank import Rank
-
-MAGIC = 0x4C58494E
-TABLE_DTYPE = np.dtype([("magic", np.uint32), ("kind", np.uint32), ("count", np.uint64)])
-REGION_DTYPE = np.dtype([("address", np.uint64), ("bytes", np.uint64), ("rank", np.int64)])
-
-
-class Kind(IntEnum):
-    """``ep::nixl::Kind``."""
-
-    WRITE_REQUEST = 1
-    SIGNAL_REQUEST = 2
-    LOCAL_VIEW = 3
-    REMOTE_VIEW = 4
 
 
 @dataclass(frozen=True)
@@ -57,7 +44,7 @@ class Region:
 class Request:
     """What ``create_gpu_req`` makes a handle of. A write request's first region is its local side."""
 
-    kind: Kind
+    kind: str  # of ep::nixl::Kind
     regions: tuple[Region, ...]
 
 
@@ -101,14 +88,14 @@ class DeviceHost:
         """
         source = self._local_region(local)
         target = local if remote is None else remote
-        return Request(Kind.WRITE_REQUEST, (source, *self._remote_regions(target, peers)))
+        return Request("kWriteRequest", (source, *self._remote_regions(target, peers)))
 
     def create_signal_req(self, signals: Any, peers: int | Iterable[int]) -> Request:
         """Adds to the peers' copies of ``signals``, a symmetric array of 64-bit integers."""
         dtype = describe(signals).dtype
         if dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
             raise ArgumentError(f"signals are 64-bit integers, the array has dtype {dtype}")
-        return Request(Kind.SIGNAL_REQUEST, self._remote_regions(signals, peers))
+        return Request("kSignalRequest", self._remote_regions(signals, peers))
 
     def create_gpu_req(self, request: Request) -> int:
         """The handle of a request, for a kernel's ``uintptr_t`` or ``nixlGpuXferReqH`` parameter."""
@@ -129,12 +116,12 @@ class DeviceHost:
     # ---- memory views: NIXL 1.0 and later -------------------------------------------------------------------------
     def prep_local_view(self, arrays: Iterable[Any]) -> int:
         """A view of this rank's own arrays, for the source of ``nixlPut``; entry i is the i-th array."""
-        return self._make_table(Kind.LOCAL_VIEW, tuple(self._local_region(array) for array in arrays))
+        return self._make_table("kLocalView", tuple(self._local_region(array) for array in arrays))
 
     def prep_remote_view(self, entries: Iterable[tuple[Any, int]]) -> int:
         """A view of peers' memory, for targets and counters; entry i is the i-th (symmetric array, peer)."""
         regions = [self._remote_regions(array, peer)[0] for array, peer in entries]
-        return self._make_table(Kind.REMOTE_VIEW, tuple(regions))
+        return self._make_table("kRemoteView", tuple(regions))
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def release(self, handle: int) -> None:
@@ -178,13 +165,18 @@ class DeviceHost:
             f"the array at 0x{info.address:x} ({info.nbytes} bytes) is not registered; call register() with it first"
         )
 
-    def _make_table(self, kind: Kind, regions: tuple[Region, ...]) -> int:
+    def _make_table(self, kind: str, regions: tuple[Region, ...]) -> int:
         self._require_open()
         if not regions:
             raise ArgumentError("a memory view needs at least one entry")
-        head = np.array([(MAGIC, kind, len(regions))], TABLE_DTYPE)
-        body = np.array([(region.address, region.bytes, region.rank) for region in regions], REGION_DTYPE)
-        return self._keep(np.frombuffer(head.tobytes() + body.tobytes(), np.uint64))
+        head = header_struct("ep/nixl_device.cuh", "Table").pack(
+            magic=header_constant("ep/nixl_device.cuh", "kMagic"),
+            kind=header_constant("ep/nixl_device.cuh", kind),
+            count=len(regions),
+        )
+        region = header_struct("ep/nixl_device.cuh", "Region")
+        body = b"".join(region.pack(**vars(each)) for each in regions)
+        return self._keep(np.frombuffer(head + body, np.uint64))
 
     def _keep(self, words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
         table = self._rank.to_device(words)

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ep_lib.jit.names import without_comments
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOTS = (_PACKAGE / "device", _PACKAGE)  # of <ep/...> and <moe/...>
 
@@ -46,7 +48,6 @@ _SCALARS = {
 _CODES = {"b1": "?", "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 _CODES |= {"f4": "f", "f8": "d"}
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<((?:ep|moe)/[^>]+)>", re.MULTILINE)
 _STRUCT = re.compile(r"\bstruct\s+(?:alignas\((\w+)\)\s*)?(\w+)\s*(?:final\s*)?\{")
 _ENUM = re.compile(r"\benum(?:\s+(?:class|struct))?(?:\s+(\w+))?(?:\s*:\s*([\w ]+?))?\s*\{([^}]*)\}")
@@ -162,7 +163,7 @@ class _Headers:
             path = next((root / name for root in _ROOTS if (root / name).is_file()), None)
             if name in self.texts or path is None:
                 continue
-            self.texts[name] = _COMMENT.sub(" ", path.read_text(encoding="utf-8"))
+            self.texts[name] = without_comments(path.read_text(encoding="utf-8"), keep_strings=True)
             waiting += reversed(_INCLUDE.findall(self.texts[name]))
         if header not in self.texts:
             raise LookupError(f"there is no header <{header}> in {' or '.join(map(str, _ROOTS))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16
+from ep_lib.runtime.arguments import at_least_one
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
@@ -78,14 +78,14 @@ def make_config(
     low-latency mode: ep_lib/moe/low_latency/memory.py."""
     config = BufferConfig(
         world_size=world_size,
-        num_experts=_at_least_one("num_experts", num_experts),
-        top_k=_at_least_one("top_k", top_k),
-        hidden=_at_least_one("hidden", hidden),
-        max_tokens=_at_least_one("max_tokens", max_tokens),
+        num_experts=at_least_one("num_experts", num_experts),
+        top_k=at_least_one("top_k", top_k),
+        hidden=at_least_one("hidden", hidden),
+        max_tokens=at_least_one("max_tokens", max_tokens),
         dtype=parse_dtype(dtype),
-        num_sms=_at_least_one("num_sms", num_sms),
+        num_sms=at_least_one("num_sms", num_sms),
         allow_nvlink_for_normal_mode=bool(allow_nvlink_for_normal_mode),
-        bounce_bytes=None if bounce_bytes is None else _at_least_one("bounce_bytes", bounce_bytes),
+        bounce_bytes=None if bounce_bytes is None else at_least_one("bounce_bytes", bounce_bytes),
         merge_sender_receiver=bool(merge_sender_receiver),
         num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank,
         num_low_latency_sms=num_low_latency_sms,
@@ -134,15 +134,3 @@ def parse_dtype(dtype: Any) -> np.dtype[Any]:
         if name == known.name:
             return known
     raise ArgumentError(f"dtype is {dtype!r}; a Buffer carries 'bfloat16' or 'float32'")
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; it must be a whole number") from None
-    if isinstance(value, bool) or number < 1:
-        raise ArgumentError(f"{name} is {value!r}; it must be at least 1")
-    if number >= 2**31:
-        raise ArgumentError(f"{name} is {value}; it must be below 2**31")
-    return number

@@ -22,6 +22,19 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
+def at_least_one(name: str, value: Any) -> int:
+    """``value`` as an int from 1 to 2**31 - 1, which kernels can take. Raises ArgumentError that calls it ``name``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} is {value!r}; it must be a whole number") from None
+    if isinstance(value, bool) or number < 1:
+        raise ArgumentError(f"{name} is {value!r}; it must be at least 1")
+    if number >= 2**31:
+        raise ArgumentError(f"{name} is {value}; it must be below 2**31")
+    return number
+
+
 def program(main: Callable[..., Any], ranks: Any) -> int:
     """How many ranks call ``main``. Raises ArgumentError if ``main`` cannot be called, or not by so many."""
     if not callable(main):

@@ -54,8 +54,7 @@ constexpr uint64_t defer = 1;  // "may be batched with later ones"; stores need 
 namespace ep {
 namespace nixl {
 
-// What a handle points to, in this rank's heap: a header and `count` regions. ep_lib/compat/nixl.py writes
-// it.
+// What a handle points to, in this rank's heap: a header and `count` regions. ep_lib/compat/nixl.py writes it.
 enum Kind : uint32_t { kWriteRequest = 1, kSignalRequest = 2, kLocalView = 3, kRemoteView = 4 };
 
 constexpr uint32_t kMagic = 0x4c58494e;  // "NIXL": so that an address that is not a handle is most likely recognised
@@ -71,8 +70,6 @@ struct Table {  // a write request has its local side as region 0 and its remote
     uint32_t kind;
     uint64_t count;
 };
-
-static_assert(sizeof(Table) == 16 && sizeof(Region) == 24, "mirrored by ep_lib/compat/nixl.py");
 
 template <nixl_gpu_level_t LEVEL>
 EP_DEVICE bool is_leader() {
