@@ -291,12 +291,12 @@ class CudaBackend:
         self, loaded: LoadedKernel, grid: Dim3, block: Dim3, values: list[MarshalledArg], shared_bytes: int, stream: int
     ) -> None:
         """cuLaunchKernel copies the arguments before it returns, so they live in a buffer of this call."""
-        places, size = loaded.places
+        offsets, size = loaded.offsets
         buffer = ctypes.create_string_buffer(size)
         base = ctypes.addressof(buffer)
-        for place, value in zip(places, values, strict=True):
-            ctypes.memmove(base + place, value.data, len(value.data))
-        pointers = (ctypes.c_void_p * max(1, len(places)))(*[base + place for place in places])
+        for offset, value in zip(offsets, values, strict=True):
+            ctypes.memmove(base + offset, value.data, len(value.data))
+        pointers = (ctypes.c_void_p * max(1, len(offsets)))(*[base + offset for offset in offsets])
         try:
             self._driver.launchKernel(
                 loaded.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers) if values else 0, 0

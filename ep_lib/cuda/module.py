@@ -41,7 +41,7 @@ class LoadedKernel:
     dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
 
     @functools.cached_property
-    def places(self) -> tuple[tuple[int, ...], int]:
+    def offsets(self) -> tuple[tuple[int, ...], int]:
         """Where each argument lies in a buffer for all of them, and the buffer's size, in bytes."""
         offsets, end = [], 0
         for param in self.params:

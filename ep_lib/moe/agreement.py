@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ep_lib.errors import RankMismatchError
+from ep_lib.memory.arrays import Array
 from ep_lib.moe.config import BufferConfig
 from ep_lib.runtime.rank import Rank
 
@@ -53,7 +54,7 @@ def content_of(tag_bits: int) -> int:
     return tag_bits & (1 << _BITS) - 1
 
 
-def require_same_content(contents: Any) -> None:
+def require_same_content(contents: Array) -> None:
     """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ."""
     for bit, what in ((WITH_WEIGHTS, "topk_weights"), (WITH_FP8, "FP8 rows with scales")):
         having = [r for r, bits in enumerate(contents) if bits & bit]

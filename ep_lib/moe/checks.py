@@ -35,7 +35,7 @@ class InputChecks:
             self._refuse_tokens("x", info.shape[0])
         return Payload(info, None)
 
-    def rows(self, name: str, array: Any, num_rows: int | None, *, narrow: bool = False) -> ArrayInfo:
+    def rows(self, name: str, array: Array, num_rows: int | None, *, narrow: bool = False) -> ArrayInfo:
         """``[num_rows, hidden]`` (any number of rows if None) of the Buffer's dtype, 16-byte aligned; if ``narrow``, of
         hidden or fewer columns that fill whole vectors."""
         info = describe_here(name, array, self._device)
@@ -115,7 +115,7 @@ class InputChecks:
             refuse_weights(self.view(array))
         return info
 
-    def view(self, array: Any) -> Any:
+    def view(self, array: Array) -> Array:
         """As an array of NumPy or CuPy, where this rank's kernels run."""
         return like("numpy" if self._device == "cpu" else "cupy", array)
 
@@ -194,7 +194,7 @@ def _refuse_vectors(name: str, info: ArrayInfo) -> NoReturn:
     )
 
 
-def refuse_choices(ids: Any, num_experts: int) -> None:
+def refuse_choices(ids: Array, num_experts: int) -> None:
     """Raises ArgumentError that names the first id that is no expert's and not -1. NumPy or CuPy; waits for it."""
     bad = (ids < -1) | (ids >= num_experts)
     if bool(bad.any()):
@@ -204,7 +204,7 @@ def refuse_choices(ids: Any, num_experts: int) -> None:
         )
 
 
-def refuse_weights(weights: Any) -> None:
+def refuse_weights(weights: Array) -> None:
     """Raises ArgumentError that names the first weight that is not finite. NumPy or CuPy; waits for it."""
     bad = ~np.isfinite(weights)
     if bool(bad.any()):
@@ -214,14 +214,14 @@ def refuse_weights(weights: Any) -> None:
         )
 
 
-def _first(bad: Any, values: Any) -> tuple[int, int, Any]:
+def _first(bad: Array, values: Array) -> tuple[int, int, Any]:
     """Row, column and value of the first True of ``bad`` ``[T, K]``."""
     index = int(bad.ravel().argmax())
     row, column = divmod(index, bad.shape[1])
     return row, column, values[row, column].item()
 
 
-def describe_here(name: str, array: Any, device: str) -> ArrayInfo:
+def describe_here(name: str, array: Array, device: str) -> ArrayInfo:
     """What ``array`` is. Raises ArgumentError if it is no array, or not where kernels run ("cpu" or "cuda:N")."""
     try:
         info = describe(array)

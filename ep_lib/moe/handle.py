@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.errors import HandleError
+from ep_lib.memory.arrays import Array
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 from ep_lib.moe.mode import Routing
@@ -21,14 +22,14 @@ class DispatchHandle:
 
     num_tokens: int  # that this rank sent
     num_recv_tokens: int  # rows that this rank received, or num_worst_tokens
-    recv_tokens_per_rank: Any  # int32 [ranks]: rows from each source; NumPy, with num_worst_tokens on the device
-    tokens_per_expert: Any  # int32 [experts_per_rank]; where recv_tokens_per_rank is
+    recv_tokens_per_rank: Array  # int32 [ranks]: rows from each source; NumPy, with num_worst_tokens on the device
+    tokens_per_expert: Array  # int32 [experts_per_rank]; where recv_tokens_per_rank is
     _owner: object = field(repr=False)  # the Buffer's token
     _epoch: int = field(repr=False)  # of the dispatch: names the handle on every rank
     _routing: Routing = field(repr=False)
-    _recv_topk_idx: Any = field(repr=False)  # as Received has them
-    _recv_src_rank: Any = field(repr=False)
-    _recv_src_token: Any = field(repr=False)
+    _recv_topk_idx: Array = field(repr=False)  # as Received has them
+    _recv_src_rank: Array = field(repr=False)
+    _recv_src_token: Array = field(repr=False)
     _counts_on_device: bool = field(repr=False, default=False)
     _by_expert: ExpertRows | None = field(repr=False, default=None)
 
@@ -44,12 +45,14 @@ class Received:
     """
 
     x: Any  # [N, hidden], dtype of the Buffer; (FP8 [N, hidden], scales float32 [N, hidden / 128]) if x was such a pair
-    topk_idx: Any  # [N, top_k], dtype as given: experts as this rank numbers its own, from 0; -1 for experts elsewhere
-    topk_weights: Any | None  # float32 [N, top_k], 0 where topk_idx is -1; None if no weights were given
-    tokens_per_expert: Any  # int32 [experts_per_rank]: choices of each of this rank's experts, rounded up to a multiple
+    topk_idx: Array  # [N, top_k], dtype as given: experts as this rank numbers its own, from 0; -1: elsewhere
+    topk_weights: Array | None  # float32 [N, top_k], 0 where topk_idx is -1; None if no weights were given
+    tokens_per_expert: (
+        Array  # int32 [experts_per_rank]: choices of each of this rank's experts, rounded up to a multiple
+    )
     # of expert_alignment; NumPy, with num_worst_tokens an array on the device
-    src_rank: Any  # int32 [N]
-    src_token: Any  # int32 [N]: index of the token on src_rank
+    src_rank: Array  # int32 [N]
+    src_token: Array  # int32 [N]: index of the token on src_rank
     handle: DispatchHandle
     by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
     event: Event | None = None  # with async_finish: when all of this is there

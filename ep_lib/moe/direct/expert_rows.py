@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
@@ -101,7 +100,7 @@ class ExpertSorter:
         )
 
     @staticmethod
-    def _arrays(rows: ExpertRows) -> tuple[Any, ...]:
+    def _arrays(rows: ExpertRows) -> tuple[Array, ...]:
         arrays = (rows.slot, rows.row, rows.offsets, rows.weights)
         return tuple(array for array in arrays if array is not None)
 

@@ -16,12 +16,12 @@ _ZEROED = ("state", "flags", "tags", "counts", "expert_counts", "arrived")
 
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
     """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
-    ranks, rows, turns = config.world_size, config.max_rows, 2
+    ranks, rows, buffers = config.world_size, config.max_rows, 2
     kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
     shapes: list[tuple[str, tuple[int, ...], str]] = [
         ("state", (header_struct("moe/common/epoch.cuh", "WorkspaceState").size // 8,), "u8"),
         ("flags", (kinds, ranks), "u8"),
-        ("tags", (turns, kinds, ranks), "u8"),
+        ("tags", (buffers, kinds, ranks), "u8"),
         ("counts", (ranks, ranks + 1), "i4"),
         ("expert_counts", (ranks, config.experts_per_rank), "i4"),
         ("arrived", (ranks, config.max_tokens), "u8"),

@@ -152,7 +152,7 @@ class LowLatencyMode:
                 f"use_fp8 needs a scale for every {FP8_GROUP} elements, and hidden is {self.config.hidden}, which is "
                 "not a multiple; pass use_fp8=False"
             )
-        self._require_turn("dispatch", async_finish, return_recv_hook)
+        self._require_order("dispatch", async_finish, return_recv_hook)
         arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
         handle = LowLatencyHandle(len(x), self._owner, arrivals._replace(rows=None, scales=None, counts=None))
         launch = functools.partial(
@@ -185,7 +185,7 @@ class LowLatencyMode:
         arrivals = handle._arrivals
         if topk_weights is None and arrivals.weights is None:
             raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
-        self._require_turn("combine", async_finish, return_recv_hook)
+        self._require_order("combine", async_finish, return_recv_hook)
         if out is None:
             out = self._empty(kind, (handle.num_tokens, config.hidden), BFLOAT16)
         else:
@@ -252,7 +252,7 @@ class LowLatencyMode:
         self._waiting[what].append(hook)
         return event, hook
 
-    def _require_turn(self, what: str, async_finish: bool, hooked: bool) -> None:
+    def _require_order(self, what: str, async_finish: bool, hooked: bool) -> None:
         """There are two halves of the slots, and each operation that waits for its hook keeps one of them."""
         if async_finish and hooked:
             raise ArgumentError(

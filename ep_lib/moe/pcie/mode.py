@@ -14,6 +14,7 @@ from ep_lib.jit.structs import HeaderStruct, header_constant, header_struct
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
+from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
@@ -118,7 +119,7 @@ class PcieMode:
         num_rows: int,
         tag: int,
         options: DispatchOptions,
-        by_expert: Any = None,
+        by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
         self._in_step = False
@@ -138,8 +139,8 @@ class PcieMode:
         *,
         bias: Sequence[ArrayInfo] = (),
         async_finish: bool = False,
-        by_expert: Any = None,
-    ) -> Any:
+        by_expert: ExpertRows | None = None,
+    ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
         config = self._config
         self._in_step = False
@@ -166,7 +167,7 @@ class PcieMode:
         self._rank.synchronize()
         return as_kind(x.kind, out, config.dtype)
 
-    def finished(self, array: Any, keep: tuple[Any, ...]) -> Event:
+    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation: it has passed, since the host waits for every one here."""
         kind = kind_of(array)
         return Event(self._rank, self._rank.streams.current(kind), kind, keep)
@@ -227,7 +228,7 @@ class PcieMode:
     def _send(
         self,
         payload: Payload,
-        weights: Any,
+        weights: ArrayInfo | None,
         routing: PcieRouting,
         rows: int,
         options: DispatchOptions,
@@ -266,12 +267,14 @@ class PcieMode:
         rank.synchronize()
         return self._as_callers_arrays(arrived, payload, weights, options)
 
-    def _as_callers_arrays(self, arrived: Any, payload: Payload, weights: Any, options: DispatchOptions) -> Arrivals:
+    def _as_callers_arrays(
+        self, arrived: Any, payload: Payload, weights: ArrayInfo | None, options: DispatchOptions
+    ) -> Arrivals:
         """Arrays of the caller's kinds."""
         rows, scales, topk, sent, source = arrived
         index = options.ids
 
-        def ids(array: Any) -> Any:
+        def ids(array: Array | None) -> Array | None:
             return None if array is None else like(index.kind, array)
 
         arrivals = Arrivals(
@@ -316,7 +319,9 @@ def _different_operations(tags: Array) -> RankMismatchError:
     return RankMismatchError(f"the ranks call different operations: {who}; call the same ones in the same order")
 
 
-def get_dispatch_layout(rank: Rank, config: BufferConfig, threads: int, experts: Any) -> tuple[Any, Any, Any, Any]:
+def get_dispatch_layout(
+    rank: Rank, config: BufferConfig, threads: int, experts: Array
+) -> tuple[Array, Array, Array, Array]:
     """Launch <moe/common/layout.cuh> for ``experts`` ``[num_tokens, top_k]``: topk_idx, send_index, rank_counts,
     expert_counts."""
     ranks, num_tokens = config.world_size, len(experts)
@@ -349,7 +354,7 @@ def _pack_addresses(struct: HeaderStruct, arrays: Sequence[Array | None]) -> byt
     return struct.pack(**dict(zip(struct.names, map(address_of, arrays), strict=True)))
 
 
-def _split(array: Any, *lengths: int) -> list[Any]:
+def _split(array: Array, *lengths: int) -> list[Array]:
     """Consecutive parts of a flat array."""
     ends = np.cumsum(lengths)
     return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]
