@@ -84,6 +84,9 @@ def refused(rank: Rank) -> None:
         for error, says, call in (
             (ArgumentError, "num_worst_tokens is 7; .* = 6 rows", lambda: buffer.dispatch(x, idx, num_worst_tokens=7)),
             (ArgumentError, "num_worst_tokens is -1", lambda: buffer.dispatch(x, idx, num_worst_tokens=-1)),
+            (ArgumentError, "num_worst_tokens is 6.0", lambda: buffer.dispatch(x, idx, num_worst_tokens=6.0)),
+            (ArgumentError, "num_worst_tokens is '6'", lambda: buffer.dispatch(x, idx, num_worst_tokens="6")),
+            (ArgumentError, "expert_alignment is 2.0", lambda: buffer.dispatch(x, idx, expert_alignment=2.0)),
             (ArgumentError, "expert_alignment is 0", lambda: buffer.dispatch(x, idx, expert_alignment=0)),
             (ArgumentError, "bias is a tuple of 3", lambda: buffer.combine(y, recv.handle, bias=(x, x, x))),
             (ArgumentError, r"bias has 2 rows", lambda: buffer.combine(y, recv.handle, bias=x[:2])),
@@ -91,6 +94,8 @@ def refused(rank: Rank) -> None:
         ):
             with pytest.raises(error, match=says):
                 call()
+        assert len(buffer.dispatch(x, idx, num_worst_tokens=np.int64(6), expert_alignment=np.int32(2)).x) == 6
+        assert len(buffer.dispatch(x, idx, num_worst_tokens=None).x) == len(y)
     if rank.multiprocessors is not None:
         with pytest.raises(ArgumentError, match="num_sms is 1000, and this GPU has"):
             Buffer(rank, **SHAPE, num_sms=1000)

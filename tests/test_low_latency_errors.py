@@ -111,7 +111,12 @@ def test_bad_input_of_a_combine() -> None:
                     r"x has shape \(2, 4, 128\); it must be \(4, 4, 128\)",
                 ),
                 ((y.astype(np.float32), IDX, W, sent.handle), {}, ArgumentError, "x has dtype float32"),
-                ((y, IDX[:2], W, sent.handle), {}, ArgumentError, r"topk_idx has shape \(2, 2\)"),
+                (
+                    (y, IDX[:2], W, sent.handle),
+                    {},
+                    ArgumentError,
+                    r"shape \(2, 2\); .*: a row for each token that this rank sends",
+                ),
                 ((y, IDX, W[:2], sent.handle), {}, ArgumentError, r"topk_weights has shape \(2, 2\)"),
                 ((y, IDX, W.astype(np.float64), sent.handle), {}, ArgumentError, "topk_weights has dtype float64"),
                 ((y, IDX, W, None), {}, HandleError, "handle is a NoneType; it must be that of a low_latency_dispatch"),

@@ -182,7 +182,7 @@ class Buffer:
         checks = self._checks
         payload = checks.payload(x)
         num_tokens = payload.x.shape[0]
-        checks.options(num_worst_tokens, expert_alignment, sorted_by_expert)
+        num_worst_tokens, expert_alignment = checks.options(num_worst_tokens, expert_alignment, sorted_by_expert)
         look = not self._mode.checks_values or (handle is not None and not self._only_later)  # at values, on the host
         experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
         weights = None if topk_weights is None else checks.topk_weights(topk_weights, num_tokens, values=look)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -123,7 +124,7 @@ class InputChecks:
         if info.shape != (num_tokens, self._config.top_k):
             raise ArgumentError(
                 f"{name} has shape {info.shape}; it must be ({num_tokens}, {self._config.top_k}): "
-                f"a row for each token of x, and the Buffer's top_k={self._config.top_k}"
+                f"a row for each token that this rank sends, and the Buffer's top_k={self._config.top_k}"
             )
         if info.strides_bytes is not None:
             _refuse_strides(name, info)
@@ -140,16 +141,19 @@ class InputChecks:
             )
         return handle._by_expert
 
-    def options(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> None:
-        """What else a dispatch may be asked for."""
+    def options(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> tuple[int, int]:
+        """What else a dispatch may be asked for; returns the first two as whole numbers."""
         if sorted_by_expert and not self._config.allow_nvlink_for_normal_mode:
             raise ArgumentError(
                 "sorted_by_expert: PCIe mode (allow_nvlink_for_normal_mode=False) has none; sort by recv.topk_idx"
             )
+        if type(num_worst_tokens) is not int or type(expert_alignment) is not int:
+            num_worst_tokens = _whole("num_worst_tokens", 0 if num_worst_tokens is None else num_worst_tokens)
+            expert_alignment = _whole("expert_alignment", expert_alignment)
         if expert_alignment < 1:
             raise ArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
         if not num_worst_tokens:
-            return
+            return 0, expert_alignment
         if not self._config.allow_nvlink_for_normal_mode:
             raise ArgumentError(
                 "num_worst_tokens: in PCIe mode (allow_nvlink_for_normal_mode=False) the host waits for the counts"
@@ -159,6 +163,7 @@ class InputChecks:
                 f"num_worst_tokens is {num_worst_tokens}; this Buffer receives 1 to world_size * max_tokens = "
                 f"{self._config.max_rows} rows"
             )
+        return num_worst_tokens, expert_alignment
 
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""
@@ -176,6 +181,13 @@ class InputChecks:
                 raise ArgumentError(f"bias has {info.shape[1]} columns, x {width}; they are added up: pass as many")
             found.append(info)
         return found
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name} is {value!r}; it must be a whole number") from None
 
 
 def _refuse_strides(name: str, info: ArrayInfo) -> NoReturn:
