@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -165,6 +166,10 @@ def test_defines_reach_the_source() -> None:
 def test_bad_options_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):
         Kernel.from_source("", "k", **bad)  # type: ignore[arg-type]
+
+
+def test_a_kernel_tells_what_it_is_made_of() -> None:
+    assert {"source", "name", "path", "filename", "include", "defines"} <= set(inspect.signature(Kernel).parameters)
 
 
 def test_bad_targets_names_and_files_are_refused(tmp_path: Path) -> None:

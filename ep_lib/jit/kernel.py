@@ -6,10 +6,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
+import os
 import re
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -20,7 +21,7 @@ from ep_lib.jit import gxx, nvrtc
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
-from ep_lib.jit.source import KernelSource
+from ep_lib.jit.source import Define, KernelSource
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
 
 Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
@@ -46,8 +47,18 @@ class Kernel(KernelSource):
     ``defines`` and ``options`` (further NVRTC options, which the emulator ignores).
     """
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        *,
+        path: Path | None,
+        filename: str,
+        include: Sequence[str | os.PathLike[str]] = (),
+        defines: Mapping[str, Define] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(source, name, path=path, filename=filename, include=include, defines=defines, options=options)
         self._images: dict[str, EmulatorImage | NvrtcImage] = {}
         self._lock = threading.Lock()
 
