@@ -147,6 +147,7 @@ BAD_BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
     "hidden 0": ({"hidden": 0}, "hidden is 0; it must be at least 1"),
     "max_tokens 0": ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
     "max_tokens 2.5": ({"max_tokens": 2.5}, "max_tokens is 2.5; it must be a whole number"),
+    "max_tokens True": ({"max_tokens": True}, "max_tokens is True; it must be a whole number, at least 1"),
     "top_k 0": ({"top_k": 0}, "top_k is 0; it must be at least 1"),
     "top_k too large": ({"top_k": 5}, "top_k is 5, but there are only 4 experts"),
     "negative experts": ({"num_experts": -4}, "num_experts is -4; it must be at least 1"),

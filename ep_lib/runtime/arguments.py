@@ -27,9 +27,11 @@ def at_least_one(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; it must be a whole number") from None
-    if isinstance(value, bool) or number < 1:
-        raise ArgumentError(f"{name} is {value!r}; it must be at least 1")
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least 1")
+    if number < 1:
+        raise ArgumentError(f"{name} is {number}; it must be at least 1")
     if number >= 2**31:
         raise ArgumentError(f"{name} is {value}; it must be below 2**31")
     return number
