@@ -42,8 +42,6 @@ def test_all_ways_are_measured_on_gpus() -> None:
     rows = spawn(bench_p2p_gpu.measure, 2, "cuda", args=(plan,), heap_bytes=64 << 20)[0]
     ways = [WRITE, WRITE, PACKETS, GOOD_LINES, COPY, COPY, STORES]
     assert [row["how"] for row in rows] == ways and all(row["gbytes_per_s"] > 0 for row in rows)
-    us = {row["how"]: row["us"] for row in rows if row["bytes"] == 64}
-    assert us[GOOD_LINES] < us[WRITE], "a packet does not wait for the data's acknowledgement"
 
 
 def test_large_messages_take_more_blocks_and_fewer_rounds() -> None:
