@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+# A shell that starts a command in the background has it ignore interrupts, and the tests of interrupts would wait.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests use all cores by themselves: threads of torch and NumPy would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
