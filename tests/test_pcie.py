@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.buffer_cases import check_case
 from support.dispatch_combine_cases import BF16, Case, assert_received, assert_same, make_case, to_numpy, unpack
-from support.pcie_cases import FABRIC_NAMES, FABRICS, check_case, pcie_arguments, run_case, smallest_bounce
+from support.pcie_cases import FABRIC_NAMES, FABRICS, pcie_arguments, run_case, smallest_bounce
 
 from ep_lib import Buffer, Fabric, Rank, simulate, spawn
 from ep_lib.moe.pcie.mode import kernel

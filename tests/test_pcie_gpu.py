@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.buffer_cases import check_case
 from support.dispatch_combine_cases import make_case
-from support.pcie_cases import check_case, check_fp8, fp8_case, run_case, run_fp8
+from support.pcie_cases import check_fp8, fp8_case, run_case, run_fp8
 
 from ep_lib import Rank, spawn
 from ep_lib.transports.nvshmem import build as nvshmem

@@ -19,12 +19,16 @@ from support.dispatch_combine_cases import (
 )
 
 
-def run_case(rank: Rank, case: Case, kind: str = "native") -> dict[str, Any]:
-    """Everything a Buffer does, once, with the results as NumPy arrays."""
+def run_case(rank: Rank, case: Case, kind: str = "native", arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Dispatch, two combines and a dispatch with the handle, with the results as NumPy arrays.
+
+    ``arguments``: of the Buffer; None takes those of ``case`` and some number of SMs.
+    """
+    if arguments is None:
+        arguments = {**case.buffer_arguments(), "num_sms": (2, 5, 24)[(case.num_experts + case.max_tokens) % 3]}
     me, dtype = rank.rank, case.dtype
     x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
-    num_sms = (2, 5, 24)[(case.num_experts + case.max_tokens) % 3]
-    with Buffer(rank, **case.buffer_arguments(), num_sms=num_sms) as buffer:
+    with Buffer(rank, **arguments) as buffer:
         recv = buffer.dispatch(x, idx, weights)
         first = unpack(recv, dtype)
         y = expert_output(rank, first["x"])

@@ -9,16 +9,8 @@ import numpy as np
 from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.memory.arrays import like
 from ep_lib.moe.pcie.memory import packet_bytes
-from support.dispatch_combine_cases import (
-    Case,
-    assert_received,
-    assert_same,
-    expert_output,
-    make_case,
-    to_input,
-    to_numpy,
-    unpack,
-)
+from support import buffer_cases
+from support.dispatch_combine_cases import Case, assert_same, make_case, to_input, to_numpy
 
 FABRICS = ["rc", "srd", Fabric("rc", ranks_per_node=2), Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=2)]
 FABRIC_NAMES = ["rc", "srd", "rc-2", "srd-2-nop2p"]
@@ -39,31 +31,8 @@ def pcie_arguments(case: Case, variety: int) -> dict[str, Any]:
 
 
 def run_case(rank: Rank, case: Case, variety: int, kind: str = "native") -> dict[str, Any]:
-    """Dispatch, two combines and a dispatch with the handle, with the results as NumPy arrays."""
-    me, dtype = rank.rank, case.dtype
-    x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
-    with Buffer(rank, **pcie_arguments(case, variety)) as buffer:
-        recv = buffer.dispatch(x, idx, weights)
-        first = unpack(recv, dtype)
-        y = expert_output(rank, first["x"])
-        plain = to_numpy(buffer.combine(to_input(rank, y, kind), recv.handle), dtype)
-        weighted = to_numpy(buffer.combine(to_input(rank, y, kind), recv.handle, weights), dtype)
-        twice = to_input(rank, case.xs[me] * np.array(2, case.xs[me].dtype), kind)
-        again = unpack(buffer.dispatch(twice, handle=recv.handle), dtype)
-    return {"first": first, "y": y, "plain": plain, "weighted": weighted, "again": again}
-
-
-def check_case(case: Case, results: list[dict[str, Any]]) -> None:
-    """All ranks' results against the oracle, bit for bit."""
-    ys = [r["y"] for r in results]
-    plain, weighted = case.expected_combine(ys, weighted=False), case.expected_combine(ys, weighted=True)
-    first, again = case.expected_dispatch(), case.expected_dispatch(scale=2)
-    for rank, result in enumerate(results):
-        assert_received(result["first"], first[rank], f"rank {rank}, dispatch")
-        assert_same(result["plain"], plain[rank], f"rank {rank}, plain combine")
-        assert_same(result["weighted"], weighted[rank], f"rank {rank}, weighted combine")
-        assert result["again"].pop("topk_weights") is None  # none were sent this time
-        assert_received(result["again"], again[rank], f"rank {rank}, dispatch with a handle")
+    """Everything a Buffer does, once, in PCIe mode."""
+    return buffer_cases.run_case(rank, case, kind, pcie_arguments(case, variety))
 
 
 def fp8_input(rank: Rank, array: Any, kind: str) -> Any:
