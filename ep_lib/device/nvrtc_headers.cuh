@@ -1,5 +1,5 @@
-// The C and C++ headers that kernels include and NVRTC, which has no library of its own, lacks. ep_lib/jit/toolkit.py makes
-// a file of each part, for NVRTC alone: nvcc and the emulator use the real headers.
+// The C and C++ headers that kernels include and NVRTC, which has no library of its own, lacks. ep_lib/jit/toolkit.py
+// makes a file of each part, for NVRTC alone: nvcc and the emulator use the real headers.
 
 // ==== algorithm
 #if __has_include(<cuda/std/algorithm>)

@@ -98,10 +98,6 @@ class HeaderStruct:
                 pass
         raise TypeError(f"{self.qualified} has exactly the members {self.names}, got {tuple(values)}")
 
-    @property
-    def zeros(self) -> bytes:
-        return bytes(self.size)
-
     @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
         """For reading such structs from memory."""

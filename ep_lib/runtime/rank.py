@@ -21,10 +21,8 @@ class Rank:
     """One rank of a world, on any backend.
 
     Attributes: ``rank`` (0 .. world_size - 1), ``world_size``, ``backend`` ("emulator" or "cuda"), ``xp`` (numpy or
-    cupy: the module whose arrays live where this rank's kernels run), ``heap_bytes`` (size of the symmetric heap),
-    ``streams`` (CUDA streams and events; on the emulator a single stream, 0), ``multiprocessors`` (SMs of the GPU;
-    None on the emulator, which runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may
-    have) and ``is_closed``.
+    cupy: the module whose arrays live where this rank's kernels run), ``heap_bytes`` (size of the symmetric heap) and
+    ``is_closed`` (whether :meth:`close` was called).
 
     Launches are asynchronous and run in order; call :meth:`synchronize` before reading what a kernel wrote. Methods
     called *collective* must be called by every rank, in the same order.
@@ -40,9 +38,6 @@ class Rank:
         self.backend = backend.name
         self.xp: ModuleType = backend.xp
         self.heap_bytes = backend.heap_bytes
-        self.streams: Streams = backend.streams
-        self.multiprocessors = backend.multiprocessors
-        self.shared_bytes = backend.shared_bytes
         backend.heap_in_use(self._heap.top, self._heap.arrays)
 
     def __index__(self) -> int:
@@ -63,6 +58,21 @@ class Rank:
         """Start a kernel and return; :meth:`ep_lib.Kernel.launch` is the friendlier way to write this."""
         self._require_open()
         self._backend.launch(kernel, grid, block, args, shared_bytes, uses)
+
+    @property
+    def streams(self) -> Streams:
+        """This rank's CUDA streams and events; on the emulator a single stream, 0."""
+        return self._backend.streams
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """Of this rank's GPU; None on the emulator, which runs any number of blocks at once."""
+        return self._backend.multiprocessors
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that a block may have, in bytes."""
+        return self._backend.shared_bytes
 
     # ---- waiting ---------------------------------------------------------------------------------------------
     def synchronize(self) -> None:

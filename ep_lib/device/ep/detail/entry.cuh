@@ -1,6 +1,7 @@
 // Describes a kernel's parameters to the host, and on the emulator also makes the function that calls it.
 //
-// ep_lib.jit adds this file and an EP_KERNEL_ENTRY line per kernel to the end of every kernel source; it is not included by hand.
+// ep_lib.jit adds this file and an EP_KERNEL_ENTRY line per kernel to the end of every kernel source; it is not included
+// by hand.
 // Only a C++ compiler knows what `decltype(&kernel)` is, through templates and aliases, so it writes the answer into a
 // constant table, which the host reads from the compiled file (ep_lib/jit/signature.py). It is data only: functions
 // would need __device__ under NVRTC.
