@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.backends.base import Streams, launch_dimensions
+from ep_lib.backends.base import Streams
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT
 from ep_lib.cuda import errors as cuda_errors
@@ -33,7 +33,7 @@ from ep_lib.errors import (
     KernelTimeout,
     RankMismatchError,
 )
-from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, marshal
+from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, launch_dimensions, marshal
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.transports.choose import open_transport

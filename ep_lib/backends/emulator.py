@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.backends.base import MAX_GRID, MAX_SHARED_BYTES, MAX_THREADS, launch_dimensions
+from ep_lib.backends.base import MAX_SHARED_BYTES
 from ep_lib.errors import ArgumentError, BufferClosedError, KernelLaunchError
-from ep_lib.jit.kernel import marshal
+from ep_lib.jit.kernel import launch_dimensions, marshal
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe
 from ep_lib.transports import registry
@@ -158,22 +158,16 @@ class EmulatorBackend:
         uses: Sequence[Any] = (),
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
-        if self._closed:
-            raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
-        if type(grid) is int and type(block) is int and 1 <= grid <= MAX_GRID[0] and 1 <= block <= MAX_THREADS:
-            grid3, block3 = (grid, 1, 1), (block, 1, 1)
-        else:
-            grid3, block3 = launch_dimensions(kernel.name, grid, block)
+        self._check_open()
+        grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image = self._images.get(kernel) or self._load(kernel)
-        if not 0 <= shared_bytes <= MAX_SHARED_BYTES - image.static_shared_bytes:
-            _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
+        _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []
         for arg in marshal(kernel.name, image.params, args):
             data.append(arg.data)
             if arg.array is not None:
                 arrays.append(arg.array)
-            if arg.arrays:
-                arrays.extend(arg.arrays)
+            arrays.extend(arg.arrays)
         for array in uses:
             arrays.append(array if type(array) is ArrayInfo else describe(array))
         ranges = []
@@ -198,8 +192,7 @@ class EmulatorBackend:
 
     def synchronize(self) -> None:
         """Waits until this rank's launches have finished; meanwhile the other ranks run."""
-        if self._closed:
-            raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
+        self._check_open()
         self._world.wait_for_ticket(self.rank, self._last_ticket)
         self._in_use.clear()
         record = self._heap[: device_state.FAULT_BYTES]
@@ -226,6 +219,10 @@ class EmulatorBackend:
         self._closed = True
         self._transport.close(orderly=True)
         self._world.leave(self.rank)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
 
 def _check_shared_bytes(kernel: str, static: int, dynamic: int) -> None:

@@ -234,10 +234,8 @@ class Machine:
     ) -> int:
         """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
         arguments point to."""
-        if self._error is not None:
-            raise self._error
-        if self._stale:
-            self._forget_stale()
+        self.raise_if_broken()
+        self._forget_stale()
         loaded = self.load(image, rank)
         entry = self._lib.epemu_symbol(loaded, image.entry_symbol.encode())
         offsets, blob = [], bytearray()

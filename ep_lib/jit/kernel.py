@@ -123,7 +123,43 @@ def library_kernel(path: str, name: str) -> Kernel:
     return Kernel.from_file(_PACKAGE / path, name)
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------
+# ---- what a launch is given ------------------------------------------------------------------------------------------
+# The limits of a launch, the same on every backend (CUDA C++ Programming Guide, Compute Capabilities, 8.0 to 10.0).
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_THREADS = 1024
+
+
+def launch_dimensions(
+    kernel: str, grid: int | Sequence[int], block: int | Sequence[int]
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Grid and block as three numbers each. Raises KernelLaunchError if a GPU would refuse them."""
+    grid3 = _dimensions(kernel, "grid", grid, _MAX_GRID)
+    block3 = _dimensions(kernel, "block", block, _MAX_BLOCK)
+    threads = block3[0] * block3[1] * block3[2]
+    if threads > _MAX_THREADS:
+        raise KernelLaunchError(
+            f"kernel '{kernel}': a block of {block3} has {threads} threads; a GPU allows {_MAX_THREADS}"
+        )
+    return grid3, block3
+
+
+def _dimensions(
+    kernel: str, what: str, value: int | Sequence[int], limits: tuple[int, int, int]
+) -> tuple[int, int, int]:
+    try:
+        given = [operator.index(v) for v in (value if isinstance(value, Sequence) else (value,))]
+    except TypeError:
+        given = []
+    if not 1 <= len(given) <= 3:
+        raise KernelLaunchError(f"kernel '{kernel}': {what} is {value!r}; it must be 1 to 3 whole numbers")
+    full = (*given, 1, 1)[:3]
+    for name, number, limit in zip("xyz", full, limits, strict=True):
+        if not 1 <= number <= limit:
+            raise KernelLaunchError(f"kernel '{kernel}': {what}.{name} is {number}; it must be from 1 to {limit}")
+    return full[0], full[1], full[2]
+
+
 class MarshalledArg(NamedTuple):
     """The bytes of one argument, and the memory that it points to.
 
@@ -151,21 +187,8 @@ def marshal(kernel_name: str, params: Sequence[Param], args: Sequence[Any]) -> l
         raise KernelLaunchError(f"{kernel_name!r} takes {count}{f' ({wanted})' if params else ''}; got {len(args)}")
     result = []
     for position, (param, arg) in enumerate(zip(params, args, strict=True), 1):
-        kind, cls = param.kind, type(arg)
-        if kind == "pointer":  # what most arguments are, without a call for each
-            if cls is np.ndarray:
-                arg, cls = describe(arg), ArrayInfo
-            if cls is ArrayInfo and arg.strides_bytes is None and (param.is_const or not arg.readonly):
-                result.append(MarshalledArg(_pack_address(arg.address), arg))
-                continue
-            if arg is None or (cls is int and 0 <= arg < 1 << 64):
-                result.append(MarshalledArg(_pack_address(arg or 0)))
-                continue
-        elif kind == "struct" and cls is bytes and len(arg) == param.size:
-            result.append(MarshalledArg(arg))
-            continue
         try:
-            result.append(_CONVERTERS[kind](param, arg))
+            result.append(_CONVERTERS[param.kind](param, arg))
         except _Refused as refused:
             raise KernelLaunchError(f"argument {position} of {kernel_name!r} {refused}") from refused.__cause__
     return result
@@ -182,7 +205,9 @@ _pack_address = _UINT[8].pack
 
 
 def _pointer(param: Param, arg: Any) -> MarshalledArg:
-    if isinstance(arg, ArrayInfo) or is_array(arg):
+    if arg is None:
+        return MarshalledArg(_pack_address(0))
+    if not isinstance(arg, int) and (isinstance(arg, ArrayInfo) or is_array(arg)):
         try:
             info = arg if isinstance(arg, ArrayInfo) else describe(arg)
         except ArgumentError as error:
@@ -195,8 +220,6 @@ def _pointer(param: Param, arg: Any) -> MarshalledArg:
         if info.readonly and not param.is_const:
             raise _Refused("is a read-only array, but the kernel's pointer is not const")
         return MarshalledArg(_pack_address(info.address), info)
-    if arg is None:
-        return MarshalledArg(_pack_address(0))
     try:
         address = operator.index(arg)
     except TypeError:
