@@ -8,9 +8,10 @@ out in order.
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
+import sys
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from ep_lib.emulator.machine import Machine
 from ep_lib.errors import DeadlockError, EpError, RankMismatchError
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep  # as code objects name their files
 _LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
 _UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
 
@@ -34,7 +35,12 @@ class _Collective:
 
     what: str
     payload: bytes
-    where: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        file = Path(self.file).name
+        return self.what if file == "threading.py" else f"{self.what} at {file}:{self.line}"
 
 
 class _Member:
@@ -58,16 +64,16 @@ class _Member:
 
     def describe_wait(self) -> str:
         if self.collective is not None:
-            return f"rank {self.number} waits in {self.collective.what}{self.collective.where}"
+            return f"rank {self.number} waits in {self.collective}"
         return f"rank {self.number} waits for its kernels"
 
 
-def _caller() -> str:
-    """`` at file:line`` of the innermost frame outside ep_lib: where the user's program is."""
-    for frame in reversed(traceback.extract_stack()):
-        if not Path(frame.filename).resolve().is_relative_to(_PACKAGE):
-            return "" if frame.filename.endswith("threading.py") else f" at {Path(frame.filename).name}:{frame.lineno}"
-    return ""
+def _caller() -> tuple[str, int]:
+    """File and line of the innermost frame outside ep_lib: where the user's program is."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 class World:
@@ -94,7 +100,7 @@ class World:
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order; copies, as they would be between processes."""
         member = self._members[rank]
-        member.collective = _Collective(what, pickle.dumps(obj), _caller())
+        member.collective = _Collective(what, pickle.dumps(obj), *_caller())
         self._give_up_turn(member)
         return [pickle.loads(payload) for payload in member.gathered]
 
