@@ -7,11 +7,49 @@ too, so ``except ValueError`` and ``except TimeoutError`` work as one expects.
 
 from __future__ import annotations
 
+import linecache
+import re
+import sys
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_STDLIB = Path(traceback.__file__).resolve().parent
+_CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
 
 
 class EpError(Exception):
     """Base class of all errors of this library."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of an error in a cell: the message and the learner's own line. ``%tb`` gets all."""
+        if _is_asked_for_all():
+            return "".join(traceback.format_exception(self)).splitlines()
+        lines = [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
+        if place := _last_own_line(self):
+            lines.append(place)
+        return [*lines, "(%tb shows the whole traceback)"]
+
+
+def _is_asked_for_all() -> bool:
+    frame = sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]  # None ends the loop
+        if frame.f_code.co_name == "tb" and "IPython" in frame.f_code.co_filename:
+            return True
+    return False
+
+
+def _last_own_line(error: BaseException) -> str:
+    """Where the code of a cell or of a file led to this error, outside of this library and of what is installed."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(_PACKAGE) or file.is_relative_to(_STDLIB) or "site-packages" in file.parts:
+            continue
+        name = "this cell" if _CELL.search(str(file)) else file.name
+        text = linecache.getline(str(file), line).strip()
+        return f"in {name}, line {line}: {text}" if text else f"in {name}, line {line}"
+    return ""
 
 
 class ArgumentError(EpError, ValueError):

@@ -9,7 +9,7 @@ import pytest
 
 from ep_lib import cli
 from ep_lib.commands import efa_environment, migrate
-from ep_lib.commands.migrate import cuda_source
+from ep_lib.jit import cuda_source
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     root = workshop_root("notebooks", ArgumentError)
     command = server_command(find_notebook(root, args.notebook), root, port=args.port, browser=not args.no_browser)
     sys.stdout.flush()
-    os.execv(command[0], command)  # replaces this process, so that Ctrl-C reaches the server alone
+    os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches the server alone
 
 
 def find_notebook(root: Path, name: str) -> Path:
@@ -46,6 +47,9 @@ def find_notebook(root: Path, name: str) -> Path:
 def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> list[str]:
     """The JupyterLab command: bound to localhost, with its random token, rooted in the checkout."""
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    # A login shell, which JupyterLab's terminals are without a terminal of its own, would forget the PATH
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    command.append(f"--ServerApp.terminado_settings={{'shell_command': [{shell!r}]}}")
     # As the default address the notebook is also in the address that --no-browser prints.
     address = quote(notebook.relative_to(root).as_posix())
     command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{address}"]
@@ -54,3 +58,10 @@ def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> l
     if os.geteuid() == 0:  # containers; still localhost and token only
         command.append("--allow-root")
     return command
+
+
+def server_environment() -> dict[str, str]:
+    """The server's environment: ``ep-lib`` of this Python comes first on the PATH of its terminals and notebooks."""
+    scripts = sysconfig.get_path("scripts")
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return {**os.environ, "PATH": os.pathsep.join([scripts, *(folder for folder in path if folder != scripts)])}

@@ -110,7 +110,15 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "out of bounds"
         remedy = f"bounds: a {found[1]} that there is"
         what = f"check the {found[1]}"
-    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not", text):
+    elif found := re.search(r"of rank (-?\d+), and there is no such rank: ranks are 0 to \d+", text):
+        kind = "out of bounds"
+        remedy = f"bounds: a peer that there is; ep::peer_ptr was given rank {found[1]}"
+        what = "check the peer"
+    elif "only arrays in the symmetric heap have one" in text:
+        kind = "out of bounds"
+        remedy = "memory of rank.symmetric(): ep::peer_ptr finds the peer's copy of symmetric arrays only"
+        what = "use a symmetric array"
+    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index", text):
         kind = "out of bounds"
         remedy = "bounds: check the index and the size; for another rank's memory, ep::peer_ptr"
         what = "keep the index below the array's length"

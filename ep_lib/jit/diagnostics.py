@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
-from ep_lib.jit import digest, names, toolkit
+from ep_lib.jit import digest, headers, names, toolkit
 from ep_lib.jit.source import ENTRY_FILE, KernelSource
 
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
@@ -50,6 +50,7 @@ _PTX_HINT = (
 )
 
 
+_MORE_ERRORS = 3  # beside the first one, in a message
 _LONGEST_TEXT = 400  # of a compiler's sentence: some spell out hundreds of template arguments
 
 
@@ -87,8 +88,9 @@ def compile_error(
         lines.append(f"  (the compiler stopped at {report.show(via)}: {report.source_line(via)})")
     if target == "emulator" and (asm := report.inline_asm()):
         lines.append(f"  hint: {report.show(asm)} has inline assembly; {_PTX_HINT}")
-    if report.count > 1:
-        lines.append(f"  ({report.count - 1} more error{'s' if report.count > 2 else ''}: see .log)")
+    if hint := headers.missing_include(kernel.source, text, report.source_line(place) if place else ""):
+        lines.append(f"  hint: {hint}")
+    lines += report.more_errors()
     file = report.display(place.file) if place else None
     return KernelCompileError("\n".join(lines), file=file, line=place.line if place else None, log=report.log)
 
@@ -119,24 +121,41 @@ class _Report:
             self.own_roots.append(kernel.path.parent.resolve())
         self.not_own = [*toolkit.DEVICE_ROOTS, toolkit.EMULATOR_INCLUDE, *toolkit.cuda_include_dirs()]
         self.error: _Place | None = None
+        self.following: list[tuple[_Place | None, str]] = []
         self.text, self.begin, self.end, self.count = log.strip()[:2000] or "the compiler failed silently", 0, 0, 1
         self._find_first_error()
 
     def _find_first_error(self) -> None:
         for pattern in _ERRORS:
             if match := pattern.search(self.raw):
-                groups = match.groupdict()
-                self.text = self._readable(groups["text"])
+                self.error, self.text = self._place_and_text(match)
                 self.begin = match.start()
                 following = pattern.search(self.raw, match.end())
                 self.end = following.start() if following else len(self.raw)
                 self.count = len(pattern.findall(self.raw))
-                if groups.get("line"):
-                    file = groups["file"].strip()
-                    if Path(file).name == UNIT_FILE:  # the linker takes the unit for the source; the line is right
-                        file = self.source_path
-                    self.error = _Place(file, int(groups["line"]))
+                self.following = [self._place_and_text(m) for m in pattern.finditer(self.raw, match.end())]
                 return
+
+    def _place_and_text(self, match: re.Match[str]) -> tuple[_Place | None, str]:
+        groups = match.groupdict()
+        text = self._readable(groups["text"])
+        if not groups.get("line"):
+            return None, text
+        file = groups["file"].strip()
+        if Path(file).name == UNIT_FILE:  # the linker takes the unit for the source; the line is right
+            file = self.source_path
+        return _Place(file, int(groups["line"])), text
+
+    def more_errors(self) -> list[str]:
+        """The errors that follow, a line each; often they come from the first one."""
+        if self.count < 2:
+            return []
+        more = self.following[:_MORE_ERRORS]
+        lines = [f"  then {self.show(place)}: {text}" if place else f"  then {text}" for place, text in more]
+        if self.count - 1 > len(more):
+            rest = self.count - 1 - len(more)
+            lines.append(f"  and {rest} more error{'s' if rest > 1 else ''} (the exception's attribute `log` has them)")
+        return lines
 
     @property
     def is_in_our_lines(self) -> bool:

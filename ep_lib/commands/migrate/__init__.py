@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Literal
 
 from ep_lib.commands import efa_environment
-from ep_lib.commands.migrate import cuda_source
-from ep_lib.commands.migrate.cuda_source import Call, Function, Node
 from ep_lib.errors import ArgumentError
+from ep_lib.jit import cuda_source
+from ep_lib.jit.cuda_source import Call, Function, Node
 from ep_lib.jit.names import without_comments
 
 Severity = Literal["wrong", "slow", "look", "host"]

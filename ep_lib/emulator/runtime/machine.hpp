@@ -122,6 +122,13 @@ struct Warp {
     }
 };
 
+// A variable of a kernel's library, at its offset there, or, if it is a __shared__ one, in a block's shared memory.
+struct Variable {
+    uint64_t begin, bytes;
+    bool shared;
+    std::string name;
+};
+
 struct Image {
     std::string path;
     void* handle;
@@ -131,6 +138,8 @@ struct Image {
         bool executable, writable;
     };
     std::vector<Segment> segments;
+    std::vector<Variable> variables;  // read when a report first asks for a name
+    bool has_read_variables = false;
     bool contains(uintptr_t address, bool executable) const {
         for (const auto& s : segments)
             if (address >= s.begin && address < s.end && (!executable || s.executable)) return true;
@@ -314,6 +323,10 @@ bool in_an_array(const Rank& owner, size_t offset, size_t size);  // of the owne
 [[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string& text);
 void install_signal_handlers();
 void restore_signal_handlers();
+
+// variables.cpp: the name of what lies there, and how far in; empty if nothing with a name does
+std::string variable_at(const Machine& m, uintptr_t address);
+std::string shared_variable_at(const Block& block, size_t offset);
 
 // report.cpp
 std::string quote(const std::string& text);  // as JSON

@@ -128,6 +128,36 @@ static std::string beside_arrays(const std::vector<Range>& arrays, uintptr_t off
            std::to_string(before->end - before->begin) + " bytes at heap+" + hex(before->begin);
 }
 
+static std::string in_parentheses(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
+
+// What ep::peer_ptr makes of a rank that there is not, or of a pointer that is not symmetric. Empty if it is neither.
+static std::string mistaken_peer(const Machine& m, uintptr_t address) {
+    constexpr intptr_t kRanks = 4096;  // further away, it is nothing that peer_ptr made
+    const auto distance = static_cast<intptr_t>(address - reinterpret_cast<uintptr_t>(m.heaps));
+    const intptr_t peer = distance >> m.heap_shift;
+    const uintptr_t offset = distance & (m.heap_stride - 1);
+    if (peer >= -kRanks && peer < kRanks && (peer < 0 || peer >= m.num_ranks) && offset < m.heap_used)
+        return "heap+" + hex(offset) + " of rank " + std::to_string(peer) + ", and there is no such rank: ranks are 0 to " +
+               std::to_string(m.num_ranks - 1);
+    if (!current) return "";
+    const Launch& launch = *current->block->launch;
+    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
+    for (int to = 0; to < m.num_ranks; to++) {
+        const uintptr_t mine = address - (static_cast<intptr_t>(to) - launch.rank) * m.heap_stride;
+        std::string what;
+        for (const Range& r : launch.ranges)
+            if (mine >= r.begin && mine < r.end) what = "an array that is not symmetric (rank.symmetric makes those)";
+        if (mine - reinterpret_cast<uintptr_t>(current->block->shared) < current->block->shared_bytes)
+            what = "__shared__ memory";
+        if (mine - stack < m.settings.stack_bytes) what = "a local variable";
+        if (const std::string name = variable_at(m, mine); !name.empty()) what = "the kernel's variable " + name;
+        if (to != launch.rank && !what.empty())
+            return hex(address) + ", which is nothing: ep::peer_ptr was asked for rank " + std::to_string(to) +
+                   "'s copy of " + what + ", and only arrays in the symmetric heap have one";
+    }
+    return "";
+}
+
 std::string describe_address(const Machine& m, uintptr_t address) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m.heaps);
     if (in_heaps < m.heaps_bytes) {
@@ -146,7 +176,8 @@ std::string describe_address(const Machine& m, uintptr_t address) {
         const size_t slot = in_shared / kSharedSlotBytes, offset = in_shared % kSharedSlotBytes;
         for (const auto& block : m.resident)
             if (block->slot == slot)
-                return "shared memory+" + hex(offset) + " of rank " + std::to_string(block->launch->rank) + " block " +
+                return "shared memory+" + hex(offset) + in_parentheses(shared_variable_at(*block, offset)) +
+                       " of rank " + std::to_string(block->launch->rank) + " block " +
                        std::to_string(block->index.x) + ", which has " + std::to_string(block->shared_bytes) +
                        " bytes (static " + std::to_string(block->launch->static_shared) + " + dynamic " +
                        std::to_string(block->launch->dynamic_shared) + ")";
@@ -159,6 +190,8 @@ std::string describe_address(const Machine& m, uintptr_t address) {
                 if (address >= r.begin && address < r.end)
                     return hex(address) + ", in an array of rank " + std::to_string(launch->rank) +
                            (r.writable ? "" : " that is read-only");
+    if (const std::string name = variable_at(m, address); !name.empty()) return "the kernel's variable " + name;
+    if (const std::string text = mistaken_peer(m, address); !text.empty()) return text;
     const Range* nearest = nullptr;
     if (current)
         for (const Range& r : current->block->launch->ranges)

@@ -23,15 +23,21 @@ int order_of(int memory_order) {
 int next_scope = EPEMU_SCOPE_SYSTEM;
 int take_scope() { return std::exchange(next_scope, static_cast<int>(EPEMU_SCOPE_SYSTEM)); }
 
-// What -fsanitize=alignment passes.
+// What -fsanitize=alignment and -fsanitize=bounds pass.
+struct Type {
+    uint16_t kind, info;
+    char name[1];
+};
 struct Mismatch {
     const char* file;
     uint32_t line, column;
-    const struct {
-        uint16_t kind, info;
-        char name[1];
-    }* type;
+    const Type* type;
     uint8_t log_alignment, kind;
+};
+struct OutOfBounds {
+    const char* file;
+    uint32_t line, column;
+    const Type *array, *index;
 };
 
 }  // namespace
@@ -48,6 +54,17 @@ void __ubsan_handle_type_mismatch_v1(const Mismatch* what, uintptr_t address) {
                 std::string(what->kind < 2 ? verbs[what->kind] : "uses") + " a value of type " + what->type->name +
                     " at an address that is not a multiple of " + std::to_string(1 << what->log_alignment) + ": " +
                     describe_address(*machine, address));
+}
+
+// ---- -fsanitize=bounds: an index that an array of known length does not have; local arrays have no other guard --------
+void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t value) {
+    if (!current) return;
+    const bool is_signed = what->index->info & 1;
+    const int bits = 1 << (what->index->info >> 1);
+    const auto index = static_cast<int64_t>(static_cast<uint64_t>(value) << (64 - bits)) >> (64 - bits);
+    raise_fault(Fault::kBadAddress, EPEMU_PC, 0,
+                "uses index " + (is_signed ? std::to_string(index) : std::to_string(value)) + " of an array of type " +
+                    what->array->name + ", which has none of that number");
 }
 
 // ---- what -fsanitize=thread calls ------------------------------------------------------------------------------

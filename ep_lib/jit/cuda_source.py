@@ -1,8 +1,8 @@
 """Parses just enough of CUDA C++ to see in which order a kernel makes its calls: no compiler, no types.
 
-:func:`blank` replaces comments, strings and preprocessor lines by spaces, :func:`functions` finds the device functions.
-Each has its body as a tree of :class:`Node`: calls in the order in which they run, branches, loops and jumps. Macros
-are not expanded, templates are taken as written.
+:func:`blank` replaces comments, strings and preprocessor lines by spaces, :func:`functions` finds the device functions,
+:func:`bodies` all functions. Each has its body as a tree of :class:`Node`: calls in the order in which they run,
+branches, loops and jumps. Macros are not expanded, templates are taken as written.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Node:
     calls: tuple[Call, ...] = ()  # of a branch or a loop: those of its condition
     parts: list[Node] = field(default_factory=list)
     may_skip: bool = False
+    begin: int = field(default=0, compare=False)  # offsets in the text
+    end: int = field(default=0, compare=False)
+    condition: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,22 @@ def functions(text: str) -> list[Function]:
     return found
 
 
+def bodies(text: str) -> list[Node]:
+    """The bodies of all functions of a blanked text, those that macros begin included."""
+    found = []
+    at = 0
+    while (opening := text.find("{", at)) >= 0:
+        head = re.split(r"[;}]", text[at:opening])[-1]
+        if re.search(r"\b(?:namespace|extern|struct|class|union)\b[^()]*$", head):
+            at = opening + 1
+        elif ")" in head:
+            node, at = _Parser(text).statement(opening)
+            found.append(node)
+        else:
+            at = _match(text, opening) + 1
+    return found
+
+
 def _match(text: str, opening: int) -> int:
     """Where the bracket at ``opening`` closes; the end of the text if it never does."""
     stack = []
@@ -127,6 +146,9 @@ def _cases(body: Node) -> list[Node]:
         cases[-1].parts.append(part)
         if _ends(part):
             cases.append(Node("block"))
+    for case in cases:
+        if case.parts:
+            case.begin, case.end = case.parts[0].begin, case.parts[-1].end
     for case in cases:  # a break leaves the switch alone
         if case.parts and case.parts[-1].kind == "block" and case.parts[-1].parts[1:] == [Node("jump")]:
             case.parts[-1] = case.parts[-1].parts[0]
@@ -146,6 +168,11 @@ class _Parser:
     def statement(self, at: int) -> tuple[Node, int]:
         """The statement that begins at or after ``at``, and where it ends."""
         at = self._skip(at)
+        node, end = self._statement(at)
+        node.begin, node.end = at, end
+        return node, end
+
+    def _statement(self, at: int) -> tuple[Node, int]:
         while (label := _LABEL.match(self.text, at)) is not None:
             at = self._skip(label.end())
         if self.text[at : at + 1] == "{":
@@ -155,8 +182,9 @@ class _Parser:
             return self._with_condition(word, at + len(word))
         if word == "do":
             body, at = self.statement(at + len(word))
+            begin = at
             condition, at = self._expression(at)
-            return Node("loop", condition.calls, [body]), at
+            return Node("loop", condition.calls, [body], condition=self.text[begin:at]), at
         calls, end = self._expression(at)
         if word in ("return", "break", "continue", "goto"):
             return Node("block", parts=[calls, Node("jump")]), end
@@ -178,12 +206,13 @@ class _Parser:
             return Node("calls"), len(self.text)
         close = _match(self.text, opening)
         calls = tuple(calls_in(self.text, opening + 1, close))
+        condition = self.text[opening + 1 : close]
         body, at = self.statement(close + 1)
         if word in ("for", "while"):
-            return Node("loop", calls, [body]), at
+            return Node("loop", calls, [body], condition=condition), at
         if word == "switch":
-            return Node("branch", calls, _cases(body), may_skip=True), at
-        node = Node("branch", calls, [body], may_skip=True)
+            return Node("branch", calls, _cases(body), may_skip=True, condition=condition), at
+        node = Node("branch", calls, [body], may_skip=True, condition=condition)
         behind = self._skip(at)
         if word == "if" and self._word(behind) == "else":
             other, at = self.statement(behind + len("else"))

@@ -1,0 +1,98 @@
+"""How two lines of a kernel stand to each other in its source: loops around both, branches that part them.
+
+What to mend is a matter of where a line stands: a barrier between the two branches of an ``if`` hangs, and a line "runs
+again" only in a loop. The source is read as text (:mod:`ep_lib.jit.cuda_source`), so macros and calls hide what they
+do; where nothing is known, nothing is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from ep_lib.jit.cuda_source import Node, blank, bodies, line_of
+
+# In a condition: threads of one block may differ about it
+_OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Between:
+    """Two lines of one function. All are lines, and 0 where there is no such thing.
+
+    ``loop``: of the innermost loop around both. ``parted``: of an ``if`` with each line in another branch.
+    ``inside``: of a branch or loop around both that threads of one block may take differently. ``after``, ``before``:
+    where the statement with the first line ends and the one with the second begins, at the level that both share, with
+    ``nested`` if one of the two is deeper.
+    """
+
+    loop: int = 0
+    parted: int = 0
+    inside: int = 0
+    after: int = 0
+    before: int = 0
+    nested: bool = False
+
+
+def between(file: Path, first: int, second: int) -> Between | None:
+    """How these two lines of ``file`` stand to each other; None unless they are in one function."""
+    try:
+        status = file.stat()
+        code = _read(str(file), status.st_mtime_ns, status.st_size)
+    except OSError:
+        return None
+    one, other = code.path_to(first), code.path_to(second)
+    if not one or not other or one[0] is not other[0]:
+        return None
+    shared = [a for a, b in zip(one, other, strict=False) if a is b]
+    common = shared[-1]
+    loops = [code.first_line(node) for node in shared if node.kind == "loop"]
+    # A line in the condition of a branch comes before all that is in it
+    taken = [node for node, below in pairwise([*shared, *one[len(shared) : len(shared) + 1]]) if below in node.parts]
+    uneven = [code.first_line(n) for n in taken if n.kind in ("branch", "loop") and _OF_A_THREAD.search(n.condition)]
+    a, b = (path[len(shared)] if len(path) > len(shared) else None for path in (one, other))
+    return Between(
+        loop=loops[-1] if loops else 0,
+        parted=code.first_line(common) if common.kind == "branch" and a and b else 0,
+        inside=uneven[-1] if uneven else 0,
+        after=code.last_line(a) if a and len(one) > len(shared) + 1 else first,
+        before=code.first_line(b) if b else second,
+        nested=len(one) > len(shared) + 1 or len(other) > len(shared) + 1,
+    )
+
+
+def in_a_loop(file: Path, line: int) -> bool | None:
+    """Whether a loop of its own function is around this line; None if that is not known."""
+    found = between(file, line, line)
+    return None if found is None else bool(found.loop)
+
+
+class _Code:
+    """A file's functions, and the way from each of them to a line."""
+
+    def __init__(self, text: str) -> None:
+        self._text = blank(text)
+        self._bodies = bodies(self._text)
+
+    def first_line(self, node: Node) -> int:
+        return line_of(self._text, node.begin)
+
+    def last_line(self, node: Node) -> int:
+        return line_of(self._text, max(node.begin, node.end - 1))
+
+    def path_to(self, line: int) -> list[Node]:
+        """The body of the function that has this line, and what leads from there to the statement on it."""
+        path: list[Node] = []
+        parts = self._bodies
+        while found := next((node for node in parts if self.first_line(node) <= line <= self.last_line(node)), None):
+            path.append(found)
+            parts = found.parts
+        return path
+
+
+@functools.lru_cache(maxsize=64)
+def _read(file: str, mtime_ns: int, size: int) -> _Code:
+    return _Code(Path(file).read_text(encoding="utf-8", errors="replace"))
