@@ -27,6 +27,14 @@ extern "C" __global__ void local(int* p, int* q, int n) {
     for (int i = 0; i < n; i++) mine[i & 7] += i;  // mine has 4
     p[0] = mine[n & 3];
 }
+__device__ __noinline__ void fill(int* a, int n) {
+    for (int i = 0; i < n; i++) a[i] = i;  // fill
+}
+extern "C" __global__ void through_a_pointer(int* p, int* q, int n) {
+    int mine[4];
+    fill(mine, n);
+    p[0] = mine[1];
+}
 extern "C" __global__ void wrong_peer(int* p, int* q, int n) {
     *ep::peer_ptr(p, n) = 1;
 }
@@ -61,6 +69,9 @@ def fault_of(name: str, n: int) -> KernelFault:
     [
         ("plain", 1 << 28, "p[n] = 1", "writes 4 bytes"),
         ("local", 5, "mine[i & 7] += i", "index 4 of an array of type 'int [4]'"),
+        ("through_a_pointer", 7, "// fill", "past the end of a local array"),
+        ("through_a_pointer", 40, "// fill", "past the end of a local array"),
+        ("through_a_pointer", 3000, "// fill", "past the end of a local array"),
         ("wrong_peer", -1, "ep::peer_ptr(p, n)", "rank -1, and there is no such rank: ranks are 0 to 1"),
         ("wrong_peer", 2, "ep::peer_ptr(p, n)", "rank 2, and there is no such rank: ranks are 0 to 1"),
         ("not_symmetric", 1, "ep::peer_ptr(q, n)", "'s copy of an array that is not symmetric"),

@@ -118,7 +118,7 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "out of bounds"
         remedy = "memory of rank.symmetric(): ep::peer_ptr finds the peer's copy of symmetric arrays only"
         what = "use a symmetric array"
-    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index", text):
+    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array", text):
         kind = "out of bounds"
         remedy = "bounds: check the index and the size; for another rank's memory, ep::peer_ptr"
         what = "keep the index below the array's length"

@@ -37,6 +37,7 @@ _KERNEL_FLAGS = [
     "-ffp-contract=off",
     "-fsanitize=thread",
     "-fsanitize=bounds",  # an index past a local array, which has no other guard
+    "-fstack-protector-strong",  # ... or through a pointer to one, seen when the function returns
     "-fsanitize=alignment",  # what g++ would take apart, such as an int4 at an odd address, a GPU does not forgive
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
@@ -59,7 +60,8 @@ _RUNTIME_FLAGS = [
 ]
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
-# with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well.
+# with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and so
+# does what a function finds wrong with its own stack when it returns.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {
@@ -67,10 +69,12 @@ extern char* epemu_shared_base;
 void* __tsan_memcpy(void*, const void*, size_t);
 void* __tsan_memmove(void*, const void*, size_t);
 void* __tsan_memset(void*, int, size_t);
+void epemu_stack_damaged(void);
 #define HIDDEN __attribute__((visibility("hidden")))
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
 HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
 HIDDEN void* memmove(void* to, const void* from, size_t n) { return __tsan_memmove(to, from, n); }
+HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
 }
 """

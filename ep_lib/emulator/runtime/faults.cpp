@@ -1,4 +1,5 @@
 // Faults end a run, never the process: checks raise them, and signal handlers catch what no check saw coming.
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -44,14 +45,25 @@ void leave(Fault kind, uintptr_t pc, uintptr_t address, const char* text) {
     abandon_fiber();
 }
 
+constexpr const char* kDamaged = "writes past the end of a local array, over what lies behind it on the stack";
+
+// A return address or a pointer on the stack was overwritten: the last write to an array there is the likely one.
+void leave_damaged(uintptr_t pc) {
+    const bool known = machine->last_local_writer == current;
+    leave(Fault::kBadAddress, known ? machine->last_local_pc : pc + 1, 0, kDamaged);
+}
+
 void on_crash(int signal, siginfo_t* info, void* context) {
     if (!current || !pthread_equal(pthread_self(), runner)) {
         sigaction(signal, &previous[signal], nullptr);  // not ours: it happens again, for the previous handler
         if (signal == SIGABRT) raise(signal);
         return;
     }
+    const uintptr_t pc = program_counter(static_cast<ucontext_t*>(context));
+    Dl_info nothing;
+    if (!dladdr(reinterpret_cast<void*>(pc), &nothing)) return leave_damaged(pc);  // a return to where no code is
     // +1: reports look up the instruction before a return address.
-    leave(Fault::kSignal, program_counter(static_cast<ucontext_t*>(context)) + 1,
+    leave(Fault::kSignal, pc + 1,
           signal == SIGSEGV || signal == SIGBUS ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, signal_text(signal));
 }
 
@@ -111,6 +123,12 @@ void epemu_prepare_thread() {
     for (int signal : epemu::kSignals) sigdelset(&all, signal);
     sigdelset(&all, epemu::kStopSignal);
     pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+// A function of a kernel returns, and the guard behind its local arrays is gone.
+void epemu_stack_damaged() {
+    if (epemu::current) epemu::leave_damaged(reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
+    abort();
 }
 
 // Asks the run in progress to stop; call again until it has returned.

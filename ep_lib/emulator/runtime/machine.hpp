@@ -260,6 +260,8 @@ struct Machine {
     Fault fault = Fault::kNone;
     Fiber* faulting = nullptr;
     uintptr_t fault_pc = 0, fault_address = 0;
+    const Fiber* last_local_writer = nullptr;  // to an array of its own, and where: it may have gone too far
+    uintptr_t last_local_pc = 0;
     std::string fault_text;
     std::string report, findings;  // JSON for Python
 

@@ -43,7 +43,10 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     Range& recent = launch->recent[write];
     if (address >= recent.begin && address + size <= recent.end) return;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
-    if (address - stack < machine->settings.stack_bytes) return;
+    if (address - stack < machine->settings.stack_bytes) {
+        if (write) machine->last_local_writer = current, machine->last_local_pc = pc;
+        return;
+    }
     if (in_ranges(launch->ranges, address, size, write, &recent)) return;
     if (in_ranges(machine->ranks[launch->rank].ranges, address, size, write, &recent)) return;
     for (const auto& segment : launch->image->segments)

@@ -137,8 +137,8 @@ static std::string mistaken_peer(const Machine& m, uintptr_t address) {
     const intptr_t peer = distance >> m.heap_shift;
     const uintptr_t offset = distance & (m.heap_stride - 1);
     if (peer >= -kRanks && peer < kRanks && (peer < 0 || peer >= m.num_ranks) && offset < m.heap_used)
-        return "heap+" + hex(offset) + " of rank " + std::to_string(peer) + ", and there is no such rank: ranks are 0 to " +
-               std::to_string(m.num_ranks - 1);
+        return "heap+" + hex(offset) + " of rank " + std::to_string(peer) +
+               ", and there is no such rank: ranks are 0 to " + std::to_string(m.num_ranks - 1);
     if (!current) return "";
     const Launch& launch = *current->block->launch;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
@@ -177,9 +177,9 @@ std::string describe_address(const Machine& m, uintptr_t address) {
         for (const auto& block : m.resident)
             if (block->slot == slot)
                 return "shared memory+" + hex(offset) + in_parentheses(shared_variable_at(*block, offset)) +
-                       " of rank " + std::to_string(block->launch->rank) + " block " +
-                       std::to_string(block->index.x) + ", which has " + std::to_string(block->shared_bytes) +
-                       " bytes (static " + std::to_string(block->launch->static_shared) + " + dynamic " +
+                       " of rank " + std::to_string(block->launch->rank) + " block " + std::to_string(block->index.x) +
+                       ", which has " + std::to_string(block->shared_bytes) + " bytes (static " +
+                       std::to_string(block->launch->static_shared) + " + dynamic " +
                        std::to_string(block->launch->dynamic_shared) + ")";
         return "shared memory that belongs to no block";
     }
@@ -192,6 +192,9 @@ std::string describe_address(const Machine& m, uintptr_t address) {
                            (r.writable ? "" : " that is read-only");
     if (const std::string name = variable_at(m, address); !name.empty()) return "the kernel's variable " + name;
     if (const std::string text = mistaken_peer(m, address); !text.empty()) return text;
+    const uintptr_t stack_end = current ? reinterpret_cast<uintptr_t>(current->stack) + m.settings.stack_bytes : 0;
+    if (address >= stack_end && address - stack_end < m.settings.stack_bytes)
+        return hex(address) + ", past the end of a local array and of the thread's stack";
     const Range* nearest = nullptr;
     if (current)
         for (const Range& r : current->block->launch->ranges)

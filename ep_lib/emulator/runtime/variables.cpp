@@ -56,8 +56,7 @@ std::string name_at(Image& image, uint64_t offset, bool shared) {
     image.has_read_variables = true;
     for (const Variable& v : image.variables)
         if (v.shared == shared && offset >= v.begin && offset < v.begin + v.bytes)
-            return "'" + v.name + "'" +
-                   (offset == v.begin ? "" : " + " + std::to_string(offset - v.begin) + " bytes");
+            return "'" + v.name + "'" + (offset == v.begin ? "" : " + " + std::to_string(offset - v.begin) + " bytes");
     return "";
 }
 
