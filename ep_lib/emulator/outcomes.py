@@ -12,6 +12,7 @@ from ep_lib.errors import DeadlockError, EpError, KernelFault, KernelTimeout, Pe
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
 
+_OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
 _ADVICE = {
     "address": "check the index, the size and, for another rank's memory, ep::peer_ptr",
     "stack": "the kernel needs more stack than a thread has; raise EP_LIB_STACK_BYTES or use smaller local arrays",
@@ -118,7 +119,7 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "out of bounds"
         remedy = "memory of rank.symmetric(): ep::peer_ptr finds the peer's copy of symmetric arrays only"
         what = "use a symmetric array"
-    elif re.search(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array", text):
+    elif _OUTSIDE.search(text):
         kind = "out of bounds"
         remedy = "bounds: check the index and the size; for another rank's memory, ep::peer_ptr"
         what = "keep the index below the array's length"

@@ -60,8 +60,8 @@ _RUNTIME_FLAGS = [
 ]
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
-# with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and so
-# does what a function finds wrong with its own stack when it returns.
+# with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
+# so does what a function finds wrong with its own stack when it returns.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {

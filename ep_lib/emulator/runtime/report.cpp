@@ -181,7 +181,8 @@ std::string describe_address(const Machine& m, uintptr_t address) {
                        ", which has " + std::to_string(block->shared_bytes) + " bytes (static " +
                        std::to_string(block->launch->static_shared) + " + dynamic " +
                        std::to_string(block->launch->dynamic_shared) + ")";
-        return "shared memory that belongs to no block";
+        const std::string text = mistaken_peer(m, address);  // shared memory lies near the heaps
+        return text.empty() ? "shared memory that belongs to no block" : text;
     }
     if (address < 4096) return hex(address) + ", a null pointer";
     for (const Rank& rank : m.ranks)
