@@ -137,6 +137,7 @@ class Finding:
 
 
 _SENTENCES = {
+    "width": "two atomics of different widths meet at one location: neither is atomic for the other",
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
     "slot reused": "a slot is written again before its reader is done with it: its writer does not wait for a credit",
     "source reused": "the source of an operation is overwritten although the NIC may not have read it yet",
@@ -193,6 +194,8 @@ def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]
         first, second = _access(entry["first"], libraries), _access(entry["second"], libraries)
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
             continue  # the compiler made two of one
+        if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
+            continue  # the compiler's own: has the variable been constructed?
         findings.append(
             Finding(
                 kind=entry["kind"],

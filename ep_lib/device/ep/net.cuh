@@ -18,8 +18,10 @@
 //   * Operations of different queue pairs are unordered, always.
 //   * Operations of one queue pair arrive in order on RC (InfiniBand, RoCE) and in ANY order on SRD (EFA). Between a put
 //     and the signal that announces it, portable code has a quiet or a fence, or uses net_put_signal_nbi.
-//   * An add is atomic among the adds that come by NIC. On EFA the target's NIC stages it (reads, adds, writes back): an
-//     atomic of a GPU on the same counter may get lost in between. A counter should have one kind of writer.
+//   * An add is atomic among the adds that come by the same NIC, which reads, adds and writes back: an atomic of a GPU on
+//     the same counter may get lost in between. A counter should have one kind of writer.
+//   * A get may still read when what was posted behind it is written, on RC too: net_fence or net_quiet between a get and
+//     a put to the same place.
 //
 // Sources, targets and counters lie in the symmetric heap, the only memory that is registered with NICs.
 //

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <utility>
+
 #include "checker.hpp"
 #include "network.hpp"
 
@@ -15,6 +17,11 @@ Checker* checker;
 namespace {
 
 constexpr size_t kGranule = 16, kPage = 4096, kCachedPages = 1024;
+constexpr size_t kFewSlots = 24;    // beside a granule; from then on they are kept by thread
+constexpr size_t kRacesAtOnce = 4;  // of one access with a crowd, that are looked at
+constexpr size_t kLocations = 16;   // whose releases and acquires a thread remembers
+constexpr size_t kPublishers = 16;  // of a location, that are told apart by block
+constexpr uint64_t kManyBlocks = ~0ull, kNoBlock = ~1ull;
 constexpr uint32_t kIdChunk = 32;
 
 template <class T>
@@ -106,7 +113,7 @@ void Checker::admitted(Block* block) {
     }
     const size_t shared = block->shared - m_.shared_area;
     const size_t granules = (block->shared_bytes + kGranule - 1) / kGranule;
-    memset(static_cast<void*>(shared_cells_ + shared / kGranule), 0, granules * sizeof(Cell));
+    forget_cells(shared_cells_ + shared / kGranule, granules);
     memset(shared_written_ + shared / 8, 0, granules * kGranule / 8);
 }
 
@@ -163,59 +170,192 @@ int Checker::scope_between(const ThreadCheck& t, int rank, uint64_t block) {
     return t.rank == rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
 }
 
-bool Checker::conflict(const ThreadCheck& t, uint8_t flags, const Slot& slot) const {
-    if (!((flags | slot.flags) & kWrites)) return false;
-    if (!(flags & slot.flags & kAtomic)) return true;
-    if ((flags & slot.flags & kWrites) && ((flags ^ slot.flags) & kStaged)) return true;
-    const int scope = std::min(flags >> kScopeShift & 3, slot.flags >> kScopeShift & 3);
+uint64_t Checker::block_of(uint32_t id, uint32_t time) const {
+    return ids_of(id).nic ? kNoBlock : past_of(id, time).block;
+}
+
+// Whether the two may not happen at the same time: one of them writes, and they are not both atomic for each other.
+bool Checker::conflict(const Access& a, const Slot& slot) const {
+    if (!((a.flags | slot.flags) & kWrites)) return false;
+    if (!(a.flags & slot.flags & kAtomic) || a.bytes != slot.bytes) return true;
+    if ((a.flags & slot.flags & kWrites) && ((a.flags ^ slot.flags) & kStaged)) return true;
+    const int scope = std::min(a.flags >> kScopeShift & 3, slot.flags >> kScopeShift & 3);
     if (scope == EPEMU_SCOPE_SYSTEM) return false;
     const Ids& ids = ids_of(slot.id);
     return scope < (ids.nic ? static_cast<int>(EPEMU_SCOPE_SYSTEM)
-                            : scope_between(t, ids.rank, past_of(slot.id, slot.time).block));
+                            : scope_between(a.t, ids.rank, past_of(slot.id, slot.time).block));
 }
 
-inline void Checker::touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes, uint8_t flags, uint32_t pc,
-                                uintptr_t address, bool own_memory) {
+// Whether all that could conflict with an access that happens before this one conflicts with this one too.
+bool Checker::replaces(const Access& a, const Slot& slot) const {
+    if (slot.bytes & ~a.bytes) return false;
+    if ((slot.flags & kWrites) && !(a.flags & kWrites)) return false;
+    if (!(a.flags & kAtomic)) return true;
+    constexpr uint8_t kKind = kAtomic | kStaged | kVolatile;
+    return !((a.flags ^ slot.flags) & kKind) && slot.bytes == a.bytes &&
+           (slot.flags >> kScopeShift & 3) >= (a.flags >> kScopeShift & 3) &&
+           (slot.id == a.t.id || block_of(slot.id, slot.time) == a.t.block);
+}
+
+inline Checker::Fate Checker::compare(const Slot& slot, const Access& a, const Cell& cell, bool* again) {
+    if (!(slot.bytes & a.bytes)) return Fate::kStays;
+    const bool mine = slot.id == a.t.id;
+    if (mine && slot.time == a.t.time && (slot.flags & ~kAgain) == a.flags &&
+        ((a.flags & kAtomic) ? a.bytes == slot.bytes : !(a.bytes & ~slot.bytes)))
+        return Fate::kSame;
+    if (!mine) {
+        if (a.own_memory && ids_of(slot.id).rank != a.t.rank) return Fate::kGoes;  // another's array, there before
+        if (!happens_before(slot.id, slot.time, a.t.clock)) {
+            if (conflict(a, slot)) race(a, slot, cell, *again);
+            return Fate::kStays;
+        }
+    }
+    if (!replaces(a, slot)) return Fate::kStays;
+    if (mine && (slot.flags & kWrites) && slot.time == a.t.time) *again = slot.flags & kAgain;
+    return Fate::kGoes;
+}
+
+// The same for many accesses of one kind: most of the time, what they have in common tells enough.
+Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& cell, bool again) {
+    if (!(crowd.bytes & a.bytes)) return Fate::kStays;
+    if (a.own_memory && crowd.rank != a.t.rank) return Fate::kGoes;
+    const bool same_kind = crowd.bytes == a.bytes && crowd.flags == a.flags;
+    if (same_kind) {
+        const auto mine = crowd.by_thread.find(a.t.id);
+        if (mine != crowd.by_thread.end() && mine->second.time == a.t.time) return Fate::kSame;
+    }
+    if (!((crowd.flags | a.flags) & kWrites)) return Fate::kStays;
+    const int scope = std::min(a.flags >> kScopeShift & 3, crowd.flags >> kScopeShift & 3);
+    const bool both_atomic = (a.flags & crowd.flags & kAtomic) && crowd.bytes == a.bytes;
+    const bool one_kind_of_writer = !(a.flags & crowd.flags & kWrites) || !((a.flags ^ crowd.flags) & kStaged);
+    if (both_atomic && one_kind_of_writer &&
+        (scope == EPEMU_SCOPE_SYSTEM || (scope == EPEMU_SCOPE_DEVICE && crowd.rank == a.t.rank)))
+        return Fate::kStays;
+    if (!crowd.known.same(a.t.clock) || crowd.known.empty()) {
+        bool all = true;
+        size_t races = 0;
+        for (const auto& [id, slot] : crowd.by_thread) {
+            if (id == a.t.id || happens_before(id, slot.time, a.t.clock)) continue;
+            all = false;
+            if (!conflict(a, slot)) continue;
+            race(a, slot, cell, again);
+            if (++races == kRacesAtOnce) break;
+        }
+        if (!all) return Fate::kStays;
+        crowd.known = a.t.clock;
+    }
+    return !(a.flags & kAtomic) && !(crowd.bytes & ~a.bytes) && ((a.flags & kWrites) || !(crowd.flags & kWrites))
+               ? Fate::kGoes
+               : Fate::kStays;
+}
+
+inline void Checker::touch_cell(Cell& cell, const Access& a) {
     Slot* place = nullptr;
-    bool again = (flags & (kWrites | kAtomic)) == kWrites && !(bytes & ~cell.written());
-    const auto take = [&](Slot& slot) {
-        if ((slot.flags & kWrites) && slot.id == t.id && slot.time == t.time) again = slot.flags & kAgain;
-        slot.bytes = 0;
-        place = &slot;
-    };
+    Slot* wider = nullptr;  // what this thread has done on the same line, with other bytes
+    const bool writes_plainly = (a.flags & (kWrites | kAtomic)) == kWrites;
+    bool again = writes_plainly && !(a.bytes & ~cell.written());
+    const bool has_more = cell.has_more();
     for (Slot& slot : cell.slots) {
         if (!slot.bytes) {
-            if (!place) place = &slot;
+            if (!place && (!has_more || &slot != cell.slots + 3)) place = &slot;
             continue;
         }
-        if (!(slot.bytes & bytes)) continue;
-        const bool covers = !(slot.bytes & ~bytes);
-        // An access that took the place of a plain one must be plain itself: atomics forgive each other.
-        const bool replaces =
-            covers && ((flags & kWrites) || !(slot.flags & kWrites)) && (!(flags & kAtomic) || (slot.flags & kAtomic));
-        if (slot.id == t.id) {
-            if (slot.time == t.time && (slot.flags & ~kAgain) == flags && !(bytes & ~slot.bytes)) return;
-            if (replaces) take(slot);
-            continue;
-        }
-        if (own_memory && ids_of(slot.id).rank != t.rank) {  // another rank's array that was there before
+        const Fate fate = compare(slot, a, cell, &again);
+        if (fate == Fate::kSame) return;
+        if (fate == Fate::kGoes) {
             slot.bytes = 0;
             place = &slot;
-            continue;
+        } else if (slot.id == a.t.id && slot.time == a.t.time && slot.pc == a.pc) {
+            wider = &slot;
         }
-        if (happens_before(slot.id, slot.time, t.clock)) {
-            if (replaces) take(slot);
-            continue;
-        }
-        if (conflict(t, flags, slot)) race(t, flags, pc, slot, cell, again, address);
     }
-    if (!place) place = &cell.slots[next_victim_++ % 4];
-    if ((flags & (kWrites | kAtomic)) == kWrites) cell.add_written(bytes);
-    const auto all_flags = static_cast<uint8_t>(flags | (again ? kAgain : 0));
-    *place = {t.id, t.time, pc, bytes, all_flags, place->of_cell};
+    if (has_more) {
+        More& more = more_[cell.slots[3].id];
+        for (size_t i = 0; i < more.slots.size();) {
+            const Fate fate = compare(more.slots[i], a, cell, &again);
+            if (fate == Fate::kSame) return;
+            if (fate == Fate::kGoes) {
+                more.slots[i] = more.slots.back();
+                more.slots.pop_back();
+            } else {
+                i++;
+            }
+        }
+        for (size_t i = 0; i < more.crowds.size();) {
+            const Fate fate = compare_crowd(more.crowds[i], a, cell, again);
+            if (fate == Fate::kSame) return;
+            if (fate == Fate::kGoes) {
+                std::swap(more.crowds[i], more.crowds.back());
+                more.crowds.pop_back();
+            } else {
+                i++;
+            }
+        }
+        if (more.slots.empty() && more.crowds.empty()) {
+            free_more_.push_back(cell.slots[3].id);
+            cell.slots[3] = {0, 0, 0, 0, 0, cell.slots[3].of_cell};
+        }
+    }
+    if (writes_plainly) cell.add_written(a.bytes);
+    if ((a.flags & kWrites) && cell.synchronises()) overwritten(a);
+    const auto flags = static_cast<uint8_t>(a.flags | (again ? kAgain : 0));
+    if (wider && wider->flags == flags && !(flags & kAtomic)) {
+        wider->bytes |= a.bytes;
+    } else if (place) {
+        *place = {a.t.id, a.t.time, a.pc, a.bytes, flags, place->of_cell};
+    } else {
+        remember(cell, {a.t.id, a.t.time, a.pc, a.bytes, flags, 0});
+    }
 }
 
-void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
+// Beside the cell, which is full.
+void Checker::remember(Cell& cell, const Slot& access) {
+    Slot& last = cell.slots[3];
+    if (!cell.has_more()) {
+        uint32_t index = static_cast<uint32_t>(more_.size());
+        if (free_more_.empty()) {
+            more_.emplace_back();
+        } else {
+            index = free_more_.back();
+            free_more_.pop_back();
+        }
+        more_[index].slots.push_back(last);
+        last = {index, 0, 0, 0, kMoreBeside, last.of_cell};
+    }
+    More& more = more_[last.id];
+    const auto add = [&](const Slot& slot) {
+        const auto flags = static_cast<uint8_t>(slot.flags & ~kAgain);
+        auto crowd = std::find_if(more.crowds.begin(), more.crowds.end(),
+                                  [&](const Crowd& c) { return c.bytes == slot.bytes && c.flags == flags; });
+        if (crowd == more.crowds.end()) {
+            more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}});
+            crowd = more.crowds.end() - 1;
+        }
+        if (crowd->rank != ids_of(slot.id).rank || ids_of(slot.id).nic) crowd->rank = -1;
+        crowd->by_thread[slot.id] = slot;
+        crowd->known = VectorClock();
+    };
+    if (more.crowds.empty() && more.slots.size() < kFewSlots) {
+        more.slots.push_back(access);
+        return;
+    }
+    for (const Slot& slot : more.slots) add(slot);
+    more.slots.clear();
+    add(access);
+}
+
+void Checker::forget_cells(Cell* cells, size_t count) {
+    if (more_.size() > free_more_.size())
+        for (size_t i = 0; i < count; i++)
+            if (cells[i].has_more()) {
+                more_[cells[i].slots[3].id] = More();
+                free_more_.push_back(cells[i].slots[3].id);
+            }
+    memset(static_cast<void*>(cells), 0, count * sizeof(Cell));
+}
+
+void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc,
+                    uint8_t details) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
     const bool heap = in_heaps < m_.heaps_bytes, shared = in_shared < kSharedSlots * kSharedSlotBytes;
@@ -235,11 +375,12 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
         } else {
             cell = cells_of_page(address / kPage) + address % kPage / kGranule;
         }
-        touch_cell(*cell, t, bytes, flags, static_cast<uint32_t>(pc), address, !heap && !shared);
+        touch_cell(*cell, {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared});
         address += n;
     }
     // Some byte is enough: what lies between the members of a struct is copied, and never written.
-    if (!any_written && (!(flags & kWrites) || (flags & kAtomic))) never_written(t, flags, pc, address - size);
+    if (!any_written && (!(flags & kWrites) || (details & kReadsToo)))
+        never_written(t, flags, pc, address - size, size);
 }
 
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
@@ -251,75 +392,172 @@ void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags
 
 namespace {
 
-constexpr uint64_t kManyBlocks = ~0ull;
-
 bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
-uint8_t atomic_flags(int scope, bool writes) {
-    return static_cast<uint8_t>(kAtomic | (writes ? kWrites : 0) | scope << kScopeShift);
+uint8_t atomic_flags(int order, int scope, bool writes) {
+    return static_cast<uint8_t>(kAtomic | (writes ? kWrites : 0) | (order == EPEMU_VOLATILE ? kVolatile : 0) |
+                                scope << kScopeShift);
 }
 
 }  // namespace
 
-VectorClock Checker::publish(ThreadCheck& t) {
+Known Checker::publish(ThreadCheck& t) {
     t.clock.raise(t.id, t.time++);
-    return t.clock;
+    return {t.clock, t.proxied};
 }
 
-Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address) {
-    Location& l = locations_[address];
+void Checker::join(ThreadCheck& t, const Known& known) {
+    t.clock.join(known.clock);
+    t.proxied.join(known.proxied);
+}
+
+// What threads synchronise by, if any has released there. Another owner's memory may have been at this address before.
+Checker::Location* Checker::known_location(const ThreadCheck& t, uintptr_t address, int size) {
+    const auto granule = locations_.find(address / kGranule);
+    if (granule == locations_.end()) return nullptr;
     const bool heap = address - reinterpret_cast<uintptr_t>(m_.heaps) < m_.heaps_bytes;
     const bool shared = address - reinterpret_cast<uintptr_t>(m_.shared_area) < kSharedSlots * kSharedSlotBytes;
     const uint64_t owner = heap ? 0 : shared ? t.block << 8 | 1 : static_cast<uint64_t>(t.rank) << 8 | 2;
-    if (l.owner != owner) l = Location{owner};
-    return l;
+    for (Location& l : granule->second) {
+        if (l.address != address || l.size != size) continue;
+        if (l.owner != owner) {
+            l = Location();
+            l.address = address;
+            l.size = size;
+            l.owner = owner;
+        }
+        return &l;
+    }
+    return nullptr;
 }
 
-void Checker::contribute(Location& l, const ThreadCheck& t, VectorClock clock, int scope) {
+Checker::Location& Checker::location(const ThreadCheck& t, uintptr_t address, int size) {
+    if (Location* l = known_location(t, address, size)) return *l;
+    auto& granule = locations_[address / kGranule];
+    granule.emplace_back();
+    granule.back().address = address;
+    granule.back().size = size;
+    granule.back().owner = ~0ull;
+    return *known_location(t, address, size);
+}
+
+// What was published at a location is gone with what was stored there, unless by the atomic of just this width.
+void Checker::overwritten(const Access& a) {
+    const auto granule = locations_.find(a.address / kGranule);
+    if (granule == locations_.end()) return;
+    for (Location& l : granule->second) {
+        const auto bytes = static_cast<uint16_t>(((1u << l.size) - 1) << l.address % kGranule);
+        if (!(bytes & a.bytes) || ((a.flags & kAtomic) && bytes == a.bytes)) continue;
+        l.published.clear();
+        l.strong = l.any_release = false;
+    }
+}
+
+void Checker::contribute(Location& l, const ThreadCheck& t, Known known, int scope) {
     l.any_release = true;
     for (Published& p : l.published) {
-        if (p.scope != scope || p.rank != t.rank || (scope == EPEMU_SCOPE_BLOCK && p.block != t.block)) continue;
-        if (p.block != t.block) p.block = kManyBlocks;
-        p.clock.join(clock);
+        if (p.scope != scope || p.rank != t.rank || p.block != t.block) continue;
+        p.known.join(known);
         return;
     }
-    l.published.push_back({std::move(clock), scope, t.rank, t.block});
-}
-
-void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
-    if (releases(order)) {
-        contribute(l, t, publish(t), scope);
-        return;
-    }
-    for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--)
-        if (!t.fenced[s].empty() && (s == scope || !t.fenced[s].same(t.fenced[s + 1])))
-            contribute(l, t, t.fenced[s], s);
-}
-
-void Checker::acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc) {
-    bool too_narrow = false;
-    const uint32_t before = t.clock.get(l.writer);
-    for (const Published& p : l.published) {
-        const int needed = scope_between(t, p.rank, p.block);
-        if (p.scope < needed || scope < needed) {
-            too_narrow = true;
-        } else if (acquires(order)) {
-            t.clock.join(p.clock);
-        } else {
-            t.pending[needed].join(p.clock);
+    if (l.published.size() >= kPublishers && scope > EPEMU_SCOPE_BLOCK) {
+        for (Published& p : l.published) {
+            if (p.scope != scope || p.rank != t.rank) continue;
+            p.block = kManyBlocks;
+            p.known.join(known);
+            return;
         }
     }
-    if (!t.owner || l.writer_rank < 0 || l.writer == t.id) return;
-    if (t.clock.get(l.writer) > before) note_acquired(t, l, pc);
+    l.published.push_back({std::move(known), scope, t.rank, t.block});
+}
+
+namespace {
+
+AtLocation& at_location(std::vector<AtLocation>& all, uintptr_t address, int size) {
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const AtLocation& l) { return l.address == address && l.size == size; });
+    if (known != all.end()) return *known;
+    if (all.size() == kLocations) all.erase(all.begin());
+    all.push_back({address, size, {}});
+    return all.back();
+}
+
+}  // namespace
+
+// A strong write, and what it publishes: as a release, or behind a fence or an earlier release of this location.
+void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
+    const bool release = releases(order);
+    if (release) {
+        const Known known = publish(t);
+        contribute(l, t, known, scope);
+        AtLocation& earlier = at_location(t.released, l.address, l.size);
+        for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--) earlier.known[s] = known;
+    }
+    const AtLocation* earlier = t.released.empty() ? nullptr : &at_location(t.released, l.address, l.size);
+    const auto contribute_known = [&](const Known* known) {
+        for (int s = EPEMU_SCOPE_SYSTEM; s >= EPEMU_SCOPE_BLOCK; s--) {
+            if (known[s].empty() || (release && s <= scope)) continue;
+            if (s < EPEMU_SCOPE_SYSTEM && known[s].same(known[s + 1])) continue;
+            contribute(l, t, known[s], s);
+        }
+    };
+    contribute_known(t.fenced);
+    if (earlier) contribute_known(earlier->known);
+}
+
+// Whether an atomic of this scope sees what was written there last as one.
+bool Checker::observes(const Location& l, const ThreadCheck& t, int scope) const {
+    return l.strong && std::min(l.scope, scope) >= scope_between(t, l.rank, l.block);
+}
+
+// A strong read of a location; null: nothing was ever published there.
+void Checker::acquire_from(const Location* l, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
+                           uint32_t pc) {
+    const bool acquire = acquires(order);
+    const uint32_t before = l ? t.clock.get(l->writer) : 0;
+    if (acquire && !t.seen.empty()) {  // what was seen there before, by a relaxed read
+        for (AtLocation& seen : t.seen) {
+            if (seen.address != address || seen.size != size) continue;
+            for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--) join(t, std::exchange(seen.known[s], Known()));
+        }
+    }
+    if (!l) return;
+    bool too_narrow = !l->published.empty() && !observes(*l, t, scope);
+    for (const Published& p : l->published) {
+        if (too_narrow) break;
+        const int needed = scope_between(t, p.rank, p.block);
+        if (p.scope < needed) {
+            too_narrow = true;
+            continue;
+        }
+        if (acquire && scope >= needed) {
+            join(t, p.known);
+            continue;
+        }
+        t.pending[needed].join(p.known);
+        at_location(t.seen, address, size).known[needed].join(p.known);
+    }
+    if (!t.owner || l->writer_rank < 0 || l->writer == t.id) return;
+    if (t.clock.get(l->writer) > before) note_acquired(t, *l, pc);
     Hint::Why why = Hint::kNone;
-    if (!l.any_release) {
+    if (!l->any_release) {
         why = Hint::kNotReleased;
     } else if (too_narrow) {
         why = Hint::kScope;
-    } else if (!acquires(order)) {
+    } else if (!acquire) {
         why = Hint::kNotAcquired;
     }
-    if (why != Hint::kNone) t.owner->hint = {why, l.writer_rank, l.store_pc, pc};
+    if (why != Hint::kNone) t.owner->hint = {why, l->writer_rank, l->store_pc, pc};
+}
+
+void Checker::wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc) {
+    l.strong = true;
+    l.scope = scope;
+    l.rank = t.rank;
+    l.block = t.block;
+    l.writer = t.id;
+    l.writer_rank = writer_rank;
+    l.store_pc = pc;
 }
 
 void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
@@ -340,50 +578,51 @@ void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
     remember(ranks_[t.rank].acquired);
 }
 
+// What an acquire has learned is known already when its own access is looked at.
 void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
-    touch(t, address, size, atomic_flags(scope, false), pc);
-    auto it = locations_.find(address);
-    if (it != locations_.end()) acquire_from(location(t, address), t, order, scope, static_cast<uint32_t>(pc));
+    acquire_from(known_location(t, address, size), t, address, size, order, scope, static_cast<uint32_t>(pc));
+    touch(t, address, size, atomic_flags(order, scope, false), pc);
 }
 
 void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
-    touch(t, address, size, atomic_flags(scope, true), pc);
-    Location& l = location(t, address);
+    Location& l = location(t, address, size);
+    touch(t, address, size, atomic_flags(order, scope, true), pc);
     l.published.clear();
     l.any_release = false;
     release_into(l, t, order, scope);
-    l.writer = t.id;
-    l.writer_rank = t.rank;
-    l.store_pc = static_cast<uint32_t>(pc);
+    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc));
 }
 
-// A read-modify-write: what was published before stays published with it.
+// A read-modify-write: what it observes stays published with it.
 void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
-    touch(t, address, size, atomic_flags(scope, true), pc);
-    Location& l = location(t, address);
-    acquire_from(l, t, order, scope, static_cast<uint32_t>(pc));
+    Location& l = location(t, address, size);
+    acquire_from(&l, t, address, size, order, scope, static_cast<uint32_t>(pc));
+    touch(t, address, size, atomic_flags(order, scope, true), pc, kReadsToo);
+    if (!observes(l, t, scope)) l.published.clear();
     release_into(l, t, order, scope);
-    l.writer = t.id;
-    l.writer_rank = t.rank;
-    l.store_pc = static_cast<uint32_t>(pc);
+    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc));
 }
 
-void Checker::fence(Fiber* fiber, int, int scope) {
+void Checker::fence(Fiber* fiber, int order, int scope) {
     ThreadCheck& t = *fiber->check;
-    for (int s = 0; s <= scope; s++) {
-        t.clock.join(t.pending[s]);
-        t.pending[s] = VectorClock();
+    if (acquires(order)) {
+        for (int s = 0; s <= scope; s++) {
+            join(t, std::exchange(t.pending[s], Known()));
+            for (AtLocation& seen : t.seen) seen.known[s] = Known();
+        }
     }
-    const VectorClock covered = publish(t);
-    for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
+    if (releases(order)) {
+        const Known covered = publish(t);
+        for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
+    }
     Hint& hint = t.owner->hint;
-    if (hint.why != Hint::kNotAcquired) return;
+    if (hint.why != Hint::kNotAcquired || !acquires(order)) return;
     const int needed = hint.writer_rank == t.rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
     hint = scope < needed ? Hint{Hint::kScope, hint.writer_rank, hint.store_pc, hint.load_pc} : Hint{};
 }
@@ -392,15 +631,19 @@ void Checker::fence(Fiber* fiber, int, int scope) {
 // other one shares its nodes.
 template <class Each>
 void Checker::join_all(const Each& each) {
-    VectorClock joined, previous;
+    Known joined, previous;
     each([&](ThreadCheck& t) {
-        if (!previous.same(t.clock)) joined.join(t.clock);
-        previous = t.clock;
+        if (!previous.clock.same(t.clock)) joined.clock.join(t.clock);
+        if (!previous.proxied.same(t.proxied)) joined.proxied.join(t.proxied);
+        previous = {t.clock, t.proxied};
     });
-    previous = VectorClock();
-    each([](ThreadCheck& t) { t.clock = VectorClock(); });
-    each([&](ThreadCheck& t) { joined.raise(t.id, t.time++); });
-    each([&](ThreadCheck& t) { t.clock = joined; });
+    previous = Known();
+    each([](ThreadCheck& t) { t.clock = t.proxied = VectorClock(); });
+    each([&](ThreadCheck& t) { joined.clock.raise(t.id, t.time++); });
+    each([&](ThreadCheck& t) {
+        t.clock = joined.clock;
+        t.proxied = joined.proxied;
+    });
 }
 
 void Checker::barrier(Block* block) {
@@ -438,7 +681,6 @@ void Checker::syncwarp(Warp* warp, uint32_t mask) {
 namespace {
 
 constexpr uint32_t kOpIds = 256;  // taken at once; an id rests while others are used, so that races stay visible
-constexpr uint64_t kNoBlock = ~1ull;
 
 uint8_t system_atomic(bool staged) {
     return static_cast<uint8_t>(kWrites | kAtomic | EPEMU_SCOPE_SYSTEM << kScopeShift | (staged ? kStaged : 0));
@@ -463,7 +705,8 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
 
     auto* check = new OpCheck;
     op.check = check;
-    check->reader.clock = publish(*poster->check);
+    check->reader.clock = publish(*poster->check).clock;
+    check->reader.proxied = poster->check->proxied;
     check->reader.id = id;
     check->reader.time = time;
     check->reader.rank = -1;  // outside of all ranks' scopes but the system's
@@ -473,8 +716,16 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     VectorClock& known = check->writer.clock;
     known.join(link(fences_, op.source_rank, op.target_rank, op.queue_pair));
     known.join(link(fences_, op.source_rank, op.target_rank, -1));
+    // A queue pair of rc keeps the order, except that a get may read late: what follows may already have been written.
+    const bool gets = op.kind == NetKind::kGet;
+    VectorClock& in_order = link(gets ? read_ : written_, op.source_rank, op.target_rank, op.queue_pair);
+    if (m_.network->settings.kind != Fabric::kSrd) {
+        known.join(link(written_, op.source_rank, op.target_rank, op.queue_pair));
+        known.join(in_order);
+    }
+    in_order.join(known);
+    in_order.raise(id, time);
     VectorClock& earlier = link(posted_, op.source_rank, op.target_rank, op.queue_pair);
-    if (m_.network->settings.kind != Fabric::kSrd) known.join(earlier);
     earlier.join(known);
     earlier.raise(id, time);
 
@@ -499,18 +750,19 @@ void Checker::net_wrote(NetOp& op, uintptr_t address, size_t bytes) {
 }
 
 // This operation, and all that happened before it, happens before what follows an acquire of the signal.
-void Checker::net_signalled(NetOp& op, bool staged) {
+void Checker::net_signalled(NetOp& op) {
     ThreadCheck& t = check_of(op).writer;
     records_[check_of(op).record].delivered = m_.picks;
-    Location& l = location(t, op.signal);
-    if (op.signal_op == EPEMU_SIGNAL_SET) l.published.clear();
-    VectorClock clock = t.clock;
-    clock.raise(t.id, t.time);
-    contribute(l, t, std::move(clock), EPEMU_SCOPE_SYSTEM);
-    l.writer = t.id;
-    l.writer_rank = op.source_rank;
-    l.store_pc = static_cast<uint32_t>(op.poster.pc);
-    touch(t, op.signal, op.value_bytes, system_atomic(staged), op.poster.pc);
+    const bool adds = op.signal_op == EPEMU_SIGNAL_ADD;
+    const auto pc = static_cast<uint32_t>(op.poster.pc);
+    Location& l = location(t, op.signal, op.value_bytes);
+    touch(t, op.signal, op.value_bytes, system_atomic(adds && m_.network->settings.kind != Fabric::kP2p), op.poster.pc,
+          adds ? kReadsToo : 0);
+    if (!adds || !observes(l, t, EPEMU_SCOPE_SYSTEM)) l.published.clear();
+    Known known = {t.clock, t.proxied};
+    known.clock.raise(t.id, t.time);
+    contribute(l, t, std::move(known), EPEMU_SCOPE_SYSTEM);
+    wrote_atomically(l, t, EPEMU_SCOPE_SYSTEM, op.source_rank, pc);
 }
 
 void Checker::net_completed(NetOp& op) {

@@ -1,12 +1,17 @@
 // The checker: which accesses nothing orders, and what is missing between them.
 //
-// Happens-before in the manner of the PTX memory model. A thread's own program, __syncthreads and __syncwarp order; a
-// release (or a fence, then a relaxed store) publishes; an acquire (or a relaxed load, then a fence) that reads it joins,
-// if both scopes reach the other thread. Shuffles and votes order nothing. An operation of a NIC is a thread of its own:
-// it starts when it is posted, and its end happens before nothing but a quiet, or an acquire of a signal behind it.
+// Happens-before is the base causality order of the PTX memory model. A thread's own program, __syncthreads and
+// __syncwarp order; a release pattern (a release; a fence or a release of this location, then a strong write) publishes;
+// an acquire pattern (an acquire; a strong read, then a fence or an acquire of this location) that observes it joins.
+// What is observed passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one
+// width, with scopes that reach each other. Fences order nothing by themselves, sequentially consistent ones neither.
+// Shuffles and votes order nothing. An operation of a NIC is a thread of its own: it starts when it is posted, and its
+// end happens before nothing but a quiet, or an acquire of a signal behind it. tests/support/happens_before.py says the
+// same in a few lines of Python, and random programs compare the two.
 //
-// Every 16 bytes of memory remember up to four accesses (which thread, when by its own count, where in
-// the program, which bytes).
+// Every 16 bytes of memory remember who has been there (which thread, when by its own count, where in the program, which
+// bytes): four accesses in place, more of them in a list beside. An access is forgotten only when whatever conflicts with
+// it conflicts with a later one too.
 // All is off, and costs one test of a pointer, until epemu_check_begin.
 #pragma once
 #include <stdint.h>
@@ -26,9 +31,15 @@ namespace epemu {
 enum AccessFlags : uint8_t {
     kWrites = 1,
     kAtomic = 2,      // volatile too
-    kStaged = 4,      // an atomic that a NIC applies in two steps
+    kStaged = 4,      // an addition by a NIC: it reads, adds and writes back
     kScopeShift = 3,  // two bits: epemu_scope of an atomic
     kAgain = 32,      // in a slot: a write to what was written before
+    kVolatile = 64,   // an atomic by the letter only
+};
+// What an access is besides; slots do not keep it.
+enum AccessDetails : uint8_t {
+    kReadsToo = 1,  // an atomic that writes what it has read
+    kReadOnly = 2,  // through the read-only path (ld_nc, __ldg)
 };
 
 struct BlockCheck;
@@ -36,17 +47,38 @@ struct BlockCheck;
 // Whether all that a thread did up to a time of its own happens before whatever has this clock.
 inline bool happens_before(uint32_t id, uint32_t time, const VectorClock& clock) { return clock.get(id) >= time; }
 
+// What reaches a thread through a release and an acquire.
+struct Known {
+    VectorClock clock;
+    VectorClock proxied;  // the part of it that came through a proxy fence: bulk copies see no other stores
+    void join(const Known& other) {
+        clock.join(other.clock);
+        proxied.join(other.proxied);
+    }
+    bool same(const Known& other) const { return clock.same(other.clock) && proxied.same(other.proxied); }
+    bool empty() const { return clock.empty(); }
+};
+
+// What one location gave to a thread, or got from it, by scope.
+struct AtLocation {
+    uintptr_t address;
+    int size;
+    Known known[3];
+};
+
 // A thread of a kernel, or an operation of a NIC.
 struct ThreadCheck {
-    VectorClock clock;  // what happens before it; its own past does, without being in here
+    VectorClock clock;    // what happens before it; its own past does, without being in here
+    VectorClock proxied;  // the part of it, and of its own past, that a bulk copy of it sees
     uint32_t id;
     uint32_t time;  // its own, grows whenever it publishes
     int rank;
     uint64_t block;  // Block::id, or a number that no block has
     BlockCheck* owner;
-    VectorClock fenced[3];   // by scope: what its last fence of at least this scope covered
-    VectorClock pending[3];  // by scope that it takes: seen by relaxed loads, joined by the next fence
-    uint32_t waited_pc = 0;  // the last wait (acquire or quiet) that told it something new
+    Known fenced[3];                         // by scope: what its last fence of at least this scope covered
+    Known pending[3];                        // by scope that it takes: seen by relaxed loads, joined by the next fence
+    std::vector<AtLocation> released, seen;  // fenced and pending of releases and acquires, which cover one location
+    uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that told it something new
 };
 
 // The latest synchronisation of a block that did not order anything: the likely reason for a race that follows.
@@ -97,7 +129,7 @@ class Checker {
     void net_posted(NetOp& op, Fiber* poster, uintptr_t pc);
     void net_read(NetOp& op);
     void net_wrote(NetOp& op, uintptr_t address, size_t bytes);
-    void net_signalled(NetOp& op, bool staged);
+    void net_signalled(NetOp& op);
     void net_completed(NetOp& op);
     void net_fence(int source, int target, int queue_pair);
     VectorClock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
@@ -122,6 +154,23 @@ class Checker {
             slots[0].of_cell |= static_cast<uint8_t>(bytes);
             slots[1].of_cell |= static_cast<uint8_t>(bytes >> 8);
         }
+        // Whether threads synchronise by any of these bytes: locations_ has an entry.
+        uint8_t& synchronises() { return slots[2].of_cell; }
+        // Where four slots are not enough, the last one names an entry of more_.
+        bool has_more() const { return slots[3].flags == kMoreBeside; }
+    };
+    static constexpr uint8_t kMoreBeside = 0xff;
+    // Accesses to one granule with the same bytes and flags, the latest of each thread.
+    struct Crowd {
+        uint16_t bytes;
+        uint8_t flags;
+        int rank;  // of all of them, -1: several
+        std::unordered_map<uint32_t, Slot> by_thread;
+        VectorClock known;  // whatever has this clock comes after all of them
+    };
+    struct More {
+        std::vector<Slot> slots;  // up to kFewSlots
+        std::vector<Crowd> crowds;
     };
     // Which block had a range of ids, from when on: ids are used again by later blocks of the rank.
     struct Past {
@@ -150,16 +199,32 @@ class Checker {
         std::deque<std::pair<int64_t, VectorClock>> ended;  // launches that the host has not waited for
     };
     struct Published {
-        VectorClock clock;
-        int scope, rank;
+        Known known;
+        int scope, rank;  // of the first operation of the release pattern
         uint64_t block;
     };
     struct Location {
+        uintptr_t address = 0;
+        int size = 0;
         uint64_t owner = 0;  // whose memory this is: an address may serve several, one after the other
         std::vector<Published> published;
+        // the last atomic that wrote it, if nothing else has since
+        bool strong = false;
+        int scope = 0, rank = -1;
+        uint64_t block = 0;
+        // for reports
         uint32_t writer = 0, store_pc = 0;
         int writer_rank = -1;
         bool any_release = false;
+    };
+    // An access, while it is compared with those that were there before.
+    struct Access {
+        const ThreadCheck& t;
+        uint16_t bytes;
+        uint8_t flags, details;
+        uint32_t pc;
+        uintptr_t address;
+        bool own_memory;  // of an array of one rank
     };
     struct Record {  // an operation of a NIC
         uint64_t number;
@@ -195,6 +260,7 @@ class Checker {
     };
     struct Conflict {
         const ThreadCheck& t;
+        uint16_t bytes;
         uint8_t flags;
         uint32_t pc;
         const Slot& slot;
@@ -206,13 +272,18 @@ class Checker {
     const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
     const Past& past_of(uint32_t id, uint32_t time) const;
     Cell* cells_of_page(uintptr_t page);
-    void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
-    void touch_cell(Cell& cell, const ThreadCheck& t, uint16_t bytes, uint8_t flags, uint32_t pc, uintptr_t address,
-                    bool own_memory);
-    bool conflict(const ThreadCheck& t, uint8_t flags, const Slot& slot) const;
-    void race(const ThreadCheck& t, uint8_t flags, uint32_t pc, const Slot& slot, const Cell& cell, bool again,
-              uintptr_t address);
-    void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address);
+    void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc, uint8_t details = 0);
+    void touch_cell(Cell& cell, const Access& a);
+    enum class Fate { kStays, kGoes, kSame };  // kSame: the new access tells nothing new
+    Fate compare(const Slot& slot, const Access& a, const Cell& cell, bool* again);
+    Fate compare_crowd(Crowd& crowd, const Access& a, const Cell& cell, bool again);
+    void remember(Cell& cell, const Slot& access);
+    void forget_cells(Cell* cells, size_t count);
+    bool conflict(const Access& a, const Slot& slot) const;
+    bool replaces(const Access& a, const Slot& slot) const;
+    uint64_t block_of(uint32_t id, uint32_t time) const;
+    void race(const Access& a, const Slot& slot, const Cell& cell, bool again);
+    void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size);
     Finding& note(const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
@@ -229,12 +300,18 @@ class Checker {
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
     Verdict judge_nic_writes(const Conflict& c, const Record& second) const;
     const Record* record_of(uint32_t id, uint32_t time) const;
-    static VectorClock publish(ThreadCheck& t);
+    static Known publish(ThreadCheck& t);
+    static void join(ThreadCheck& t, const Known& known);
     static int scope_between(const ThreadCheck& t, int rank, uint64_t block);
-    Location& location(const ThreadCheck& t, uintptr_t address);
-    void contribute(Location& l, const ThreadCheck& t, VectorClock clock, int scope);
+    Location* known_location(const ThreadCheck& t, uintptr_t address, int size);
+    Location& location(const ThreadCheck& t, uintptr_t address, int size);
+    void overwritten(const Access& a);
+    void contribute(Location& l, const ThreadCheck& t, Known known, int scope);
     void release_into(Location& l, ThreadCheck& t, int order, int scope);
-    void acquire_from(Location& l, ThreadCheck& t, int order, int scope, uint32_t pc);
+    bool observes(const Location& l, const ThreadCheck& t, int scope) const;
+    void acquire_from(const Location* l, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
+                      uint32_t pc);
+    void wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc);
     void note_acquired(ThreadCheck& t, const Location& l, uint32_t pc);
     template <class Each>
     void join_all(const Each& each);
@@ -259,14 +336,16 @@ class Checker {
     std::unordered_map<uint64_t, std::deque<size_t>> free_ids_;  // by rank and count
     std::unordered_map<const Launch*, LaunchCheck> launches_;
     std::vector<RankCheck> ranks_;
-    std::unordered_map<uintptr_t, Location> locations_;
+    std::unordered_map<uintptr_t, std::vector<Location>> locations_;  // by granule
+    std::deque<More> more_;
+    std::vector<uint32_t> free_more_;
     std::unordered_map<uint64_t, VectorClock> posted_, fences_;  // by link and queue pair
+    std::unordered_map<uint64_t, VectorClock> read_, written_;   // of posted_: gets, and all others
     std::vector<Record> records_;
     std::unordered_map<uint64_t, size_t> record_by_op_;                // by id and time
     std::vector<std::deque<std::pair<uint32_t, uint32_t>>> free_ops_;  // by rank: id, next time
     std::vector<Finding> findings_;
     std::unordered_map<uint64_t, size_t> finding_by_place_;
-    uint32_t next_victim_ = 0;
 };
 
 extern __attribute__((visibility("hidden"))) Checker* checker;  // of the machine that runs, null while checks are off

@@ -33,22 +33,21 @@ Checker::Finding& Checker::note(const Side& first, const Side& second) {
     return finding;
 }
 
-void Checker::race(const ThreadCheck& t, uint8_t flags, uint32_t pc, const Slot& slot, const Cell& cell, bool again,
-                   uintptr_t address) {
-    const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {t.id, t.time, pc, flags};
+void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool again) {
+    const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
     Finding& finding = note(first, second);
     if (finding.count > kJudged) return;
-    Verdict verdict = judge({t, flags, pc, slot, cell, again});
+    Verdict verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again});
     const Verdict& known = finding.verdict;
     if (verdict.certainty < known.certainty) return;
     if (verdict.certainty == known.certainty && (known.to || !verdict.to)) return;
     finding.verdict = std::move(verdict);
-    finding.where = describe_address(m_, address);
+    finding.where = describe_address(m_, a.address);
     finding.first = first;
     finding.second = second;
 }
 
-void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address) {
+void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size) {
     const Side side = {t.id, t.time, static_cast<uint32_t>(pc), flags};
     Finding& finding = note(side, side);
     if (finding.count > 1) return;
@@ -56,6 +55,7 @@ void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, u
     finding.verdict.kind = "uninitialised";
     finding.verdict.remedy = "initialise shared memory, then __syncthreads";
     finding.verdict.how = "written";
+    finding.verdict.what = size == 1 ? "a byte" : "";
     finding.verdict.to = side.pc;
 }
 
@@ -237,11 +237,20 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     Verdict v;
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
-        const bool staged = (c.flags ^ c.slot.flags) & kStaged;
+        const bool staged = (c.flags & c.slot.flags & kWrites) && ((c.flags ^ c.slot.flags) & kStaged);
+        v.certainty = 50;
+        if (c.bytes != c.slot.bytes && !staged) {
+            v.kind = "width";
+            v.remedy = "one width for all atomics on a location";
+            v.what = "make both atomics of one width";
+            v.how = c.pc == c.slot.pc ? "at" : "both";
+            v.from = c.slot.pc;
+            v.to = c.pc;
+            return v;
+        }
         v.kind = staged ? "staged atomic" : "scope";
         v.remedy = staged ? "one kind of writer for a counter: NICs or GPUs"
                           : "system scope (an atomic of a narrower scope is none for other GPUs)";
-        v.certainty = 50;
         v.what = staged ? "" : "make the scope that of the whole system";
         v.how = staged ? "" : "at";
         v.to = (c.flags >> kScopeShift & 3) < (c.slot.flags >> kScopeShift & 3) ? c.pc : c.slot.pc;
@@ -297,8 +306,8 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     }
     Hint hint = t.owner->hint;
     for (const ThreadCheck& sibling : t.owner->threads)
-        for (const VectorClock& pending : sibling.pending)
-            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending))
+        for (const Known& pending : sibling.pending)
+            if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock))
                 hint = {Hint::kNotAcquired, from_rank, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
     const char* texts[] = {"", "the signal in between is stored without release, so it publishes nothing",
@@ -501,6 +510,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
     Verdict v;
     const ThreadCheck& t = c.t;
     const Record* second = t.owner ? nullptr : record_of(t.id, t.time);
+    const int reader_rank = second ? second->poster.rank : t.rank;
     v.from = c.slot.pc;
     v.to = c.pc;
     if (judge_synchronisation(c, &v)) return v;
@@ -537,7 +547,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.remedy = kQuiet;
         v.certainty = 24;
         v.what = "a quiet (or a fence)";
-        v.to = signal_of(t.rank, reader, first.source, c.slot.pc);
+        v.to = signal_of(reader_rank, reader, first.source, c.slot.pc);
         v.how = "between";
     } else if (after_post) {
         v.kind = kOvertakes;
@@ -559,7 +569,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.kind = kOvertakes;
         v.remedy = kDataFirst;
         v.certainty = 23;
-        v.from = signal_of(t.rank, reader, first.source, 0);
+        v.from = signal_of(reader_rank, reader, first.source, 0);
         v.to = c.slot.pc;
         v.how = "swap";
     } else {

@@ -72,7 +72,7 @@ bool apply_signal(Machine& m, NetOp& op) {
             net.staging[op.target_rank] = false;
         }
     }
-    if (checker) checker->net_signalled(op, op.staged);
+    if (checker) checker->net_signalled(op);
     memcpy(reinterpret_cast<void*>(op.signal), &now, op.value_bytes);
     wake_range(op.signal, op.value_bytes);
     op.signal = 0;

@@ -19,7 +19,8 @@ int order_of(int memory_order) {
     return kOrders[std::min(memory_order & 7, 5)];
 }
 
-// The scope of the next atomic, where libcu++ has told it (see include/cuda/std/__atomic/scopes.h).
+// The scope of the next atomic or fence, where libcu++ has told it (see include/cuda/std/__atomic/scopes.h and
+// include/cuda/__atomic/atomic.h).
 int next_scope = EPEMU_SCOPE_SYSTEM;
 int take_scope() { return std::exchange(next_scope, static_cast<int>(EPEMU_SCOPE_SYSTEM)); }
 
@@ -188,8 +189,9 @@ ATOMIC(16)
 ATOMIC(32)
 ATOMIC(64)
 void __tsan_atomic_thread_fence(int order) {
+    const int scope = take_scope();
     if (!current) return;
-    if (checker) checker->fence(current, order_of(order), EPEMU_SCOPE_SYSTEM);
+    if (checker) checker->fence(current, order_of(order), scope);
     maybe_preempt();
 }
 void __tsan_atomic_signal_fence(int) {}

@@ -1,0 +1,144 @@
+// Small kernels that the checker must tell apart: each wrong one beside a right one. All in one, so that it compiles once.
+#include <cuda/atomic>
+#include <cuda/barrier>
+
+#include <ep/memory.cuh>
+#include <ep/net.cuh>
+#include <ep/peer.cuh>
+#include <ep/platform.cuh>
+
+using namespace ep;
+
+struct Memory {  // each symmetric, except for `out`
+    uint32_t* data;
+    uint64_t* flag;
+    uint32_t* out;
+};
+
+EP_DEVICE int other_rank() { return rank() ^ 1; }
+EP_DEVICE int me() { return thread_in_block(); }
+
+// ---- scopes of cuda::atomic_thread_fence
+template <cuda::thread_scope kScope>
+EP_DEVICE void send_behind_fence(Memory m) {
+    if (me() != 0) return;
+    uint32_t* far = peer_ptr(m.data, other_rank());
+    uint64_t* signal = peer_ptr(m.flag, other_rank());
+    *far = 7;
+    cuda::atomic_thread_fence(cuda::memory_order_release, kScope);
+    st_relaxed_sys_u64(signal, 1);
+    while (ld_relaxed_sys_u64(m.flag) != 1) {
+    }
+    cuda::atomic_thread_fence(cuda::memory_order_acquire);
+    m.out[0] = *m.data;
+}
+EP_DEVICE void fence_of_the_system(Memory m) { send_behind_fence<cuda::thread_scope_system>(m); }
+EP_DEVICE void fence_of_the_device(Memory m) { send_behind_fence<cuda::thread_scope_device>(m); }
+EP_DEVICE void fence_of_the_block(Memory m) { send_behind_fence<cuda::thread_scope_block>(m); }
+
+// ---- the first access to shared memory
+EP_DEVICE void shared_volatile_stored_first(Memory m) {
+    __shared__ volatile int word;
+    if (me() == 0) word = 3;
+    __syncthreads();
+    m.out[me()] = word;
+}
+EP_DEVICE void shared_atomic_stored_first(Memory m) {
+    __shared__ unsigned word;
+    if (me() == 0) cuda::atomic_ref<unsigned, cuda::thread_scope_block>(word).store(3, cuda::memory_order_relaxed);
+    __syncthreads();
+    atomicAdd(&word, 1);
+    __syncthreads();
+    m.out[me()] = word;
+}
+EP_DEVICE void shared_cuda_barrier(Memory m) {
+#pragma nv_diag_suppress static_var_with_dynamic_init
+    __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
+    if (me() == 0) init(&barrier, blockDim.x);
+    __syncthreads();
+    barrier.arrive_and_wait();
+    m.out[me()] = 1;
+}
+EP_DEVICE void shared_added_to_first(Memory m) {
+    __shared__ unsigned word;
+    atomicAdd(&word, 1);
+    __syncthreads();
+    m.out[me()] = word != 0;
+}
+
+// ---- many readers of one word, and one that writes it too early
+template <int kLate>  // this one tells of its read too early
+EP_DEVICE void all_read_and_tell(Memory m) {
+    if (me() == 40) {
+        while (ld_acquire_gpu_u64(m.flag) != blockDim.x - 1) {
+        }
+        m.data[0] = 9;
+        return;
+    }
+    if (me() == kLate) atom_add_acq_rel_gpu_u64(m.flag, 1);
+    m.out[me()] = m.data[0];
+    if (me() != kLate) atom_add_acq_rel_gpu_u64(m.flag, 1);
+}
+EP_DEVICE void all_tell_when_they_have_read(Memory m) { all_read_and_tell<-1>(m); }
+EP_DEVICE void one_tells_before_it_reads(Memory m) { all_read_and_tell<2>(m); }
+
+// ---- NICs: rank 0 posts
+EP_DEVICE void get_reads_what_a_put_brings(Memory m) {
+    if (me() != 0 || rank() != 0) return;
+    net_put_nbi(m.data, m.data + 64, 64, 1, 0);
+    net_get_nbi(m.data + 128, m.data, 64, 1, 1);
+    net_quiet();
+}
+EP_DEVICE void put_after_get(Memory m) {  // of the same words
+    if (me() != 0 || rank() != 0) return;
+    net_get_nbi(m.data + 128, m.data, 64, 1);
+    net_put_nbi(m.data, m.data + 64, 64, 1);
+    net_quiet();
+}
+EP_DEVICE void put_after_get_and_fence(Memory m) {
+    if (me() != 0 || rank() != 0) return;
+    net_get_nbi(m.data + 128, m.data, 64, 1);
+    net_fence(1, 0);
+    net_put_nbi(m.data, m.data + 64, 64, 1);
+    net_quiet();
+}
+EP_DEVICE void nic_and_gpu_add(Memory m) {
+    if (me() != 0) return;
+    if (rank() == 0) net_atomic_add_u64_nbi(m.flag, 1, 1);
+    if (rank() == 1) atom_add_relaxed_sys_u64(m.flag, 1);
+    net_quiet();
+}
+EP_DEVICE void nics_add(Memory m) {
+    if (me() == 0) net_atomic_add_u64_nbi(m.flag, 1, 1);
+    net_quiet();
+}
+
+// ---- atomics of two widths at one address
+EP_DEVICE void half_of_a_flag(Memory m) {
+    if (me() == 0) st_release_sys_u64(peer_ptr(m.flag, other_rank()), 1);
+    if (me() == 0) {
+        while (ld_acquire_sys_u32(reinterpret_cast<uint32_t*>(m.flag)) != 1) {
+        }
+    }
+}
+EP_DEVICE void nic_adds_to_half(Memory m) {
+    if (me() != 0) return;
+    if (rank() == 0) net_atomic_add_u64_nbi(m.flag, 1, 1);
+    if (rank() == 1) m.out[0] = ld_relaxed_sys_u32(reinterpret_cast<uint32_t*>(m.flag));
+    net_quiet();
+}
+
+#define EP_VERDICTS(one)                                                                                               \
+    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)        \
+        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(shared_added_to_first)                            \
+            one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings)          \
+                one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add) one(half_of_a_flag) \
+                    one(nic_adds_to_half)
+
+extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
+    const Memory m = {data, flag, out};
+    int number = 0;
+#define EP_CALL(name) \
+    if (which == number++) name(m);
+    EP_VERDICTS(EP_CALL)
+}

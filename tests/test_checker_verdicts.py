@@ -1,0 +1,74 @@
+"""What the checker says of one pattern after the other, each beside its right form: kernels/verdicts.cu has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import ep_lib
+from ep_lib import Kernel, Rank
+
+FILE = Path(__file__).parent / "kernels" / "verdicts.cu"
+NAMES = re.findall(r"one\((\w+)\)", FILE.read_text())
+SEEDS = 12
+THREADS = 64
+
+
+class Case(NamedTuple):
+    """``kind``: of the finding, empty if the kernel is right; ``says``: in its remedy."""
+
+    name: str
+    kind: str = ""
+    says: str = ""
+    fabric: str = "p2p"
+
+
+CASES = [
+    Case("fence_of_the_system"),
+    Case("fence_of_the_device", "race"),
+    Case("fence_of_the_block", "race"),
+    Case("shared_volatile_stored_first"),
+    Case("shared_atomic_stored_first"),
+    Case("shared_cuda_barrier"),
+    Case("shared_added_to_first", "uninitialised"),
+    Case("all_tell_when_they_have_read"),
+    Case("one_tells_before_it_reads", "race"),
+    Case("get_reads_what_a_put_brings", "signal overtakes data", fabric="rc"),
+    Case("get_reads_what_a_put_brings", "signal overtakes data", fabric="srd"),
+    Case("put_after_get", "source reused", fabric="rc"),
+    Case("put_after_get", "source reused", fabric="srd"),
+    Case("put_after_get_and_fence", fabric="rc"),
+    Case("put_after_get_and_fence", fabric="srd"),
+    Case("nic_and_gpu_add", "staged atomic", "one kind of writer", "rc"),
+    Case("nic_and_gpu_add", "staged atomic", "one kind of writer", "srd"),
+    Case("nics_add", fabric="rc"),
+    Case("nics_add", fabric="srd"),
+    Case("half_of_a_flag", "width", "one width"),
+    Case("nic_adds_to_half", "width", "one width", "rc"),
+]
+
+
+def main(rank: Rank, name: str) -> None:
+    data, flag = rank.symmetric(256, np.uint32), rank.symmetric(4, np.uint64)
+    out = rank.to_device(np.zeros(THREADS, np.uint32))
+    Kernel.from_file(FILE, "verdict").launch(rank, 1, THREADS, NAMES.index(name), data, flag, out)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{c.name}-{c.fabric}" for c in CASES])
+def test_verdict(case: Case) -> None:
+    report = ep_lib.check(main, 2, case.fabric, SEEDS, (case.name,), compare_values=False, timeout=20)
+    if not case.kind:
+        assert report.ok, str(report)
+        return
+    finding = next((f for f in report.findings if f.kind == case.kind), None)
+    assert finding is not None and case.says in finding.remedy, str(report)
+    again = ep_lib.check(main, 2, case.fabric, [finding.seed], (case.name,), compare_values=False, timeout=20)
+    assert finding.key in {f.key for f in again.findings}, f"{report}\n\nbut, with this seed alone:\n\n{again}"
+
+
+def test_every_kernel_is_judged() -> None:
+    assert set(NAMES) == {case.name for case in CASES}
