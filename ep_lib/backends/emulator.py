@@ -116,11 +116,8 @@ class EmulatorBackend:
         return self._transport.addresses[peer]
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """A view of this rank's heap."""
-        dtype = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        view: np.ndarray[Any, Any] = self._heap[offset : offset + nbytes].view(dtype).reshape(shape)
-        return view
+        """A view of this rank's heap, which an empty one has its own place in."""
+        return np.ndarray(shape, np.dtype(dtype), self._heap.data, offset)
 
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """An ordinary array: kernels run in the host's memory."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import stat
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -21,6 +19,7 @@ from pathlib import Path
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, missing_error, read_int
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.errors import BackendUnavailable
+from ep_lib.processes import private_folder
 
 _RETRY_SECONDS = 0.05
 
@@ -41,7 +40,7 @@ class SrunBootstrap(HubBootstrap):
                 "one torchrun a node, or use mpirun."
             )
         local = read_int(env, "SLURM_LOCALID")
-        place = _private_directory() / f"srun-{env.get('SLURM_JOB_ID', '0')}-{env.get('SLURM_STEP_ID', '0')}"
+        place = private_folder() / f"srun-{env.get('SLURM_JOB_ID', '0')}-{env.get('SLURM_STEP_ID', '0')}"
         self._hub: Hub | None = None
         if rank == 0:
             connection = self._host(place, size, timeout)
@@ -98,12 +97,3 @@ def _connect(place: Path, rank: int, size: int, timeout: float) -> Connection:
             return connection
         time.sleep(_RETRY_SECONDS)
     raise missing_error(rank, size, [0], 0, timeout)
-
-
-def _private_directory() -> Path:
-    place = Path(tempfile.gettempdir()) / f"ep_lib-{os.getuid()}"
-    place.mkdir(mode=0o700, exist_ok=True)
-    status = place.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise BackendUnavailable(f"{place} must be a directory that only you can read; remove it, or set TMPDIR")
-    return place

@@ -7,6 +7,7 @@
     grade     check your piece of an exercise with the hidden tests
     migrate   what a CUDA file written for IBGDA must change to run on EFA
     lab       open the notebooks in JupyterLab
+    cache     show, prune or clear the cache of compiled kernels
 
 A command offers ``add_arguments(parser)`` and ``run(args) -> int``, and ep_lib/cli.py lists it. The folders' own
 ``__init__.py`` hold the command itself. Begin with lab.py, the shortest. efa_environment.py, the table of NVSHMEM's

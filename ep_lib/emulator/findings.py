@@ -180,18 +180,18 @@ def _index(thread: ThreadId) -> str:
     return str(thread).rsplit("thread ", 1)[1]
 
 
-def _access(entry: Mapping[str, Any], libraries: Mapping[str, str]) -> Access:
-    place = symbols.find(libraries.get(entry["image"], entry["image"]), entry["offset"])
+def _access(entry: Mapping[str, Any]) -> Access:
+    place = symbols.find(entry["image"], entry["offset"])
     thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
     operation = Operation(**entry["operation"]) if entry["operation"] else None
     return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation)
 
 
-def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]:
-    """The findings in a checker's report. ``libraries``: where copies of kernels that are gone came from."""
+def parse(report: str, seed: int) -> list[Finding]:
+    """The findings in a checker's report."""
     findings = []
     for entry in json.loads(report):
-        first, second = _access(entry["first"], libraries), _access(entry["second"], libraries)
+        first, second = _access(entry["first"]), _access(entry["second"])
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
             continue  # the compiler made two of one
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
@@ -211,7 +211,7 @@ def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]
                 place=advice(
                     entry["place"]["how"],
                     entry["place"]["what"],
-                    *(_location(entry["place"][end], libraries) for end in ("from", "to")),
+                    *(_location(entry["place"][end]) for end in ("from", "to")),
                 ),
                 ranks=tuple(entry["ranks"]),
                 certainty=entry["certainty"],
@@ -220,8 +220,8 @@ def parse(report: str, seed: int, libraries: Mapping[str, str]) -> list[Finding]
     return findings
 
 
-def _location(spot: Mapping[str, Any] | None, libraries: Mapping[str, str]) -> str:
-    return symbols.find(libraries.get(spot["image"], spot["image"]), spot["offset"]).location if spot else ""
+def _location(spot: Mapping[str, Any] | None) -> str:
+    return symbols.find(spot["image"], spot["offset"]).location if spot else ""
 
 
 def merge_findings(findings: list[Finding]) -> list[Finding]:

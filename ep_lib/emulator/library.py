@@ -67,7 +67,7 @@ _SIGNATURES = {
     "epemu_machine_heap": ([c_void_p, c_int], c_void_p),
     "epemu_set_heap_used": ([c_void_p, c_uint64], None),
     "epemu_set_arrays": ([c_void_p, c_int, POINTER(c_uint64), c_uint64], None),
-    "epemu_load_image": ([c_void_p, c_char_p], c_void_p),
+    "epemu_load_image": ([c_void_p, c_char_p, c_char_p], c_void_p),
     "epemu_error": ([], c_char_p),
     "epemu_symbol": ([c_void_p, c_char_p], c_void_p),
     "epemu_launch": ([c_void_p, c_void_p, c_void_p, POINTER(LaunchRequest)], c_int64),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import ctypes
 import functools
+import itertools
 import math
 import os
 import queue
-import shutil
 import sys
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
 
 _GAP_BYTES = 256
-_POLL_SECONDS = 0.02  # how often a run's output is shown and its limits are checked
+_POLL_SECONDS = 0.02  # how often a run's output is shown and its limit is checked
 
 
 @dataclass
@@ -44,7 +45,13 @@ class _Runner:
 
     def __init__(self) -> None:
         self._runs: queue.SimpleQueue[_Run] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="ep_lib emulator", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="ep_lib emulator", daemon=True)
+        self._thread.start()
+        self._clock = time.pthread_getcpuclockid(self._thread.ident or 0)
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the thread so far: what counts for limits, since the machine may be busy with other things."""
+        return time.clock_gettime(self._clock)
 
     def _work(self) -> None:
         lib = library.load()
@@ -85,6 +92,32 @@ def pct_depth(seed: int) -> int:
     return int(library.load().epemu_pct_depth(seed))
 
 
+@contextlib.contextmanager
+def _copy_in_memory(library: Path) -> Iterator[str]:
+    """The path of a copy that is no file, for as long as this lasts. A loaded library needs it no longer."""
+    handle = os.memfd_create(library.name)
+    try:
+        with os.fdopen(handle, "wb", closefd=False) as file:
+            file.write(library.read_bytes())
+        # The loader knows libraries by how their paths are spelled, and descriptors are used again.
+        spelling = "".join("/." if bit == "1" else "/" for bit in f"{next(_copies):b}")
+        yield f"/proc/self/fd{spelling}/{handle}"
+    finally:
+        os.close(handle)
+
+
+_copies = itertools.count(1)
+
+
+class _Memory:
+    """The C++ machine. Arrays that a rank's main returns look at its heaps, so it lives as long as one of them does,
+    but no longer: in particular not as long as an error, whose traceback refers to the :class:`Machine`."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        weakref.finalize(self, _graveyard.append, handle)
+
+
 def _nanoseconds(seconds: float) -> int:
     return 2**64 - 1 if seconds == math.inf else max(1, int(seconds * 1e9))
 
@@ -115,8 +148,7 @@ class Machine:
                 f"lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
             )
         self.handle = int(handle)
-        # Arrays that a rank's main returns look at the heaps, so the memory lives as long as anything refers to it.
-        weakref.finalize(self, _graveyard.append, self.handle)
+        self._memory = _Memory(self.handle)
         for source, target in fabric.broken_links:
             self._lib.epemu_break_link(self.handle, source, target)
         for (source, target, after), seconds in fabric.stalled_links.items():
@@ -126,11 +158,9 @@ class Machine:
         for rank, after in fabric.stopped_ranks.items():
             self._lib.epemu_stop_rank(self.handle, rank, after)
         self._images: dict[tuple[str, int, str], int] = {}  # (path, rank or -1, its entry or "") -> Image*
-        self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._error: EpError | None = None
         self._checks = False
         self.runs_in_virtual_time = False
-        self.copied_from: dict[str, str] = {}  # a rank's own copy of a library -> the library, which stays
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
     def begin_checks(self) -> None:
@@ -169,7 +199,7 @@ class Machine:
     def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of a rank's heap, without a copy."""
         buffer = (ctypes.c_uint8 * self.heap_bytes).from_address(self.heap_address(rank))
-        buffer.machine = self  # type: ignore[attr-defined]  # keeps the memory alive
+        buffer.memory = self._memory  # type: ignore[attr-defined]  # keeps it alive
         return np.ctypeslib.as_array(buffer)
 
     def set_heap_used(self, nbytes: int) -> None:
@@ -203,15 +233,9 @@ class Machine:
         key = (str(image.path), owner, image.entry_symbol if owner >= 0 else "")
         if key in self._images:
             return self._images[key]
-        path = Path(image.path)
-        if owner >= 0:
-            # A second dlopen of the same file gives the same globals; each kernel of each rank has its own, as on GPUs.
-            if self._copies is None:
-                self._copies = tempfile.TemporaryDirectory(prefix="ep_lib-")
-            path = Path(self._copies.name) / f"{len(self._images)}-{path.name}"
-            shutil.copyfile(image.path, path)
-            self.copied_from[str(path)] = str(image.path)
-        loaded = self._lib.epemu_load_image(self.handle, str(path).encode())
+        # A second dlopen of the same file gives the same globals; each kernel of each rank has its own, as on GPUs.
+        with _copy_in_memory(image.path) if owner >= 0 else contextlib.nullcontext(str(image.path)) as path:
+            loaded = self._lib.epemu_load_image(self.handle, os.fsencode(path), os.fsencode(image.path))
         if not loaded:
             raise KernelLaunchError(f"a compiled kernel cannot be loaded: {self._lib.epemu_error().decode()}")
         self._images[key] = loaded
@@ -273,10 +297,11 @@ class Machine:
 
     def raise_if_broken(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise copy.copy(self._error)  # a traceback on the one that stays would keep this machine
 
     def run(self, awaited: Sequence[int], *, timeout: float, host_waits: list[str]) -> None:
-        """Runs kernels until one of the awaited tickets (by rank, 0 for none) is done.
+        """Runs kernels until one of the awaited tickets (by rank, 0 for none) is done, for at most ``timeout`` seconds
+        of CPU time.
 
         Raises DeadlockError, KernelFault or KernelTimeout; the machine then refuses further work with the same error.
         """
@@ -284,12 +309,13 @@ class Machine:
         self._forget_stale()
         run = _Run(self.handle, (ctypes.c_int64 * self.ranks)(*awaited))
         with _running:
-            deadline = time.monotonic() + timeout
-            _runner().submit(run)
+            runner = _runner()
+            deadline = runner.cpu_seconds() + timeout
+            runner.submit(run)
             try:
                 while not run.finished.wait(_POLL_SECONDS):
                     self._show_output()
-                    if time.monotonic() > deadline:
+                    if runner.cpu_seconds() > deadline:
                         self._stop(run)
             finally:
                 self._stop(run)  # an interrupt ends the kernels before it goes on
@@ -297,7 +323,7 @@ class Machine:
         if run.outcome != library.DONE:
             report = self._lib.epemu_report(self.handle).decode()
             self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)
-            raise self._error
+            self.raise_if_broken()
 
     def drain_network(self) -> None:
         """Lets everything in flight arrive, except on broken links; a barrier of all ranks does this."""
@@ -320,7 +346,4 @@ class Machine:
         """Refuses further work. The heaps stay readable for as long as arrays refer to them."""
         if self._error is None:
             self._error = BackendUnavailable("this emulated machine ended with its spawn(); start a new one")
-        if self._copies is not None:
-            self._copies.cleanup()
-            self._copies = None
         _bury()

@@ -62,7 +62,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
             "Who waits where:\n" + _list(waiters, host_waits)
         )
         return DeadlockError(message, waiters=waiters)
-    message = f"kernels still ran after {timeout:g} s, the time limit (spawn's timeout=). Unfinished:\n"
+    message = f"kernels still ran after {timeout:g} s of CPU time, the time limit (spawn's timeout=). Unfinished:\n"
     if "fault" in data:  # the loop that had to be interrupted
         fault = data["fault"]
         place = symbols.find(fault["image"], fault["offset"])

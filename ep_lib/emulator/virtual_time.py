@@ -104,7 +104,7 @@ def _strings(machine: Machine, function: str) -> list[str]:
 
 
 def _places(machine: Machine) -> Callable[[int, int], str]:
-    images = [machine.copied_from.get(path, path) for path in _strings(machine, "epemu_image_path")]
+    images = _strings(machine, "epemu_image_path")
     known: dict[tuple[int, int], str] = {}
 
     def where(image: int, offset: int) -> str:

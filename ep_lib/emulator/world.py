@@ -7,6 +7,7 @@ out in order.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import pickle
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ep_lib.emulator.machine import Machine
 from ep_lib.errors import DeadlockError, EpError, RankMismatchError
@@ -68,6 +69,16 @@ class _Member:
         return f"rank {self.number} waits for its kernels"
 
 
+def _raise(member: _Member, name: str) -> NoReturn:
+    """Raises an exception of a member and forgets it: with its traceback, it would keep the whole world alive."""
+    error = getattr(member, name)
+    setattr(member, name, None)
+    try:
+        raise error
+    finally:
+        del error
+
+
 def _caller() -> tuple[str, int]:
     """File and line of the innermost frame outside ep_lib: where the user's program is."""
     frame = sys._getframe()
@@ -113,8 +124,7 @@ class World:
         self._back.release()
         member.turn.acquire()
         if member.error is not None:
-            error, member.error = member.error, None
-            raise error
+            _raise(member, "error")
 
     # ---- the driver ------------------------------------------------------------------------------------------
     def run_all(self, main: Callable[[int], Any]) -> list[Any]:
@@ -129,9 +139,9 @@ class World:
                 self._take_turns()
                 if not self._finish_collective():
                     self._run_kernels()
+            return [m.result for m in self._members]
         finally:
             self._end()
-        return [m.result for m in self._members]
 
     def _is_lost(self, member: _Member) -> bool:
         """Whether the member waits for kernels of a rank that has stopped: it will never take a turn again."""
@@ -159,7 +169,7 @@ class World:
             if member.failure is not None:
                 if self.size > 1:
                     member.failure.add_note(f"(raised in rank {member.number} of {self.size})")
-                raise member.failure
+                _raise(member, "failure")
 
     def _finish_collective(self) -> bool:
         """Completes a collective that every rank has reached. Raises if the ranks called different ones."""
@@ -173,7 +183,7 @@ class World:
                 + "; ".join(m.describe_wait() for m in self._members)
             )
             for member in self._members:
-                member.error, member.collective = error, None
+                member.error, member.collective = copy.copy(error), None
             return True
         self.machine.drain_network()
         self.machine.hosts_met()
@@ -192,7 +202,7 @@ class World:
             error: EpError = DeadlockError("deadlock: " + "; ".join(host_waits))
             for member in self._members:
                 if member.collective is not None:
-                    member.error, member.collective = error, None
+                    member.error, member.collective = copy.copy(error), None
             return
         try:
             self.machine.run(
@@ -200,7 +210,7 @@ class World:
             )
         except EpError as broken:
             for member in waiting:
-                member.error, member.ticket = broken, 0
+                member.error, member.ticket = copy.copy(broken), 0
             return
         for member in waiting:
             if self.machine.done_ticket(member.number) >= member.ticket:
@@ -210,16 +220,20 @@ class World:
         """Unwinds ranks that are still there, one at a time, and closes the machine."""
         self._ended = True
         for member in self._members:
+            thread = member.thread
             if member.done:
+                if thread is not None:
+                    thread.join(_UNWIND_SECONDS)  # it has a few instructions to go
                 continue
             member.error = _Abandoned()
-            thread = member.thread
             if not member.waits and thread is not None and thread.ident is not None:
                 # It runs Python code (an interrupt came in the middle of its turn): raise there.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned))
             member.turn.release()
             if thread is not None:
                 thread.join(_UNWIND_SECONDS)
+        for member in self._members:  # what ranks left behind must not outlive this
+            member.error = member.failure = member.result = None
         self.machine.close()
 
 

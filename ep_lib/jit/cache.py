@@ -1,71 +1,253 @@
-"""The cache directory: one folder per entry, made elsewhere and then renamed, so it is never seen half-made."""
+"""The cache directory: compiled things that are never seen half-made, and never used when they are damaged.
+
+An entry is a folder, filled under another name, written through to the disk and then renamed. A list of its files with
+their digests lies in it, and is compared before a process uses the entry for the first time: what a full disk, a crash
+or a stray program has damaged is built again, once, with a word about it. A note is a single file of the same kind.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import hashlib
+import json
 import os
 import shutil
+import stat
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib import processes
 from ep_lib.config import Config
+from ep_lib.errors import BackendUnavailable
+
+MANIFEST = "manifest.json"  # of an entry: its files' sizes and digests
+KEPT_DAYS = 60  # entries that nobody has used for so long go by themselves
+_DAY = 86400.0
+_STALE_S = 1 * _DAY  # what a killed process left half-made may go after this
+_NOTE_MAGIC = b"ep_lib note "
+
+_Stamp = tuple[int, int, int]  # a file's size, time of change and inode
+_sound: dict[Path, tuple[_Stamp, ...]] = {}  # entries that this process has compared, and how their files looked then
 
 
+def say(text: str) -> None:
+    """One line for people, on stderr: something takes long, or was mended."""
+    with contextlib.suppress(OSError, ValueError):  # there may be nobody to read it
+        sys.stderr.write(f"ep_lib: {text}\n")
+        sys.stderr.flush()
+
+
+# ---- where ---------------------------------------------------------------------------------------------------------
 def cache_dir() -> Path:
     """``$EP_LIB_CACHE_DIR``, else ``$XDG_CACHE_HOME/ep_lib``, else ``~/.cache/ep_lib``; a temporary folder of this user
-    where that cannot be written. Created when missing."""
+    where that cannot be written. Created when missing, for this user alone.
+
+    Raises BackendUnavailable for a folder that cannot be made, or that others could put code into.
+    """
     if path := Config.from_environment().cache_dir:
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        with _typed("made", path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _trusted(path)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "ep_lib"
     if _is_writable(home):
-        return home
-    fallback = Path(tempfile.gettempdir()) / f"ep_lib-{os.getuid()}"
-    fallback.mkdir(mode=0o700, exist_ok=True)
-    if fallback.stat().st_uid != os.getuid():  # we load code from there: never from another user's folder
-        fallback = Path(tempfile.mkdtemp(prefix="ep_lib-"))
-    return fallback
+        return _trusted(home)
+    return processes.private_folder()
 
 
+def _trusted(path: Path) -> Path:
+    """``path``, if only its user (or root) can put files into it: code is loaded from there."""
+    with _typed("read", path):
+        status = path.stat()  # of what a link leads to: people move their caches to larger disks
+        owners = {status.st_uid, path.lstat().st_uid}
+    if strangers := owners - {os.getuid(), 0}:
+        raise BackendUnavailable(
+            f"the cache directory {path} belongs to another user (id {strangers.pop()}), and code is loaded from "
+            f"there: set EP_LIB_CACHE_DIR to a directory of your own"
+        )
+    own_group = status.st_gid in (os.getuid(), 0)  # where each user has a group, directories are open to it
+    if status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP):
+        raise BackendUnavailable(
+            f"others can write into the cache directory {path}, and code is loaded from there: `chmod 700 {path}`, "
+            f"or set EP_LIB_CACHE_DIR to another directory"
+        )
+    return path
+
+
+def _is_writable(path: Path) -> bool:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+@contextlib.contextmanager
+def _typed(what: str, path: Path) -> Iterator[None]:
+    """Says which place of the cache the system refused, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = "set EP_LIB_CACHE_DIR to a directory that you can write"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = f"free some space (`ep-lib cache clear` empties the cache), or {advice}"
+        raise BackendUnavailable(f"{path} in the compile cache cannot be {what}: {error.strerror}; {advice}") from error
+
+
+# ---- entries -------------------------------------------------------------------------------------------------------
 def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None]) -> Path:
-    """The folder of one cache entry, built when missing.
+    """The folder of one cache entry, built when it is missing or damaged.
 
-    ``build(folder, final)`` fills the empty temporary ``folder``, which is then renamed to ``final``; ``marker`` is the
-    file whose existence says that an entry is complete. Several processes may call this at once: one builds, the
-    others wait for it. What ``build`` raises goes to the caller, and leaves nothing behind.
+    ``build(folder, final)`` fills the empty temporary ``folder``, which is then renamed to ``final``; ``marker`` is a
+    file that every entry of this kind has. Several processes may call this at once: one builds, the others wait for
+    it. What ``build`` raises goes to the caller, and leaves nothing behind; BackendUnavailable says that the directory
+    cannot be written.
     """
     final = cache_dir() / kind / key
-    if (final / marker).exists():
+    if _is_sound(final, marker):
         return final
-    with _locked(kind, key):
-        if (final / marker).exists():
+    with _typed("written", final), _locked(kind, key):
+        if _is_sound(final, marker):
             return final
-        final.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{key[:16]}-", dir=final.parent))
-        try:
+        if os.path.lexists(final):
+            say(f"the cache entry {final} was damaged; it is made again")
+        final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with processes.temporary_folder(f".{key[:16]}-", final.parent) as folder:
             build(folder, final)
-            folder.chmod(0o755)
-            if final.exists():  # left incomplete, for example by a cleaning job
-                shutil.rmtree(final, ignore_errors=True)
-            try:
-                folder.rename(final)
-            except OSError:  # a process without our lock (a network file system) was faster
-                if not (final / marker).exists():
-                    raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not (folder / marker).is_file():
+                raise BackendUnavailable(f"what makes {kind} entries of the cache said that it was done, but made none")
+            _seal(folder)
+            _replace(folder, final)
+        if not _is_sound(final, marker):
+            raise BackendUnavailable(
+                f"the cache entry {final} reads back otherwise than it was written: is the disk broken or full? "
+                f"EP_LIB_CACHE_DIR names another place"
+            )
+    _tidy()
     return final
 
 
+def _seal(folder: Path) -> None:
+    """Writes the list of the entry's files, and all of it through to the disk."""
+    files = {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    text = json.dumps({"files": files, "digest": _digest_of(files)})
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    for path in (*(folder / name for name in files), folder / MANIFEST, folder):
+        _flush(path)
+
+
+def _replace(folder: Path, final: Path) -> None:
+    """Gives ``folder`` its final name; what was there goes aside first, since a folder with files is not replaced."""
+    aside = folder.with_name(f"{folder.name}-old")
+    with contextlib.suppress(FileNotFoundError):
+        final.rename(aside)
+    try:
+        folder.rename(final)
+    except OSError as error:  # a process without our lock (a network file system) was faster
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    _flush(final.parent)
+    _discard(aside)
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _is_sound(final: Path, marker: str) -> bool:
+    """Whether all files of an entry are there and as they were written. Digests are compared once in a process, and
+    again when a file looks otherwise than it did then."""
+    try:
+        manifest = (final / MANIFEST).read_bytes()
+        described = json.loads(manifest)
+        files = described["files"]
+        if described["digest"] != _digest_of(files) or marker not in files:
+            return False
+        stamps = tuple(_stamp(final / name) for name in files)
+        if _sound.get(final) == stamps:
+            return True
+        if any(_digest(final / name) != digest for name, digest in files.items()):
+            return False
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
+    _sound[final] = stamps
+    with contextlib.suppress(OSError):  # a read-only place: nothing ages there
+        os.utime(final / MANIFEST)
+    return True
+
+
+def _stamp(path: Path) -> _Stamp:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(files: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+# ---- single files --------------------------------------------------------------------------------------------------
+def write_note(path: Path, data: bytes) -> None:
+    """Writes a file for :func:`read_note`. It only saves time, so a place that cannot be written does no harm."""
+    with contextlib.suppress(OSError):
+        write_atomically(path, _NOTE_MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+
+
+def read_note(path: Path) -> bytes | None:
+    """What :func:`write_note` has written; None if it is missing or damaged."""
+    try:
+        head, _, data = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return data if head == _NOTE_MAGIC + hashlib.sha256(data).hexdigest().encode() else None
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Makes sure that a file has this content. Raises BackendUnavailable if it cannot be written."""
+    try:
+        if path.read_bytes() == data:
+            return
+    except OSError:
+        pass  # missing, or not to be read
+    with _typed("written", path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        write_atomically(path, data)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that other processes see the old content or the new one, nothing between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes a file so that other processes see the old content or the new one, nothing between. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(handle)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -76,16 +258,84 @@ def write_atomically(path: Path, data: bytes) -> None:
 def _locked(kind: str, key: str) -> Iterator[None]:
     """Holds the lock of one entry, where the file system has locks."""
     lock = cache_dir() / "locks" / f"{kind}-{key[:32]}"
-    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock.open("w") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield  # closing the file unlocks it
 
 
-def _is_writable(path: Path) -> bool:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(path, os.W_OK | os.X_OK)
+# ---- what is in it, and what goes ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Kind:
+    """One kind of what lies in the cache: how many, and how many bytes."""
+
+    name: str
+    count: int
+    nbytes: int
+
+
+def contents() -> list[Kind]:
+    """What the cache directory has, by kind, the largest first."""
+    kinds = []
+    with _typed("read", cache_dir()):
+        for folder in sorted(path for path in cache_dir().iterdir() if path.is_dir()):
+            items = list(folder.iterdir())
+            kinds.append(Kind(folder.name, len(items), sum(map(_nbytes, items))))
+    return sorted(kinds, key=lambda kind: -kind.nbytes)
+
+
+def prune(days: float) -> int:
+    """Removes what nobody has used for ``days`` days, and what killed processes left half-made; returns the bytes."""
+    freed = 0
+    now = time.time()
+    for folder in [path for path in cache_dir().iterdir() if path.is_dir()]:
+        for item in folder.iterdir():
+            age = _STALE_S if item.name.startswith(".") else days * _DAY
+            if now - _last_use(item) < age:
+                continue
+            nbytes = _nbytes(item)
+            _discard(item)
+            if not item.exists():
+                freed += nbytes
+    return freed
+
+
+def clear() -> int:
+    """Removes everything; returns the bytes. Processes that run go on: what they have loaded stays until they end."""
+    freed = 0
+    for item in list(cache_dir().iterdir()):
+        nbytes = _nbytes(item)
+        _discard(item)
+        if not item.exists():
+            freed += nbytes
+    return freed
+
+
+def _tidy() -> None:
+    """Prunes once a day, after something was built."""
+    mark = cache_dir() / "pruned"
+    with contextlib.suppress(OSError):
+        if mark.exists() and time.time() - mark.stat().st_mtime < _DAY:
+            return
+        mark.touch()
+        prune(KEPT_DAYS)
+
+
+def _last_use(item: Path) -> float:
+    for path in (item / MANIFEST, item):
+        with contextlib.suppress(OSError):
+            return path.lstat().st_mtime
+    return time.time()
+
+
+def _nbytes(item: Path) -> int:
+    """Of a file, or of all files in a folder; 0 for what goes meanwhile."""
+    total = 0
+    with contextlib.suppress(OSError):
+        if item.is_symlink() or item.is_file():
+            return item.lstat().st_size
+        for path in item.rglob("*"):
+            with contextlib.suppress(OSError):
+                total += path.lstat().st_size
+    return total

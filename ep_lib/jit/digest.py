@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ep_lib.jit import cache
 
-_SCHEMA = "ep_lib jit 1"  # changes when old cache entries must not be used any more
+_SCHEMA = "ep_lib jit 2"  # changes when old cache entries must not be used any more
 
 # #include <a> and "a", __has_include(<a>), and #define X <a>, which may be included as X
 _INCLUDE = re.compile(
@@ -67,20 +67,23 @@ def key(headers: Headers, parts: Iterable[str]) -> str:
     return hasher.hexdigest()
 
 
-def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = ()) -> Headers:
+def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = (), *, home: Path | None = None) -> Headers:
     """Follows the includes of a translation unit through ``roots`` and then ``settled_roots``.
 
+    The digest is of the headers' paths and contents; a path below ``home`` counts from there, so that two copies of a
+    tree give the same.
     ``settled_roots`` are large trees that hardly change (CUDA's headers): what was read there is remembered in the
     cache directory and only checked by time and size. Includes that no root has are left to the compiler's own
     folders, which its version covers.
     """
-    return _Scan(roots, settled_roots).run(text)
+    return _Scan(roots, settled_roots, home).run(text)
 
 
 class _Scan:
     """One walk over the includes; resolutions of angle includes are shared by all files of the walk."""
 
-    def __init__(self, roots: Sequence[Path], settled_roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], settled_roots: Sequence[Path], home: Path | None) -> None:
+        self.home = "" if home is None else f"{home}{os.sep}"
         settled = [str(root) for root in settled_roots]
         self.roots = [(root, _top_level(root)) for root in (*map(str, roots), *settled)]
         self.settled = tuple(root + os.sep for root in settled)
@@ -94,7 +97,7 @@ class _Scan:
         while waiting:
             name, folder = waiting.pop()
             path = self.find(name, folder)
-            hasher.update(f"{name}\0{path}\0".encode("utf-8", "surrogateescape"))
+            hasher.update(f"{name}\0{path.removeprefix(self.home)}\0".encode("utf-8", "surrogateescape"))
             if not path or path in seen:
                 continue
             seen.add(path)
@@ -170,17 +173,15 @@ class _Store:
         """Other processes may save at the same time: the last one wins, and the others' files are read once more."""
         if self.is_changed:
             rows = {path: [list(file.stamp), file.digest, list(file.includes)] for path, file in self.files.items()}
-            cache.write_atomically(self.path, json.dumps(rows).encode())
+            cache.write_note(self.path, json.dumps(rows).encode())
             self.is_changed = False
 
     def _load(self) -> dict[str, _File]:
-        try:
-            rows = json.loads(self.path.read_bytes())
-            return {
-                path: _File((s[0], s[1], s[2], s[3]), digest, tuple(names)) for path, (s, digest, names) in rows.items()
-            }
-        except (OSError, ValueError, TypeError, IndexError):
-            return {}
+        known = cache.read_note(self.path)
+        rows = json.loads(known) if known is not None else {}
+        return {
+            path: _File((s[0], s[1], s[2], s[3]), digest, tuple(names)) for path, (s, digest, names) in rows.items()
+        }
 
 
 def _includes(text: str) -> list[str]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
+import re
+import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from ep_lib.errors import BackendUnavailable, EpError, KernelCompileError
+from ep_lib import processes
+from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, diagnostics, digest, names, toolkit
 from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
@@ -22,7 +24,16 @@ from ep_lib.jit.toolkit import Compiler
 _ENTRY_SYMBOL = "epemu_entry_{}"
 _TABLE_SYMBOL = "ep_kernel_params_{}"  # both with a kernel's number: ep_lib/device/ep/detail/entry.cuh
 _SHARED_ALIGN = 1024  # of dynamic shared memory, as on GPUs
-_TIMEOUT_S = 300.0
+_CPU_S, _IDLE_S = 1200.0, 300.0  # that a compiler may take: of CPU time, and doing nothing
+
+# What a compiler says when the machine, not the source, is at fault
+_MACHINE = re.compile(
+    r"no space left on device|disk quota exceeded|read-only file system|cannot create temporary file|"
+    r"input/output error|killed signal|terminated program|virtual memory exhausted|out of memory|"
+    r"cannot allocate memory|internal compiler error|cannot execute|posix_spawn|vfork|too many open files|"
+    r"error writing to|unable to execute command|error while loading shared libraries",
+    re.IGNORECASE,
+)
 
 # -fsanitize=thread makes every memory access call the runtime's own __tsan_ functions; libtsan is never linked.
 _KERNEL_FLAGS = [
@@ -58,6 +69,8 @@ _RUNTIME_FLAGS = [
     "-w",
     "-fdiagnostics-color=never",
 ]
+_RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
+_RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
@@ -158,31 +171,67 @@ def _build(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> E
 
 
 def build_runtime() -> Path:
-    """The emulator's C++ runtime as a shared library, compiled at first use (some seconds) and cached."""
+    """The emulator's C++ runtime as a shared library, compiled at first use and cached.
+
+    That takes most of a minute of CPU time, once: checkouts of the same source share it, and each file of it is kept
+    by itself, for whoever goes on after an interruption or changes another file.
+    """
     compiler = toolkit.find_compiler()
     sources = sorted(toolkit.RUNTIME_SOURCES.glob("*.cpp"))
-    roots = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
-    unit = "".join(f"#include <{source.name}>\n" for source in sources)
-    parts = ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *_RUNTIME_FLAGS, *map(str, roots)]
-    key = digest.key(digest.scan(unit, roots), parts)
+    key = _runtime_key(compiler, sources)
     name = f"libepemu-{key[:12]}.so"
 
     def build(folder: Path, _: Path) -> None:
-        includes = [f"-I{root}" for root in roots]
-
-        def compile_one(source: Path) -> Path:
-            target = folder / f"{source.stem}.o"
-            _tool([compiler.path, *_RUNTIME_FLAGS, *includes, "-c", str(source), "-o", str(target)], "the emulator")
-            return target
-
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, sources))
-        command = [compiler.path, "-shared", "-pthread", *map(str, objects), "-ldl", "-o", str(folder / name)]
-        _tool(command, "the emulator")
-        for target in objects:
-            target.unlink()
+            running = [pool.submit(_runtime_object, compiler, source) for source in sources]
+            shown = _Progress("compiling the emulator, once for this machine", len(running))
+            try:
+                for future in as_completed(running):
+                    future.result()
+                    shown.step()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        objects = [str(future.result()) for future in running]
+        command = [compiler.path, *_RUNTIME_LINK_FLAGS, *objects, "-ldl", "-o", str(folder / name)]
+        _tool(command, "the emulator", folder / name)
 
     return cache.entry("runtime", key, name, build) / name
+
+
+def _runtime_key(compiler: Compiler, sources: Sequence[Path]) -> str:
+    headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), _RUNTIME_ROOTS, home=toolkit.PACKAGE)
+    flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS]
+    return digest.key(headers, ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *flags])
+
+
+def _runtime_object(compiler: Compiler, source: Path) -> Path:
+    """One file of the runtime, compiled. The sources' folder does not show in it, so that checkouts can share it."""
+    includes = [f"-I{root}" for root in _RUNTIME_ROOTS]
+
+    def build(folder: Path, _: Path) -> None:
+        target = folder / "runtime.o"
+        same_everywhere = f"-ffile-prefix-map={toolkit.PACKAGE}=ep_lib"
+        command = [compiler.path, *_RUNTIME_FLAGS, same_everywhere, *includes, "-c", str(source), "-o", str(target)]
+        _tool(command, "the emulator", target)
+
+    return cache.entry("object", _runtime_key(compiler, [source]), "runtime.o", build) / "runtime.o"
+
+
+class _Progress:
+    """One line on a terminal that counts; where nobody watches, a line at the start."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total, self.done = what, total, 0
+        self._is_watched = sys.stderr is not None and sys.stderr.isatty()
+        if not self._is_watched:
+            cache.say(f"{what} (about a minute)")
+
+    def step(self) -> None:
+        self.done += 1
+        if self._is_watched:
+            sys.stderr.write(f"\rep_lib: {self.what}: {self.done} of {self.total}" + "\n" * (self.done == self.total))
+            sys.stderr.flush()
 
 
 def _kernel_flags(compiler: Compiler) -> list[str]:
@@ -222,7 +271,7 @@ def _precompiled(compiler: Compiler, prelude: Path) -> list[str]:
         header.write_text(f'#include "{source}"\n', encoding="utf-8")
         start = source if compiler.is_clang else header
         command = [compiler.path, *_prelude_flags(compiler), *extra, "-x", "c++-header", str(start)]
-        _tool([*command, "-o", str(folder / name)], "the emulator's headers")
+        _tool([*command, "-o", str(folder / name)], "the emulator's headers", folder / name)
 
     folder = cache.entry("prelude", prelude.name, name, build)
     return ["-include-pch", str(folder / name)] if compiler.is_clang else ["-include", str(folder / "prelude.h")]
@@ -236,7 +285,7 @@ def _support(compiler: Compiler) -> Path:
         source = folder / "support.cpp"
         source.write_text(_SUPPORT_SOURCE, encoding="utf-8")
         command = [compiler.path, *_SUPPORT_FLAGS, "-c", str(source), "-o", str(folder / "support.o")]
-        _tool(command, "the emulator")
+        _tool(command, "the emulator", folder / "support.o")
 
     key = digest.key(digest.Headers("", ()), parts)
     return cache.entry("support", key, "support.o", build) / "support.o"
@@ -251,16 +300,21 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         includes += ["-isystem", str(root)]
     options = [*_kernel_flags(compiler), *_precompiled(compiler, plan.prelude), *includes]
 
-    def step(command: list[str]) -> None:
+    def step(command: list[str], target: Path) -> None:
         status, log = _run(command)
-        if status != 0:
+        if status == 0:
+            _require(target, command)
+        elif _MACHINE.search(log):
+            raise _failed(command, f"the kernel '{kernel.name}'", log)
+        else:
             raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
 
-    step([compiler.path, *options, "-c", str(source), "-o", str(obj)])
+    step([compiler.path, *options, "-c", str(source), "-o", str(obj)], obj)
     parts = Elf(obj.read_bytes())
     inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
     # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader
-    step([compiler.path, "-shared", *inputs, str(plan.runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)])
+    link = [compiler.path, "-shared", *inputs, str(plan.runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)]
+    step(link, library)
     image = Elf(library.read_bytes())
     facts = {
         "params": [
@@ -286,7 +340,7 @@ def _dynamic_shared(compiler: Compiler, folder: Path, names: Sequence[str]) -> l
         encoding="utf-8",
     )
     target = folder / "dynamic_shared.o"
-    _tool([compiler.path, "-c", str(source), "-o", str(target)], "dynamic shared memory")
+    _tool([compiler.path, "-c", str(source), "-o", str(target)], "dynamic shared memory", target)
     return [str(target)]
 
 
@@ -305,27 +359,42 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
     """Runs a compiler; returns its exit status and messages (in English, without colours)."""
     environment = {**os.environ, "LC_ALL": "C", "GCC_COLORS": ""}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", env=environment, timeout=_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EpError(f"{command[0]} did not finish within {_TIMEOUT_S:.0f} s") from error
+        done = processes.run(command, cpu_s=_CPU_S, idle_s=_IDLE_S, environment=environment)
+    except processes.TookTooLong as error:
+        raise BackendUnavailable(f"{command[0]} {error} without coming to an end; {_ANOTHER}") from error
     except OSError as error:
         raise BackendUnavailable(f"the compiler {command[0]} cannot be started: {error}") from error
+    if done.returncode < 0:
+        return done.returncode, f"{done.stderr}{command[0]}: killed signal {-done.returncode}\n"
     return done.returncode, done.stderr + done.stdout
 
 
-def _tool(command: Sequence[str], what: str) -> None:
-    """Compiles something of ours; a failure is a matter of the installation, not of a kernel."""
+_ANOTHER = "EP_LIB_CXX names another compiler"
+
+
+def _tool(command: Sequence[str], what: str, target: Path) -> None:
+    """Compiles something of ours to ``target``; a failure is a matter of the installation, not of a kernel."""
     status, log = _run(command)
     if status == 0:
-        return
+        return _require(target, command)
     if "fatal error: cuda" in log:
         raise BackendUnavailable(
             "the emulator needs CUDA's headers (no GPU, no driver): "
             "pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or set CUDA_HOME"
         )
+    raise _failed(command, what, log)
+
+
+def _require(target: Path, command: Sequence[str]) -> None:
+    """A compiler that is done must have written something."""
+    if not target.is_file() or target.stat().st_size == 0:
+        raise BackendUnavailable(f"{command[0]} says that it is done, but has written nothing; {_ANOTHER}")
+
+
+def _failed(command: Sequence[str], what: str, log: str) -> BackendUnavailable:
+    """The machine or the installation is at fault: no matter of anybody's source."""
     with tempfile.NamedTemporaryFile("w", prefix="ep_lib-", suffix=".log", delete=False) as file:
         file.write(" ".join(command) + "\n" + log)
-    first = next((line for line in log.splitlines() if "error" in line), log.strip()[:500])
-    raise BackendUnavailable(f"{command[0]} cannot compile {what}: {first} (all messages: {file.name})")
+    lines = log.splitlines()
+    first = next((line for line in lines if _MACHINE.search(line) or "error" in line), log.strip()[:500])
+    return BackendUnavailable(f"{command[0]} cannot compile {what}: {first} (all messages: {file.name})")

@@ -112,8 +112,7 @@ class KernelSource:
         folder = hashlib.sha256(data).hexdigest()[:16]
         file = cache.cache_dir() / "sources" / folder / (stem if "." in stem else f"{stem}.cu")
         _filenames[str(file)] = self.filename
-        if not file.exists():
-            cache.write_atomically(file, data)
+        cache.write_file(file, data)
         return file
 
     def translation_unit(self, kernels: Sequence[str] = ()) -> str:

@@ -6,11 +6,12 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache
@@ -30,9 +31,14 @@ def library_version() -> str:
     return __version__
 
 
+# The oldest that compile the emulator; README.md, .ci/preflight.sh and environment.yml have them as well.
+OLDEST_GCC, OLDEST_CLANG = 11, 14
+_QUESTION_CPU_S, _QUESTION_IDLE_S = 30.0, 30.0  # what a compiler may take to say what it is
+
+
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler. ``identity`` is its version text, which goes into every cache key."""
+    """A C++ compiler. ``identity`` is its version text and what its macros say, which goes into every cache key."""
 
     path: str
     identity: str
@@ -40,15 +46,20 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The C++ compiler: ``$EP_LIB_CXX`` (a name or a path), else g++, else clang++.
+    """The C++ compiler: ``$EP_LIB_CXX`` (a name or a path), else g++, else clang++, whichever is new enough.
 
     Raises :class:`BackendUnavailable` with the package to install.
     """
     chosen = Config.from_environment().cxx
+    refused: BackendUnavailable | None = None
     for name in [chosen] if chosen else ["g++", "clang++"]:
         if path := shutil.which(name):
-            status = Path(path).stat()
-            return _identify(path, status.st_mtime_ns, status.st_size)
+            try:
+                return _checked(path)
+            except BackendUnavailable as error:
+                refused = refused or error
+    if refused is not None:
+        raise refused
     if chosen:
         raise BackendUnavailable(
             f"EP_LIB_CXX names the compiler {chosen!r}, which is not on the PATH: install it or unset EP_LIB_CXX"
@@ -59,32 +70,89 @@ def find_compiler() -> Compiler:
     )
 
 
+def _checked(path: str) -> Compiler:
+    """A C++ compiler that is new enough, by its macros: what it calls itself may be somebody else's name."""
+    status = Path(path).stat()
+    found = _identify(path, status.st_mtime_ns, status.st_size, is_cpp=True)
+    macros = _macros(found.identity)
+    if macros is None:
+        raise BackendUnavailable(
+            f"{path} is no C++ compiler that the emulator knows: it needs g++ {OLDEST_GCC} or clang++ {OLDEST_CLANG}, "
+            f"or a newer one; EP_LIB_CXX names it"
+        )
+    name, major, version = macros
+    if major < (OLDEST_CLANG if name == "clang++" else OLDEST_GCC):
+        raise BackendUnavailable(
+            f"{path} is {name} {version}, which is too old: the emulator needs g++ {OLDEST_GCC} or clang++ "
+            f"{OLDEST_CLANG}, or a newer one; install it, and name it by EP_LIB_CXX if it is not the first on the PATH"
+        )
+    return found
+
+
+def _macros(identity: str) -> tuple[str, int, str] | None:
+    """Name, major and full version, from the answer to :data:`_QUESTION` at an identity's end."""
+    found = re.search(rf"^{_ANSWER} (clang|g)pp (\d+) (\d+)$", identity, re.MULTILINE)
+    if found is None:
+        return None
+    name, major, minor = found.groups()
+    return f"{name}++", int(major), f"{major}.{minor}"
+
+
+_ANSWER = "ep_lib_compiler"
+_QUESTION = f"""#ifndef __cplusplus
+#error this compiles C
+#endif
+#if defined(__NVCC__) || defined(__INTEL_COMPILER)
+#error neither g++ nor clang++
+#elif defined(__clang__)
+{_ANSWER} clangpp __clang_major__ __clang_minor__
+#else
+{_ANSWER} gpp __GNUC__ __GNUC_MINOR__
+#endif
+"""
+
+
 def find_nvcc() -> Compiler | None:
     """nvcc on the PATH, else that of ``$CUDA_HOME``, else that of /usr/local/cuda; None where there is none."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     for path in (shutil.which("nvcc"), *(shutil.which("nvcc", path=f"{home}/bin") for home in homes if home)):
         if path:
             status = Path(path).stat()
-            return _identify(path, status.st_mtime_ns, status.st_size)
+            return _identify(path, status.st_mtime_ns, status.st_size, is_cpp=False)
     return None
 
 
 @functools.lru_cache(maxsize=8)
-def _identify(path: str, mtime_ns: int, size: int) -> Compiler:
-    """Asks a compiler for its version; the answer is kept in the cache directory, as starting it takes milliseconds."""
+def _identify(path: str, mtime_ns: int, size: int, *, is_cpp: bool) -> Compiler:
+    """Asks a compiler what it is; the answer is kept in the cache directory, as starting it takes milliseconds."""
     real = str(Path(path).resolve())
-    known_as = hashlib.sha256(f"{path}\n{real}\n{mtime_ns}\n{size}".encode()).hexdigest()[:32]
+    known_as = hashlib.sha256(f"{path}\n{real}\n{mtime_ns}\n{size}\n{is_cpp}\n{_QUESTION}".encode()).hexdigest()[:32]
     note = cache.cache_dir() / "compilers" / known_as
+    known = cache.read_note(note)
+    if known is None:
+        identity = _answer([path, "--version"])
+        if is_cpp:
+            identity += "\n" + _answer([path, "-std=c++17", "-E", "-P", "-x", "c++", "-"], _QUESTION)
+        cache.write_note(note, identity.encode())
+    else:
+        identity = known.decode()
+    macros = _macros(identity)
+    return Compiler(path, identity, is_clang=macros is not None and macros[0] == "clang++")
+
+
+def _answer(command: list[str], stdin: str | None = None) -> str:
+    """What a compiler says. Raises BackendUnavailable if it says nothing."""
     try:
-        identity = note.read_text(encoding="utf-8")
-    except OSError:
-        try:
-            answer = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise BackendUnavailable(f"the compiler {path} does not answer to --version: {error}") from error
-        identity = answer.stdout.strip()
-        cache.write_atomically(note, identity.encode())
-    return Compiler(path, identity, is_clang="clang" in identity.lower())
+        done = processes.run(command, cpu_s=_QUESTION_CPU_S, idle_s=_QUESTION_IDLE_S, stdin=stdin)
+    except (OSError, processes.TookTooLong) as error:
+        raise BackendUnavailable(f"the compiler {command[0]} does not say what it is: it {error}") from error
+    if done.returncode != 0:
+        why = next((line for line in done.stderr.splitlines() if line.strip()), f"exit code {done.returncode}")
+        raise BackendUnavailable(
+            f"{command[0]} is no C++ compiler that the emulator knows ({why[:200]}): it needs g++ {OLDEST_GCC} or "
+            f"clang++ {OLDEST_CLANG}, or a newer one; EP_LIB_CXX names it"
+        )
+    return done.stdout.strip()
 
 
 def nvrtc_include() -> Path:
@@ -96,7 +164,7 @@ def nvrtc_include() -> Path:
             name, content = part.split("\n", 1)
             (folder / name).write_text(f"#pragma once\n{content}", encoding="utf-8")
 
-    return cache.entry("nvrtc-headers", hashlib.sha256(text.encode()).hexdigest()[:32], "stdint.h", build)
+    return cache.entry("nvrtc-headers", hashlib.sha256(b"2" + text.encode()).hexdigest()[:32], "stdint.h", build)
 
 
 @functools.lru_cache(maxsize=1)

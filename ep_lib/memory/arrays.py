@@ -158,7 +158,10 @@ def _describe_torch(tensor: Any) -> ArrayInfo:
     strides = None if tensor.is_contiguous() else tuple(s * dtype.itemsize for s in tensor.stride())
     name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
     nbytes = tensor.numel() * dtype.itemsize
-    return ArrayInfo(tensor.data_ptr(), tuple(tensor.shape), dtype, strides, name, "torch", False, tensor, nbytes)
+    address = tensor.data_ptr()
+    if nbytes == 0:  # torch says 0 for an empty view, but it matters whose it is
+        address = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * dtype.itemsize
+    return ArrayInfo(address, tuple(tensor.shape), dtype, strides, name, "torch", False, tensor, nbytes)
 
 
 def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:

@@ -160,22 +160,25 @@ class _Search:
         error: Exception | None = None
         result = None
         try:
-            result = run_program(main, machine, args, timeout)
-            machine.drain_network()  # what was still under way may have come too late
-        except (*_FINDINGS, *_MAY_FOLLOW) as caught:
-            error = caught
+            try:
+                result = run_program(main, machine, args, timeout)
+                machine.drain_network()  # what was still under way may have come too late
+            except (*_FINDINGS, *_MAY_FOLLOW) as caught:
+                error = caught
+            finally:
+                report = machine.end_checks()
+            found = parse(report, seed)
+            if error is not None and not found and not isinstance(error, _FINDINGS):
+                raise error
+            if error is not None:
+                self.add([from_error(error, seed)])
+            self.add(found)
+            if error is None and compare_values:
+                self.compare(result, seed)
+            self.tried.append(seed)
+            return isinstance(error, KernelTimeout)
         finally:
-            report = machine.end_checks()
-        found = parse(report, seed, machine.copied_from)
-        if error is not None and not found and not isinstance(error, _FINDINGS):
-            raise error
-        if error is not None:
-            self.add([from_error(error, seed)])
-        self.add(found)
-        if error is None and compare_values:
-            self.compare(result, seed)
-        self.tried.append(seed)
-        return isinstance(error, KernelTimeout)
+            del error  # it and this frame refer to each other, and both to the machine
 
     def add(self, found: Iterable[Finding]) -> None:
         for finding in found:

@@ -29,12 +29,12 @@ def spawn(
 
     ``backend``: "emulator" (threads of this process, no GPU needed; the run is determined by ``seed``) or "cuda" (one
     process per GPU; ``main`` and its results travel through cloudpickle). ``heap_bytes``: size of each rank's symmetric
-    heap. ``timeout``: seconds that kernels may run while every rank waits for them. What is not given comes from the
-    EP_LIB_* environment variables (see :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated
-    ranks, an :class:`ep_lib.Fabric` or its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each
-    other: "p2p" (stores over NVLink or PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names
-    the build route of kernels, see :mod:`ep_lib.transports.nvshmem.build`), "nixl", or "auto" (P2P where all GPUs have
-    it).
+    heap. ``timeout``: seconds that kernels may run while every rank waits for them (on the emulator of CPU time, so
+    that a busy machine is no error). What is not given comes from the EP_LIB_* environment variables (see
+    :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated ranks, an :class:`ep_lib.Fabric` or
+    its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each other: "p2p" (stores over NVLink or
+    PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names the build route of kernels, see
+    :mod:`ep_lib.transports.nvshmem.build`), "nixl", or "auto" (P2P where all GPUs have it).
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """

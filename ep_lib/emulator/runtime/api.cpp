@@ -75,12 +75,13 @@ void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t co
     for (uint64_t i = 0; i < count; i++) m->ranks[rank].arrays.push_back({offsets[2 * i], offsets[2 * i + 1], true});
 }
 
-// Loads a compiled kernel. The path must be fresh for a second copy with globals of its own. Null: see epemu_error.
-Image* epemu_load_image(Machine* m, const char* path) {
+// Loads a compiled kernel, which reports call `name`. The path must be fresh for a second copy with globals of its own.
+// Null: see epemu_error.
+Image* epemu_load_image(Machine* m, const char* path, const char* name) {
     void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) return nullptr;
     auto image = std::make_unique<Image>();
-    image->path = path;
+    image->path = name;
     image->handle = handle;
     struct link_map* map = nullptr;
     dlinfo(handle, RTLD_DI_LINKMAP, &map);

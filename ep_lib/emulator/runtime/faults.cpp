@@ -5,6 +5,8 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <utility>
+
 #include "machine.hpp"
 
 namespace epemu {
@@ -81,12 +83,12 @@ void on_stop(int, siginfo_t*, void* context) {
 
 }  // namespace
 
-void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string& text) {
+void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text) {
     machine->fault = kind;
     machine->faulting = current;
     machine->fault_pc = pc;
     machine->fault_address = address;
-    machine->fault_text = text;
+    machine->fault_text = std::move(text);  // nothing on an abandoned stack is ever destroyed
     abandon_fiber();
 }
 

@@ -71,6 +71,29 @@ struct PollSet {
     bool used_clock;  // the loop looks at the time, so time must pass for it
 };
 
+// Memory that begins at a cache line. glibc before 2.38 rarely uses again what aligned_alloc gave back, so a process that
+// runs thousands of programs would grow.
+template <typename T>
+struct LineAllocator {
+    using value_type = T;
+    static constexpr size_t kLine = 64;
+    LineAllocator() = default;
+    template <typename U>
+    LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(size_t n) {
+        char* memory = static_cast<char*>(::operator new(n * sizeof(T) + kLine));
+        char* line = memory + kLine - reinterpret_cast<uintptr_t>(memory) % kLine;
+        line[-1] = static_cast<char>(line - memory);
+        return reinterpret_cast<T*>(line);
+    }
+    void deallocate(T* line, size_t) {
+        char* begin = reinterpret_cast<char*>(line);
+        ::operator delete(begin - begin[-1]);
+    }
+    bool operator==(const LineAllocator&) const { return true; }
+    bool operator!=(const LineAllocator&) const { return false; }
+};
+
 struct alignas(64) Fiber {
     // What every switch touches is in one cache line.
     void* stack_pointer;
@@ -179,7 +202,7 @@ struct Block {
     int barrier_count = 0;  // predicates that were non-zero in the current __syncthreads_*
     int barrier_result = 0, participants = 0;
     int64_t clock = 0;
-    std::vector<Fiber> fibers;
+    std::vector<Fiber, LineAllocator<Fiber>> fibers;
     std::vector<Warp> warps;
     uint64_t id;  // creation order, for deterministic reports
     std::shared_ptr<BlockCheck> check;
@@ -322,7 +345,7 @@ inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t p
 bool in_an_array(const Rank& owner, size_t offset, size_t size);  // of the owner's heap
 
 // faults.cpp
-[[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, const std::string& text);
+[[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text);
 void install_signal_handlers();
 void restore_signal_handlers();
 

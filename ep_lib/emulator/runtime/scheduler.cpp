@@ -61,7 +61,7 @@ std::unique_ptr<Block> make_block(Machine& m, const epemu_dim3& dim) {
     m.spare_blocks.clear();
     block = std::make_unique<Block>();
     block->dim = dim;
-    block->fibers = std::vector<Fiber>(threads);
+    block->fibers = decltype(block->fibers)(threads);
     block->warps = std::vector<Warp>((threads + kWarpSize - 1) / kWarpSize);
     epemu_dim3 thread = {0, 0, 0};
     for (size_t t = 0; t < threads; t++) {

@@ -1,0 +1,266 @@
+"""Processes that this one starts: they end with it, however it ends, and their limits count their own time only.
+
+A limit in wall time turns a right program on a crowded machine into an error. What counts here is the CPU time that a
+process and its children have had, and, apart from that, the time in which none of them wanted a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ep_lib.errors import BackendUnavailable
+
+_LOOK_S = 0.2  # between two looks at processes that run
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
+
+# Reads process groups, a line each, until "done" or until its pipe ends because the writer is gone: killed, perhaps.
+_GUARD = """
+trap '' INT TERM HUP
+groups=
+while read -r word; do
+    [ "$word" = done ] && exit
+    groups="$groups -$word"
+done
+[ -z "$groups" ] || kill -s KILL -- $groups
+[ $# = 0 ] || rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }
+"""
+
+
+class TookTooLong(Exception):
+    """A command was ended because it had its time; ``text`` says how much of what."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cpu_s: float,
+    idle_s: float,
+    stdin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Runs a command to its end, in a process group of its own that ends with this process.
+
+    Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` seconds in which it only waited, and OSError
+    if it cannot be started.
+    """
+    with guarded() as guard:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment,
+            process_group=0,
+        )
+        try:
+            guard.add(process.pid)
+            own = OwnTime(lambda: _in_group(process.pid))
+            while True:
+                try:
+                    out, err = process.communicate(stdin, timeout=_LOOK_S)
+                    return Ended(process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    own.require(cpu_s=cpu_s, idle_s=idle_s)
+        finally:
+            end_group(process)
+
+
+def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """Kills what is left of the process group that ``process`` leads, and waits for the process itself."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # all have ended by themselves
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def python(*words: str) -> list[str]:
+    """The command of a child that runs this Python and this ep_lib, whatever lies in the current folder.
+
+    ``words``: "-m" and a module with its arguments, or "-c" and code. A child leaves no bytecode beside the sources.
+    """
+    if words[0] == "-c":
+        code, rest = words[1], words[2:]
+    else:
+        code, rest = f"import runpy; runpy.run_module({words[1]!r}, run_name='__main__', alter_sys=True)", words[2:]
+    first = f"import sys; sys.path.append({_PACKAGE_ROOT!r}); "
+    return [sys.executable, "-P", "-B", "-c", first + code, *rest]
+
+
+# ---- what ends with this process -----------------------------------------------------------------------------------
+class Guard:
+    """The writing end of the pipe to a shell that cleans up if this process cannot."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "ep_lib-guard", *map(str, folders)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def add(self, group: int) -> None:
+        """The process group ends with this process."""
+        self._tell(str(group))
+
+    def done(self) -> None:
+        """All has been cleaned up."""
+        self._tell("done")
+        assert self._shell.stdin is not None
+        with contextlib.suppress(OSError):
+            self._shell.stdin.close()
+        self._shell.wait()
+
+    def _tell(self, word: str) -> None:
+        assert self._shell.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody killed the shell
+            self._shell.stdin.write(f"{word}\n".encode())
+            self._shell.stdin.flush()
+
+
+@contextlib.contextmanager
+def guarded(*folders: Path) -> Iterator[Guard]:
+    """If this process is killed meanwhile, ``folders`` are removed, and the groups given to the guard are killed."""
+    guard = Guard(folders)
+    try:
+        yield guard
+    finally:
+        guard.done()
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A private folder that is removed at the end, also if this process is killed."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        with guarded(folder):
+            try:
+                yield folder
+            finally:
+                _remove(folder)
+    finally:
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def private_folder() -> Path:
+    """A folder of this user's own where the system has temporary files.
+
+    Raises BackendUnavailable if it cannot be made, or if others could have made it or can read it.
+    """
+    place = Path(tempfile.gettempdir()) / f"ep_lib-{os.getuid()}"
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        status = place.lstat()
+    except OSError as error:
+        raise BackendUnavailable(f"{place} cannot be made: {error.strerror}; set TMPDIR to another folder") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise BackendUnavailable(f"{place} must be a directory that only you can read; remove it, or set TMPDIR")
+    return place
+
+
+# ---- time that counts ----------------------------------------------------------------------------------------------
+class OwnTime:
+    """What processes have had since this was made: ``cpu`` seconds, and ``idle`` seconds without a wish for a CPU.
+
+    Time in which one of them could run and does not is the machine's, and counts nowhere.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self._pids = pids
+        self._then = time.monotonic()
+        self._before, _ = _usage(pids())
+        self.cpu = 0.0
+        self.idle = 0.0
+
+    def look(self) -> None:
+        """Brings ``cpu`` and ``idle`` up to date."""
+        now = time.monotonic()
+        used, wants = _usage(self._pids())
+        gained = max(0.0, used - self._before)
+        self.cpu += gained
+        if not wants:
+            self.idle += max(0.0, now - self._then - gained)
+        self._then, self._before = now, used
+
+    def require(self, *, cpu_s: float, idle_s: float) -> None:
+        """Raises TookTooLong if a limit has passed."""
+        self.look()
+        if self.cpu > cpu_s:
+            raise TookTooLong(f"used {cpu_s:g} s of CPU time")
+        if self.idle > idle_s:
+            raise TookTooLong(f"did nothing for {idle_s:g} s")
+
+
+def _usage(pids: Iterable[int]) -> tuple[float, bool]:
+    """CPU seconds of processes and the children they have waited for; and whether a thread of theirs wants a CPU."""
+    ticks, wants = 0, False
+    for pid in pids:
+        found = _stat(Path(f"/proc/{pid}/stat"))
+        if found is None:
+            continue
+        ticks += sum(map(int, found[11:15]))
+        with contextlib.suppress(OSError):
+            for task in os.scandir(f"/proc/{pid}/task"):
+                thread = _stat(Path(task.path, "stat"))
+                wants = wants or (thread is not None and thread[0] == "R")
+    return ticks / _TICKS, wants
+
+
+def _stat(file: Path) -> list[str] | None:
+    """The fields of a stat file of /proc behind the name, which may hold anything: state, ppid, pgrp, ..."""
+    try:
+        return file.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _in_group(group: int) -> list[int]:
+    """The processes of a process group."""
+    wanted = str(group)
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    stats = ((pid, _stat(Path(f"/proc/{pid}/stat"))) for pid in pids)
+    return [pid for pid, stat in stats if stat is not None and stat[2] == wanted]
+
+
+def tagged(needle: str) -> list[int]:
+    """Ids of this user's processes (not zombies) with ``NAME=value`` in their environment, however they started."""
+    found = []
+    uid = os.getuid()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if entry.stat().st_uid == uid and needle.encode() in Path(entry.path, "environ").read_bytes():
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,270 @@
+"""The compile cache: what is damaged is healed, what cannot be written is said, what is old goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import cache, digest, gxx, toolkit
+from ep_lib.jit.kernel import Kernel
+
+SOURCE = '#include <ep/platform.cuh>\nextern "C" __global__ void add(int* x, int n) { x[threadIdx.x] += n; }\n'
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _garble(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 64] = bytes(byte ^ 0x5A for byte in data[middle : middle + 64])
+    path.write_bytes(data)
+
+
+def _fill(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: list[Callable[[Path], None]] = [_truncate, _empty, _garble, _fill, _remove, _folder]
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory that begins with what every kernel needs: the emulator, and its headers."""
+    Kernel.from_source(SOURCE, "add").compile()
+    folder = tmp_path / "cache"
+    for kind in ("runtime", "prelude", "support", "object"):
+        for entry in (cache.cache_dir() / kind).glob("[!.]*"):
+            shutil.copytree(entry, folder / kind / entry.name, copy_function=os.link)
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(folder))
+    _as_a_new_process(monkeypatch)
+    return folder
+
+
+def _as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_sound", {})
+    monkeypatch.setattr(digest, "_files", {})
+    monkeypatch.setattr(digest._Store, "_loaded", {})
+    toolkit._identify.cache_clear()
+
+
+def _unlinked(path: Path) -> Path:
+    """The file as one of its own, so that damage does not reach the cache that all tests share."""
+    data, mode = path.read_bytes(), path.stat().st_mode
+    path.unlink()
+    path.write_bytes(data)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        *((kind, damage) for kind in ("sources", "compilers", "headers", "support", "locks") for damage in DAMAGE),
+        *(("emulator", damage) for damage in (_truncate, _garble)),  # each compiles; the next test has all of them
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
+)
+def test_every_file_of_a_kernel_heals(
+    kind: str, damage: Callable[[Path], None], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel.from_source(SOURCE, "add")
+    before = kernel.compile()
+    damaged = sorted(path for path in (own_cache / kind).rglob("*") if path.is_file())
+    assert damaged
+    for path in damaged:
+        damage(_unlinked(path))
+    _as_a_new_process(monkeypatch)
+    after = Kernel.from_source(SOURCE, "add").compile()
+    assert after == before
+    assert b"add" in after.path.read_bytes() and kernel.source_path.read_text() == SOURCE
+    assert cache._is_sound(after.path.parent, "image.json")
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__.strip("_"))
+def test_each_file_of_an_entry_heals_and_it_is_said(
+    damage: Callable[[Path], None], own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = []
+
+    def build(folder: Path, _: Path) -> None:
+        built.append(folder)
+        for name in ("first", "second"):
+            (folder / name).write_bytes(name.encode() * 100)
+
+    place = cache.entry("test", "key", "first", build)
+    for number, name in enumerate(("first", "second", cache.MANIFEST), 2):
+        damage(place / name)
+        assert cache.entry("test", "key", "first", build) == place
+        assert (place / "first").read_bytes() == b"first" * 100 and len(built) == number
+        assert "was damaged" in capsys.readouterr().err
+    assert cache.entry("test", "key", "first", build) == place and len(built) == 4
+    assert sorted(path.name for path in place.parent.iterdir()) == ["key"], "nothing half-made stays"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["prelude", "runtime", "object"])
+def test_a_damaged_emulator_heals(kind: str, own_cache: Path) -> None:
+    """In a process of its own: the emulator of this one is loaded already."""
+    current = {"prelude": gxx._prelude(toolkit.find_compiler()), "runtime": gxx.build_runtime().parent}
+    if kind == "object":
+        shutil.rmtree(own_cache / "runtime")
+        pieces = (own_cache / "object").glob("*/runtime.o")
+        current["object"] = min(pieces, key=lambda file: file.stat().st_size).parent
+    _garble(_unlinked(max((own_cache / kind / current[kind].name).iterdir(), key=lambda file: file.stat().st_size)))
+    program = (
+        "import sys, numpy as np, ep_lib\n"
+        "kernel = ep_lib.Kernel.from_source(sys.argv[1], 'add')\n"
+        "def main(rank):\n"
+        "    x = rank.to_device(np.arange(4, dtype=np.int32))\n"
+        "    kernel.launch(rank, 1, 4, x, 7)\n"
+        "    return rank.to_host(x).tolist()\n"
+        "print(ep_lib.spawn(main, 1, 'emulator'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, SOURCE], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{[[7, 8, 9, 10]]}\n", done.stderr
+    assert "was damaged" in done.stderr
+
+
+def _write(folder: Path, _: Path) -> None:
+    (folder / "done").write_text("x")
+
+
+@pytest.mark.parametrize("how", ["fsync", "mkdtemp", "rename"])
+def test_a_full_disk_is_told_and_leaves_nothing(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    owner = {"fsync": os, "mkdtemp": cache.processes.tempfile, "rename": Path}[how]
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, how, full)
+        with pytest.raises(BackendUnavailable, match=r"No space left on device; free some space .*ep-lib cache clear"):
+            cache.entry("test", "key", "done", _write)
+    assert not [path for path in (tmp_path / "test").glob("*")] if (tmp_path / "test").exists() else True
+    assert (cache.entry("test", "key", "done", _write) / "done").read_text() == "x"
+
+
+def test_a_compiler_on_a_full_disk_does_not_blame_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gxx, "_run", lambda command: (1, "/tmp/cc.s: fatal error: error writing: No space left on device")
+    )
+    with pytest.raises(BackendUnavailable, match="No space left on device"):
+        Kernel.from_source(f"{SOURCE}// {time.time_ns()}\n", "add").compile()
+
+
+def test_a_read_only_cache_serves_what_it_has(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Kernel.from_source(SOURCE, "add").compile()
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    _as_a_new_process(monkeypatch)
+    for owner, name in ((cache.tempfile, "mkstemp"), (cache.tempfile, "mkdtemp"), (os, "utime"), (Path, "mkdir")):
+        monkeypatch.setattr(owner, name, refused)
+    monkeypatch.setattr(cache, "cache_dir", lambda: own_cache)
+    assert Kernel.from_source(SOURCE, "add").compile() == before
+    with pytest.raises(BackendUnavailable, match="Read-only file system; set EP_LIB_CACHE_DIR"):
+        Kernel.from_source(SOURCE + "\n", "add").compile()
+
+
+def test_new_folders_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path / "new"))
+    old = os.umask(0)
+    try:
+        place = cache.entry("test", "key", "done", _write)
+    finally:
+        os.umask(old)
+    for folder in (tmp_path / "new", place.parent, place):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_a_cache_that_others_can_write_is_refused(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(mode)
+    with pytest.raises(BackendUnavailable, match="others can write"):
+        cache.cache_dir()
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_cache_of_somebody_else_is_refused(
+    through_a_link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "cache"
+    place.mkdir()
+    if through_a_link:
+        (tmp_path / "link").symlink_to(place)
+        place = tmp_path / "link"
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(place))
+    assert cache.cache_dir() == place
+    real = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: real + 4321)
+    if real == 0:  # root may own what others use
+        os.chown(place, 77, 77, follow_symlinks=through_a_link)
+    with pytest.raises(BackendUnavailable, match="belongs to another user"):
+        cache.cache_dir()
+
+
+def test_a_planted_folder_for_temporary_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EP_LIB_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cache.cache_dir().stat().st_mode & 0o777 == 0o700
+    planted = tmp_path / f"ep_lib-{os.getuid()}"
+    planted.rmdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    planted.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BackendUnavailable, match="only you can read"):
+        cache.cache_dir()
+
+
+def test_old_entries_and_half_made_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    old, used, new = (cache.entry("test", name, "done", _write) for name in ("old", "used", "new"))
+    (tmp_path / "test" / ".half-made").mkdir()
+    long_ago = time.time() - 100 * 86400
+    for path in (old, old / cache.MANIFEST, used, used / cache.MANIFEST, tmp_path / "test" / ".half-made"):
+        os.utime(path, (long_ago, long_ago))
+    monkeypatch.setattr(cache, "_sound", {})
+    cache.entry("test", "used", "done", _write)
+    os.utime(tmp_path / "pruned", (long_ago, long_ago))
+    cache.entry("test", "another", "done", _write)
+    assert sorted(path.name for path in (tmp_path / "test").iterdir()) == ["another", "new", "used"]
+    assert new.exists()
+
+
+def test_contents_prune_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    cache.entry("test", "a", "done", lambda folder, _: (folder / "done").write_bytes(bytes(5000)) and None)
+    found = {kind.name: kind for kind in cache.contents()}
+    assert found["test"].count == 1 and found["test"].nbytes > 5000
+    assert cache.prune(1) == 0
+    assert cache.prune(0) > 5000
+    cache.entry("test", "b", "done", _write)
+    assert cache.clear() > 0 and list(tmp_path.iterdir()) == []
+    assert cache.contents() == []
