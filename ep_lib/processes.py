@@ -77,7 +77,7 @@ def run(
         )
         try:
             guard.add(process.pid)
-            own = OwnTime(lambda: _in_group(process.pid))
+            own = OwnTime(lambda: in_group(process.pid))
             while True:
                 try:
                     out, err = process.communicate(stdin, timeout=_LOOK_S)
@@ -116,7 +116,7 @@ def python(*words: str) -> list[str]:
 class Guard:
     """The writing end of the pipe to a shell that cleans up if this process cannot."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path] = ()) -> None:
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "ep_lib-guard", *map(str, folders)],
             stdin=subprocess.PIPE,
@@ -245,7 +245,7 @@ def _stat(file: Path) -> list[str] | None:
         return None
 
 
-def _in_group(group: int) -> list[int]:
+def in_group(group: int) -> list[int]:
     """The processes of a process group."""
     wanted = str(group)
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]

@@ -92,7 +92,7 @@ def test_a_report_without_a_compiler_exits_with_1(
         ("raise ImportError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
         ("import sys; sys.exit(3)", "ended with exit code 3 and said nothing"),
         ("print('{broken')", "not JSON"),
-        ("import time; time.sleep(30)", "no answer within 1 s"),
+        ("import time; time.sleep(30)", "no answer: it did nothing for 1 s"),
     ],
 )
 def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error: str) -> None:
@@ -100,7 +100,7 @@ def test_a_library_that_crashes_is_a_finding(tmp_path: Path, program: str, error
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(program)}\n")
     stand_in.chmod(0o755)
-    tried = trials.probe([str(stand_in)], "torch", limit_s=1.0 if "sleep" in program else 60.0)
+    tried = trials.probe([str(stand_in)], "torch", idle_s=1.0 if "sleep" in program else 60.0)
     assert error in tried.error and tried.facts == {}
 
 
@@ -178,14 +178,14 @@ We reiterate our advice against doing so - please proceed at your own risk.
 @pytest.mark.parametrize("program", ["mpiexec", "mpirun", "prterun"])
 def test_an_open_mpi_that_does_not_run_as_root(tmp_path: Path, program: str) -> None:
     mpiexec = program_that_fails(tmp_path, AS_ROOT.format(program=program))
-    found = doctor._mpi(trials.probe([mpiexec, "-n", "2", sys.executable], "mpi"))
+    found = doctor._mpi(trials.probe([mpiexec, "-n", "2"], "mpi"))
     assert found.status == "broken" and found.detail == "Open MPI's mpiexec refuses to start programs as root"
     assert "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" in found.next_step and "mpich" in found.next_step
 
 
 def test_a_frame_of_dashes_is_not_quoted(tmp_path: Path) -> None:
     said = f"{DASHES}\nThere are not enough slots available in the system.\n{DASHES}\n"
-    tried = trials.probe([program_that_fails(tmp_path, said), "-n", "2", sys.executable], "mpi")
+    tried = trials.probe([program_that_fails(tmp_path, said), "-n", "2"], "mpi")
     assert tried.error == "There are not enough slots available in the system."
 
 
@@ -204,7 +204,7 @@ def test_a_jupyter_kernel_of_another_python() -> None:
 
 @pytest.mark.parametrize("name", ["emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter", "mpi"])
 def test_every_probe_answers_alone(name: str) -> None:
-    tried = trials.probe_mpi() if name == "mpi" else trials.probe([sys.executable], name)
+    tried = trials.probe_mpi() if name == "mpi" else trials.probe([], name)
     assert tried.error == ""
     assert tried.facts
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ep_lib import processes
 from ep_lib.workshop import sandbox as sandbox_module
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
@@ -27,6 +28,10 @@ SCENARIO = Scenario(
     local={"b": [np.zeros((2, 2), np.float32), np.zeros(0, np.float32)]},
 )
 BODY = bytes(range(6)) + np.arange(4, dtype=np.float32).tobytes()
+
+
+def tagged(tag: str) -> list[int]:
+    return processes.tagged(f"{sandbox_module._NONCE}={tag}")
 
 
 def unpacked(header: dict[str, object], body: bytes = BODY) -> Outputs:
@@ -98,6 +103,8 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
         real = subprocess.Popen
 
         def popen(command: list[str], **options: object) -> object:
+            if command[0] != sys.executable:
+                return real(command, **options)  # type: ignore[call-overload]
             limit, _, serve = command[-1].partition("; from pathlib")
             fd = serve.split("sys.stdin.buffer, ")[1].split(",")[0]
             code = f"{limit}; reply = {fd}; exec(open('script.py').read())"
@@ -174,14 +181,14 @@ def test_nothing_survives_that_left_the_process_group(scripted) -> None:  # type
     deadline = time.monotonic() + 60
     # The sleeper may be in the middle of its exec, when it has no environment to show. One look decides: by the next
     # the process between may have gone and the one that it forks not be listed yet.
-    while (found := len(sandbox_module._tagged(tag))) < 3 and time.monotonic() < deadline:
+    while (found := len(tagged(tag))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert found >= 3
     box.end()
     deadline = time.monotonic() + 60
-    while sandbox_module._tagged(tag) and time.monotonic() < deadline:
+    while tagged(tag) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert sandbox_module._tagged(tag) == []
+    assert tagged(tag) == []
 
 
 def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -194,7 +201,7 @@ def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         ask(box)
     assert not box.running
-    assert sandbox_module._tagged(box._tag) == []
+    assert tagged(box._tag) == []
 
 
 def test_the_child_sees_little_of_the_environment(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

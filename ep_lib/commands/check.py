@@ -1,30 +1,32 @@
 """``ep-lib check script.py``: the script's ``main(rank)`` under many schedules, with every access watched.
 
-The script runs in a process of its own. At the time limit that process ends, with everything that it started.
+The script runs in a process of its own. At the time limit that process ends, with everything that it started, and so
+it does if this one is killed.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import inspect
+import io
 import json
 import os
-import signal
+import select
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ep_lib import processes
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.runtime.check import check
 
 _MODULE = "ep_lib.commands.check"
+_LOOK_S = 0.2  # between two looks at the script's time
 
 
 class CheckFailed(EpError):
@@ -38,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--fabric", choices=KINDS, default="p2p", help="what connects the ranks (default: %(default)s)")
     parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all together (default: %(default)g)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        help="seconds for all together, of the script's own time (default: %(default)g)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
 
@@ -58,43 +65,57 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
-    """What :func:`_answer` returns in a child process; its process group ends with it."""
-    with tempfile.TemporaryDirectory(prefix="ep_lib-") as folder:
-        target = Path(folder) / "answer.json"
-        request = {
-            "script": str(args.script.resolve()),
-            "ranks": args.ranks,
-            "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
-            "fabric": args.fabric,
-            "ranks_per_node": args.ranks_per_node,
-            "timeout": args.timeout,
-            "target": str(target),
-        }
-        child = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, json.dumps(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno() if args.json else None,
-            start_new_session=True,
-        )
+    """What :func:`_answer` returns in a child process; its process group ends with it, and with this process."""
+    ours, theirs = os.pipe()
+    request = {
+        "script": str(args.script.resolve()),
+        "ranks": args.ranks,
+        "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
+        "fabric": args.fabric,
+        "ranks_per_node": args.ranks_per_node,
+        "timeout": args.timeout,
+        "answer_to": theirs,
+    }
+    with os.fdopen(ours, "rb", buffering=0) as answers, processes.guarded() as guard:
         try:
-            code = child.wait(args.timeout)
-        except subprocess.TimeoutExpired:
+            child = subprocess.Popen(
+                processes.python("-m", _MODULE, json.dumps(request)),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if args.json else None,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        try:
+            guard.add(child.pid)
+            answer = _read(answers, processes.OwnTime(lambda: processes.in_group(child.pid)), args.timeout)
+        except processes.TookTooLong:
             raise CheckFailed(
                 f"{args.script} did not end within {args.timeout:g} s (--timeout). A kernel that never ends is found "
                 f"earlier, so look at the script's own Python: a loop, or a wait for something outside"
             ) from None
         finally:
-            _end_group(child)
-        if not target.exists():
-            raise CheckFailed(f"{args.script} ended the process itself, with exit code {code}, before it was checked")
-        answer: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
-        return answer
+            processes.end_group(child)
+    if not answer:
+        raise CheckFailed(
+            f"{args.script} ended the process itself, with exit code {child.returncode}, before it was checked"
+        )
+    found: dict[str, Any] = json.loads(answer)
+    return found
 
 
-def _end_group(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # all have ended by themselves
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+def _read(answers: io.FileIO, own: processes.OwnTime, limit_s: float) -> bytes:
+    """What the child writes until it ends. Raises TookTooLong."""
+    answer = b""
+    while True:
+        if select.select([answers], [], [], _LOOK_S)[0]:
+            chunk = answers.read(1 << 16)
+            if not chunk:
+                return answer
+            answer += chunk
+        else:
+            own.require(cpu_s=limit_s, idle_s=limit_s)
 
 
 # ---- in the child --------------------------------------------------------------------------------------------------
@@ -158,12 +179,11 @@ def _describe(error: BaseException, script: Path) -> str:
 
 def _child_main() -> None:
     request = json.loads(sys.argv[1])
+    os.set_inheritable(request["answer_to"], False)  # what the script starts does not hold it open
     answer = _answer(request)
     sys.stdout.flush()
-    target = Path(request["target"])
-    partial = target.with_suffix(".part")
-    partial.write_text(json.dumps(answer), encoding="utf-8")
-    partial.replace(target)
+    with os.fdopen(request["answer_to"], "wb") as file:
+        file.write(json.dumps(answer).encode())
     os._exit(0)  # waits for no thread that the script left behind
 
 

@@ -46,7 +46,7 @@ def find_notebook(root: Path, name: str) -> Path:
 
 def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> list[str]:
     """The JupyterLab command: bound to localhost, with its random token, rooted in the checkout."""
-    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    command = [sys.executable, "-P", "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
     # A login shell, which JupyterLab's terminals are without a terminal of its own, would forget the PATH
     shell = os.environ.get("SHELL") or "/bin/sh"
     command.append(f"--ServerApp.terminado_settings={{'shell_command': [{shell!r}]}}")

@@ -30,7 +30,7 @@ def _frames(image: str, offset: int) -> list[tuple[Path, int]]:
     """Source positions at an offset, innermost first, with the functions that were inlined there."""
     command = ["addr2line", "-i", "-e", image, hex(offset)]
     try:
-        text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     frames = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ep_lib import processes
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc, toolkit
 from ep_lib.jit.nvrtc import NvrtcImage
@@ -57,6 +57,9 @@ def compile_unit(
 
 def run(command: list[str]) -> None:
     """Run nvcc; raises :class:`ep_lib.jit.nvrtc.CompilerRefused` with its messages."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = processes.run(command, cpu_s=3600.0, idle_s=600.0)
+    except (OSError, processes.TookTooLong) as error:
+        raise BackendUnavailable(f"{command[0]} failed: it {error}") from error
     if done.returncode:
         raise nvrtc.CompilerRefused(done.stderr or done.stdout)

@@ -22,6 +22,7 @@ from typing import Any
 from ep_lib.bootstrap.base import dumps, loads, rank_list
 from ep_lib.bootstrap.hub import Hub
 from ep_lib.errors import BackendUnavailable, KernelTimeout, PeerTimeout, RankFailed
+from ep_lib.processes import Guard
 from ep_lib.runtime.rank_process import Job, MakeRank, Outcome, decode, make_cuda_rank, socket_pair
 
 _POLL_SECONDS = 0.1  # a process that dies silently is noticed after this
@@ -82,6 +83,7 @@ class _Crew:
     def __init__(self, ranks: int) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._controls: list[Connection] = []
+        self._guard = Guard()
         pairs = [socket_pair() for _ in range(ranks)]
         self._hub_ends = [theirs for _, theirs in pairs]
         self._hub = Hub({rank: ours for rank, (ours, _) in enumerate(pairs)})
@@ -93,7 +95,7 @@ class _Crew:
         hub_end = self._hub_ends[job.rank]
         try:
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _START, str(theirs), str(hub_end), json.dumps(sys.path)],
+                [sys.executable, "-P", "-u", "-c", _START, str(theirs), str(hub_end), json.dumps(sys.path)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs, hub_end),
                 process_group=0,  # Ctrl-C in a terminal is for the parent, which ends them all
@@ -103,6 +105,7 @@ class _Crew:
             os.close(hub_end)
             self._hub_ends[job.rank] = -1
         self._processes.append(process)
+        self._guard.add(process.pid)
         self._controls.append(control)
         with contextlib.suppress(OSError):  # it died at once: collect() finds out how
             control.send_bytes(dumps(job))
@@ -181,6 +184,7 @@ class _Crew:
             for process in self._processes:
                 process.kill()  # does nothing to those that have ended
                 process.wait()
+            self._guard.done()
             self._hub.close()
             for control in self._controls:
                 control.close()

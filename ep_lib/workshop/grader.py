@@ -17,10 +17,11 @@ import numpy as np
 from ep_lib.errors import GradingError
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
+from ep_lib.processes import temporary_folder
 from ep_lib.workshop.exercises import Exercise, Task, find, workshop_root
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
-from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, temporary_folder
+from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpack_outputs
 
 SCHEMA = 1  # of Grade.as_json
@@ -174,7 +175,7 @@ def grade(
     folder = _submission_folder(exercise, mine)
     tests = load(exercise.name, public=public)
     limits = limits or Limits()
-    with temporary_folder() as work:
+    with temporary_folder("ep_grade_") as work:
         _copy_pieces(exercise, folder, work / "mine")
         (work / "cwd").mkdir()
         prepare(exercise, public=public)

@@ -16,11 +16,9 @@ import os
 import pickle
 import secrets
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from typing import Any
 
 import ep_lib
 from ep_lib.errors import EpError
+from ep_lib.processes import Guard, OwnTime, TookTooLong, tagged
 from ep_lib.workshop.child import REQUEST_BYTES
 from ep_lib.workshop.scenario import FRAME, frame_sizes
 
@@ -45,9 +44,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Limits:
     """Limits of one submission; the defaults suit the emulator and leave g++ room to compile."""
 
-    request_s: float = 5.5  # wall clock of one scenario
+    # Seconds of the child's own time: of CPU, or doing nothing. A busy machine makes no answer wrong.
+    request_s: float = 5.5  # of one scenario
     check_s: float = 5.0  # added to a scenario of several schedules under the checker
-    compile_s: float = 60.0  # wall clock of the first request, which compiles
+    compile_s: float = 300.0  # of the first request, which compiles
     start_s: float = 10.0  # added to the first scenario of a child that had to be started again
     cpu_s: int = 120  # RLIMIT_CPU of each process
     resident_bytes: int = 2 << 30  # of all processes together, watched by the parent
@@ -72,6 +72,7 @@ class Sandbox:
         self._tag = secrets.token_hex(16)
         self._child: subprocess.Popen[bytes] | None = None
         self._reply_fd = -1
+        self._guard: Guard | None = None
         self.output = b""  # what the child printed, bounded
 
     def __enter__(self) -> Sandbox:
@@ -95,9 +96,7 @@ class Sandbox:
             self._start()
         data = pickle.dumps(dict(request))
         try:
-            return self._exchange(
-                REQUEST_BYTES.pack(len(data)) + data, reply_bytes, time.monotonic() + seconds, seconds
-            )
+            return self._exchange(REQUEST_BYTES.pack(len(data)) + data, reply_bytes, seconds)
         except BaseException:  # KeyboardInterrupt too: leave nothing behind
             self.end()
             raise
@@ -111,10 +110,13 @@ class Sandbox:
             os.killpg(child.pid, signal.SIGKILL)
         child.kill()
         child.wait()
+        if self._guard is not None:
+            self._guard.done()
+            self._guard = None
         deadline = time.monotonic() + _END_S
         clean_passes = 0  # during an exec, a process has no environment to find it by
         while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
-            escaped = _tagged(self._tag)
+            escaped = tagged(f"{_NONCE}={self._tag}")
             clean_passes = 0 if escaped else clean_passes + 1
             for pid in escaped:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -154,8 +156,9 @@ class Sandbox:
             _NONCE: self._tag,
         }
         try:
+            self._guard = Guard()
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-X", "faulthandler", "-c", code],
+                [sys.executable, "-I", "-B", "-X", "faulthandler", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -166,15 +169,19 @@ class Sandbox:
             )
         except BaseException:
             os.close(read_end)
+            if self._guard is not None:
+                self._guard.done()
+                self._guard = None
             raise
         finally:
             os.close(write_end)
+        self._guard.add(self._child.pid)
         self._reply_fd = read_end
         assert self._child.stdin is not None and self._child.stdout is not None
         for fd in (read_end, self._child.stdin.fileno(), self._child.stdout.fileno()):
             os.set_blocking(fd, False)
 
-    def _exchange(self, request: bytes, reply_bytes: int, deadline: float, seconds: float) -> tuple[bytes, bytes]:
+    def _exchange(self, request: bytes, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
         child = self._child
         assert child is not None and child.stdin is not None and child.stdout is not None
         to_send = memoryview(request)
@@ -183,13 +190,18 @@ class Sandbox:
         header = -1
         readable: list[Any] = [self._reply_fd, child.stdout]
         next_watch = 0.0
+        pids = [child.pid]
+        own = OwnTime(lambda: pids)
         while True:
-            now = time.monotonic()
-            if now > deadline:
-                raise ChildFailed(f"it did not end within {seconds:g} s and was stopped: is there an endless loop?")
-            if now >= next_watch:
-                self._watch()
-                next_watch = now + _WATCH_S
+            if time.monotonic() >= next_watch:
+                pids = self._watch()
+                try:
+                    own.require(cpu_s=seconds, idle_s=seconds)
+                except TookTooLong:
+                    raise ChildFailed(
+                        f"it did not end within {seconds:g} s and was stopped: is there an endless loop?"
+                    ) from None
+                next_watch = time.monotonic() + _WATCH_S
             writable = [child.stdin] if to_send else []
             ready, can_write, _ = select.select(readable, writable, [], _POLL_S)
             if can_write:
@@ -237,9 +249,9 @@ class Sandbox:
             return f"it was ended by signal {signal.Signals(-code).name}"
         return f"it ended the whole process with exit code {code} instead of returning"
 
-    def _watch(self) -> None:
-        """Raises ChildFailed if the child and its descendants are too many or use too much memory."""
-        pids = _tagged(self._tag)
+    def _watch(self) -> list[int]:
+        """The child and its descendants. Raises ChildFailed if they are too many or use too much memory."""
+        pids = tagged(f"{_NONCE}={self._tag}")
         if len(pids) > self._limits.processes:
             raise ChildFailed(f"it started more than {self._limits.processes} processes")
         resident = 0
@@ -248,22 +260,7 @@ class Sandbox:
                 resident += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
         if resident > self._limits.resident_bytes:
             raise ChildFailed(f"it used more than {self._limits.resident_bytes >> 20} MiB of memory")
-
-
-def _tagged(tag: str) -> list[int]:
-    """Ids of the processes (not zombies) with the tag in their environment, however they were started."""
-    needle = f"{_NONCE}={tag}".encode()
-    found = []
-    uid = os.getuid()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            if entry.stat().st_uid != uid:
-                continue
-            if needle in Path(entry.path, "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
+        return pids
 
 
 def _user_processes() -> int:
@@ -275,13 +272,3 @@ def _user_processes() -> int:
                 if entry.stat().st_uid == uid:
                     count += sum(1 for _ in Path(entry.path, "task").iterdir())
     return count
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Any:
-    """A working folder for the child; removed afterwards even if the learner's code made it unreadable."""
-    folder = Path(tempfile.mkdtemp(prefix="ep_grade_"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -66,7 +66,7 @@ class Scenario:
     symmetric: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     local: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     heap_bytes: int = 16 << 20
-    timeout_s: float = 3.0  # of the emulator; the parent's own limit is larger
+    timeout_s: float = 3.0  # of the emulator, CPU time; the parent's own limit is larger
     fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach all of them
     shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
     check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``

@@ -8,6 +8,7 @@ end the doctor: probes.py is what such a process runs, trials.py starts it and w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -35,7 +36,7 @@ from ep_lib.commands.doctor.trials import (
     python_m,
 )
 from ep_lib.errors import EpError
-from ep_lib.jit import toolkit
+from ep_lib.jit import gxx, toolkit
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import nics
 
@@ -95,9 +96,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> Report:
-    """Tries everything at once, in a few processes, and reports in a fixed order. Takes seconds; raises nothing."""
+    """Tries everything at once, in a few processes, and reports in a fixed order. Takes seconds; raises nothing.
+
+    The emulator is compiled before, once for this machine, so that one line says how far that is.
+    """
+    with contextlib.suppress(EpError):  # the emulator's own probe says it
+        gxx.build_runtime()
     jobs: dict[str, Callable[[], Probe]] = {
-        name: lambda name=name: trials.probe([sys.executable], name)  # type: ignore[misc]
+        name: lambda name=name: trials.probe([], name)  # type: ignore[misc]
         for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
     }
     jobs["mpi"] = probe_mpi

@@ -45,7 +45,7 @@ def emulator() -> Facts:
         kernel.launch(rank, 1, 1, box, flag)
         return int(rank.to_host(box)[0])
 
-    got = ep_lib.spawn(main, ranks=2, backend="emulator", timeout=20.0)
+    got = ep_lib.spawn(main, ranks=2, backend="emulator")
     if got != [101, 100]:
         raise RuntimeError(f"two ranks exchanged the values {got} instead of [101, 100]")
     return {"ranks": 2, "values": got}

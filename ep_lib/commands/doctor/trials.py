@@ -6,16 +6,19 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ep_lib import processes
+
 Facts = dict[str, Any]
 
-PROBE_LIMIT_S = 60.0
+# What a probe may take: of CPU time (the first one may compile the emulator), and doing nothing
+PROBE_CPU_S, PROBE_IDLE_S = 900.0, 60.0
+_MODULE = "ep_lib.commands.doctor.probes"
 
 REFUSED_ROOT = "Open MPI's mpiexec refuses to start programs as root"
 
@@ -32,15 +35,15 @@ class Probe:
         return str(self.facts.get("missing", ""))
 
 
-def probe(command: list[str], name: str, limit_s: float = PROBE_LIMIT_S) -> Probe:
-    """Run one of :mod:`ep_lib.commands.doctor.probes` under ``command``."""
-    line = [*command, "-m", "ep_lib.commands.doctor.probes", name]
+def probe(launcher: list[str], name: str, idle_s: float = PROBE_IDLE_S) -> Probe:
+    """Run one of :mod:`ep_lib.commands.doctor.probes`, with a ``launcher`` such as mpiexec before it."""
+    line = [*launcher, *processes.python("-m", _MODULE, name)]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        return Probe(error=f"gave no answer within {limit_s:.0f} s")
+        done = processes.run(line, cpu_s=PROBE_CPU_S, idle_s=idle_s)
+    except processes.TookTooLong as error:
+        return Probe(error=f"gave no answer: it {error}")
     except OSError as error:
-        return Probe(error=f"{command[0]} cannot be started: {error}")
+        return Probe(error=f"{line[0]} cannot be started: {error}")
     if done.returncode < 0:
         return Probe(error=f"crashed with signal {-done.returncode}")
     answers = [text for text in done.stdout.splitlines() if text.startswith("{")]
@@ -59,7 +62,7 @@ def probe_mpi() -> Probe:
     mpiexec = find_program("mpiexec")
     if mpiexec is None:
         return Probe(facts={"missing": "mpiexec"})
-    return probe([mpiexec, "-n", "2", sys.executable], "mpi")
+    return probe([mpiexec, "-n", "2"], "mpi")
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,11 @@ def nvidia_smi() -> Smi:
         return Smi()
     query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, errors="replace", timeout=20, check=True)
-    except subprocess.CalledProcessError as error:  # for example a driver that was upgraded and not reloaded
-        return Smi(error=_last_line(error.stdout + error.stderr) or str(error))
-    except (OSError, subprocess.SubprocessError) as error:
+        done = processes.run(query, cpu_s=60.0, idle_s=20.0)
+    except (OSError, processes.TookTooLong) as error:
         return Smi(error=str(error))
+    if done.returncode != 0:  # for example a driver that was upgraded and not reloaded
+        return Smi(error=_last_line(done.stdout + done.stderr) or f"exit code {done.returncode}")
     rows = [row.rsplit(",", 1) for row in done.stdout.splitlines() if "," in row]
     driver = rows[0][1].strip() if rows else ""
     branch = driver.split(".")[0]
