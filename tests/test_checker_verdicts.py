@@ -49,6 +49,17 @@ CASES = [
     Case("nics_add", fabric="srd"),
     Case("half_of_a_flag", "width", "one width"),
     Case("nic_adds_to_half", "width", "one width", "rc"),
+    Case("tma_rows"),
+    Case("tma_rows_without_wait", "read before arrival", "tma_wait before"),
+    Case("tma_rows_of_the_round_before", "read before arrival", "tma_wait before"),
+    Case("tma_rows_without_wait_read", "source reused", "tma_wait_read before"),
+    Case("tma_rows_without_wait_written", "signal overtakes data", "tma_wait_written between"),
+    Case("tma_rows_signalled_too_early", "signal overtakes data", "tma_wait_written between"),
+    Case("tma_rows_without_fence", "proxy fence", "tma_fence by each thread"),
+    Case("tma_rows_without_syncwarp", "race", "missing __syncwarp before the bulk copy"),
+    Case("tma_rows_of_a_block_that_ends", "source reused", "tma_wait_read<0> before the block ends"),
+    Case("tma_sums"),
+    Case("tma_sums_without_syncwarp", "race", "missing __syncwarp before the bulk copy"),
 ]
 
 

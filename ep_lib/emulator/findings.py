@@ -31,7 +31,14 @@ class Operation:
 
     def __str__(self) -> str:
         size = f" of {self.bytes} bytes" if self.bytes else ""
+        if self.by_tma:
+            return f"{self.kind}{size}"
         return f"{self.kind}{size} from rank {self.source} to rank {self.target}, queue pair {self.queue_pair}"
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether it is a bulk copy of a block, not an operation of a NIC."""
+        return self.kind.startswith("bulk")
 
     @property
     def life(self) -> str:
@@ -66,7 +73,10 @@ class Access:
         at = f"at {self.location}: {self.source}" if self.location else "at an unknown line"
         if self.operation is None:
             return f"{who} {self.what}\n      {at}"
-        return f"the NIC {self.what}: {self.operation}\n      posted by {who}\n      {at}\n      {self.operation.life}"
+        who_does = "TMA" if self.operation.by_tma else "the NIC"
+        return (
+            f"{who_does} {self.what}: {self.operation}\n      posted by {who}\n      {at}\n      {self.operation.life}"
+        )
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,7 @@ class Finding:
 
 
 _SENTENCES = {
+    "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
     "slot reused": "a slot is written again before its reader is done with it: its writer does not wait for a credit",
@@ -163,13 +174,15 @@ def _sentence(kind: str, first: Access, second: Access) -> str:
     return f"{a} and {b} write the same memory, and nothing decides who comes last"
 
 
-_NIC = "'s NIC"
+def _rank_of(side: Access) -> str:
+    engine = "" if side.operation is None else "'s TMA" if side.operation.by_tma else "'s NIC"
+    return f"rank {side.thread.rank}{engine}"
 
 
 def _who(first: Access, second: Access) -> tuple[str, str]:
     a, b = first.thread, second.thread
     if first.operation is not None or second.operation is not None or a.rank != b.rank:
-        one, other = (f"rank {x.thread.rank}{_NIC if x.operation else ''}" for x in (first, second))
+        one, other = _rank_of(first), _rank_of(second)
         return (one, other) if one != other else ("one operation", "another operation")
     if a.block != b.block:
         return "one block", "another block"

@@ -6,6 +6,7 @@
 #include <ep/net.cuh>
 #include <ep/peer.cuh>
 #include <ep/platform.cuh>
+#include <ep/tma.cuh>
 
 using namespace ep;
 
@@ -128,12 +129,93 @@ EP_DEVICE void nic_adds_to_half(Memory m) {
     net_quiet();
 }
 
+// ---- bulk copies: warp 0 changes rows on their way from its memory to the peer's
+enum Mistake {
+    kNone,
+    kNoWait,
+    kOtherPhase,
+    kNoWaitRead,
+    kNoWaitWritten,
+    kSignalTooEarly,
+    kNoFence,
+    kNoSyncwarp,
+    kEndsEarly,
+};
+template <Mistake kMistake>
+EP_DEVICE void send_rows(Memory m) {
+    constexpr int kRows = 3, kBytes = 128;  // a word of each row for each lane
+    __shared__ __align__(128) uint32_t row[32];
+    __shared__ uint64_t barriers[1];
+    if (warp_id() > 0) return;
+    TmaRing ring(barriers, 1);
+    const auto tell = [&](uint64_t rows) {
+        if (lane_id() == 0) st_release_sys_u64(peer_ptr(m.flag, other_rank()), rows);
+    };
+    for (int r = 0; r < kRows; ++r) {
+        if (kMistake != kNoWaitRead) tma_wait_read<0>();
+        tma_load(row, m.data + 32 * r, kBytes, ring.barrier());
+        tma_arrive(ring.barrier(), kBytes);
+        if (kMistake == kOtherPhase) tma_wait(ring.barrier(), ring.phase ^ 1);
+        if (kMistake != kNoWait && kMistake != kOtherPhase) ring.wait();
+        if (kMistake == kNoWait) __syncwarp();
+        ring.next();
+        row[lane_id()] += 1;
+        if (kMistake != kNoFence) tma_fence();
+        if (kMistake != kNoSyncwarp) __syncwarp();
+        tma_store(peer_ptr(m.data + 128 + 32 * r, other_rank()), row, kBytes);
+        tma_commit();
+        if (kMistake == kSignalTooEarly && r == kRows - 1) tell(kRows);
+    }
+    if (kMistake == kEndsEarly) return;
+    if (kMistake == kNoWaitWritten) tma_wait_read<0>();
+    if (kMistake != kNoWaitWritten) tma_wait_written<0>();
+    if (kMistake != kSignalTooEarly) tell(kRows);
+    if (lane_id() == 0) {
+        while (ld_acquire_sys_u64(m.flag) != kRows) {
+        }
+    }
+    __syncwarp();
+    m.out[lane_id()] = m.data[128 + lane_id()];
+}
+template <bool kSyncwarp>  // between the last read of a row and the next load
+EP_DEVICE void sum_rows(Memory m) {
+    __shared__ __align__(128) uint32_t row[32];
+    __shared__ uint64_t barriers[1];
+    if (warp_id() > 0) return;
+    TmaRing ring(barriers, 1);
+    uint32_t sum = 0;
+    for (int r = 0; r < 4; ++r) {
+        tma_load(row, m.data + 32 * r, 128, ring.barrier());
+        tma_arrive(ring.barrier(), 128);
+        ring.wait();
+        ring.next();
+        sum += row[lane_id() ^ 1];
+        if (kSyncwarp) __syncwarp();
+    }
+    m.out[lane_id()] = sum;
+}
+EP_DEVICE void tma_rows(Memory m) { send_rows<kNone>(m); }
+EP_DEVICE void tma_rows_without_wait(Memory m) { send_rows<kNoWait>(m); }
+EP_DEVICE void tma_rows_of_the_round_before(Memory m) { send_rows<kOtherPhase>(m); }
+EP_DEVICE void tma_rows_without_wait_read(Memory m) { send_rows<kNoWaitRead>(m); }
+EP_DEVICE void tma_rows_without_wait_written(Memory m) { send_rows<kNoWaitWritten>(m); }
+EP_DEVICE void tma_rows_signalled_too_early(Memory m) { send_rows<kSignalTooEarly>(m); }
+EP_DEVICE void tma_rows_without_fence(Memory m) { send_rows<kNoFence>(m); }
+EP_DEVICE void tma_rows_without_syncwarp(Memory m) { send_rows<kNoSyncwarp>(m); }
+EP_DEVICE void tma_rows_of_a_block_that_ends(Memory m) { send_rows<kEndsEarly>(m); }
+EP_DEVICE void tma_sums(Memory m) { sum_rows<true>(m); }
+EP_DEVICE void tma_sums_without_syncwarp(Memory m) { sum_rows<false>(m); }
+
 #define EP_VERDICTS(one)                                                                                               \
     one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)        \
         one(shared_atomic_stored_first) one(shared_cuda_barrier) one(shared_added_to_first)                            \
             one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings)          \
                 one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add) one(half_of_a_flag) \
-                    one(nic_adds_to_half)
+                    one(nic_adds_to_half) one(tma_rows) one(tma_rows_without_wait) one(tma_rows_of_the_round_before)   \
+                        one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                             \
+                            one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                              \
+                                one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends) one(tma_sums)        \
+                                    one(tma_sums_without_syncwarp)
 
 extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
     const Memory m = {data, flag, out};

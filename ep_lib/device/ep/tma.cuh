@@ -2,8 +2,8 @@
 //
 // On sm_90 and later the Tensor Memory Accelerator of each SM moves the bytes: one lane names source, target and size,
 // and no register holds any of the data. So a few warps keep more bytes in flight than a block full of threads with
-// 16-byte loads, and 8 SMs fill the links that plain stores need 24 for. On older GPUs and on the emulator the warp's
-// lanes copy; the results are the same.
+// 16-byte loads, and 8 SMs fill the links that plain stores need 24 for. On older GPUs the warp's lanes copy; the results
+// are the same.
 //
 //     tma_load(shared, global, bytes, barrier);  tma_arrive(barrier, bytes);   ...   tma_wait(barrier, phase);
 //     tma_store(global, shared, bytes);  tma_commit();  ...  tma_wait_read<N>();     tma_wait_written<N>();

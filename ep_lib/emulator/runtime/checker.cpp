@@ -103,7 +103,7 @@ void Checker::admitted(Block* block) {
     check.threads.resize(block->num_threads);
     for (int t = 0; t < block->num_threads; t++) {
         ThreadCheck& thread = check.threads[t];
-        thread.clock = l.start;
+        thread.clock = thread.proxied = l.start;
         thread.id = ids.first + t;
         thread.time = ids.next_time;
         thread.rank = launch->rank;
@@ -209,6 +209,9 @@ inline Checker::Fate Checker::compare(const Slot& slot, const Access& a, const C
             if (conflict(a, slot)) race(a, slot, cell, *again);
             return Fate::kStays;
         }
+        if ((a.details & kAsync) && (slot.flags & kWrites) && !ids_of(slot.id).nic &&
+            !happens_before(slot.id, slot.time, a.t.proxied))
+            not_fenced(a, slot);
     }
     if (!replaces(a, slot)) return Fate::kStays;
     if (mine && (slot.flags & kWrites) && slot.time == a.t.time) *again = slot.flags & kAgain;
@@ -772,6 +775,115 @@ void Checker::net_completed(NetOp& op) {
     delete check;
     op.check = nullptr;
 }
+
+// ---- bulk copies --------------------------------------------------------------------------------------------------
+
+void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
+    auto* threads = new OpCheck;
+    op.check = threads;
+    const bool first = !check->time;
+    if (first) {
+        auto& free = free_ops_[op.source_rank];
+        if (free.size() < kOpIds / 2) {
+            const Ids& ids = ids_[new_ids(op.source_rank, kOpIds, true)];
+            for (uint32_t i = 0; i < kOpIds; i++) free.emplace_back(ids.first + i, 1);
+        }
+        check->id = free.front().first;
+        check->time = free.front().second;
+        check->rank = op.source_rank;
+        free.pop_front();
+    }
+    ThreadCheck& reader = threads->reader;
+    reader.clock = publish(*poster->check).clock;
+    reader.proxied = poster->check->proxied;
+    reader.id = check->id;
+    reader.time = check->time;
+    reader.rank = -1;
+    reader.block = kNoBlock;
+    reader.owner = nullptr;
+    threads->writer = reader;
+    threads->writer.time++;
+    if (first) {
+        for (const uint32_t time : {reader.time, reader.time + 1})
+            record_by_op_[static_cast<uint64_t>(reader.id) << 32 | time] = records_.size();
+        records_.push_back({op.number, op.kind, false, true, op.source_rank, op.target_rank, 0, op.bytes, op.poster,
+                            poster->check->id, poster->check->time - 1, m_.picks});
+    }
+    threads->record = record_by_op_[static_cast<uint64_t>(reader.id) << 32 | reader.time];
+    touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
+}
+
+void Checker::copy_read(const NetOp& op) {
+    Record& r = records_[static_cast<OpCheck*>(op.check)->record];
+    if (!r.first_read) r.first_read = m_.picks;
+    r.last_read = m_.picks;
+}
+
+void Checker::copy_wrote(NetOp& op) {
+    Record& r = records_[check_of(op).record];
+    if (!r.first_write) r.first_write = m_.picks;
+    r.delivered = r.completed = m_.picks;
+    touch(check_of(op).writer, op.to, op.bytes, kWrites, op.poster.pc, kAsync);
+    delete &check_of(op);
+    op.check = nullptr;
+}
+
+// The barrier itself is an object of atomics that the block shares.
+Known Checker::barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc) {
+    touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_RELEASE, EPEMU_SCOPE_BLOCK, true), pc,
+          kReadsToo);
+    return publish(*fiber->check);
+}
+
+void Checker::barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, uintptr_t pc) {
+    join(*fiber->check, complete);
+    fiber->check->waited_pc = static_cast<uint32_t>(pc);
+    touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_ACQUIRE, EPEMU_SCOPE_BLOCK, false), pc);
+}
+
+void Checker::copies_complete(const BulkCheck& check, bool written, Known* known) {
+    if (check.time) known->clock.raise(check.id, check.time + written);
+}
+
+void Checker::copies_awaited(Fiber* fiber, const BulkCheck& check, bool written) {
+    if (check.time) fiber->check->clock.raise(check.id, check.time + written);
+}
+
+void Checker::copies_forgotten(const BulkCheck& check) {
+    if (check.time) free_ops_[check.rank].emplace_back(check.id, check.time + 2);
+}
+
+void Checker::copies_end_with_block(const BulkCheck& check, const Block* block, bool read_awaited) {
+    if (!check.time) return;
+    launches_[block->launch].end.raise(check.id, check.time + 1);
+    if (read_awaited) return;
+    const Record& r = *record_of(check.id, check.time);
+    const Side side = {check.id, check.time, static_cast<uint32_t>(r.poster.pc), 0};
+    Finding& finding = note(side, side);
+    finding.where = "shared memory of rank " + std::to_string(r.source) + " block " + triple(block->index);
+    finding.verdict.kind = "source reused";
+    finding.verdict.remedy = "tma_wait_read<0> before the block ends: its shared memory goes to another block";
+    finding.verdict.certainty = 22;
+}
+
+void Checker::rounds_end_with_block(const Known& complete, const Block* block) {
+    launches_[block->launch].end.join(complete.clock);
+}
+
+void Checker::copy_outlives(const NetOp& op, const Block* block) {
+    if (op.kind != NetKind::kBulkLoad) return;  // a store may, when it has been read
+    const BulkCheck& check = op.copy->check;
+    const Side side = {check.id, check.time + 1, static_cast<uint32_t>(op.poster.pc), kWrites};
+    Finding& finding = note(side, side);
+    finding.where = describe_address(m_, op.to);
+    finding.verdict.kind = "read before arrival";
+    finding.verdict.remedy = "tma_wait before the block ends: its shared memory goes to another block";
+    finding.verdict.certainty = 22;
+    launches_[block->launch].end.raise(check.id, check.time + 1);
+}
+
+// What happened before it, bulk copies see from now on.
+void Checker::proxy_fence(Fiber* fiber) { fiber->check->proxied = publish(*fiber->check).clock; }
 
 VectorClock Checker::net_posted_so_far(int source, int target, int queue_pair) {
     VectorClock all;

@@ -39,6 +39,7 @@ enum AccessFlags : uint8_t {
 // What an access is besides; slots do not keep it.
 enum AccessDetails : uint8_t {
     kReadsToo = 1,  // an atomic that writes what it has read
+    kAsync = 4,     // by a bulk copy
     kReadOnly = 2,  // through the read-only path (ld_nc, __ldg)
 };
 
@@ -46,18 +47,6 @@ struct BlockCheck;
 
 // Whether all that a thread did up to a time of its own happens before whatever has this clock.
 inline bool happens_before(uint32_t id, uint32_t time, const VectorClock& clock) { return clock.get(id) >= time; }
-
-// What reaches a thread through a release and an acquire.
-struct Known {
-    VectorClock clock;
-    VectorClock proxied;  // the part of it that came through a proxy fence: bulk copies see no other stores
-    void join(const Known& other) {
-        clock.join(other.clock);
-        proxied.join(other.proxied);
-    }
-    bool same(const Known& other) const { return clock.same(other.clock) && proxied.same(other.proxied); }
-    bool empty() const { return clock.empty(); }
-};
 
 // What one location gave to a thread, or got from it, by scope.
 struct AtLocation {
@@ -134,6 +123,21 @@ class Checker {
     void net_fence(int source, int target, int queue_pair);
     VectorClock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
     void net_quiet(Fiber* fiber, const VectorClock& covered, uintptr_t pc);
+
+    // Copies that end together, on a round of a barrier or in a group, are one thread: it reads at its time, and writes
+    // one later.
+    void copy_posted(NetOp& op, Fiber* poster, BulkCheck* check);
+    void copy_read(const NetOp& op);
+    void copy_wrote(NetOp& op);
+    Known barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc);
+    void barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, uintptr_t pc);
+    void copies_complete(const BulkCheck& check, bool written, Known* known);  // adds them to what is known
+    void copies_awaited(Fiber* fiber, const BulkCheck& check, bool written);
+    void copies_forgotten(const BulkCheck& check);  // no other thread will hear of them
+    void copies_end_with_block(const BulkCheck& check, const Block* block, bool read_awaited);
+    void rounds_end_with_block(const Known& complete, const Block* block);
+    void copy_outlives(const NetOp& op, const Block* block);
+    void proxy_fence(Fiber* fiber);
 
     std::string findings() const;  // JSON
 
@@ -299,6 +303,9 @@ class Checker {
     Verdict judge_nic(const Conflict& c) const;
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
     Verdict judge_nic_writes(const Conflict& c, const Record& second) const;
+    Verdict judge_copy(const Conflict& c, const Record* first, const Record* second) const;
+    static bool is_copy(const Record* r);
+    void not_fenced(const Access& a, const Slot& slot);
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Known publish(ThreadCheck& t);
     static void join(ThreadCheck& t, const Known& known);

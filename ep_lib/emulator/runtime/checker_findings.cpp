@@ -89,7 +89,7 @@ std::string Checker::side(const Side& s) const {
                ",\"kernel\":" + quote(*past.kernel) + ",\"operation\":null}";
     }
     const Record& r = *record_of(s.id, s.time);
-    const char* kinds[] = {"put", "get", "atomic"};
+    const char* kinds[] = {"put", "get", "atomic", "bulk load", "bulk store"};
     number("rank", r.poster.rank);
     out += ",\"block\":" + triple(r.poster.block) + ",\"thread\":" + triple(r.poster.thread) +
            ",\"kernel\":" + quote(r.poster.kernel) + ",\"operation\":{\"kind\":";
@@ -122,6 +122,80 @@ std::string Checker::findings() const {
                ",\"to\":" + spot(v.to) + "},\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
     }
     return out + "]";
+}
+
+// ---- bulk copies by TMA -------------------------------------------------------------------------------------------
+
+bool Checker::is_copy(const Record* r) {
+    return r && (r->kind == NetKind::kBulkLoad || r->kind == NetKind::kBulkStore);
+}
+
+// One side at least is a bulk copy.
+Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, const Record* second) const {
+    Verdict v;
+    const bool came_first = is_copy(first);
+    const Record& copy = came_first ? *first : *second;
+    const bool load = copy.kind == NetKind::kBulkLoad;
+    const bool writes = (came_first ? c.slot.flags : c.flags) & kWrites;
+    const uint32_t copy_pc = came_first ? c.slot.pc : c.pc, other_pc = came_first ? c.pc : c.slot.pc;
+    const uint32_t other_id = came_first ? c.t.id : c.slot.id;
+    const bool other_is_thread = came_first ? c.t.owner != nullptr : !first;
+    const Past& past = past_of(copy.poster_id, copy.poster_time);
+    const uint64_t other_block = came_first ? c.t.block : block_of(c.slot.id, c.slot.time);
+    const ThreadCheck* other = !other_is_thread ? nullptr : came_first ? &c.t : running(other_id, other_block);
+    const bool same_block = other_is_thread && other_block == past.block;
+    const bool warp = same_block && other_id / kWarpSize == copy.poster_id / kWarpSize;
+    const bool knows =
+        other && (other_id == copy.poster_id || happens_before(copy.poster_id, copy.poster_time, other->clock));
+    v.certainty = 22;
+    v.how = "between";
+    v.from = copy_pc;
+    v.to = other_pc;
+    if (!writes && came_first) {
+        v.kind = "source reused";
+        v.what = load ? "tma_wait()" : "tma_wait_read()";
+        v.remedy = load ? "tma_wait before the source of a bulk load is written again"
+                        : "tma_wait_read before the source of a bulk store is written again";
+    } else if (!writes || (load && same_block && !knows && !came_first)) {
+        // What others wrote is sent, or what they still read is loaded again: the one that posts was too early.
+        v.remedy = !same_block ? "wait (acquire) for the writer before the bulk copy"
+                   : warp      ? "missing __syncwarp before the bulk copy (and tma_fence, if threads wrote there)"
+                               : "missing __syncthreads before the bulk copy (and tma_fence, if threads wrote there)";
+        v.what = !same_block ? "" : warp ? "__syncwarp()" : "__syncthreads()";
+        v.how = !same_block ? "wait" : "between";
+        v.from = other_pc;
+        v.to = copy_pc;
+    } else if (load) {
+        v.kind = "read before arrival";
+        v.remedy = "tma_wait before what a bulk load brings is used";
+        v.what = "tma_wait()";
+    } else {
+        v.kind = "signal overtakes data";
+        v.remedy = "tma_wait_written between a bulk store and the signal that tells of it (it follows the wait)";
+        v.what = "tma_wait_written<0>()";
+        const int rank = other ? other->rank : copy.poster.rank;
+        const uint32_t signal = signal_of(rank, other, copy.poster.rank, 0);
+        if (signal && rank != copy.poster.rank) v.to = signal;
+    }
+    return v;
+}
+
+// A bulk copy reads or overwrites what a thread has written before it, but through another way to memory.
+void Checker::not_fenced(const Access& a, const Slot& slot) {
+    const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
+    Finding& finding = note(first, second);
+    Verdict& v = finding.verdict;
+    if (v.certainty >= 22) return;
+    finding.where = describe_address(m_, a.address);
+    finding.first = first;
+    finding.second = second;
+    v.kind = "proxy fence";
+    v.remedy = "tma_fence by each thread that wrote, before the barrier in front of the bulk copy";
+    v.certainty = 22;
+    v.what = "tma_fence()";
+    v.how = "between";
+    v.from = slot.pc;
+    v.to = a.pc;
 }
 
 // ---- what can be missing, in the words of reports -----------------------------------------------------------------
@@ -235,6 +309,9 @@ bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at,
 
 Checker::Verdict Checker::judge(const Conflict& c) const {
     Verdict v;
+    const Record* first = ids_of(c.slot.id).nic ? record_of(c.slot.id, c.slot.time) : nullptr;
+    const Record* second = c.t.owner ? nullptr : record_of(c.t.id, c.t.time);
+    if (is_copy(first) || is_copy(second)) return judge_copy(c, first, second);
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
         const bool staged = (c.flags & c.slot.flags & kWrites) && ((c.flags ^ c.slot.flags) & kStaged);

@@ -105,6 +105,12 @@ void complete(Machine& m, size_t index) {
 // Moves one operation on. False if it cannot move now.
 bool advance(Machine& m, size_t index) {
     NetOp& op = *m.network->in_flight[index];
+    if (op.copy) {
+        if (!advance_copy(m, op)) return true;
+        std::swap(m.network->in_flight[index], m.network->in_flight.back());
+        m.network->in_flight.pop_back();
+        return true;
+    }
     if (is_held(m, op)) return false;
     if (op.delivered) {
         complete(m, index);

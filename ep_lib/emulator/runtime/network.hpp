@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bulk_copies.hpp"
 #include "ep_emulator/abi.h"
 
 namespace epemu {
@@ -28,7 +29,7 @@ struct FabricSettings {
     int32_t queue_pairs, queue_depth;
 };
 
-enum class NetKind : uint8_t { kPut, kGet, kAtomic };
+enum class NetKind : uint8_t { kPut, kGet, kAtomic, kBulkLoad, kBulkStore };
 
 // Who posted an operation, kept for reports: the thread may have ended when it is delivered.
 struct Poster {
@@ -64,8 +65,9 @@ struct NetOp {
     struct {
         size_t place, record, bytes_left;  // in in_flight; of its message; still to be written
         bool signal_came;
-    } flight;               // in virtual time
-    void* check = nullptr;  // the checker's
+    } flight;                        // in virtual time
+    void* check = nullptr;           // the checker's
+    std::unique_ptr<BulkCopy> copy;  // of TMA; null: a NIC's operation
 };
 
 struct Network {
@@ -93,6 +95,7 @@ struct Network {
     std::vector<uint64_t> posted;  // by rank
     std::vector<bool> staging;     // by target rank: an atomic is between its read and its write
     uint64_t steps = 0;
+    BulkCopies copies;
 };
 
 inline Network::Link& link_of(Network& net, int source, int target) {

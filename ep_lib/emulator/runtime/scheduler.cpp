@@ -146,6 +146,7 @@ bool admit_more(Machine& m) {
 void finish_block(Machine& m, Block* block) {
     Launch* launch = block->launch;
     Rank& rank = m.ranks[launch->rank];
+    finish_copies(m, block);
     if (checker) checker->finished(block, launch->finished_blocks + 1 == launch->num_blocks);
     m.schedule->finished(block);
     rank.resident_threads -= block->num_threads;

@@ -70,4 +70,16 @@ class VectorClock {
     Top* top_ = nullptr;
 };
 
+// What reaches a thread through a release and an acquire.
+struct Known {
+    VectorClock clock;
+    VectorClock proxied;  // the part of it that came through a proxy fence: bulk copies see no other stores
+    void join(const Known& other) {
+        clock.join(other.clock);
+        proxied.join(other.proxied);
+    }
+    bool same(const Known& other) const { return clock.same(other.clock) && proxied.same(other.proxied); }
+    bool empty() const { return clock.empty(); }
+};
+
 }  // namespace epemu

@@ -1,57 +1,78 @@
-// Bulk copies on the emulator: the lanes copy at once, and the checker sees every access. <ep/tma.cuh> documents each
-// function. A barrier counts its rounds, so a wait for the wrong phase is reported here instead of hanging on a GPU. A
-// missing wait for stores is NOT found, because the stores are done when tma_store returns.
+// Bulk copies on the emulator: operations of their own, which read and write some time after they were posted, so that a
+// missing wait shows; the checker names it, and a missing tma_fence too. <ep/tma.cuh> documents each function.
+//
+// In virtual time the lanes copy at once, and a barrier counts its rounds.
 #pragma once
 #include <ep/cpu/primitives.cuh>
 #include <ep/platform.cuh>
 
 namespace ep {
 
-EP_DEVICE void tma_fence() {}
-
-EP_DEVICE void tma_barrier_init(uint64_t* barrier) { *barrier = 0; }
-
 namespace detail {
+EP_DEVICE bool is_first_lane() { return thread_in_block() % kWarpSize == 0; }
 EP_DEVICE void copy_by_lanes(void* target, const void* source, uint32_t bytes) {
-    if (reinterpret_cast<uint64_t>(target) % 16 || reinterpret_cast<uint64_t>(source) % 16 || bytes % 16) {
-        epemu_trap("a bulk copy whose source, target or size is not a multiple of 16 bytes");
-    }
-    // Rotate lanes so that a missing fence or __syncwarp shows up as a race.
-    const int lane = (thread_in_block() + 1) % kWarpSize;
+    const int lane = thread_in_block() % kWarpSize;
     for (uint32_t i = lane; i < bytes / 16; i += kWarpSize) {
         st_na_v4(static_cast<int4*>(target) + i, ld_na_v4(static_cast<const int4*>(source) + i));
     }
 }
 }  // namespace detail
 
-EP_DEVICE void tma_load(void* shared, const void* global, uint32_t bytes, uint64_t*) {
-    detail::copy_by_lanes(shared, global, bytes);
+EP_DEVICE void tma_fence() { epemu_proxy_fence(); }
+
+EP_DEVICE void tma_barrier_init(uint64_t* barrier) {
+    *barrier = 0;
+    epemu_bulk_init(barrier);
 }
 
-EP_DEVICE void tma_arrive(uint64_t* barrier, uint32_t) {
-    __syncwarp();
-    if (thread_in_block() % kWarpSize == 0) *barrier += 1;
-    __syncwarp();
+EP_DEVICE void tma_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
+    if (epemu_bulk_by_lanes()) {
+        detail::copy_by_lanes(shared, global, bytes);
+    } else if (detail::is_first_lane()) {
+        epemu_bulk_load(shared, global, bytes, barrier);
+    }
+}
+
+EP_DEVICE void tma_arrive(uint64_t* barrier, uint32_t bytes) {
+    if (epemu_bulk_by_lanes()) {
+        __syncwarp();
+        if (detail::is_first_lane()) *barrier += 1;
+        __syncwarp();
+    } else if (detail::is_first_lane()) {
+        epemu_bulk_arrive(barrier, bytes);
+    }
 }
 
 EP_DEVICE void tma_wait(uint64_t* barrier, uint32_t phase) {
-    if ((*barrier & 1) == (phase & 1)) epemu_trap("tma_wait for a round that no tma_arrive began");
+    if (!epemu_bulk_by_lanes()) {
+        epemu_bulk_wait(barrier, phase);
+    } else if ((*barrier & 1) == (phase & 1)) {
+        epemu_trap("tma_wait for a round that no tma_arrive began");
+    }
     __syncwarp();
 }
 
 EP_DEVICE void tma_store(void* global, const void* shared, uint32_t bytes) {
-    detail::copy_by_lanes(global, shared, bytes);
+    if (epemu_bulk_by_lanes()) {
+        detail::copy_by_lanes(global, shared, bytes);
+    } else if (detail::is_first_lane()) {
+        epemu_bulk_store(global, shared, bytes);
+    }
 }
 
-EP_DEVICE void tma_commit() {}
+EP_DEVICE void tma_commit() {
+    if (!epemu_bulk_by_lanes() && detail::is_first_lane()) epemu_bulk_commit();
+}
 
 template <int kGroups>
 EP_DEVICE void tma_wait_read() {
+    if (!epemu_bulk_by_lanes() && detail::is_first_lane()) epemu_bulk_wait_groups(kGroups, false);
     __syncwarp();
 }
 
 template <int kGroups>
 EP_DEVICE void tma_wait_written() {
+    if (!epemu_bulk_by_lanes() && detail::is_first_lane()) epemu_bulk_wait_groups(kGroups, true);
     __syncwarp();
 }
 

@@ -97,6 +97,17 @@ void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, in
 void epemu_net_fence(int rank, int queue_pair);  // -1: all; what is posted later stays behind what was posted before
 void epemu_net_quiet(int rank, int queue_pair);  // -1: all; waits until everything posted there is done
 
+// ---- bulk copies by TMA: what <ep/tma.cuh> documents, called by one lane each, except for the wait
+bool epemu_bulk_by_lanes();  // in virtual time lanes copy, as before sm_90: none of the rest is called
+void epemu_bulk_init(uint64_t* barrier);
+void epemu_bulk_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier);
+void epemu_bulk_arrive(uint64_t* barrier, uint32_t bytes);
+void epemu_bulk_wait(uint64_t* barrier, uint32_t phase);
+void epemu_bulk_store(void* global, const void* shared, uint32_t bytes);
+void epemu_bulk_commit();
+void epemu_bulk_wait_groups(int but, bool written);  // until all but the last `but` groups are read, or written too
+void epemu_proxy_fence();
+
 // ---- what kernels say about themselves ------------------------------------------------------------------------
 void epemu_trace_value(const char* name, double value);  // ep::trace_value; does nothing without virtual time
 
