@@ -231,7 +231,7 @@ def survivors(rank: Rank, case: Any, by_timeout: bool) -> Any:
     if me != 1:
         assert buffer.low_latency_query_mask_buffer().tolist() == [0, 0, 0]
         if not by_timeout:
-            buffer.low_latency_update_mask_buffer(1)
+            buffer.low_latency_update_mask_buffer(1, True)
         for _ in range(3):
             sent = buffer.low_latency_dispatch(x, idx, False)
             rank.synchronize()
@@ -268,12 +268,15 @@ def test_masks_of_nobody() -> None:
         with make(rank) as buffer:
             for wrong in (2, -1, True, 1.0):
                 with pytest.raises(ArgumentError, match="there is no rank"):
-                    buffer.low_latency_update_mask_buffer(wrong)
+                    buffer.low_latency_update_mask_buffer(wrong, True)
             with pytest.raises(ArgumentError, match=f"rank {rank.rank} cannot mask itself"):
-                buffer.low_latency_update_mask_buffer(rank.rank)
+                buffer.low_latency_update_mask_buffer(rank.rank, True)
+            with pytest.raises(ArgumentError, match="mask is 'False'; it must be True"):
+                buffer.low_latency_update_mask_buffer(1 - rank.rank, "False")
             other = 1 - rank.rank
-            buffer.low_latency_update_mask_buffer(other)
-            buffer.low_latency_update_mask_buffer(other, False)
+            buffer.low_latency_update_mask_buffer(other, True)
+            assert buffer.low_latency_query_mask_buffer()[other] == 1
+            buffer.low_latency_update_mask_buffer(other)  # False is the default, as in DeepEP
             assert buffer.low_latency_query_mask_buffer().tolist() == [0, 0]
 
     spawn(main, 2, "emulator")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ep_lib.errors import EpError
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import Array
 
@@ -81,7 +82,8 @@ class Backend(Protocol):
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
     record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_gap`` (bytes to leave free after
     each array in it), ``streams``, ``multiprocessors`` (of the GPU; None: the emulator runs any number of blocks at
-    once) and ``shared_bytes`` (shared memory that a block may have).
+    once), ``shared_bytes`` (shared memory that a block may have) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the
+    moment at which a kernel of this rank gave up until that was raised; looking at it waits for nothing).
     """
 
     name: str
@@ -93,6 +95,7 @@ class Backend(Protocol):
     streams: Streams
     multiprocessors: int | None
     shared_bytes: int
+    fault_word: Array
 
     def heap_address(self, peer: int) -> int:
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
@@ -138,6 +141,15 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all kernels of this rank are done. Raises KernelFault, KernelTimeout, PeerTimeout, ..."""
+        ...
+
+    def raise_fault(self) -> None:
+        """Raise what ``fault_word`` announces, if it does, without waiting for kernels that still run."""
+        ...
+
+    def watch_faults(self, hook: Callable[[EpError], None]) -> Callable[[], None]:
+        """``hook(error)`` is called once for each fault from now on, whether anybody waits for kernels or not; what is
+        returned ends that."""
         ...
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:

@@ -22,6 +22,7 @@ from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT
 from ep_lib.cuda import errors as cuda_errors
 from ep_lib.cuda.devices import device_for, import_cupy
+from ep_lib.cuda.faults import Hook, ShownFault
 from ep_lib.cuda.module import LoadedKernel, ModuleCache
 from ep_lib.cuda.streams import CudaStreams
 from ep_lib.errors import (
@@ -31,6 +32,7 @@ from ep_lib.errors import (
     EpError,
     KernelLaunchError,
     KernelTimeout,
+    PeerTimeout,
     RankMismatchError,
 )
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, launch_dimensions, marshal
@@ -55,7 +57,7 @@ _MAX_SHARED_PER_BLOCK = 97  # what a kernel may ask for, in bytes
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
 _HOST_MAPPED = 2
-_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_HOST_TO_DEVICE = 1
 
 
 class CudaBackend:
@@ -112,6 +114,11 @@ class CudaBackend:
         self.streams: Streams = self._own_streams
         self._side_stream = self._runtime.streamCreateWithFlags(_STREAM_NON_BLOCKING)
         self._staging = self._runtime.hostAlloc(4096, 0)
+        self._shown = ShownFault(self.host_array((device_state.FAULT_BYTES,), np.uint8))
+        self.fault_word: Array = self._shown.word
+        self._raised_at: int | None = None  # launches before a fault was raised that is not cleared yet
+        self._device_timeout = min(DEVICE_TIMEOUT, self.kernel_timeout / 2)
+        self._closing_timeout = self.kernel_timeout  # seconds that close() waits for the other ranks
         self._heap = open_transport(transport, bootstrap, self.device, self.heap_bytes, self._meeting_timeout)
         self.transport = self._heap.name
         self._modules = ModuleCache(
@@ -227,8 +234,27 @@ class CudaBackend:
                 self._runtime.streamSynchronize(stream)  # at once; prints what the kernels printed
         except self._runtime.CUDARuntimeError as error:
             raise self._lose(error.status, str(error)) from error
+        raised_before, self._raised_at = self._raised_at == sum(self._pending.values()), None
         self._pending.clear()
-        self._raise_recorded_fault()
+        fault = self._shown.error()
+        if fault is None:
+            return
+        self._copy_to_device(self._heap.addresses[self.rank], bytes(device_state.FAULT_BYTES))
+        self._shown.clear()
+        if not raised_before:
+            raise self._noted(fault)
+
+    def raise_fault(self) -> None:
+        """Also while a kernel of somebody else never ends, or a CUDA graph is being captured. The fault stays, so that
+        kernels do no work, until the next synchronize(), which does not raise it again if nothing was launched since.
+        """
+        error = self._shown.error()
+        if error is not None:
+            self._raised_at = sum(self._pending.values())
+            raise self._noted(error)
+
+    def watch_faults(self, hook: Hook) -> Callable[[], None]:
+        return self._shown.watch(hook)
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         self._check_open()
@@ -243,7 +269,9 @@ class CudaBackend:
         self.all_gather(None, "barrier()")
 
     def close(self) -> None:
-        """Collective: a barrier before memory is freed that others have mapped. After a failure it does not wait.
+        """Collective: a barrier before memory is freed that others have mapped. It waits for ``kernel_timeout`` seconds
+        at most, and after a wait for another rank failed only as long as kernels of the others may still wait for this
+        one. After a lost context it does not wait, and nothing is freed.
 
         Waits for this rank's kernels first, and raises what synchronize() raises.
         """
@@ -254,8 +282,9 @@ class CudaBackend:
                 self.synchronize()
         finally:
             self._closed = True
+            self._shown.stop()
             if self._lost is None:
-                self._heap.close(orderly=True)
+                self._heap.close(orderly=True, timeout=self._closing_timeout)
                 with contextlib.suppress(self._runtime.CUDARuntimeError):
                     for event in self._events.values():
                         self._runtime.eventDestroy(event)
@@ -276,7 +305,8 @@ class CudaBackend:
             num_ranks=self.world_size,
             heap_bytes=self.heap_bytes,
             fault_record=self._heap.addresses[self.rank],  # at offset 0 of the heap
-            timeout_ns=int(min(DEVICE_TIMEOUT, self.kernel_timeout / 2) * 1e9),
+            shown_fault=describe(self.fault_word).address,
+            timeout_ns=int(self._device_timeout * 1e9),
             heap_base=bases.tobytes(),
         )
 
@@ -371,31 +401,19 @@ class CudaBackend:
             self._lost = error
         return error
 
-    def _raise_recorded_fault(self) -> None:
-        """Raise what a kernel wrote into the fault record, and clear it for the next one."""
-        record = self._heap.addresses[self.rank]
-        data = self._copy_from_device(record, device_state.FAULT_BYTES)
-        fault = device_state.decode_fault(data)
-        if fault is not None:
-            self._copy_to_device(record, bytes(len(data)))
-            raise device_state.to_error(fault)
+    def _noted(self, error: EpError) -> EpError:
+        """A rank that did not come will hardly come to close()."""
+        if isinstance(error, PeerTimeout):
+            self._closing_timeout = self._device_timeout
+        return error
 
     def _hint_from_record(self) -> str:
         """What the fault record says while a kernel still runs."""
-        try:
-            data = self._copy_from_device(self._heap.addresses[self.rank], device_state.FAULT_BYTES)
-        except self._runtime.CUDARuntimeError:
-            return ""
-        fault = device_state.decode_fault(data)
-        return "" if fault is None else f" One of its waits failed: {device_state.to_error(fault)}."
-
-    def _copy_from_device(self, address: int, size: int) -> bytes:
-        """Small copies go over a stream of their own, past kernels that still run."""
-        self._runtime.memcpyAsync(self._staging, address, size, _DEVICE_TO_HOST, self._side_stream)
-        self._runtime.streamSynchronize(self._side_stream)
-        return ctypes.string_at(self._staging, size)
+        error = self._shown.error()
+        return "" if error is None else f" One of its waits failed: {error}."
 
     def _copy_to_device(self, address: int, data: bytes) -> None:
+        """Small copies go over a stream of their own, past kernels that still run."""
         ctypes.memmove(self._staging, data, len(data))
         self._runtime.memcpyAsync(address, self._staging, len(data), _HOST_TO_DEVICE, self._side_stream)
         self._runtime.streamSynchronize(self._side_stream)

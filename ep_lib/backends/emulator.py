@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ep_lib.backends.base import MAX_SHARED_BYTES
-from ep_lib.errors import ArgumentError, BufferClosedError, KernelLaunchError
+from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
 from ep_lib.jit.kernel import launch_dimensions, marshal
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ep_lib.jit.kernel import Kernel
 
 
-_CODE_BYTES = 4  # of a fault record: its first member, 0 where there is no fault
 _NOTHING = contextlib.nullcontext()
 
 
@@ -103,6 +102,8 @@ class EmulatorBackend:
         self._world = world
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)
+        self.fault_word: Array = self._heap[:4].view(np.uint32)  # the code of the record
+        self._hooks: list[Callable[[EpError], None]] = []
         setup = EmulatorSetup(world.machine, rank)
         self._transport: Transport[EmulatorImage] = registry.heap_class(transport)(setup)
         self.transport = transport
@@ -192,13 +193,25 @@ class EmulatorBackend:
         self._check_open()
         self._world.wait_for_ticket(self.rank, self._last_ticket)
         self._in_use.clear()
-        record = self._heap[: device_state.FAULT_BYTES]
-        if not record[:_CODE_BYTES].any():
+        if not self.fault_word[0]:
             return
+        record = self._heap[: device_state.FAULT_BYTES]
         fault = device_state.decode_fault(record.tobytes())
         if fault is not None:
             record[:] = 0
-            raise device_state.to_error(fault)
+            error = device_state.to_error(fault)
+            for hook in tuple(self._hooks):
+                hook(error)
+            raise error
+
+    def raise_fault(self) -> None:
+        """A rank's host runs when no kernel does: to wait for them takes no time."""
+        self.synchronize()
+
+    def watch_faults(self, hook: Callable[[EpError], None]) -> Callable[[], None]:
+        """Called where a fault is raised: kernels run while a rank waits for them."""
+        self._hooks.append(hook)
+        return lambda: self._hooks.remove(hook)
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         """Every rank's ``obj`` in rank order; ``what`` names the operation in errors."""

@@ -140,7 +140,8 @@ def _dispatch_error(record: FaultRecord) -> EpError:
     else:
         value = np.uint64(record.seen).view(np.int64)
         what = f"topk_idx has the value {value} (element {record.slot}), which is not an expert"
-    return ArgumentError(f"rank {record.rank}: {what}; nothing was sent, and the other ranks time out")
+    sent = "nothing was sent" if record.phase == "layout" else "the results of this call are NaN"
+    return ArgumentError(f"rank {record.rank}: {what}; {sent}, and the other ranks time out")
 
 
 def _timeout(record: FaultRecord) -> PeerTimeout:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, RankMismatchError
+from ep_lib.errors import ArgumentError, BufferClosedError, EpError, HandleError, RankMismatchError
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe import registry
 from ep_lib.moe.agreement import WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
@@ -36,6 +36,10 @@ class Buffer:
     call (ArgumentError, HandleError) the Buffer works on, and a rank may simply call again with better input while the
     others wait for it. After any other error, such as PeerTimeout, the ranks are out of step: make a new Buffer.
 
+    A rank that dies costs an error, never a wrong result: the others give up after the time limit, what the operation
+    would have returned is NaN (counts are 0, ids -1), and their Buffer's next call raises PeerTimeout. So do kernels
+    that are queued behind it or replayed by a CUDA graph.
+
     The way a token takes is DeepEP's normal mode with direct writes instead of bounce buffers: ``ep_lib/moe/direct``,
     files notify_dispatch, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream
     (torch's where x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
@@ -60,6 +64,7 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int = 0,
         num_low_latency_sms: int | None = None,
         low_latency_mask_on_timeout: bool = False,
+        on_fault: Callable[[EpError], None] | None = None,
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
@@ -73,6 +78,10 @@ class Buffer:
         ``num_max_dispatch_tokens_per_rank``: low-latency mode, for so many tokens per rank (at most 1024); 0: none.
         Its kernels run on ``num_low_latency_sms`` blocks (None: on all SMs). If a rank does not respond, the next
         ``rank.synchronize()`` raises PeerTimeout; with ``low_latency_mask_on_timeout`` that rank is left out instead.
+
+        ``on_fault(error)`` is called once when a kernel of this rank gives up, also if the program only waits by
+        ``torch.cuda.synchronize()``, which knows nothing of it: on GPUs from a thread, within a moment, or by the call
+        of this rank that finds it first. It may set a flag or end the process; the next call raises the error as well.
 
         Raises ArgumentError; RankMismatchError when ranks pass different values; OutOfSymmetricMemory when the heap is
         too small for :meth:`symmetric_bytes`.
@@ -104,6 +113,10 @@ class Buffer:
         self._checks = InputChecks(self._config, self._mode.device)
         self._low_latency = LowLatencyMode(rank, self._config, self._require_usable) if low_latency else None
         self._owner = object()  # in every handle
+        self._fault_word = rank._backend.fault_word
+        modes = (self._mode, self._low_latency)
+        self._broken = [mode.broken for mode in modes if mode is not None]  # set by kernels that gave up half-way
+        self._stop_watching = None if on_fault is None else rank._backend.watch_faults(on_fault)
         # Looking at values would make the host wait for a GPU that need not be waited for.
         self._only_later = self._is_direct and rank.backend == "cuda"
         self._unusable = ""  # why, if it is
@@ -304,8 +317,9 @@ class Buffer:
         """Collective: send a decode batch to its experts, in one kernel and without waiting on the host.
 
         ``x``: ``[T, hidden]`` bfloat16, T from 0 to ``num_max_dispatch_tokens_per_rank``, any number on each rank.
-        ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. (On GPUs the values are not
-        checked: ids that do not exist count as not routed.)
+        ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. On GPUs the kernels check the
+        values: an id that does not exist is raised as ArgumentError by the next call or ``rank.synchronize()``, the
+        results are NaN, and a new Buffer is needed.
 
         ``recv_x``: for each of this rank's experts, its rows packed from the front, sorted by source rank, then token,
         the same on every run; ``recv_count`` says how many, and the rows behind them are undefined. C, the room for
@@ -351,21 +365,24 @@ class Buffer:
         sends that sum rounded to bfloat16, one row for a token and rank. The token's rank adds these in ascending order
         of ranks in float32 and rounds once more: :func:`ep_lib.reference.low_latency_combine`. Equal bits on every run.
 
-        ``zero_copy`` is accepted because DeepEP has it: x is never copied, wherever it is. The rest is as in
+        ``zero_copy``: the rows are those that the experts wrote to :meth:`get_next_low_latency_combine_buffer` of this
+        handle, and x only has the shape, as in DeepEP. (x is never copied without it either.) The rest is as in
         :meth:`low_latency_dispatch`.
         """
         mode = self._low_latency_mode()
-        return mode.combine(x, topk_idx, topk_weights, handle, async_finish, return_recv_hook, out)
+        return mode.combine(x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:
-        """An array ``[experts_per_rank, C, hidden]`` bfloat16 for the experts to write to, on this rank. It is here
-        because DeepEP has it: combine reads x where it is, so any other array of that shape is as fast."""
+        """An array ``[experts_per_rank, C, hidden]`` bfloat16 for the experts to write to, on this rank: the same one
+        for every call with this handle, and what a combine with ``zero_copy=True`` reads. It is here because DeepEP has
+        it: combine reads x where it is, so any other array of that shape is as fast."""
         return self._low_latency_mode().empty_expert_rows(handle)
 
-    def low_latency_update_mask_buffer(self, rank: int, mask: bool = True) -> None:
-        """Leave another rank out of low-latency operations from now on (or take it in again): nothing is sent to it or
-        expected from it, it counts as having no tokens, and its experts add nothing. For a rank that is dead. Waits for
-        this rank's kernels. A rank that is taken in again must have called as many operations as this one."""
+    def low_latency_update_mask_buffer(self, rank: int, mask: bool = False) -> None:
+        """``mask=True``: leave another rank out of low-latency operations from now on. Nothing is sent to it or
+        expected from it, it counts as having no tokens, and its experts add nothing. For a rank that is dead.
+        ``mask=False``, the default as in DeepEP: take it in again; it must have called as many operations as this rank.
+        Waits for this rank's kernels."""
         self._low_latency_mode().update_mask(rank, mask)
 
     def low_latency_query_mask_buffer(self) -> Array:
@@ -388,10 +405,13 @@ class Buffer:
         return self._config
 
     def close(self) -> None:
-        """Give the symmetric memory back. All ranks must; calling it twice does no harm."""
+        """Give the symmetric memory back. All ranks must; calling it twice does no harm. After a fault it waits for no
+        other rank; what was not raised yet is raised by ``rank.synchronize()`` or ``rank.close()``."""
         if not self._unusable.startswith("it was closed"):
-            orderly = not self._unusable
+            orderly = not self._unusable and not self._rank.is_closed and not self._has_fault()
             self._unusable = "it was closed"
+            if self._stop_watching is not None:
+                self._stop_watching()
             if self._low_latency is not None:
                 self._low_latency.close(orderly)
             self._mode.close()
@@ -484,10 +504,20 @@ class Buffer:
             raise
 
     def _require_usable(self) -> None:
-        if not self._unusable and self._rank.is_closed:
-            self._unusable = f"rank {self._rank.rank} was closed"
+        if not self._unusable:
+            if self._rank.is_closed:
+                self._unusable = f"rank {self._rank.rank} was closed"
+            else:
+                for word in self._broken:
+                    if word[0]:
+                        self._unusable = "an operation on it failed, so the ranks may be out of step"
+                if self._fault_word[0]:
+                    self._rank._backend.raise_fault()
         if self._unusable:
             raise BufferClosedError(f"this Buffer cannot be used: {self._unusable}; make a new one")
+
+    def _has_fault(self) -> bool:
+        return bool(self._fault_word[0]) or any(word[0] for word in self._broken)
 
     def _low_latency_mode(self) -> LowLatencyMode:
         self._require_usable()

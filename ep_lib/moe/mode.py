@@ -70,6 +70,7 @@ class Mode(Protocol):
     device: str  # where its kernels read: "cpu" or "cuda:N"
     checks_values: bool  # of a dispatch without a handle; raises ArgumentError before anything is sent
     epoch: int  # the number of the current operation, the same on all ranks
+    broken: Array  # uint32 [1] in host memory: 1 once an operation gave up half-way (<moe/common/failure.cuh>)
 
     def dispatch(
         self,

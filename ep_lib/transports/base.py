@@ -77,8 +77,9 @@ class Transport(Protocol[Image]):
         """Told of a module that was just loaded, before its first launch."""
         ...
 
-    def close(self, *, orderly: bool) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and memory is freed when no rank uses it any more."""
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
+        """Give the memory back. ``orderly``: all ranks call this, and memory is freed when no rank uses it any more;
+        ``timeout``: seconds to wait for them (None: the setup's)."""
         ...
 
 

@@ -48,23 +48,20 @@ ENTRIES = {
 }
 _DISPATCH, _PUSH, _PULL, _STAGED = HEADERS
 _SIGNAL = "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch)"
-_ROWS_THERE = "if (!wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch)) return;"
-_LAST = (
-    "if (!is_last_block(&args.workspace.state->finished_blocks)) return;\n"
-    "    signal_all(signals, kSignalRows, args.tag);"
-)
-_BARRIER_DISPATCH = "if (!barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch)) return;"
-_BARRIER_COMBINE = "if (!barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)) return;"
+_ROWS_THERE = "ok = wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch);"
+_LAST = "if (last == LastBlock::kNo) return;\n    ok = last == LastBlock::kYes;"
+_BARRIER_DISPATCH = "ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);"
+_BARRIER_COMBINE = " && barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)"
 _GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, out.owner), epoch);"
 _GROUP_WAIT = "args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, epoch_,"
 _TAG_WAIT = "wait_until_ge(signals.flags + entry, signals.epoch,"
 _ALL_COPIED = "is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)"
-_ALL_PULLED = "if (!wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine)) return;"
+_ALL_PULLED = "ok = wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine);"
 _COMPLETE = "ld_acquire_sys_u64(complete_ + r)"
 
 VARIANTS = [
     Mistake("a relaxed signal for all rows", _DISPATCH, _SIGNAL, _SIGNAL.replace("release", "relaxed")),
-    Mistake("each block for itself says that all rows are there", _DISPATCH, _LAST, _LAST.split("\n")[1]),
+    Mistake("each block for itself says that all rows are there", _DISPATCH, _LAST, "ok = true;"),
     Mistake("rows are taken before they are there", _DISPATCH, _ROWS_THERE, ""),
     Mistake("a second dispatch without a barrier", _DISPATCH, _BARRIER_DISPATCH, ""),
     Mistake("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),

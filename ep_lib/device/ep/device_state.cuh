@@ -62,12 +62,13 @@ struct HeapHeader {
     uint64_t reserved[24];
 };
 
-// Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 544 bytes.
+// Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 552 bytes.
 struct DeviceState {
     int32_t rank;
     int32_t num_ranks;
     uint64_t heap_bytes;
     uint64_t fault_record;          // address of this rank's FaultRecord
+    uint64_t shown_fault;           // address of its copy in host memory, which the host looks at while kernels run
     uint64_t timeout_ns;            // limit of a wait; 0: kDefaultTimeoutNs
     uint64_t heap_base[kMaxRanks];  // start of each rank's symmetric heap, as this rank addresses it
 };

@@ -2,8 +2,8 @@
 //
 // A wait that can last for ever turns every bug and every crashed peer into a hung GPU. These waits give up after
 // DeviceState.timeout_ns, record who waited for whom, where, what was seen and what was expected, and return false; the
-// kernel then returns. It does not trap: a trap destroys the CUDA context and all data in it. The host finds the record
-// after the next synchronize() and raises PeerTimeout.
+// kernel then returns. It does not trap: a trap destroys the CUDA context and all data in it. The host raises PeerTimeout
+// at the next synchronize(), or when it looks at the record's copy in its own memory, which waits for nothing.
 //
 //     if (!ep::wait_until_ge(flag, round, {ep::kPhaseSignal, peer, slot})) return;
 //
@@ -32,6 +32,7 @@ EP_DEVICE void record_fault(FaultCode code, const WaitInfo& info, uint64_t seen,
     record->slot = info.slot;
     record->seen = seen;
     record->expected = expected;
+    detail::show_fault(record);
 }
 
 // True once this rank has a fault that the host has not collected yet.

@@ -22,18 +22,28 @@ struct WorkspaceState {                    // of this rank alone; all zero at th
     uint32_t bad_weight;
     uint32_t next_token;  // where groups of rows are handed out at the same time
     uint32_t copied_blocks;
+    uint32_t broken;  // see <moe/common/failure.cuh>
+    uint32_t reserved;
 };
 
 struct Workspace {
     uint64_t* flags;  // symmetric [kNumSignals, ranks]
     uint64_t* tags;   // symmetric [2, kNumSignals, ranks]: by parity of the epoch
     WorkspaceState* state;
+    uint32_t* broken_on_host;
 };
 
 // The signals of the operation that begins with this kernel; the same in all blocks.
 EP_DEVICE Signals this_epoch(const Workspace& workspace) {
     const uint64_t epoch = ld_relaxed_gpu_u64(&workspace.state->completed) + 1;
     return {workspace.flags, workspace.tags + epoch % 2 * kNumSignals * num_ranks(), epoch};
+}
+
+EP_DEVICE bool block_is_failing(const Workspace& workspace) { return block_is_failing(&workspace.state->broken); }
+
+// One block whose operation gave up half-way.
+EP_DEVICE void break_off(const Workspace& workspace) {
+    if (thread_in_block() == 0) break_off(Broken{&workspace.state->broken, workspace.broken_on_host});
 }
 
 // All blocks, before they write what the last operation of this kind (`last`) may have left for others to read. False,

@@ -5,7 +5,7 @@
 // grow, are never reset, and "entry >= epoch" says that the source has come at least this far. A later epoch does no
 // harm: no rank writes in an epoch before all ranks have entered it, which they do after the previous one.
 #pragma once
-#include <ep/wait.cuh>
+#include <moe/common/failure.cuh>
 
 namespace ep {
 
@@ -45,29 +45,43 @@ EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t ep
 }
 
 // After a wait: records which ranks sent another tag than `tag`. Ranks that pass different handles are found this way.
+// True, in all threads of the block, if there are none.
 //   differs  [ranks]   this rank's: the bits in which the tags differ; the host set it to 0
-EP_DEVICE void compare_tags(const Signals& signals, SignalKind kind, uint64_t tag, int* differs) {
+EP_DEVICE bool compare_tags(const Signals& signals, SignalKind kind, uint64_t tag, int* differs) {
+    int different = 0;
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
         const int bits = static_cast<int>(signals.tags[kind * num_ranks() + peer] ^ tag);
         if (bits != 0) differs[peer] = bits;
+        different |= bits;
     }
+    return __syncthreads_or(different) == 0;
 }
 
-// True if an earlier wait of this rank failed; the same in all threads of the block.
-EP_DEVICE bool block_has_fault() { return __syncthreads_or(thread_in_block() == 0 && has_fault()) != 0; }
+enum class LastBlock : int { kNo, kYes, kAfterFailure };
 
-// True in exactly one block of the grid, or of `blocks` of them: the last to call. It then sees all that the others wrote
-// before they called, and what it releases publishes their work too. `finished_blocks` is 0 between kernels.
-EP_DEVICE bool is_last_block(uint32_t* finished_blocks, uint32_t blocks) {
-    __shared__ bool last;
-    __syncthreads();
+constexpr uint32_t kFailedBlock = 1 << 16;  // what a block that failed adds to the count beside 1
+
+// Not kNo in exactly one block of `blocks`: the last to call. It then sees all that the others wrote before they called,
+// and what it releases publishes their work too. `finished_blocks` is 0 between kernels. kAfterFailure if `ok` was false
+// in a thread of any block.
+EP_DEVICE LastBlock last_block(uint32_t* finished_blocks, uint32_t blocks, bool ok) {
+    __shared__ LastBlock last;
+    const uint32_t mine = __syncthreads_or(!ok) ? 1 + kFailedBlock : 1;
     if (thread_in_block() == 0) {
         fence_sys();  // this block's rows, also those on peers, come before its count
-        last = atom_add_acq_rel_gpu_u32(finished_blocks, 1) + 1 == blocks;
-        if (last) st_relaxed_gpu_u32(finished_blocks, 0);
+        const uint32_t count = atom_add_acq_rel_gpu_u32(finished_blocks, mine) + mine;
+        last = count % kFailedBlock != blocks ? LastBlock::kNo
+               : count < kFailedBlock         ? LastBlock::kYes
+                                              : LastBlock::kAfterFailure;
+        if (last != LastBlock::kNo) st_relaxed_gpu_u32(finished_blocks, 0);
     }
     __syncthreads();
     return last;
+}
+
+// True in exactly one block of the grid, or of `blocks` of them, where none can fail.
+EP_DEVICE bool is_last_block(uint32_t* finished_blocks, uint32_t blocks) {
+    return last_block(finished_blocks, blocks, true) != LastBlock::kNo;
 }
 EP_DEVICE bool is_last_block(uint32_t* finished_blocks) { return is_last_block(finished_blocks, gridDim.x); }
 

@@ -117,15 +117,31 @@ class Tokens {
 };
 
 // One warp: waits until all ranks are here, and returns whether they passed the same tag. If they did not, rows are not
-// where others look for them.
-EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t tag) {
-    bool same = true;
+// where others look for them. `ok` becomes false if a rank did not come.
+EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t tag, bool* ok) {
+    bool same = true, here = true;
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
         const int entry = kind * num_ranks() + r;
-        same &=
-            wait_until_ge(signals.flags + entry, signals.epoch, {kPhaseCombine, r, kind}) && signals.tags[entry] == tag;
+        here &= wait_until_ge(signals.flags + entry, signals.epoch, {kPhaseCombine, r, kind});
+        same &= here && signals.tags[entry] == tag;
     }
+    if (!here) *ok = false;
     return __all_sync(kFullWarp, same) != 0;
+}
+
+// What a combine knows at its start. All threads of a block; the same in all of them.
+struct CombineStart {
+    bool is_void;  // nothing came of the dispatch that `plan` is from
+    bool ok;
+};
+EP_DEVICE CombineStart start_combine(const Workspace& workspace, const AddArgs& args, const int* plan) {
+    const bool is_void = plan[3 * num_ranks() + args.experts_per_rank] != 0;
+    return {is_void, !block_is_failing(workspace) && !is_void};
+}
+
+// The last block of a combine that failed, or whose ranks passed different tags.
+EP_DEVICE void spoil_sums(const AddArgs& args, int4* out) {
+    fill_with_nan(out, static_cast<int64_t>(args.num_tokens) * args.row_vectors * sizeof(int4), fillers_of_block());
 }
 
 // One warp: out[i] = bias[i] + sum over rows of weight * piece of the row. kPlain: no weights and no bias, nor the time

@@ -30,23 +30,22 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const CombineMemory memory(tma_shared, args.add, args.send);
     const int row_vectors = args.add.row_vectors;
-    if (block_has_fault()) return;
+    const detail::CombineStart start = detail::start_combine(args.workspace, args.add, plan);
     const Signals signals = this_epoch(args.workspace);
-    if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
+    bool ok = start.ok;
+    if (ok && blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
 
-    bool same = true;
-    if (kStaged && blockIdx.x >= args.pull_blocks) {
+    if (ok && kStaged && blockIdx.x >= args.pull_blocks) {
         const auto target = [&](const SentRow& out) {
             return args.send.returned + static_cast<int64_t>(out.row) * row_vectors;
         };
         send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
                   plan + num_ranks(), target);
         if (is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)) signal_all(signals, kSignalRows);
-        same = detail::same_tag_warp(signals, kSignalStaged, args.tag);
-    } else {
+    } else if (ok) {
         const detail::PerRank begins = detail::load_per_rank(plan);
         detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
-        same = detail::same_tag_warp(signals, kSignalStaged, args.tag);
+        const bool same = detail::same_tag_warp(signals, kSignalStaged, args.tag, &ok);
         Returns returns(args.send, signals.flags + kSignalRows * num_ranks(), signals.epoch);
         const auto next = [&](RowPtr* row_ptrs, int* found) {
             const detail::OnItsWay here = tokens.next();
@@ -57,20 +56,28 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
                 const int64_t index = row_ptrs[p].index;
                 if (row_ptrs[p].rank == rank()) row_ptrs[p].row = const_cast<int4*>(y) + index * row_vectors;
             }
-            return returns.wait_for(here.send_indices) ? here.token : args.add.num_tokens;
+            if (returns.wait_for(here.send_indices)) return here.token;
+            ok = false;
+            return args.add.num_tokens;
         };
         tma_fence();  // what the peers' threads wrote is read by TMA
         if (same) add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
     }
 
-    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
-    if (!wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine)) return;
-    compare_tags(signals, kSignalStaged, args.tag, differs);
+    const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);
+    if (last == LastBlock::kNo) return;
+    ok = last == LastBlock::kYes && wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine);
+    const bool same = ok && compare_tags(signals, kSignalStaged, args.tag, differs);
     if (same) {
         signal_all(signals, kSignalPulled);  // the rows' memory may be written again once all have read theirs
-        if (!wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine)) return;
+        ok = wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine);
     }
-    complete_epoch(args.workspace, signals);
+    if (!ok || !same) detail::spoil_sums(args.add, out);
+    if (ok) {
+        complete_epoch(args.workspace, signals);
+    } else if (!start.is_void) {
+        break_off(args.workspace);
+    }
 }
 
 }  // namespace ep::direct

@@ -58,12 +58,12 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const CombineMemory memory(tma_shared, args.add, args.send);
     const int row_vectors = args.add.row_vectors;
-    if (block_has_fault()) return;
+    const detail::CombineStart start = detail::start_combine(args.workspace, args.add, plan);
     const Signals signals = this_epoch(args.workspace);
-    if (!barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)) return;
-    if (blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
+    bool ok = start.ok && barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine);
+    if (ok && blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
 
-    if (blockIdx.x < args.send.blocks) {
+    if (ok && blockIdx.x < args.send.blocks) {
         const auto target = [&](const SentRow& out) {
             const int64_t at = static_cast<int64_t>(rank()) * args.send.max_tokens + out.send_index;
             return peer_ptr(args.send.returned + at * row_vectors, out.owner);
@@ -72,7 +72,7 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
                   plan + num_ranks(), target);
         __syncthreads();  // pieces come to where rows were
     }
-    if (detail::same_tag_warp(signals, kSignalStaged, args.tag)) {
+    if (ok && detail::same_tag_warp(signals, kSignalStaged, args.tag, &ok)) {
         int4* const own_rows = const_cast<int4*>(y) + static_cast<int64_t>(plan[rank()]) * row_vectors;
         detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
         Returns returns(args.send, nullptr, signals.epoch);
@@ -80,15 +80,23 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
             const detail::OnItsWay here = tokens.next();
             if (here.token >= args.add.num_tokens) return here.token;
             *found = detail::list_returned(args.send, row_ptrs, here.send_indices, own_rows, row_vectors);
-            return returns.wait_for(here.send_indices) ? here.token : args.add.num_tokens;
+            if (returns.wait_for(here.send_indices)) return here.token;
+            ok = false;
+            return args.add.num_tokens;
         };
         add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
     }
-    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
-    if (!wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine)) return;
-    compare_tags(signals, kSignalStaged, args.tag, differs);
-    if (thread_in_block() == 0) args.workspace.state->last_combine = signals.epoch;
-    complete_epoch(args.workspace, signals);
+
+    const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);
+    if (last == LastBlock::kNo) return;
+    ok = last == LastBlock::kYes && wait_for_all(signals, kSignalStaged, signals.epoch, kPhaseCombine);
+    if (!ok || !compare_tags(signals, kSignalStaged, args.tag, differs)) detail::spoil_sums(args.add, out);
+    if (ok) {
+        if (thread_in_block() == 0) args.workspace.state->last_combine = signals.epoch;
+        complete_epoch(args.workspace, signals);
+    } else if (!start.is_void) {
+        break_off(args.workspace);
+    }
 }
 
 }  // namespace ep::direct

@@ -1,8 +1,9 @@
 // What a dispatch brought, from the receive area to arrays of the caller's own.
 //
 // How many rows came is read from `plan` on the device, so the host need not know. Rows of the arrays behind them get
-// ids and sources of -1 and weights of 0; their `x` and scales are left as they are.
-#include <moe/common/notify.cuh>
+// ids and sources of -1 and weights of 0; their `x` and scales are left as they are. If the dispatch failed, or brought more
+// rows than the arrays have, all that is in them is NaN or -1.
+#include <moe/common/failure.cuh>
 
 namespace ep::direct {
 
@@ -12,7 +13,8 @@ struct CopyEpilogueArgs {
     const int* topk;
     const float* weights;
     const int2* source;
-    int capacity;  // rows of the caller's arrays
+    const uint32_t* broken;  // see <moe/common/failure.cuh>
+    int capacity;            // rows of the caller's arrays
     int row_vectors;
     int row_scales;
     int top_k;
@@ -60,15 +62,22 @@ EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
 template <typename Index>
 EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, float* scales, Index* topk,
                              float* weights, int* src_rank, int* src_token) {
-    if (block_has_fault()) return;
+    const bool failed = block_is_failing(args.broken);
     int64_t count = 0;
     for (int r = 0; r < num_ranks(); ++r) count += plan[num_ranks() + r];
     const int64_t capacity = args.capacity, top_k = args.top_k;
-    if (count > capacity) {
-        if (blockIdx.x == 0 && thread_in_block() == 0) {
+    if (failed || count > capacity) {
+        if (!failed && blockIdx.x == 0 && thread_in_block() == 0) {
             record_fault(kFaultRoom, {kPhaseDispatch, -1, -1}, count, capacity);
         }
-        count = capacity;
+        const Fillers fillers = fillers_of_grid();
+        fill_with_nan(x, capacity * args.row_vectors * sizeof(int4), fillers);
+        fill_with_nan(scales, capacity * args.row_scales * sizeof(float), fillers);
+        fill_with_nan(topk, capacity * top_k * sizeof(Index), fillers);
+        fill_with_nan(weights, capacity * top_k * sizeof(float), fillers);
+        fill_with_nan(src_rank, capacity * sizeof(int), fillers);
+        fill_with_nan(src_token, capacity * sizeof(int), fillers);
+        return;
     }
     if (x) copy_rows(x, args.rows, count * args.row_vectors);
     if (scales) copy_all(scales, args.scales, count * args.row_scales);

@@ -24,6 +24,7 @@ struct BulkDispatchArgs {
     float* recv_scales;  // symmetric [ranks * max_tokens, row_scales]
     uint64_t tag;        // must be the same on all ranks: names the handle
     int row_scales;
+    int max_rows;  // of the receive area: ranks * max_tokens
 };
 
 // Who stores rows once TMA has brought them to shared memory.
@@ -95,18 +96,19 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs,
     }
 }
 
-}  // namespace detail
+// One block, where what has arrived is no result.
+EP_DEVICE void spoil_arrivals(const BulkDispatchArgs& args, bool with_weights) {
+    const int64_t rows = args.max_rows;
+    const Fillers fillers = fillers_of_block();
+    fill_with_nan(args.to.rows, rows * args.to.row_vectors * sizeof(int4), fillers);
+    fill_with_nan(args.recv_scales, rows * args.row_scales * sizeof(float), fillers);
+    if (with_weights) fill_with_nan(args.to.recv_weights, rows * args.to.top_k * sizeof(float), fillers);
+}
 
-// Any grid, any whole number of warps; dynamic shared memory as above.
-//   x             [num_tokens, row_vectors]
-//   scales        [num_tokens, row_scales], or null where row_scales is 0
-//   topk_idx      [num_tokens, top_k]   global expert ids or -1
-//   topk_weights  [num_tokens, top_k] or null
-//   send_index, plan                     from `notify_dispatch`
-//   differs       [ranks]               as in compare_tags
+// Sends this rank's tokens. All blocks; what they stored is under way or written when they return.
 template <DispatchWay kWay, int kStages>
-EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
-                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
+                           const float* topk_weights, const int* send_index, const int* plan) {
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const DispatchArgs& to = args.to;
     const int row_vectors = to.row_vectors, warps = warps_in_block(), warp = warp_id();
@@ -116,46 +118,42 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         reinterpret_cast<uint64_t*>(tma_shared + static_cast<size_t>(warps) * kStages * row_vectors);
     RowPtr* const row_ptrs = reinterpret_cast<RowPtr*>(barriers + warps * kStages) + warp * num_ranks();
     TmaRing ring(barriers + warp * kStages, kStages);
-    if (block_has_fault()) return;
-    if (plan[3 * num_ranks() + to.experts_per_rank] != 0) return;  // refused
-    const Signals signals = this_epoch(args.workspace);
-    if (!barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch)) return;
 
-    const detail::PerRank begins = detail::load_per_rank(plan);
+    const PerRank begins = load_per_rank(plan);
     uint32_t ahead = 0;  // the token after those that are on their way; lane 0 knows
     const auto take = [&] {
         if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.workspace.state->next_item, 1);
     };
     const auto fill = [&](int stage) {
-        detail::OnItsWay next;
+        OnItsWay next;
         next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
         if (next.token >= to.num_tokens) return next;
         take();
         tma_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
                  ring.barriers + stage);
         tma_arrive(ring.barriers + stage, row_bytes);
-        next.send_indices = detail::load_per_rank(send_index + static_cast<int64_t>(next.token) * num_ranks());
+        next.send_indices = load_per_rank(send_index + static_cast<int64_t>(next.token) * num_ranks());
         return next;
     };
-    const auto send = [&](int stage, const detail::OnItsWay& here) {
-        const int found = detail::list_row_ptrs(row_ptrs, here.send_indices, begins, to.rows, row_vectors);
+    const auto send = [&](int stage, const OnItsWay& here) {
+        const int found = list_row_ptrs(row_ptrs, here.send_indices, begins, to.rows, row_vectors);
         if (to.send_routing || topk_weights) {
             for (int p = 0; p < found; ++p) send_routing(to, row_ptrs[p], here.token, topk_idx, topk_weights);
         }
-        if (args.row_scales) detail::send_scales(args, row_ptrs, found, here.token, scales);
+        if (args.row_scales) send_scales(args, row_ptrs, found, here.token, scales);
         const int4* const row = rows + stage * row_vectors;
         ring.wait();
         ring.next();
         if (kWay == kByTma) {
-            detail::bulk_store_row(row, row_ptrs, found, row_vectors);
+            bulk_store_row(row, row_ptrs, found, row_vectors);
         } else {
-            detail::store_row(row, row_ptrs, found, row_vectors);
+            store_row(row, row_ptrs, found, row_vectors);
         }
         __syncwarp();  // all lanes have read the row
     };
     // TMA may still be reading the row that it stores, so the stage of the row before is filled again.
     constexpr int kLag = kWay == kByTma ? 1 : 0;
-    detail::OnItsWay on_its_way[kStages];
+    OnItsWay on_its_way[kStages];
     take();
 #pragma unroll
     for (int stage = 0; stage < kStages - kLag; ++stage) on_its_way[stage] = fill(stage);
@@ -173,16 +171,44 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     };
     while (send_some()) {
     }
-
     if (kWay == kByTma) tma_wait_written<0>();
+}
+
+}  // namespace detail
+
+// Any grid, any whole number of warps; dynamic shared memory as above.
+//   x             [num_tokens, row_vectors]
+//   scales        [num_tokens, row_scales], or null where row_scales is 0
+//   topk_idx      [num_tokens, top_k]   global expert ids or -1
+//   topk_weights  [num_tokens, top_k] or null
+//   send_index, plan                     from `notify_dispatch`
+//   differs       [ranks]               as in compare_tags
+template <DispatchWay kWay, int kStages>
+EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
+                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+    const bool is_void = plan[3 * num_ranks() + args.to.experts_per_rank] != 0;
+    bool ok = !block_is_failing(args.workspace) && !is_void;
+    const Signals signals = this_epoch(args.workspace);
+    ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);
+    if (ok) detail::send_tokens<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan);
 
     // Data, then the signal: the last block publishes what all blocks stored, and waits for the other ranks.
-    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
-    signal_all(signals, kSignalRows, args.tag);
-    if (!wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch)) return;
-    compare_tags(signals, kSignalRows, args.tag, differs);
-    if (thread_in_block() == 0) args.workspace.state->last_dispatch = signals.epoch;
-    complete_epoch(args.workspace, signals);
+    const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);
+    if (last == LastBlock::kNo) return;
+    ok = last == LastBlock::kYes;
+    if (ok) {
+        signal_all(signals, kSignalRows, args.tag);
+        ok = wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch);
+    }
+    if (!ok || !compare_tags(signals, kSignalRows, args.tag, differs)) {
+        detail::spoil_arrivals(args, topk_weights != nullptr);
+    }
+    if (ok) {
+        if (thread_in_block() == 0) args.workspace.state->last_dispatch = signals.epoch;
+        complete_epoch(args.workspace, signals);
+    } else if (!is_void) {
+        break_off(args.workspace);
+    }
 }
 
 }  // namespace ep::direct

@@ -10,11 +10,13 @@ namespace ep::direct {
 
 struct ExpertRowsArgs {
     const int* plan;
-    int* slot;       // [capacity, top_k]: where each choice's row is, or -1
-    int* row;        // [all]: which received row stands here, or -1
-    int* offsets;    // [experts_per_rank + 1]: where each expert's rows begin
-    float* weights;  // [all] or null: the choice's weight, 0 where there is none
-    int capacity;    // received rows that arrays have room for
+    int* slot;               // [capacity, top_k]: where each choice's row is, or -1
+    int* row;                // [all]: which received row stands here, or -1
+    int* offsets;            // [experts_per_rank + 1]: where each expert's rows begin
+    float* weights;          // [all] or null: the choice's weight, 0 where there is none
+    const uint32_t* broken;  // see <moe/common/failure.cuh>
+    int all;                 // rows that there can be
+    int capacity;            // received rows that arrays have room for
     int top_k;
     int experts_per_rank;
 };
@@ -43,7 +45,14 @@ EP_DEVICE int sum_of_lower_lanes(int value, int* total) {
 template <typename Index>
 EP_DEVICE void place_choices(const ExpertRowsArgs& args, const Index* topk, const float* topk_weights) {
     extern __shared__ int layout_shared[];
-    if (block_has_fault()) return;
+    if (block_is_failing(args.broken)) {
+        const Fillers fillers = fillers_of_grid();
+        fill_with_nan(args.slot, static_cast<int64_t>(args.capacity) * args.top_k * sizeof(int), fillers);
+        fill_with_nan(args.row, static_cast<int64_t>(args.all) * sizeof(int), fillers);
+        fill_with_nan(args.weights, static_cast<int64_t>(args.all) * sizeof(float), fillers);
+        fill_with_zeros(args.offsets, args.experts_per_rank + 1, fillers);
+        return;
+    }
     const int* const tokens = args.plan + 3 * num_ranks();
     const int count = rows_received(args.plan, args.capacity), thread = thread_in_block();
     for (int expert = blockIdx.x; expert < args.experts_per_rank; expert += gridDim.x) {
@@ -85,7 +94,11 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& args, const Index* topk, cons
 //   scales  [rows received, row_scales] or null, target_scales alike
 EP_DEVICE void expand_rows(const ExpertRowsArgs& args, const int4* source, int4* target, int row_vectors,
                            const float* scales, float* target_scales, int row_scales) {
-    if (block_has_fault()) return;
+    if (block_is_failing(args.broken)) {
+        fill_with_nan(target, static_cast<int64_t>(args.all) * row_vectors * sizeof(int4), fillers_of_grid());
+        fill_with_nan(target_scales, static_cast<int64_t>(args.all) * row_scales * sizeof(float), fillers_of_grid());
+        return;
+    }
     const int all = args.offsets[args.experts_per_rank], warps = gridDim.x * warps_in_block();
     for (int i = blockIdx.x * warps_in_block() + warp_id(); i < all; i += warps) {
         const int64_t from = args.row[i];
@@ -103,7 +116,7 @@ EP_DEVICE void expand_rows(const ExpertRowsArgs& args, const int4* source, int4*
 // The way back: out[row] = sum over its choices of y[slot], in the order of k, in float32. Grid as above.
 template <typename T>
 EP_DEVICE void reduce_choices(const ExpertRowsArgs& args, const int4* y, int4* out, int row_vectors) {
-    if (block_has_fault()) return;
+    if (block_is_failing(args.broken)) return;  // the combine that comes next fails, too
     const int count = rows_received(args.plan, args.capacity), warps = gridDim.x * warps_in_block();
     for (int row = blockIdx.x * warps_in_block() + warp_id(); row < count; row += warps) {
         const int* const slots = args.slot + static_cast<int64_t>(row) * args.top_k;

@@ -34,8 +34,10 @@ class ExpertRows:
 class ExpertSorter:
     """Launches the kernels; the caller chooses the stream."""
 
-    def __init__(self, rank: Rank, config: BufferConfig, threads: int) -> None:
+    def __init__(self, rank: Rank, config: BufferConfig, threads: int, broken: int) -> None:
+        """``broken``: the address of the mode's flag (<moe/common/failure.cuh>)."""
         self._rank, self._config, self._threads, self._empty = rank, config, threads, rank._backend.empty
+        self._broken = broken
         self._blocks = rank.multiprocessors or 2  # memory of this GPU alone is not what num_sms is for
 
     def most(self, rows: int, alignment: int) -> int:
@@ -111,6 +113,8 @@ class ExpertSorter:
             row=describe(rows.row).address,
             offsets=describe(rows.offsets).address,
             weights=0 if rows.weights is None else describe(rows.weights).address,
+            broken=self._broken,
+            all=len(rows.row),
             capacity=rows._capacity,
             top_k=self._config.top_k,
             experts_per_rank=self._config.experts_per_rank,

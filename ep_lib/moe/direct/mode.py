@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ep_lib.errors import BufferClosedError
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
@@ -101,7 +102,12 @@ class DirectMode:
         self._memory = allocate(rank, config)
         self.device, self._xp_kind, self._at = self._memory.device, self._memory.kind, self._memory.at
         parts = {name: self._at[name] for name in ("flags", "tags", "state")}
-        self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(**parts)
+        state = header_struct("moe/common/epoch.cuh", "WorkspaceState")
+        self._broken_address = self._at["state"] + state.offsets["broken"]
+        self.broken = rank.host_array(1, np.uint32)
+        self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(
+            **parts, broken_on_host=describe(self.broken).address
+        )
         # What the host reads while kernels run: the counts of a dispatch, and the ranks that passed another tag.
         self._report = rank.host_array(2 + 3 * config.world_size + config.experts_per_rank, np.int32)
         self._done = self._report[:2].view(np.uint64)
@@ -112,7 +118,7 @@ class DirectMode:
         self._views: dict[Any, Array] = {}
         self._packed: dict[Any, bytes] = {}
         self._streams = rank.streams.operations()
-        self._sorter = ExpertSorter(rank, config, tuned.local_threads)
+        self._sorter = ExpertSorter(rank, config, tuned.local_threads, self._broken_address)
         self.epoch = 0
 
     def close(self) -> None:
@@ -242,7 +248,8 @@ class DirectMode:
             if weights is not None:
                 refuse_weights(like(self._xp_kind, weights.owner))
         if status != header_constant("moe/direct/notify_dispatch.cu", "kNotified"):
-            self._backend.synchronize()
+            self._backend.synchronize()  # raises why
+            raise BufferClosedError("an earlier operation of this Buffer failed, so the ranks may be out of step")
         plan = self._report[2:].copy()
         return Plan(plan[ranks : 2 * ranks], plan[2 * ranks : 3 * ranks], plan[3 * ranks :])
 
@@ -329,6 +336,7 @@ class DirectMode:
                     recv_scales=self._at["recv_scales"],
                     tag=tag,
                     row_scales=0 if payload.scales is None else self._row_scales,
+                    max_rows=config.max_rows,
                 ),
             )
         warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
@@ -431,6 +439,7 @@ class DirectMode:
                     topk=self._at["recv_topk"],
                     weights=self._at["recv_weights"],
                     source=self._at["recv_source"],
+                    broken=self._broken_address,
                     capacity=num_rows,
                     row_vectors=itemsize * config.hidden // VECTOR_BYTES,
                     row_scales=self._row_scales,

@@ -5,7 +5,8 @@
 // per thread. The last block to finish tells the other ranks and adds up what they tell.
 //
 // Values are checked on the way. If one is wrong, no rank is told anything: the operation did not begin, and the
-// dispatch that was launched after it does nothing.
+// dispatch that was launched after it does nothing. The same goes for a rank that does not come, and where the host will
+// not compare options, for ranks that passed different ones: the plan is void then, all zeros.
 #include <moe/common/layout.cuh>
 #include <moe/common/epoch.cuh>
 
@@ -143,17 +144,21 @@ EP_DEVICE bool refuse(const NotifyDispatchArgs& args, const Index* topk_idx, con
     return true;
 }
 
-// The last block: rounds up the experts' tokens, and looks at the options if the host will not.
-EP_DEVICE void finish_plan(const NotifyDispatchArgs& args, int* plan) {
+// The last block: rounds up the experts' tokens, and looks at the options if the host will not. Whether they are alike.
+EP_DEVICE bool finish_plan(const NotifyDispatchArgs& args, int* plan) {
     const int ranks = num_ranks(), thread = thread_in_block(), alignment = args.expert_alignment;
+    int different = 0;
     for (int e = thread; e < args.experts_per_rank; e += threads_in_block()) {
         int* const tokens = plan + 3 * ranks + e;
         *tokens = (*tokens + alignment - 1) / alignment * alignment;
     }
     for (int r = thread; r < ranks && !args.report; r += threads_in_block()) {
         const int options = plan[2 * ranks + r];
-        if (options != args.options) record_fault(kFaultOptions, {kPhaseLayout, r, -1}, options, args.options);
+        if (options == args.options) continue;
+        record_fault(kFaultOptions, {kPhaseLayout, r, -1}, options, args.options);
+        different = 1;
     }
+    return __syncthreads_or(different) == 0;
 }
 
 // Any grid up to one block per rank, any whole number of warps. Dynamic shared memory: one int per warp (kMaxWarps of
@@ -161,33 +166,42 @@ EP_DEVICE void finish_plan(const NotifyDispatchArgs& args, int* plan) {
 // and `notify`, and
 //   topk_weights  [num_tokens, top_k] or null
 //   topk_copy     [num_tokens, top_k]   out
-//   plan          out, as in `notify`, and after it one int more: 1 if nothing was sent because a value is wrong
+//   plan          out, as in `notify`, and after it one int more: 1 if the plan is void and nothing is sent
 template <typename Index>
 EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk_idx, const float* topk_weights,
                                int* topk_copy, int* send_index, int* rank_counts, int* choice_counts, int* plan) {
     extern __shared__ int layout_shared[];
     __shared__ int refused;
-    if (block_has_fault()) return;
-    check_choices(args, topk_idx, topk_weights, topk_copy);
-    for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
-        lay_out_destination(destination, args, topk_idx, send_index, rank_counts, choice_counts,
-                            layout_shared + kMaxWarps, layout_shared);
+    const bool ok = !block_is_failing(args.workspace);
+    if (ok) {
+        check_choices(args, topk_idx, topk_weights, topk_copy);
+        for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
+            lay_out_destination(destination, args, topk_idx, send_index, rank_counts, choice_counts,
+                                layout_shared + kMaxWarps, layout_shared);
+        }
     }
-    if (!is_last_block(&args.workspace.state->finished_blocks)) return;
+    const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);
+    if (last == LastBlock::kNo) return;
 
     const int thread = thread_in_block(), plan_ints = 3 * num_ranks() + args.experts_per_rank;
-    if (thread == 0) plan[plan_ints] = refused = refuse(args, topk_idx, topk_weights);
-    __syncthreads();
-    NotifyStatus status = kRefused;
-    if (!refused) {
+    NotifyStatus status = kNotifyFailed;
+    bool is_void = true;
+    if (last == LastBlock::kYes) {
+        if (thread == 0) refused = refuse(args, topk_idx, topk_weights);
+        __syncthreads();
+        if (refused) status = kRefused;
         const Signals signals = this_epoch(args.workspace);
         const NotifyArgs tell = {signals, args.counts, args.expert_counts, args.experts_per_rank, args.options};
-        status = notify(tell, rank_counts, choice_counts, plan) ? kNotified : kNotifyFailed;
-        if (status == kNotified) complete_epoch(args.workspace, signals);
-        __syncthreads();
-        finish_plan(args, plan);
-        __syncthreads();
+        if (!refused && notify(tell, rank_counts, choice_counts, plan)) {
+            status = kNotified;
+            complete_epoch(args.workspace, signals);
+            __syncthreads();
+            is_void = !finish_plan(args, plan);
+        }
     }
+    if (status == kNotifyFailed) break_off(args.workspace);
+    if (is_void) fill_with_zeros(plan, plan_ints, fillers_of_block());
+    if (thread == 0) plan[plan_ints] = is_void;
     if (!args.report) return;
     if (status == kNotified) {
         for (int i = thread; i < plan_ints; i += threads_in_block()) args.report->plan[i] = plan[i];

@@ -238,7 +238,12 @@ EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* top
     const Args& common = args.common;
 #pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
-        const RankSet from = ranks_of(load_choice(common, topk_idx, token), common.experts_per_rank);
+        const int expert = load_choice(common, topk_idx, token);
+        if (__any_sync(kFullWarp, expert == kBadChoice)) {
+            if (expert == kBadChoice) refuse_choice(common, topk_idx, token, kPhaseCombine);
+            return false;
+        }
+        const RankSet from = ranks_of(expert, common.experts_per_rank);
         bool gave_up;
         const RankSet here = wait_sums(args, token, from, epoch, buffer, masked, &gave_up);
         if (gave_up) return false;
@@ -272,8 +277,8 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, con
     const int buffer = static_cast<int>(epoch % kNumBuffers);
     __shared__ uint8_t masked[kMaxRanks];
     give_credits(common);
-    if (kHalves & kSends) {
-        if (!wait_for_credits(common, kCombine, epoch, look, masked)) return;
+    bool ok = kHalves & kSends ? wait_for_credits(common, kCombine, epoch, look, masked) : read_masks(common, masked);
+    if (ok && kHalves & kSends) {
         // The blocks that have time send the weights: where some blocks only receive, these.
         const Share idle = receiving.count ? receiving : sending;
         if (!args.known_weights && (receiving.count || kHalves == kSends)) {
@@ -282,14 +287,17 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* rows, con
         if (sending.count) {
             const int2 first = nth_row(sending.index, most);
             if (first.x != guess.x || first.y != guess.y) choice = load_choice_here(args, first);
-            if (!send_sums(args, rows, most, choice, sending, epoch, buffer, masked)) return;
+            ok = send_sums(args, rows, most, choice, sending, epoch, buffer, masked);
         }
-    } else {
-        read_masks(common, masked);
     }
-    bool ok = true;
-    if (receiving.count) ok = receive_sums(args, out, topk_idx, receiving, epoch, buffer, masked);
-    if (__syncthreads_or(!ok)) return;
+    if (ok && receiving.count) ok = receive_sums(args, out, topk_idx, receiving, epoch, buffer, masked);
+    if (__syncthreads_or(!ok)) {
+        give_up(common, [&](const Fillers& fillers) {
+            const int64_t bytes = static_cast<int64_t>(common.num_tokens) * common.row_vectors * sizeof(int4);
+            if (kHalves & kReceives) fill_with_nan(out, bytes, fillers);
+        });
+        return;
+    }
     if (thread_in_block() == 0) complete_epoch(common, kCombine, kHalves);
 }
 

@@ -16,11 +16,15 @@
 // A masked rank is neither sent to nor waited for; it counts as having no tokens, and its experts add nothing. Each rank
 // has masks of its own. With mask_on_timeout, a wait that runs into its limit masks the rank instead of failing. That is
 // for ranks that are dead: of a rank that comes back at that very moment, some rows may be lost.
+//
+// A block that gives up, or finds at its start that an operation before it failed, sees to it that all outputs of its
+// kernel are NaN (<moe/common/failure.cuh>): see `give_up`.
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/packet.cuh>
 #include <ep/peer.cuh>
 #include <ep/wait.cuh>
+#include <moe/common/failure.cuh>
 
 namespace ep::low_latency {
 
@@ -36,9 +40,10 @@ constexpr int kMaxTopK = kWarpSize;  // one lane per choice
 struct Args {
     uint64_t* finished;  // [kNumKinds, 2]   launches that sent, that received; times kEpochUnit
     uint32_t* mask;      // [ranks]   1: that rank is left out
-    uint64_t* credits;   // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; its end
-    int num_tokens;      // of this rank
-    int max_tokens;      // of any rank
+    Broken broken;
+    uint64_t* credits;  // symmetric [kNumKinds + 1, ranks]   epochs that each rank has received; its end
+    int num_tokens;     // of this rank
+    int max_tokens;     // of any rank
     int top_k;
     int experts_per_rank;
     int row_vectors;  // 16-byte vectors of a bfloat16 row
@@ -92,11 +97,25 @@ EP_DEVICE void complete_epoch(const Args& args, Kind kind, int halves) {
 
 EP_DEVICE bool is_masked(const Args& args, int peer) { return ld_relaxed_gpu_u32(args.mask + peer) != 0; }
 
-// The threads of a block read which ranks are left out.
-EP_DEVICE void read_masks(const Args& args, uint8_t* masked) {
+// In the last thread of a block, which has the least other work: whether an operation before this one failed.
+EP_DEVICE bool last_thread_sees_failure(const Args& args) {
+    return thread_in_block() == threads_in_block() - 1 && is_failing(args.broken.flag);
+}
+
+// The threads of a block read which ranks are left out. False if an operation before this one failed.
+EP_DEVICE bool read_masks(const Args& args, uint8_t* masked) {
+    const bool failed = last_thread_sees_failure(args);
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) masked[r] = is_masked(args, r);
-    __syncthreads();
+    return __syncthreads_or(failed) == 0;
+}
+
+// A block whose operation failed, here or before: `spoil(fillers)` fills all outputs of the kernel. The first block that
+// gives up does so alone, because it does not know which others will. Of later kernels all blocks come here, and share.
+template <typename Spoil>
+EP_DEVICE void give_up(const Args& args, const Spoil& spoil) {
+    const bool first = __syncthreads_or(thread_in_block() == 0 && break_off(args.broken)) != 0;
+    spoil(first ? fillers_of_block() : fillers_of_grid());
 }
 
 enum WaitOutcome { kArrived, kMasked, kGaveUp };
@@ -160,27 +179,33 @@ EP_DEVICE void give_credits(const Args& args) {
     }
 }
 
-// What thread r sees of rank r, loaded before the epoch is known.
+// What thread r sees of rank r, and the last thread of failures, loaded before the epoch is known.
 struct FirstLook {
     uint64_t credit;
-    uint32_t mask;
+    uint32_t mask;  // kFailed, of the last thread, if an operation before this one failed
 };
+constexpr uint32_t kFailed = 2;
 EP_DEVICE FirstLook look_at_credits(const Args& args, Kind kind) {
     const int r = thread_in_block();
-    if (r >= num_ranks()) return {0, 0};
+    const uint32_t failed = last_thread_sees_failure(args) ? kFailed : 0;
+    if (r >= num_ranks()) return {0, failed};
     const uint32_t mask = ld_relaxed_gpu_u32(args.mask + r);
-    return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask};
+    return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask | failed};
 }
 
 // The threads of a block wait until every rank has read the epoch whose half of the slots is to be written again, and
-// write down in `masked` which ranks are left out. False after a fault: return from the kernel then.
+// write down in `masked` which ranks are left out. False after a fault, also of an operation before this one.
 EP_DEVICE bool wait_for_credits(const Args& args, Kind kind, uint64_t epoch, FirstLook look, uint8_t* masked) {
-    int failed = 0;
+    int failed = (look.mask & kFailed) != 0;
 #pragma unroll 1
     for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
         if (r != thread_in_block()) look = {0, is_masked(args, r)};  // more ranks than threads
-        bool skip = look.mask != 0;
-        if (!skip && look.credit + kNumBuffers < epoch) {  // usually it is there
+        bool skip = (look.mask & 1) != 0;
+        if (!skip && look.credit + kNumBuffers < epoch) {     // usually it is there
+            if (ld_relaxed_gpu_u32(args.broken.flag) != 0) {  // it will not come
+                failed = 1;
+                continue;
+            }
             const WaitOutcome outcome = wait_flag_or_mask(args, args.credits + kind * num_ranks() + r,
                                                           epoch - kNumBuffers, {kPhaseCredit, r, -1});
             failed |= outcome == kGaveUp;
@@ -204,12 +229,21 @@ EP_DEVICE void final_barrier(const Args& args) {
     }
 }
 
-// Lane k: the token's k-th choice, -1 from top_k on and for tokens that do not exist.
+constexpr int kBadChoice = -2;
+
+// Lane k: the token's k-th choice, -1 from top_k on and for tokens that do not exist, kBadChoice if there is no such expert.
 template <typename Index>
 EP_DEVICE int load_choice(const Args& common, const Index* topk_idx, int token) {
     if (token >= common.num_tokens || lane_id() >= common.top_k) return -1;
     const int64_t expert = topk_idx[static_cast<int64_t>(token) * common.top_k + lane_id()];
-    return expert >= 0 && expert < num_ranks() * common.experts_per_rank ? static_cast<int>(expert) : -1;
+    return expert >= -1 && expert < num_ranks() * common.experts_per_rank ? static_cast<int>(expert) : kBadChoice;
+}
+
+// One lane, which has a bad choice.
+template <typename Index>
+EP_DEVICE void refuse_choice(const Args& common, const Index* topk_idx, int token, Phase phase) {
+    const int64_t element = static_cast<int64_t>(token) * common.top_k + lane_id();
+    record_fault(kFaultInput, {phase, -1, element}, static_cast<uint64_t>(static_cast<int64_t>(topk_idx[element])), 0);
 }
 
 // Bit r: rank r holds one of the experts that the lanes have (from load_choice), as two halves of 32 ranks. All lanes call.

@@ -74,9 +74,10 @@ EP_DEVICE void send_route(const DispatchArgs& args, int token, int expert, uint6
 }
 
 // A block sends the ids of its tokens, and weights if there are any, one warp per token. `expert`: choice of the first.
+// `refused`, in shared memory, becomes 1 if one of them does not exist.
 template <typename Index>
 EP_DEVICE void send_routes(const DispatchArgs& args, const Index* topk_idx, const float* topk_weights, int expert,
-                           Share share, uint64_t epoch, int buffer, const uint8_t* masked) {
+                           Share share, uint64_t epoch, int buffer, const uint8_t* masked, int* refused) {
     const Args& common = args.common;
     if (share.index == 0) {
         TaggedWord* const mine = args.routes + (buffer * num_ranks() + rank()) * route_stride(common);
@@ -88,6 +89,10 @@ EP_DEVICE void send_routes(const DispatchArgs& args, const Index* topk_idx, cons
     const int step = share.count * warps_in_block();
 #pragma unroll 1
     for (int token = share.index + warp_id() * share.count; token < common.num_tokens; token += step) {
+        if (expert == kBadChoice) {
+            refuse_choice(common, topk_idx, token, kPhaseDispatch);
+            *refused = 1;
+        }
         send_route(args, token, expert, epoch, buffer, masked);
         if (topk_weights) {
             const float weight = load_weight(common, topk_weights, token);
@@ -259,13 +264,15 @@ EP_DEVICE bool keep_weights(const DispatchArgs& args, const Arrivals& arrivals, 
 }
 
 // A warp copies vectors `begin` to `end` of a row to its targets, and the row's scales, if there are any. `from` null:
-// zeros.
+// NaN.
 EP_DEVICE void scatter_row(const int4* from, const Arriving& row, const Arrivals& to, int vectors, int begin, int end,
                            int num_scales) {
     constexpr int kInFlight = 6, kScalesInFlight = 2;
     const float* const scales = reinterpret_cast<const float*>(from + vectors);
-    int4 v[kInFlight] = {};
-    float s[kScalesInFlight] = {};
+    int4 v[kInFlight];
+    float s[kScalesInFlight];
+    for (int4& vector : v) vector = make_int4(-1, -1, -1, -1);
+    for (float& scale : s) scale = __int_as_float(-1);
 #pragma unroll 1
     for (int base = lane_id(); base < num_scales || begin < end;
          base += kScalesInFlight * kWarpSize, begin += kInFlight * kWarpSize) {
@@ -314,7 +321,7 @@ EP_DEVICE bool scatter_rows(const DispatchArgs& args, const Arrivals& arrivals, 
         outcome = __shfl_sync(kFullWarp, outcome, 0);
         __syncwarp();  // all lanes may read what lane 0 acquired
         if (outcome == kGaveUp) return false;
-        // Zeros, if the source is gone: its rows have been counted already.
+        // NaN, if the source is gone: its rows have been counted already.
         const int4* const from = outcome == kArrived ? args.slots + slot * common.row_vectors : nullptr;
         scatter_row(from, row, arrivals, vectors, vectors * piece / pieces, vectors * (piece + 1) / pieces,
                     kFp8 && piece == pieces - 1 ? num_scales : 0);
@@ -396,12 +403,25 @@ EP_DEVICE bool receive_rows(const DispatchArgs& args, const Arrivals& arrivals, 
     return true;
 }
 
+// NaN where rows would be, and no counts: what a dispatch leaves that failed.
+template <bool kFp8>
+EP_DEVICE void spoil_arrivals(const Args& common, const Arrivals& arrivals, const Fillers& fillers) {
+    const int64_t tokens = static_cast<int64_t>(num_ranks()) * common.max_tokens;
+    const int64_t rows = common.experts_per_rank * tokens, row_bytes = common.row_vectors * (kFp8 ? 8 : 16);
+    fill_with_nan(arrivals.rows, rows * row_bytes, fillers);
+    if (kFp8) fill_with_nan(arrivals.scales, rows * (row_bytes / kFp8Group) * sizeof(float), fillers);
+    fill_with_nan(arrivals.recv_index, tokens * common.top_k * sizeof(int), fillers);
+    fill_with_nan(arrivals.weights, tokens * common.top_k * sizeof(float), fillers);
+    fill_with_zeros(arrivals.counts, common.experts_per_rank, fillers);
+    fill_with_zeros(arrivals.token_counts, num_ranks(), fillers);
+}
+
 // ---- Both halves -----------------------------------------------------------------------------------------------------
 
 // Any grid whose blocks all run at once, any whole number of warps; dynamic shared memory: an int for each expert of this
 // rank. kHalves: kSends, kReceives or both.
 //   x             [num_tokens, row_vectors]   bfloat16; kFp8: hidden is a multiple of 128
-//   topk_idx      [num_tokens, top_k]         global expert ids; everything else means "not routed"
+//   topk_idx      [num_tokens, top_k]         global expert ids, -1: not routed; everything else is a fault
 //   topk_weights  [num_tokens, top_k] or null   if given here, the combine need not send them first
 template <bool kFp8, int kHalves, typename Index>
 EP_DEVICE void dispatch(const DispatchArgs& args, const Arrivals& arrivals, const int4* x, const Index* topk_idx,
@@ -425,21 +445,29 @@ EP_DEVICE void dispatch(const DispatchArgs& args, const Arrivals& arrivals, cons
     const FirstLook look = look_at_credits(common, kDispatch);
     const int buffer = static_cast<int>(epoch % kNumBuffers);
     __shared__ uint8_t masked[kMaxRanks];
+    __shared__ int refused;
+    if (thread_in_block() == 0) refused = 0;
     give_credits(common);
-    if (kHalves & kSends) {
-        if (!wait_for_credits(common, kDispatch, epoch, look, masked)) return;
+    bool ok = kHalves & kSends ? wait_for_credits(common, kDispatch, epoch, look, masked) : read_masks(common, masked);
+    if (ok) {
+        // The blocks that have time send the ids: where some blocks only receive, these.
+        if (routing.count) {
+            send_routes(args, topk_idx, topk_weights, expert, routing, epoch, buffer, masked, &refused);
+        }
+        if (sending.count) {
+            send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, epoch, buffer, masked);
+        }
+        if (receiving.count) ok = receive_rows<kFp8>(args, arrivals, receiving, epoch, buffer, masked);
+        if (kHalves == kSends) __syncthreads();
+        if (receiving.count || kHalves == kSends) ok = ok && !refused;
+    }
+    if (ok) {
+        if (thread_in_block() == 0) complete_epoch(common, kDispatch, kHalves);
     } else {
-        read_masks(common, masked);
+        give_up(common, [&](const Fillers& fillers) {
+            if (kHalves & kReceives) spoil_arrivals<kFp8>(common, arrivals, fillers);
+        });
     }
-    // The blocks that have time send the ids: where some blocks only receive, these.
-    if (routing.count) {
-        send_routes(args, topk_idx, topk_weights, expert, routing, epoch, buffer, masked);
-    }
-    if (sending.count) {
-        send_rows<kFp8>(args, x, topk_idx, first_expert, piece, sending, epoch, buffer, masked);
-    }
-    if (receiving.count && !receive_rows<kFp8>(args, arrivals, receiving, epoch, buffer, masked)) return;
-    if (thread_in_block() == 0) complete_epoch(common, kDispatch, kHalves);
 }
 
 }  // namespace ep::low_latency

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -115,6 +116,11 @@ class LowLatencyMode:
             np.zeros((header_constant("moe/low_latency/common.cuh", "kNumKinds"), 2), np.uint64)
         )
         self.mask = rank.to_device(np.zeros(config.world_size, np.uint32))
+        self._broken = rank.to_device(np.zeros(1, np.uint32))
+        self.broken = rank.host_array(1, np.uint32)  # the same for the host: <moe/common/failure.cuh>
+        self._broken_pair = header_struct("moe/common/failure.cuh", "Broken").pack(
+            flag=address_of(self._broken), on_host=address_of(self.broken)
+        )
         self._memory = allocate(rank, config)
         self._at, self._device = self._memory.at, self._memory.device
         self._checks = InputChecks(config, self._device)
@@ -122,6 +128,8 @@ class LowLatencyMode:
         self._owner = object()  # in every handle
         self._waiting: dict[str, deque[Hook]] = {"dispatch": deque(), "combine": deque()}
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
+        # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
+        self._expert_rows: weakref.WeakKeyDictionary[LowLatencyHandle, Array] = weakref.WeakKeyDictionary()
 
     def close(self, orderly: bool) -> None:
         """Free the symmetric memory; ``orderly``: when every rank has come here, or did not within the limit."""
@@ -129,7 +137,7 @@ class LowLatencyMode:
             return
         if orderly:
             args = self._common(0, mask_on_timeout=True)  # a rank that is gone is no error any more
-            kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask))
+            kernel("finish").launch(self.rank, 1, _WARP, args, uses=(self._finished, self.mask, self._broken))
             self.rank.synchronize()
         self._memory.free()
 
@@ -171,6 +179,7 @@ class LowLatencyMode:
         topk_idx: Array,
         topk_weights: Array | None,
         handle: LowLatencyHandle,
+        zero_copy: bool,
         async_finish: bool,
         return_recv_hook: bool,
         out: Array | None,
@@ -181,6 +190,13 @@ class LowLatencyMode:
         if any(handle is waiting for waiting in self._without_rows):
             raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
         kind = self._check_rows("x", x, (config.experts_per_rank, capacity_of(config), config.hidden)).kind
+        if zero_copy:
+            if handle not in self._expert_rows:
+                raise ArgumentError(
+                    "zero_copy=True combines what was written to get_next_low_latency_combine_buffer(handle), and that "
+                    "was not called with this handle: call it and write the rows there, or pass zero_copy=False"
+                )
+            x = self._expert_rows[handle]
         self._check_choices(topk_idx, topk_weights, handle.num_tokens)
         arrivals = handle._arrivals
         if topk_weights is None and arrivals.weights is None:
@@ -203,14 +219,19 @@ class LowLatencyMode:
     def empty_expert_rows(self, handle: LowLatencyHandle) -> Array:
         """:meth:`ep_lib.Buffer.get_next_low_latency_combine_buffer`."""
         self._require_own(handle)
-        config = self.config
-        shape = (config.experts_per_rank, capacity_of(config), config.hidden)
-        return self._empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
+        rows = self._expert_rows.get(handle)
+        if rows is None:
+            config = self.config
+            shape = (config.experts_per_rank, capacity_of(config), config.hidden)
+            rows = self._expert_rows[handle] = self._empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
+        return rows
 
     def update_mask(self, rank: int, mask: bool) -> None:
         """:meth:`ep_lib.Buffer.low_latency_update_mask_buffer`."""
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.rank.world_size:
             raise ArgumentError(f"there is no rank {rank!r}; ranks are 0 to {self.rank.world_size - 1}")
+        if not isinstance(mask, bool | np.bool_):
+            raise ArgumentError(f"mask is {mask!r}; it must be True (leave the rank out) or False (take it in again)")
         if rank == self.rank.rank:
             raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
         self.rank.synchronize()
@@ -359,7 +380,7 @@ class LowLatencyMode:
             topk_idx,
             topk_weights,
             shared_bytes=4 * self.config.experts_per_rank,
-            uses=tuple(a for a in (*arrivals, self._finished, self.mask) if a is not None),
+            uses=tuple(a for a in (*arrivals, self._finished, self.mask, self._broken) if a is not None),
         )
 
     def launch_combine(
@@ -393,7 +414,7 @@ class LowLatencyMode:
             rows,
             topk_idx,
             topk_weights,
-            uses=tuple(a for a in (*routing, self._finished, self.mask) if a is not None),
+            uses=tuple(a for a in (*routing, self._finished, self.mask, self._broken) if a is not None),
         )
 
     def _dispatch_shape(self, fp8: bool, halves: Halves) -> LaunchShape:
@@ -426,6 +447,7 @@ class LowLatencyMode:
         return header_struct("moe/low_latency/common.cuh", "Args").pack(
             finished=address_of(self._finished),
             mask=address_of(self.mask),
+            broken=self._broken_pair,
             credits=self._at["credits"],
             num_tokens=num_tokens,
             max_tokens=config.num_max_dispatch_tokens_per_rank,

@@ -136,6 +136,7 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* y, const 
                        const int* first_row) {
     extern __shared__ RowPtr pcie_row_ptrs[];
     __shared__ SendShared shared;
+    if (block_has_fault()) return;
     const Role role = role_of_warp(args.rings);
     Incoming in = {};
     const bool has_ring = lane_id() < num_ranks() && lane_id() != rank();

@@ -159,6 +159,7 @@ EP_DEVICE void copy_own_rows(const DispatchArgs& args, const Role& role, const T
 EP_DEVICE void dispatch(const DispatchArgs& args, const Tokens& tokens, const Arrivals& arrivals, const int* send_index,
                         const int* sends, const int* receives, const int* first_row) {
     __shared__ SendShared shared;
+    if (block_has_fault()) return;
     const Role role = role_of_warp(args.rings);
     if (role.sends) {
         const TokenFiller filler = {args, tokens, send_index, sends, role.channel};

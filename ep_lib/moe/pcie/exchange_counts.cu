@@ -51,6 +51,7 @@ EP_DEVICE int rows_before_warp(int token, int num_tokens, int destination, const
 //               tokens[experts_per_rank]        choices of each of this rank's experts, by all ranks
 EP_DEVICE void exchange_counts(const ExchangeArgs& args, const int* send_index, const int* rank_counts,
                                const int* expert_counts, uint64_t* tags, int* plan) {
+    if (block_has_fault()) return;
     const int me = rank(), ranks = num_ranks(), thread = thread_in_block(), num_threads = threads_in_block();
     const int columns = args.channels + 1, half = static_cast<int>(args.epoch % 2);  // of the double buffer
     char* const inbox = args.inbox + static_cast<size_t>(half) * ranks * args.message_bytes;

@@ -75,6 +75,7 @@ class PcieMode:
         is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
         self._storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
         self.epoch = 0
+        self.broken = np.zeros(1, np.uint32)  # the host waits for every operation and raises what went wrong
         self._tag = 0
         self._in_step = True  # False while an operation is under way, and after one that failed
 

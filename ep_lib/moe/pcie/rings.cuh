@@ -18,10 +18,14 @@
 // so all its credits are back and by (1) its message comes. (4) In a combine, receivers read tokens in order; the row
 // that they wait for is in the next message of its ring, because by (2) all earlier ones have been read and returned,
 // and so by (1) it comes. All blocks must be resident at once: num_sms is at most the number of SMs.
+//
+// The host waits for every kernel here and raises what went wrong, so nothing that a failed one wrote is handed out. A
+// kernel that finds a fault at its start does nothing.
 #pragma once
 #include <ep/put.cuh>
 #include <ep/ring.cuh>
 #include <ep/trace.cuh>
+#include <moe/common/failure.cuh>
 
 namespace ep::pcie {
 

@@ -23,5 +23,5 @@ class EmulatedHeap:
     def register_module(self, module: Module, image: EmulatorImage) -> None:
         """Nothing to do: kernels call the runtime."""
 
-    def close(self, *, orderly: bool) -> None:
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Nothing to do: the heaps live as long as the machine."""

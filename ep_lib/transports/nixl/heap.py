@@ -61,13 +61,14 @@ class NixlHeap:
         if address is not None:  # a kernel without network operations has no such symbol
             self._copy(address, self._state, _HOST_TO_DEVICE)
 
-    def close(self, *, orderly: bool) -> None:
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Leave NIXL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because others
         may still have it mapped."""
-        if not self._own or not (orderly and closing_barrier(self._bootstrap, self._timeout)):
+        limit = self._timeout if timeout is None else timeout
+        if not self._own or not (orderly and closing_barrier(self._bootstrap, limit)):
             return
         self._agent.close()
-        if closing_barrier(self._bootstrap, self._timeout):  # all have released my memory
+        if closing_barrier(self._bootstrap, limit):  # all have released my memory
             self._runtime.free(self._own)
         self._own = 0
 

@@ -56,10 +56,11 @@ class NvshmemHeap:
             self._library.register_module(module.handle)
             self._modules.append(module.handle)
 
-    def close(self, *, orderly: bool) -> None:
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Leave NVSHMEM. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because
         freeing it would wait for ranks that may be gone."""
-        if not self._own or not (orderly and closing_barrier(self._bootstrap, self._timeout)):
+        limit = self._timeout if timeout is None else timeout
+        if not self._own or not (orderly and closing_barrier(self._bootstrap, limit)):
             return
         for module in self._modules:
             self._library.forget(module)

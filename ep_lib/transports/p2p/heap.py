@@ -75,14 +75,15 @@ class IpcHeap:
             self._opened.append(address)
             self.addresses.append(address)
 
-    def close(self, *, orderly: bool) -> None:
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Give the memory back. ``orderly``: all ranks call this, and none frees what another still has open."""
         if not self._own:
             return
-        all_here = orderly and closing_barrier(self._bootstrap, self._timeout)  # no kernel uses my memory any more
+        limit = self._timeout if timeout is None else timeout
+        all_here = orderly and closing_barrier(self._bootstrap, limit)  # no kernel uses my memory any more
         self._close_peers()
         if all_here:
-            closing_barrier(self._bootstrap, self._timeout)  # all have closed my memory
+            closing_barrier(self._bootstrap, limit)  # all have closed my memory
         self._release()
 
     def _close_peers(self) -> None:

@@ -152,5 +152,13 @@ EP_DEVICE uint64_t heap_bytes() { return ep_device_state.heap_bytes; }
 EP_DEVICE FaultRecord* fault_record() { return reinterpret_cast<FaultRecord*>(ep_device_state.fault_record); }
 EP_DEVICE uint64_t timeout_ns() { return ep_device_state.timeout_ns; }
 
+// Copies the record to where the host sees it while kernels run; the word with the code comes last.
+EP_DEVICE void show_fault(const FaultRecord* record) {
+    const uint64_t* const from = reinterpret_cast<const uint64_t*>(record);
+    uint64_t* const to = reinterpret_cast<uint64_t*>(ep_device_state.shown_fault);
+#pragma unroll 1
+    for (int i = sizeof(FaultRecord) / sizeof(uint64_t) - 1; i >= 0; --i) st_release_sys_u64(to + i, from[i]);
+}
+
 }  // namespace detail
 }  // namespace ep
