@@ -293,7 +293,7 @@ class CudaBackend:
                     for address in (self._staging, *self._host_memory):
                         self._runtime.freeHost(address)
             # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
-            self._bootstrap.close()
+            self._bootstrap.close(self._closing_timeout)
 
     # How it is done
 

@@ -37,8 +37,9 @@ class Bootstrap(Protocol):
         """Return when every rank has called it; limits and errors as in ``all_gather``."""
         ...
 
-    def close(self) -> None:
-        """Leave the world in good order; the other ranks may go on. Calling it twice does no harm."""
+    def close(self, timeout: float | None = None) -> None:
+        """Leave the world in good order; the other ranks may go on. A rank that they need for their collectives waits
+        for them, up to ``timeout`` seconds (None: 120). Calling it twice does no harm."""
         ...
 
 
@@ -96,5 +97,5 @@ class SingleBootstrap:
     def barrier(self, timeout: float | None = None) -> None:
         return None
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         return None

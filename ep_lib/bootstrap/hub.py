@@ -168,7 +168,7 @@ class HubBootstrap:
     def barrier(self, timeout: float | None = None) -> None:
         self.all_gather(None, timeout)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True

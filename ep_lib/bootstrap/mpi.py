@@ -86,7 +86,7 @@ class MpiBootstrap:
     def barrier(self, timeout: float | None = None) -> None:
         self.all_gather(None, timeout)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True

@@ -72,10 +72,12 @@ class SrunBootstrap(HubBootstrap):
         self._hub = Hub(peers)
         return ours
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         super().close()
         if self._hub is not None:
-            self._hub.join(DEFAULT_TIMEOUT)  # the others still need it until they have left as well
+            self._hub.join(
+                DEFAULT_TIMEOUT if timeout is None else timeout
+            )  # the others still need it until they have left as well
             self._hub.close()
 
 

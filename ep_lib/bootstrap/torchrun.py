@@ -90,7 +90,7 @@ class TorchrunBootstrap:
     def barrier(self, timeout: float | None = None) -> None:
         self.all_gather(None, timeout)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True

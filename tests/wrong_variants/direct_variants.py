@@ -82,7 +82,7 @@ VARIANTS = [
 @functools.cache
 def programs(name: str) -> Kernel:
     """The kernel ``name`` in all its variants."""
-    includes = ("ep/wait", "moe/common/layout", "ep/tma", "moe/common/sums")
+    includes = ("ep/wait", "moe/common/failure", "moe/common/layout", "ep/tma", "moe/common/sums")
     return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], includes, VARIANTS)
 
 

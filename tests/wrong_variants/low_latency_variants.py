@@ -34,7 +34,7 @@ _SENT = "__syncthreads();  // data, then signal"
 _FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), epoch)"
 _SUM_FLAG = "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), epoch)"
 _SUM_SENT = "if (__syncthreads_or(outcome != kArrived)) {  // data, then signal"
-_CREDIT = "return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask}"
+_CREDIT = "return {ld_acquire_sys_u64(args.credits + kind * num_ranks() + r), mask | failed}"
 _LOOK = "ld_acquire_sys_u64(args.credits + kind"
 _BUFFER = "static_cast<int>(epoch % kNumBuffers)"
 _INDEXED = "__syncwarp();  // the counts are for the next row"
@@ -44,7 +44,7 @@ VARIANTS = [
     Mistake("a relaxed flag", _DISPATCH, _FLAG, _FLAG.replace("release", "relaxed")),
     Mistake("lanes read before lane 0 waited", _DISPATCH, "__syncwarp();  // all lanes may read what lane 0", "//"),
     Mistake("waits for the row before", _DISPATCH, "args.row_flags + slot, epoch,", "args.row_flags + slot, 0,"),
-    Mistake("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask}", True),
+    Mistake("no credits", _DISPATCH, _CREDIT, "return {1ull << 40, mask | failed}", True),
     Mistake("a relaxed look at credits", _DISPATCH, _LOOK, _LOOK.replace("acquire", "relaxed"), True),
     Mistake("one buffer", _DISPATCH, _BUFFER, "0"),
     Mistake("an index before the last row's", _DISPATCH, _INDEXED, ""),
@@ -52,7 +52,7 @@ VARIANTS = [
     Mistake("a relaxed flag of a sum", _COMBINE, _SUM_FLAG, _SUM_FLAG.replace("release", "relaxed")),
     Mistake("lanes add before one waited", _COMBINE, "__syncwarp();  // all lanes may read what one lane", "//"),
     Mistake("adds before sums are there", _COMBINE, "args.row_flags + slot, epoch,", "args.row_flags + slot, 0,"),
-    Mistake("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask}", True),
+    Mistake("no credits for sums", _COMBINE, _CREDIT, "return {1ull << 40, mask | failed}", True),
     Mistake("one buffer of sums", _COMBINE, _BUFFER, "0"),
 ]
 
@@ -61,7 +61,7 @@ VARIANTS = [
 def programs(name: str) -> Kernel:
     """The kernel ``name`` in all its variants."""
     return all_in_one.all_in_one(
-        name, HEADERS[name], ENTRIES[name], ("moe/common/sums", "ep/fp8", "ep/packet"), VARIANTS
+        name, HEADERS[name], ENTRIES[name], ("moe/common/sums", "moe/common/failure", "ep/fp8", "ep/packet"), VARIANTS
     )
 
 

@@ -39,7 +39,8 @@ EP_DEVICE Signals this_epoch(const Workspace& workspace) {
     return {workspace.flags, workspace.tags + epoch % 2 * kNumSignals * num_ranks(), epoch};
 }
 
-EP_DEVICE bool block_is_failing(const Workspace& workspace) { return block_is_failing(&workspace.state->broken); }
+// All threads of a block.
+EP_DEVICE bool operation_is_failing(const Workspace& workspace) { return block_is_failing(&workspace.state->broken); }
 
 // One block whose operation gave up half-way.
 EP_DEVICE void break_off(const Workspace& workspace) {

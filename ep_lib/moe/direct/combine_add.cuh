@@ -136,7 +136,7 @@ struct CombineStart {
 };
 EP_DEVICE CombineStart start_combine(const Workspace& workspace, const AddArgs& args, const int* plan) {
     const bool is_void = plan[3 * num_ranks() + args.experts_per_rank] != 0;
-    return {is_void, !block_is_failing(workspace) && !is_void};
+    return {is_void, !operation_is_failing(workspace) && !is_void};
 }
 
 // The last block of a combine that failed, or whose ranks passed different tags.

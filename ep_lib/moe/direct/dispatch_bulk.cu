@@ -187,7 +187,7 @@ template <DispatchWay kWay, int kStages>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
                              const float* topk_weights, const int* send_index, const int* plan, int* differs) {
     const bool is_void = plan[3 * num_ranks() + args.to.experts_per_rank] != 0;
-    bool ok = !block_is_failing(args.workspace) && !is_void;
+    bool ok = !operation_is_failing(args.workspace) && !is_void;
     const Signals signals = this_epoch(args.workspace);
     ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);
     if (ok) detail::send_tokens<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan);

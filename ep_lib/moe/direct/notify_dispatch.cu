@@ -172,7 +172,7 @@ EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk
                                int* topk_copy, int* send_index, int* rank_counts, int* choice_counts, int* plan) {
     extern __shared__ int layout_shared[];
     __shared__ int refused;
-    const bool ok = !block_is_failing(args.workspace);
+    const bool ok = !operation_is_failing(args.workspace);
     if (ok) {
         check_choices(args, topk_idx, topk_weights, topk_copy);
         for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
