@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -14,12 +16,15 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ep_lib.bootstrap import SingleBootstrap
+from ep_lib.bootstrap import SingleBootstrap, wire
+from ep_lib.bootstrap import torchrun as torchrun_module
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.bootstrap.srun import SrunBootstrap
-from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.bootstrap.torchrun import TorchrunBootstrap
+from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
 
 pytestmark = pytest.mark.slow
 
@@ -221,3 +226,125 @@ def test_torchrun_names_late_ranks_and_leavers(torchrun: list[str]) -> None:
     check_gathered(late, "torchrun")
     assert "PeerTimeout" in late[0]["error"]
     assert "RankFailed: rank 1" in run_program(torchrun, "leave", 2)[0]["error"]
+
+
+PLAIN = [
+    None,
+    True,
+    -3,
+    2.5,
+    float("inf"),
+    "tex\u0442\n",
+    b"\0\xff",
+    (1, (2, [3, {"a": {4}}])),
+    {1: "x", (2, "y"): None},
+    frozenset({b"z"}),
+    [],
+    (),
+]
+
+
+@pytest.mark.parametrize("value", PLAIN)
+def test_plain_data_crosses_a_network_unchanged(value: Any) -> None:
+    got = wire.loads(wire.dumps(value), 0)
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32", "bool", "complex64", "bfloat16", "float8_e4m3fn", "U3", "M8[s]"])
+def test_arrays_cross_a_network_unchanged(kind: str) -> None:
+    array = np.ones((2, 3), np.int64).astype(kind)
+    sent = [array, array[:, :0], array[0, 0], array[1]]
+    for before, after in zip(sent, wire.loads(wire.dumps(sent), 0), strict=True):
+        assert after.dtype == array.dtype and after.shape == before.shape and after.tobytes() == before.tobytes()
+        assert isinstance(after, np.ndarray) == isinstance(before, np.ndarray)
+
+
+class Opens:
+    """What a stranger would send: unpickling it makes a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (self.path, "w")
+
+
+STRANGE = [
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b"[1]",
+    b'{"bytes": "?"}',
+    b'{"list": 3}',
+    b'{"a": 1, "b": 2}',
+    b'{"exec": "1"}',
+    b'{"array": ["O", [1], "AAAA", false]}',
+    b'{"array": ["int8", [9], "AA==", false]}',
+    b'{"dict": [[{"list": []}, 1]]}',
+    b'{"list": [' * 5000,
+]
+
+
+@pytest.mark.parametrize("data", STRANGE, ids=range(len(STRANGE)))
+def test_what_a_stranger_sends_is_refused_and_names_the_rank(data: bytes) -> None:
+    with pytest.raises(RankFailed, match="from rank 5 was not sent by ep_lib") as caught:
+        wire.loads(data, 5)
+    assert caught.value.rank == 5
+
+
+def test_what_is_not_plain_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    for value in (Opens("x"), len, np.array([None]), {"deep": [Opens("x")]}):
+        with pytest.raises(ArgumentError, match=r"plain data .* not unpickled"):
+            wire.dumps(value)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ArgumentError, match="64 containers"):
+        wire.dumps(endless)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torch's store, hosted by this process; and an environment that leads there."""
+    dist = pytest.importorskip("torch.distributed", reason="needs torch: pip install torch")
+    server = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(server.port), "WORLD_SIZE": "2"}
+    environment["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    return server, environment
+
+
+def join_store(environment: dict[str, str]) -> list[TorchrunBootstrap]:
+    made = []
+    for rank in range(2):
+        made.append(TorchrunBootstrap({**environment, "RANK": str(rank)}, timeout=30))
+        torchrun_module._worlds_made -= 1  # both in one process
+    return made
+
+
+def test_torchrun_ranks_exchange_more_than_the_store_takes_at_once(store: Any) -> None:
+    _, environment = store
+    ranks = join_store(environment)
+    big = np.arange(3 << 20, dtype=np.int32)  # 12 MiB, 16 as text
+    calls = {me.rank: (lambda me=me: [me.all_gather((me.rank, big)), me.all_gather(me.rank)]) for me in ranks}
+    for first, second in on_threads(calls).values():
+        assert [rank for rank, _ in first] == second == [0, 1]
+        assert all(np.array_equal(array, big) for _, array in first)
+
+
+def test_a_stranger_at_the_store_runs_no_code(store: Any, tmp_path: Path) -> None:
+    _, environment = store
+    ranks = join_store(environment)
+    prefix = ranks[0]._store  # where the second rank would write
+    prefix.set("0/1", pickle.dumps(Opens(str(tmp_path / "made"))))
+    with pytest.raises(RankFailed, match="from rank 1 was not sent by ep_lib"):
+        ranks[0].all_gather("mine", timeout=20)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_store_that_is_not_there_is_named() -> None:
+    pytest.importorskip("torch.distributed", reason="needs torch: pip install torch")
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        port = str(unused.getsockname()[1])
+    environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "RANK": "1", "WORLD_SIZE": "2"}
+    with pytest.raises(BackendUnavailable, match=f"cannot reach torchrun's store at localhost:{port}"):
+        TorchrunBootstrap(environment, timeout=0.5)

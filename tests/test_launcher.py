@@ -29,7 +29,8 @@ SRUN = {**SLURM_BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM
         ({**SRUN, **TORCHRUN}, World("torchrun", 3, 4, 1)),  # torchrun inside srun
         ({**SRUN, **OPEN_MPI}, World("mpi", 2, 8, 0)),  # mpirun inside a step
         (SLURM_BATCH, World("single", 0, 1, 0)),  # the batch script itself: no srun
-        ({"RANK": "3", "WORLD_SIZE": "4"}, World("single", 0, 1, 0)),  # not torchrun's: no address to meet at
+        ({"RANK": "0", "WORLD_SIZE": "1"}, World("single", 0, 1, 0)),
+        ({**OPEN_MPI, "RANK": "3", "WORLD_SIZE": "4"}, World("mpi", 2, 8, 0)),  # without an address: not torchrun's
     ],
 )
 def test_the_environment_tells_the_launcher(environment: dict[str, str], world: World) -> None:
@@ -39,6 +40,28 @@ def test_the_environment_tells_the_launcher(environment: dict[str, str], world: 
 def test_a_variable_that_is_no_number_is_refused() -> None:
     with pytest.raises(ArgumentError, match="banana"):
         detect({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "banana"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({**TORCHRUN, "MASTER_PORT": "abc"}, "MASTER_PORT.*'abc'.*whole number"),
+        ({**TORCHRUN, "MASTER_PORT": "70000"}, "MASTER_PORT is 70000.*1 to 65535"),
+        ({**TORCHRUN, "RANK": "4"}, "torchrun's rank 4; ranks are 0 to 3"),
+        ({**TORCHRUN, "RANK": "-1"}, "torchrun's rank -1"),
+        ({**TORCHRUN, "WORLD_SIZE": "0"}, "started 0 ranks"),
+        ({**TORCHRUN, "LOCAL_RANK": "-2"}, "local rank -2"),
+        ({**TORCHRUN, "MASTER_ADDR": ""}, "RANK is set to 3, .* MASTER_ADDR not: start the ranks by torchrun"),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, "MASTER_ADDR, MASTER_PORT not"),
+        ({"RANK": "2"}, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT not"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "8"}, "mpi's rank 8; ranks are 0 to 7"),
+        ({**MPICH, "PMI_RANK": "one"}, "PMI_RANK.*'one'"),
+        ({**SRUN, "SLURM_PROCID": "9"}, "srun's rank 9"),
+    ],
+)
+def test_impossible_environments_are_refused(environment: dict[str, str], says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        detect(environment)
 
 
 @pytest.fixture

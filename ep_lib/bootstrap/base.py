@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from ep_lib.errors import PeerTimeout
+from ep_lib.errors import ArgumentError, PeerTimeout
 
 DEFAULT_TIMEOUT = 120.0  # seconds that a collective waits: long enough for a slow import on one rank
 
@@ -49,7 +49,8 @@ def dumps(obj: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The inverse of :func:`dumps`. Only used for what a rank of the same world sent."""
+    """The inverse of :func:`dumps`. Only for what comes through a pair of sockets that a process has inherited, or from
+    a peer that knows the secret of the run: see :mod:`ep_lib.bootstrap.wire` for everything else."""
     return pickle.loads(data)
 
 
@@ -76,11 +77,27 @@ def missing_error(rank: int, world_size: int, missing: Iterable[int], operation:
 
 
 def read_int(environ: Mapping[str, str], *names: str) -> int | None:
-    """The first of the variables that is set, as a number; None where none is."""
+    """The first of the variables that is set, as a number; None where none is. Raises ArgumentError."""
     for name in names:
         if value := environ.get(name, "").strip():
-            return int(value)
+            try:
+                return int(value)
+            except ValueError:
+                raise ArgumentError(
+                    f"the environment variable {name}, which the launcher sets, is {value!r}; it must be a whole number"
+                ) from None
     return None
+
+
+def check_rank(launcher: str, rank: int, world_size: int | None, local_rank: int | None) -> None:
+    """Raises ArgumentError for numbers from the environment that no launcher gives."""
+    if world_size is not None and world_size < 1:
+        raise ArgumentError(f"the environment says that {launcher} started {world_size} ranks; there is at least one")
+    if rank < 0 or (world_size is not None and rank >= world_size):
+        ranks = "0 or more" if world_size is None else f"0 to {world_size - 1}, since it started {world_size}"
+        raise ArgumentError(f"the environment says that this is {launcher}'s rank {rank}; ranks are {ranks}")
+    if local_rank is not None and local_rank < 0:
+        raise ArgumentError(f"the environment says that this is the local rank {local_rank}; it must be 0 or more")
 
 
 class SingleBootstrap:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, missing_error
+from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.errors import BackendUnavailable, RankFailed
 
 _BYE_TAG = 0
@@ -56,17 +57,17 @@ class MpiBootstrap:
         data = dumps(obj)
         parts: dict[int, bytes] = {self.rank: data}
         others = [rank for rank in range(self.world_size) if rank != self.rank]
-        sends = [self._comm.isend(data, dest=rank, tag=tag) for rank in others]
+        sends = [self._comm.Isend([data, self._mpi.BYTE], dest=rank, tag=tag) for rank in others]
         deadline = time.monotonic() + limit
         while len(parts) < self.world_size or sends:
             for rank in others:
-                if rank not in parts and self._comm.iprobe(source=rank, tag=tag):
-                    parts[rank] = self._comm.recv(source=rank, tag=tag)
-            sends = [request for request in sends if not request.test()[0]]
+                if rank not in parts and self._comm.Iprobe(source=rank, tag=tag):
+                    parts[rank] = self._receive(rank, tag)
+            sends = [request for request in sends if not request.Test()]
             missing = [rank for rank in others if rank not in parts]
             self._note_leavers(missing)
             # A rank's earlier messages arrive before its farewell, so they can be read now.
-            lost = [r for r in missing if r in self._gone and not self._comm.iprobe(source=r, tag=tag)]
+            lost = [r for r in missing if r in self._gone and not self._comm.Iprobe(source=r, tag=tag)]
             if lost:
                 raise RankFailed(
                     f"rank {lost[0]} will not join host collective {operation}: it had already finished", rank=lost[0]
@@ -75,12 +76,20 @@ class MpiBootstrap:
                 if time.monotonic() > deadline:
                     raise missing_error(self.rank, self.world_size, missing or others, operation, limit)
                 time.sleep(_POLL_SECONDS)
-        return [loads(parts[rank]) for rank in range(self.world_size)]
+        return [loads(parts[rank], rank) for rank in range(self.world_size)]
+
+    def _receive(self, rank: int, tag: int) -> bytes:
+        """A message that has arrived, as bytes: mpi4py's own receive would unpickle it."""
+        status = self._mpi.Status()
+        self._comm.Probe(source=rank, tag=tag, status=status)
+        data = bytearray(status.Get_count(self._mpi.BYTE))
+        self._comm.Recv([data, self._mpi.BYTE], source=rank, tag=tag)
+        return bytes(data)
 
     def _note_leavers(self, missing: list[int]) -> None:
         for rank in missing:
-            if rank not in self._gone and self._comm.iprobe(source=rank, tag=_BYE_TAG):
-                self._comm.recv(source=rank, tag=_BYE_TAG)
+            if rank not in self._gone and self._comm.Iprobe(source=rank, tag=_BYE_TAG):
+                self._receive(rank, _BYE_TAG)
                 self._gone.add(rank)
 
     def barrier(self, timeout: float | None = None) -> None:
@@ -94,4 +103,4 @@ class MpiBootstrap:
             # Eager, empty messages; not waited for, since those ranks may never read them.
             for rank in range(self.world_size):
                 if rank != self.rank:
-                    self._comm.isend(None, dest=rank, tag=_BYE_TAG)
+                    self._comm.Isend([b"", self._mpi.BYTE], dest=rank, tag=_BYE_TAG)

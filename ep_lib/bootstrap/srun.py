@@ -16,7 +16,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, missing_error, read_int
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, check_rank, missing_error, read_int
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.errors import BackendUnavailable
 from ep_lib.processes import private_folder
@@ -40,6 +40,7 @@ class SrunBootstrap(HubBootstrap):
                 "one torchrun a node, or use mpirun."
             )
         local = read_int(env, "SLURM_LOCALID")
+        check_rank("srun", rank, size, local)
         place = private_folder() / f"srun-{env.get('SLURM_JOB_ID', '0')}-{env.get('SLURM_STEP_ID', '0')}"
         self._hub: Hub | None = None
         if rank == 0:

@@ -1,6 +1,7 @@
 """Ranks started by torchrun, through its key-value store at MASTER_ADDR:MASTER_PORT.
 
-Keys carry their own prefix and no process group is made: the program's own torch.distributed stays as it was.
+Keys carry their own prefix and no process group is made: the program's own torch.distributed stays as it was. The store
+asks nobody who they are, so what comes from there is plain data (:mod:`ep_lib.bootstrap.wire`), and never unpickled.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error, read_int
-from ep_lib.errors import BackendUnavailable, RankFailed
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, check_rank, missing_error, read_int
+from ep_lib.bootstrap.wire import dumps, loads
+from ep_lib.errors import ArgumentError, BackendUnavailable, RankFailed
 
 _SLICE = 0.5  # seconds of waiting inside the store at a time: between two, Ctrl-C gets through
+_PIECE_BYTES = 4 << 20
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys
 
 
@@ -36,34 +39,56 @@ class TorchrunBootstrap:
         absent = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
         if absent:
             raise BackendUnavailable(f"torchrun sets {', '.join(absent)}, but the environment lacks it; use torchrun")
-        self.rank = int(env["RANK"])
-        self.world_size = int(env["WORLD_SIZE"])
-        local = read_int(env, "LOCAL_RANK")
+        rank, size, local = (read_int(env, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        assert rank is not None and size is not None
+        check_rank("torchrun", rank, size, local)
+        port = check_port(env)
+        self.rank, self.world_size = rank, size
         self.local_rank = self.rank if local is None else local
         # torchrun's agent usually hosts the store already; without an agent rank 0 does, and shares the server with
         # a process group that the program may make at the same address.
         agent_hosts = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        store = dist.TCPStore(
-            env["MASTER_ADDR"],
-            int(env["MASTER_PORT"]),
-            self.world_size,
-            is_master=self.rank == 0 and not agent_hosts,
-            timeout=timedelta(seconds=timeout),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        try:
+            store = dist.TCPStore(
+                env["MASTER_ADDR"],
+                port,
+                self.world_size,
+                is_master=self.rank == 0 and not agent_hosts,
+                timeout=timedelta(seconds=timeout),
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            first = str(error).partition("\n")[0]
+            raise BackendUnavailable(
+                f"rank {self.rank} cannot reach torchrun's store at {env['MASTER_ADDR']}:{port} (MASTER_ADDR and "
+                f"MASTER_PORT): {first}. Rank 0 or torchrun's agent must run there, and the port must be open"
+            ) from error
         attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = dist.PrefixStore(f"ep_lib/{attempt}/{_worlds_made}", store)
         _worlds_made += 1
-        self._store_error: type[Exception] = dist.DistStoreError
+        self._slice_is_over: type[Exception] = dist.DistStoreError
+        self._store_error: type[Exception] = dist.DistError  # its connection ended, or another rank's did
         self._operation = 0
+        self._pieces: list[str] = []  # keys that this rank has set for the previous operation
         self._closed = False
 
     def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         operation, self._operation = self._operation, self._operation + 1
         keys = [f"{operation}/{rank}" for rank in range(self.world_size)]
-        self._store.set(keys[self.rank], dumps(obj))
+        try:
+            return self._exchange(keys, dumps(obj), operation, limit)
+        except self._store_error as error:
+            first = str(error).partition("\n")[0]
+            raise RankFailed(
+                f"rank {self.rank} lost torchrun's store in host collective {operation} (all_gather or barrier): "
+                f"{first}. Has rank 0 or torchrun ended?",
+                rank=0,
+            ) from error
+
+    def _exchange(self, keys: list[str], data: bytes, operation: int, limit: float) -> list[Any]:
+        before, self._pieces = self._pieces, self._set(keys[self.rank], data)
         deadline = time.monotonic() + limit
         while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
             lost = [rank for rank in missing if self._store.check([f"bye/{rank}"])]
@@ -76,16 +101,31 @@ class TorchrunBootstrap:
             if left <= 0:
                 raise missing_error(self.rank, self.world_size, missing, operation, limit)
             self._wait(keys[missing[0]], min(left, _SLICE))
-        parts = [loads(self._store.get(key)) for key in keys]
-        if operation > 0:  # all ranks have set a key of this one, so all are past the one before
-            self._store.delete_key(f"{operation - 1}/{self.rank}")
+        parts = [loads(self._get(key, rank), rank) for rank, key in enumerate(keys)]
+        for key in before:  # all ranks have set a key of this operation, so all are past the one before
+            self._store.delete_key(key)
         return parts
+
+    def _set(self, key: str, data: bytes) -> list[str]:
+        """Sets a value in pieces, since the store takes 8 MiB at once; the key itself, which says how many, is last."""
+        pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
+        keys = [f"{key}/{number}" for number in range(len(pieces))]
+        for name, piece in zip(keys, pieces, strict=True):
+            self._store.set(name, piece)
+        self._store.set(key, str(len(pieces)))
+        return [key, *keys]
+
+    def _get(self, key: str, rank: int) -> bytes:
+        count = bytes(self._store.get(key))
+        if not (count.isdigit() and len(count) < 8):
+            return count  # not ours: loads() says so
+        return b"".join(bytes(self._store.get(f"{key}/{number}")) for number in range(int(count)))
 
     def _wait(self, key: str, seconds: float) -> None:
         try:
             self._store.wait([key], timedelta(seconds=seconds))
-        except self._store_error:
-            return  # the slice is over; the caller looks again and keeps the time
+        except self._slice_is_over:
+            return  # the caller looks again and keeps the time
 
     def barrier(self, timeout: float | None = None) -> None:
         self.all_gather(None, timeout)
@@ -98,3 +138,11 @@ class TorchrunBootstrap:
             self._store.set(f"bye/{self.rank}", b"")
         except RuntimeError:
             return  # the store's host has left before us
+
+
+def check_port(environ: Mapping[str, str]) -> int:
+    """MASTER_PORT. Raises ArgumentError."""
+    port = read_int(environ, "MASTER_PORT")
+    if port is None or not 0 < port < 65536:
+        raise ArgumentError(f"the environment variable MASTER_PORT is {port}; it must be a port, 1 to 65535")
+    return port

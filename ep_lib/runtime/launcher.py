@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, read_int
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, check_rank, read_int
+from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.runtime import arguments
@@ -30,12 +31,15 @@ def detect(environ: Mapping[str, str] | None = None) -> World:
 
     In this order, since launchers run inside one another: torchrun inside a Slurm job sets both sets of variables, and
     mpirun does as well. Slurm counts only inside a step that srun made: a batch script has SLURM_PROCID too.
+
+    Raises ArgumentError, which names the variable, for values that no launcher gives, and for half of a launcher's.
     """
     env = os.environ if environ is None else environ
-    try:
-        return _detect(env)
-    except ValueError as error:
-        raise ArgumentError(f"a launcher's environment variable is not a number: {error}") from error
+    world = _detect(env)
+    check_rank(world.launcher, world.rank, world.world_size, world.local_rank)
+    if world.launcher == "torchrun":
+        check_port(env)
+    return world
 
 
 def _detect(env: Mapping[str, str]) -> World:
@@ -53,6 +57,13 @@ def _detect(env: Mapping[str, str]) -> World:
     rank = read_int(env, "SLURM_PROCID")
     if rank is not None and tasks is not None and env.get("SLURM_STEP_ID"):
         return World("srun", rank, tasks, read_int(env, "SLURM_LOCALID"))
+    rank, size = read_int(env, "RANK"), read_int(env, "WORLD_SIZE")
+    if rank is not None and (rank != 0 or size not in (None, 1)):  # alone, this rank would wait for nobody
+        absent = [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not env.get(name, "").strip()]
+        raise ArgumentError(
+            f"RANK is set to {rank}, as torchrun does, and {', '.join(absent)} not: start the ranks by torchrun, which "
+            f"sets all of them, or unset RANK for a world of one"
+        )
     return World("single", 0, 1, 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from ep_lib.bootstrap import Bootstrap
-from ep_lib.cuda.devices import identify, peer_problems
+from ep_lib.cuda.devices import DeviceIdentity, identify, peer_problems
 from ep_lib.errors import BackendUnavailable, RankMismatchError
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.transports import registry
@@ -21,12 +21,12 @@ def open_transport(
     Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what the transport lacks),
     OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
     """
-    ranks = agree(bootstrap, lambda: (wanted, heap_bytes, identify(device)), timeout)
+    ranks = agree(bootstrap, lambda: (wanted, heap_bytes, tuple(identify(device))), timeout)
     for what, position in (("transport", 0), ("heap_bytes", 1)):
         if len({rank[position] for rank in ranks}) > 1:
             listing = ", ".join(f"rank {number}: {rank[position]}" for number, rank in enumerate(ranks))
             raise RankMismatchError(f"{what} must be the same on all ranks; got {listing}")
-    identities = [identity for _, _, identity in ranks]
+    identities = [DeviceIdentity(*identity) for _, _, identity in ranks]
     problems = agree(bootstrap, lambda: peer_problems(bootstrap.rank, identities), timeout)
     unreachable = [problem for problems_of_rank in problems for problem in problems_of_rank]
     kind, _, variant = wanted.partition(":")
