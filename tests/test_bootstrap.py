@@ -255,7 +255,7 @@ def test_arrays_cross_a_network_unchanged(kind: str) -> None:
     array = np.ones((2, 3), np.int64).astype(kind)
     sent = [array, array[:, :0], array[0, 0], array[1]]
     for before, after in zip(sent, wire.loads(wire.dumps(sent), 0), strict=True):
-        assert after.dtype == array.dtype and after.shape == before.shape and after.tobytes() == before.tobytes()
+        assert after.dtype == before.dtype and after.shape == before.shape and after.tobytes() == before.tobytes()
         assert isinstance(after, np.ndarray) == isinstance(before, np.ndarray)
 
 

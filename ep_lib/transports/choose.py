@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.cuda.devices import DeviceIdentity, identify, peer_problems
@@ -21,7 +22,7 @@ def open_transport(
     Raises on every rank alike: BackendUnavailable (naming the pairs of GPUs, or what the transport lacks),
     OutOfSymmetricMemory, RankMismatchError. Rank 0 warns (RuntimeWarning) where ``auto`` is not ``p2p``.
     """
-    ranks = agree(bootstrap, lambda: (wanted, heap_bytes, tuple(identify(device))), timeout)
+    ranks: list[Any] = agree(bootstrap, lambda: (wanted, heap_bytes, tuple(identify(device))), timeout)
     for what, position in (("transport", 0), ("heap_bytes", 1)):
         if len({rank[position] for rank in ranks}) > 1:
             listing = ", ".join(f"rank {number}: {rank[position]}" for number, rank in enumerate(ranks))
