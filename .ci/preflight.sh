@@ -29,10 +29,28 @@ command -v "$python" >/dev/null 2>&1 ||
     fail "$("$python" --version 2>&1) is too old, 3.11 is the oldest that works: $(package "python3.11 python3.11-venv" python3.11), then make PYTHON=python3.11"
 "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
     fail "$python cannot make virtual environments: $(package python3-venv python3)"
+
+oldest_gcc=11 oldest_clang=14 # ep_lib/jit/toolkit.py has them, too
+
+new_enough() { # whether $1 is a C++ compiler that compiles the emulator, by its own macros
+    answer=$(printf '#ifdef __clang__\nep_lib clang __clang_major__\n#else\nep_lib gnu __GNUC__\n#endif\n' |
+        "$1" -std=c++17 -E -P -x c++ - 2>/dev/null) || return 1
+    for version in $answer; do :; done # the last word
+    case $answer in
+    *"ep_lib clang "[0-9]*) [ "$version" -ge $oldest_clang ] ;;
+    *"ep_lib gnu "[0-9]*) [ "$version" -ge $oldest_gcc ] ;;
+    *) return 1 ;;
+    esac
+}
+
+needs="the emulator needs g++ $oldest_gcc or clang++ $oldest_clang, or a newer one"
 if [ -n "$cxx" ]; then
     command -v "$cxx" >/dev/null 2>&1 ||
         fail "EP_LIB_CXX names the compiler $cxx, which is not there: unset it, or $(package g++ gcc-c++)"
+    new_enough "$cxx" || fail "EP_LIB_CXX names the compiler $cxx, which is too old or none: $needs"
 else
     command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 ||
-        fail "there is no C++ compiler here: $(package g++ gcc-c++)"
+        fail "there is no C++ compiler here ($needs): $(package g++ gcc-c++)"
+    new_enough g++ || new_enough clang++ ||
+        fail "the C++ compiler here is too old: $needs; EP_LIB_CXX names one that is not called so"
 fi

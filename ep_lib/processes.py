@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import stat
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from ep_lib.errors import BackendUnavailable
 
-_LOOK_S = 0.2  # between two looks at processes that run
+_LOOK_S = 1.0  # between two looks at processes that run, at most
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
@@ -64,6 +65,9 @@ def run(
     Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` seconds in which it only waited, and OSError
     if it cannot be started.
     """
+    tag = f"EP_LIB_RUN={secrets.token_hex(8)}"
+    environment = {**(os.environ if environment is None else environment), "EP_LIB_RUN": tag.partition("=")[2]}
+    look_s = min(_LOOK_S, idle_s / 4, cpu_s / 4)
     with guarded() as guard:
         process = subprocess.Popen(
             command,
@@ -77,12 +81,13 @@ def run(
         )
         try:
             guard.add(process.pid)
-            own = OwnTime(lambda: in_group(process.pid))
+            own = OwnTime(lambda: tagged(tag))
             while True:
                 try:
-                    out, err = process.communicate(stdin, timeout=_LOOK_S)
+                    out, err = process.communicate(stdin, timeout=look_s)
                     return Ended(process.returncode, out, err)
                 except subprocess.TimeoutExpired:
+                    stdin = None  # it is on its way
                     own.require(cpu_s=cpu_s, idle_s=idle_s)
         finally:
             end_group(process)

@@ -6,7 +6,8 @@ import ctypes
 import functools
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-from ep_lib.jit import gxx
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import gxx, toolkit
 
 # Outcome in runtime/machine.hpp
 DONE, DEADLOCK, FAULT, STOPPED = range(4)
@@ -105,9 +106,16 @@ _SIGNATURES = {
 @functools.cache
 def load() -> ctypes.CDLL:
     """The runtime, compiled on first use (a few seconds) and cached after that."""
-    library = ctypes.CDLL(str(gxx.build_runtime()))
-    for name, (arguments, result) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes = arguments
-        function.restype = result
+    path = gxx.build_runtime()
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (arguments, result) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = result
+    except (OSError, AttributeError) as error:  # made by gcc in place of g++, for example
+        raise BackendUnavailable(
+            f"the emulator, as compiled by {toolkit.find_compiler().path}, cannot be loaded ({error}): is that a C++ "
+            f"compiler for this machine? EP_LIB_CXX names another"
+        ) from error
     return library

@@ -304,7 +304,7 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         status, log = _run(command)
         if status == 0:
             _require(target, command)
-        elif _MACHINE.search(log):
+        elif _says_the_machine(log):
             raise _failed(command, f"the kernel '{kernel.name}'", log)
         else:
             raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
@@ -369,6 +369,7 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
     return done.returncode, done.stderr + done.stdout
 
 
+_ELF_MAGIC = b"\x7fELF"
 _ANOTHER = "EP_LIB_CXX names another compiler"
 
 
@@ -386,15 +387,29 @@ def _tool(command: Sequence[str], what: str, target: Path) -> None:
 
 
 def _require(target: Path, command: Sequence[str]) -> None:
-    """A compiler that is done must have written something."""
-    if not target.is_file() or target.stat().st_size == 0:
-        raise BackendUnavailable(f"{command[0]} says that it is done, but has written nothing; {_ANOTHER}")
+    """A compiler that is done must have written something, and what it was asked for."""
+    try:
+        with target.open("rb") as file:
+            begin = file.read(len(_ELF_MAGIC))
+    except FileNotFoundError:
+        begin = b""
+    if not begin or (target.suffix in (".o", ".so") and begin != _ELF_MAGIC):
+        what = "no machine code" if begin else "nothing"
+        raise BackendUnavailable(f"{command[0]} says that it is done, but has written {what}; {_ANOTHER}")
+
+
+def _says_the_machine(log: str) -> str:
+    """The line of a compiler's messages that puts the blame on the machine or on the compiler; "" if none does."""
+    for line in log.splitlines():
+        about_source = line.startswith(" ") or re.match(r".+?:\d+:(\d+:)? (?!internal compiler error)", line)
+        if not about_source and _MACHINE.search(line):
+            return line
+    return ""
 
 
 def _failed(command: Sequence[str], what: str, log: str) -> BackendUnavailable:
     """The machine or the installation is at fault: no matter of anybody's source."""
     with tempfile.NamedTemporaryFile("w", prefix="ep_lib-", suffix=".log", delete=False) as file:
         file.write(" ".join(command) + "\n" + log)
-    lines = log.splitlines()
-    first = next((line for line in lines if _MACHINE.search(line) or "error" in line), log.strip()[:500])
+    first = _says_the_machine(log) or next((line for line in log.splitlines() if "error" in line), log.strip()[:500])
     return BackendUnavailable(f"{command[0]} cannot compile {what}: {first} (all messages: {file.name})")
