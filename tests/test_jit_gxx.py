@@ -23,7 +23,7 @@ from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.signature import Param
 
-POINTER, CONST_POINTER = Param("pointer", 8, 8), Param("pointer", 8, 8, True)
+POINTER, CONST_POINTER = Param("pointer", 8, 8, False, "float", 4), Param("pointer", 8, 8, True, "float", 4)
 
 
 def compile_source(source: str, name: str = "k", **options: object) -> EmulatorImage:
@@ -50,7 +50,7 @@ def test_parameters_of_every_kind(any_compiler: str) -> None:
     assert image.params == (
         POINTER,
         CONST_POINTER,
-        POINTER,
+        Param("pointer", 8, 8, False, "int", 4),
         Param("uint", 8, 8),
         Param("int", 1, 1),
         Param("int", 4, 4),
@@ -60,7 +60,7 @@ def test_parameters_of_every_kind(any_compiler: str) -> None:
         Param("struct", 16, 8),
         Param("uint", 2, 2),
         Param("struct", 16, 16),
-        POINTER,
+        Param("pointer", 8, 8),
     )
     assert image.entry_symbol == "epemu_entry_0"
 

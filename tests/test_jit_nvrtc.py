@@ -32,8 +32,8 @@ def compile_for(arch: str, source: str, name: str = "k", **options: object) -> N
 def test_architectures(arch: str) -> None:
     image = compile_for(arch, SOURCE, "k<float, 4>")
     assert image.params == (
-        Param("pointer", 8, 8),
-        Param("pointer", 8, 8, True),
+        Param("pointer", 8, 8, False, "float", 4),
+        Param("pointer", 8, 8, True, "float", 4),
         Param("uint", 8, 8),
         Param("int", 1, 1),
         Param("float", 4, 4),

@@ -80,10 +80,11 @@ class Backend(Protocol):
 
     Attributes: ``name`` ("emulator" or "cuda"), ``rank``, ``world_size``, ``xp`` (the array module: numpy or cupy),
     ``heap_bytes`` (size of this rank's symmetric heap, the same on every rank; its first 256 bytes hold the fault
-    record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_gap`` (bytes to leave free after
-    each array in it), ``streams``, ``multiprocessors`` (of the GPU; None: the emulator runs any number of blocks at
-    once), ``shared_bytes`` (shared memory that a block may have) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the
-    moment at which a kernel of this rank gave up until that was raised; looking at it waits for nothing).
+    record of :mod:`ep_lib.memory.device_state` and are never given out), ``heap_spread`` (how far apart
+    arrays lie in it: see :class:`ep_lib.memory.symmetric.SymmetricHeap`), ``streams``, ``multiprocessors`` (of the GPU;
+    None: the emulator runs any number of blocks at once), ``shared_bytes`` (shared memory that a block may have),
+    ``checks`` (whether :func:`ep_lib.check` watches) and ``fault_word`` (NumPy, uint32 [1]: not 0 from the moment at
+    which a kernel of this rank gave up until that was raised; looking at it waits for nothing).
     """
 
     name: str
@@ -91,10 +92,11 @@ class Backend(Protocol):
     world_size: int
     xp: ModuleType
     heap_bytes: int
-    heap_gap: int
+    heap_spread: int
     streams: Streams
     multiprocessors: int | None
     shared_bytes: int
+    checks: bool
     fault_word: Array
 
     def heap_address(self, peer: int) -> int:
@@ -110,8 +112,8 @@ class Backend(Protocol):
         this."""
         ...
 
-    def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
-        """Told where arrays lie, in the first ``nbytes`` of the heap: (begin, end) offsets, sorted (for checks)."""
+    def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
+        """Told where arrays lie in the heap: (begin, end) offsets, sorted (for checks)."""
         ...
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -121,6 +123,10 @@ class Backend(Protocol):
 
     def register_array(self, array: Any) -> None:
         """Told that kernels may reach ``array`` by its address alone, while it lives (for the emulator's checks)."""
+        ...
+
+    def left_unwritten(self, array: Any) -> None:
+        """Told that ``array`` has no value yet (for the emulator's checks)."""
         ...
 
     def launch(

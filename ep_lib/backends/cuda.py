@@ -35,9 +35,9 @@ from ep_lib.errors import (
     PeerTimeout,
     RankMismatchError,
 )
-from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, launch_dimensions, marshal
+from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo
 from ep_lib.transports.choose import open_transport
 
 Dim3 = tuple[int, int, int]
@@ -88,7 +88,8 @@ class CudaBackend:
         self.world_size = bootstrap.world_size
         self.xp: ModuleType = import_cupy()
         self.heap_bytes = DEFAULT_HEAP_BYTES if heap_bytes is None else heap_bytes
-        self.heap_gap = 0
+        self.heap_spread = 1
+        self.checks = False
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
         # Over NVSHMEM a world may span hosts, of which each counts its own ranks.
         here = bootstrap.local_rank + 1 if transport.startswith("nvshmem") else bootstrap.world_size
@@ -161,7 +162,7 @@ class CudaBackend:
         ctypes.memset(address, 0, nbytes)
         return np.frombuffer((ctypes.c_char * nbytes).from_address(address), kind)[: np.prod(shape)].reshape(shape)
 
-    def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
+    def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -182,6 +183,9 @@ class CudaBackend:
     def register_array(self, array: Any) -> None:
         """Nothing to do: kernels reach all memory of their GPU by address."""
 
+    def left_unwritten(self, array: Any) -> None:
+        """Nothing to do: compute-sanitizer's initcheck finds such reads on GPUs."""
+
     def launch(
         self,
         kernel: Kernel,
@@ -195,6 +199,7 @@ class CudaBackend:
         self._runtime.setDevice(self.device)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         loaded = self._load(kernel)
+        shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         loaded.check(block3, shared_bytes, self.shared_bytes)
         values = marshal(kernel.name, loaded.params, args)
         reached = [
@@ -202,7 +207,7 @@ class CudaBackend:
             for position, value in enumerate(values, 1)
             for info in (value.array, *value.arrays)
             if info is not None
-        ] + [("uses", array if isinstance(array, ArrayInfo) else describe(array)) for array in uses]
+        ] + [("uses", array) for array in used_arrays(kernel.name, uses)]
         for place, info in reached:
             self._check_device(kernel.name, place, info)
         if self._own_streams.chosen is not None:

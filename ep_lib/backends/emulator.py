@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_lib.backends.base import MAX_SHARED_BYTES
+from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
-from ep_lib.jit.kernel import launch_dimensions, marshal
+from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe
+from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
 from ep_lib.transports import registry
 from ep_lib.transports.base import EmulatorSetup, Transport
 
@@ -69,6 +71,24 @@ class NoStreams:
         return _NOTHING
 
 
+class _Allocation:
+    """What symmetric() has given, and what every view of that array looks at in the end: whether it was freed."""
+
+    def __init__(self, heap: np.ndarray[Any, Any], offset: int, nbytes: int) -> None:
+        self.freed = False
+        self._heap = heap  # keeps the memory alive
+        address = heap.__array_interface__["data"][0] + offset
+        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+
+    @staticmethod
+    def of(array: np.ndarray[Any, Any]) -> _Allocation | None:
+        """That of an array, or of the array that it is a view of."""
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        return base if isinstance(base, _Allocation) else None
+
+
 class EmulatedModule:
     """A compiled kernel's library, loaded when it is first asked for something."""
 
@@ -95,7 +115,8 @@ class EmulatorBackend:
         self.world_size = world.size
         self.xp: ModuleType = np
         self.heap_bytes = world.machine.heap_bytes
-        self.heap_gap = world.machine.heap_gap
+        self.heap_spread = HEAP_SPREAD
+        self.checks = world.machine.checks
         self.streams: Streams = NoStreams()
         self.multiprocessors: int | None = None
         self.shared_bytes = MAX_SHARED_BYTES
@@ -107,6 +128,8 @@ class EmulatorBackend:
         setup = EmulatorSetup(world.machine, rank)
         self._transport: Transport[EmulatorImage] = registry.heap_class(transport)(setup)
         self.transport = transport
+        self._heap_begin = world.machine.heap_address(rank)
+        self._allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()  # by offset
         self._images: dict[Kernel, EmulatorImage] = {}
         self._last_ticket = 0
         self._in_use: list[list[ArrayInfo]] = []  # arrays of launches under way
@@ -117,8 +140,11 @@ class EmulatorBackend:
         return self._transport.addresses[peer]
 
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """A view of this rank's heap, which an empty one has its own place in."""
-        return np.ndarray(shape, np.dtype(dtype), self._heap.data, offset)
+        """A view of this rank's heap."""
+        dtype = np.dtype(dtype)
+        allocation = _Allocation(self._heap, offset, math.prod(shape) * dtype.itemsize)
+        self._allocations[offset] = allocation
+        return np.ndarray(shape, dtype, np.asarray(allocation))
 
     def host_array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """An ordinary array: kernels run in the host's memory."""
@@ -132,9 +158,11 @@ class EmulatorBackend:
         self.register_array(array)
         return array if kind == "numpy" else as_kind(kind, array, dtype)
 
-    def heap_in_use(self, nbytes: int, arrays: Sequence[tuple[int, int]]) -> None:
-        """Kernels that touch the heap beyond ``nbytes``, or under checks outside all arrays, are faulty from now on."""
-        self._machine.set_heap_used(nbytes)
+    def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
+        """Kernels launched from now on that touch a heap outside of these arrays are faulty."""
+        begins = {begin for begin, _ in arrays}
+        for offset in [offset for offset in self._allocations if offset not in begins]:
+            self._allocations.pop(offset).freed = True
         self._machine.set_arrays(self.rank, arrays)
 
     def register_array(self, array: np.ndarray[Any, Any]) -> None:
@@ -145,6 +173,10 @@ class EmulatorBackend:
         address, readonly = array.__array_interface__["data"]
         self._machine.register(self.rank, address, nbytes, not readonly)
         weakref.finalize(array, self._machine.unregister_later, self.rank, address, nbytes)
+
+    def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
+        """Under checks, kernels that read what nobody has written there are told."""
+        self._machine.left_unwritten(array.__array_interface__["data"][0], array.nbytes)
 
     def launch(
         self,
@@ -159,6 +191,7 @@ class EmulatorBackend:
         self._check_open()
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image = self._images.get(kernel) or self._load(kernel)
+        shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []
         for arg in marshal(kernel.name, image.params, args):
@@ -166,8 +199,7 @@ class EmulatorBackend:
             if arg.array is not None:
                 arrays.append(arg.array)
             arrays.extend(arg.arrays)
-        for array in uses:
-            arrays.append(array if type(array) is ArrayInfo else describe(array))
+        arrays.extend(used_arrays(kernel.name, uses))
         ranges = []
         for info in arrays:
             if info.device != "cpu":
@@ -175,6 +207,8 @@ class EmulatorBackend:
                     f"kernel '{kernel.name}' got an array on {info.device}; the emulator runs on the CPU: pass "
                     f"NumPy arrays or torch CPU tensors, or run with backend='cuda'"
                 )
+            if 0 <= info.address - self._heap_begin < len(self._heap) and info.kind == "numpy":
+                _require_allocated(kernel.name, info)
             if info.nbytes:
                 ranges.append((info.address, info.address + info.nbytes, not info.readonly))
         self._last_ticket = self._machine.launch(
@@ -235,10 +269,18 @@ class EmulatorBackend:
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
 
+def _require_allocated(kernel: str, info: ArrayInfo) -> None:
+    """Raises BufferClosedError for a symmetric array that was freed, also where another has its place by now."""
+    allocation = _Allocation.of(info.owner)
+    if allocation is not None and allocation.freed:
+        raise BufferClosedError(
+            f"kernel '{kernel}' got a symmetric array (shape {info.shape}, type {info.dtype}) that rank.free() has "
+            "given back; allocate it again, or free it after its last use"
+        )
+
+
 def _check_shared_bytes(kernel: str, static: int, dynamic: int) -> None:
     """Raises KernelLaunchError if a block would need more shared memory than a GPU has."""
-    if dynamic < 0:
-        raise KernelLaunchError(f"kernel '{kernel}': shared_bytes is {dynamic}; it cannot be negative")
     if static + dynamic > MAX_SHARED_BYTES:
         raise KernelLaunchError(
             f"kernel '{kernel}': {static} bytes of static and {dynamic} of dynamic shared memory are more than the "

@@ -9,7 +9,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.memory import device_state
-from ep_lib.runtime.arguments import at_least_one
+from ep_lib.require import at_least_one
 from ep_lib.runtime.rank import Rank
 
 __all__ = ["init_efa_device_state", "init_internode"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import brief, flag, index, instance, one_of, several, show, whole_number
 
 KINDS = ("p2p", "rc", "srd")  # in the order of epemu::Fabric
 
@@ -55,14 +56,19 @@ class Fabric:
     delayed_messages: Mapping[tuple[int, int, int], float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ArgumentError(f"fabric is {self.kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
-        _check_count("ranks_per_node", self.ranks_per_node, 1 << 16)
-        _check_count("queue_pairs", self.queue_pairs, _MAX_QUEUE_PAIRS)
-        _check_count("queue_depth", self.queue_depth, _MAX_QUEUE_DEPTH)
+        one_of("fabric", self.kind, KINDS)
+        checked = {
+            "ranks_per_node": whole_number("a fabric's ranks_per_node", self.ranks_per_node, 1, 1 << 16),
+            "p2p": flag("a fabric's p2p", self.p2p),
+            "queue_pairs": whole_number("a fabric's queue_pairs", self.queue_pairs, 1, _MAX_QUEUE_PAIRS),
+            "queue_depth": whole_number("a fabric's queue_depth", self.queue_depth, 1, _MAX_QUEUE_DEPTH),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        links = several("a fabric's broken_links", self.broken_links, "a tuple of pairs of ranks")
+        object.__setattr__(self, "broken_links", tuple(links))
         for name in ("stopped_ranks", "stalled_links", "delayed_messages"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise ArgumentError(f"a fabric's {name} is {getattr(self, name)!r}; it must be a dict")
+            instance(f"a fabric's {name}", getattr(self, name), dict, "a dict")
 
     def check(self, ranks: int) -> None:
         """Raises ArgumentError if this fabric cannot connect so many ranks."""
@@ -72,23 +78,23 @@ class Fabric:
                 f"is not complete; choose ranks_per_node among the divisors of {ranks}"
             )
         for link in self.broken_links:
-            if len(link) != 2 or not all(0 <= rank < ranks for rank in link):
-                raise ArgumentError(f"broken_links has {link!r}; it must be pairs of ranks, from 0 to {ranks - 1}")
+            if not (_are_counts(link, 2) and max(link) < ranks):
+                raise ArgumentError(f"broken_links has {show(link)}; it must be pairs of ranks, from 0 to {ranks - 1}")
         self._check_faults(ranks)
 
     def _check_faults(self, ranks: int) -> None:
         for rank, after in self.stopped_ranks.items():
             if not (_are_counts((rank, after), 2) and rank < ranks):
                 raise ArgumentError(
-                    f"stopped_ranks has {rank!r}: {after!r}; it must be a rank, from 0 to {ranks - 1}, and how often "
-                    f"it sends before it stops, from 0 to {_MAX_EVENTS}"
+                    f"stopped_ranks has {brief(rank)}: {brief(after)}; it must be a rank, from 0 to {ranks - 1}, and "
+                    f"how often it sends before it stops, from 0 to {_MAX_EVENTS}"
                 )
         for name in ("stalled_links", "delayed_messages"):
             for key, seconds in getattr(self, name).items():
                 if not (_are_counts(key, 3) and max(key[:2]) < ranks and _are_seconds(seconds)):
                     raise ArgumentError(
-                        f"{name} has {key!r}: {seconds!r}; it must be (rank, rank, number of an operation), with "
-                        f"ranks from 0 to {ranks - 1} and numbers from 0 to {_MAX_EVENTS}, and seconds: above "
+                        f"{name} has {brief(key)}: {brief(seconds)}; it must be (rank, rank, number of an operation), "
+                        f"with ranks from 0 to {ranks - 1} and numbers from 0 to {_MAX_EVENTS}, and seconds: above "
                         f"zero, at most {_MAX_SECONDS:g}, or math.inf"
                     )
 
@@ -103,19 +109,18 @@ class Fabric:
 
 def _are_counts(values: Any, length: int) -> bool:
     return (
-        isinstance(values, tuple)
+        isinstance(values, (tuple, list))
         and len(values) == length
-        and all(isinstance(v, int) and 0 <= v <= _MAX_EVENTS for v in values)
+        and all((number := index(v)) is not None and 0 <= number <= _MAX_EVENTS for v in values)
     )
 
 
 def _are_seconds(value: Any) -> bool:
-    return isinstance(value, (int, float)) and (value == math.inf or 0 < value <= _MAX_SECONDS)
-
-
-def _check_count(name: str, value: int, limit: int) -> None:
-    if not isinstance(value, int) or not 1 <= value <= limit:
-        raise ArgumentError(f"a fabric's {name} is {value!r}; it must be from 1 to {limit}")
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and (value == math.inf or 0 < value <= _MAX_SECONDS)
+    )
 
 
 def make_fabric(fabric: Fabric | str | None, ranks: int) -> Fabric:
@@ -124,7 +129,7 @@ def make_fabric(fabric: Fabric | str | None, ranks: int) -> Fabric:
         fabric = Fabric(fabric or "p2p")
     if not isinstance(fabric, Fabric):
         raise ArgumentError(
-            f"fabric is {fabric!r}; it must be one of {', '.join(map(repr, KINDS))} or an ep_lib.Fabric"
+            f"fabric is {show(fabric)}; it must be one of {', '.join(map(repr, KINDS))} or an ep_lib.Fabric"
         )
     fabric.check(ranks)
     return fabric

@@ -160,7 +160,9 @@ _SENTENCES = {
 }
 
 
-def _sentence(kind: str, first: Access, second: Access) -> str:
+def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
+    if kind == "uninitialised" and not where.startswith("shared memory"):
+        return "memory is read that neither the host nor a kernel has written"
     if kind != "race":
         return _SENTENCES[kind]
     a, b = _who(first, second)
@@ -212,7 +214,7 @@ def parse(report: str, seed: int) -> list[Finding]:
         findings.append(
             Finding(
                 kind=entry["kind"],
-                message=_sentence(entry["kind"], first, second),
+                message=_sentence(entry["kind"], first, second, entry["where"]),
                 seed=seed,
                 remedy=entry["remedy"],
                 where=entry["where"],
@@ -249,7 +251,7 @@ def merge_findings(findings: list[Finding]) -> list[Finding]:
     reused = {line for f in findings if f.kind == "slot reused" for line in _posts(f)} - overtaken
     kept = []
     for finding in findings:
-        if finding.kind == "uninitialised" and any(_reads_at(f, finding) for f in races):
+        if finding.kind == "uninitialised" and any(_reads_at(f, finding) for f in findings if f.kind != finding.kind):
             continue
         if finding.kind == "slot reused" and _posts(finding) & overtaken:
             continue

@@ -18,6 +18,17 @@ import dataclasses
 from dataclasses import dataclass
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import instance, number, show, text
+
+
+def _check(part: Link | Gpu, whose: str, above_zero: tuple[str, ...]) -> None:
+    """Raises ArgumentError unless names are texts, and the rest are numbers, from zero or above it."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.name in ("name", "source"):
+            text(f"{whose} {field.name}", value)
+        else:
+            number(f"{whose} {field.name}", value, zero=field.name not in above_zero)
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,9 @@ class Link:
     mtu_bytes: float
     header_bytes: float
     source: str
+
+    def __post_init__(self) -> None:
+        _check(self, "a link's", above_zero=("gbytes_per_s", "mtu_bytes"))
 
     def wire_bytes(self, nbytes: float) -> float:
         """Bytes on the wire for a message of ``nbytes``: with a header a packet, at least one packet."""
@@ -70,6 +84,9 @@ class Gpu:
     launch_gap_ns: float
     source: str
 
+    def __post_init__(self) -> None:
+        _check(self, "a GPU's", above_zero=("sms", "sm_gbytes_per_s", "memory_gbytes_per_s", "clock_ghz", "poll_ns"))
+
     def scaled(self, k: float) -> Gpu:
         """The same GPU, for which each byte counts ``k`` times."""
         return dataclasses.replace(
@@ -87,14 +104,19 @@ class Hardware:
     pcie: Link
     nic: Link
 
+    def __post_init__(self) -> None:
+        text("a hardware's name", self.name)
+        instance("a hardware's gpu", self.gpu, Gpu, "an ep_lib.emulator.hardware.Gpu")
+        for name in ("nvlink", "pcie", "nic"):
+            instance(f"a hardware's {name}", getattr(self, name), Link, "an ep_lib.Link")
+
     def scaled(self, k: float) -> Hardware:
         """Hardware on which each byte counts ``k`` times: bandwidths, MTUs and headers are divided by ``k``.
 
         A program with rows ``k`` times shorter takes the time of the full rows, and is simulated ``k`` times as fast.
         What does not shrink with the rows (flags, counts, indices) then counts ``k`` times as well.
         """
-        if not k > 0:
-            raise ArgumentError(f"hardware is scaled by {k!r}; it must be a number above zero")
+        k = number("hardware's scale k", k)
         return Hardware(
             self.name if k == 1 else f"{self.name} / {k:g}",
             self.gpu.scaled(k),
@@ -250,5 +272,5 @@ def find_hardware(hardware: Hardware | str) -> Hardware:
     if isinstance(hardware, str) and hardware in HARDWARE:
         return HARDWARE[hardware]
     raise ArgumentError(
-        f"hardware is {hardware!r}; it must be one of {', '.join(map(repr, HARDWARE))} or an ep_lib.Hardware"
+        f"hardware is {show(hardware)}; it must be one of {', '.join(map(repr, HARDWARE))} or an ep_lib.Hardware"
     )

@@ -31,6 +31,7 @@ class Settings(Structure):
     _fields_ = [
         ("seed", c_uint64),
         ("heap_bytes", c_uint64),
+        ("heap_span", c_uint64),
         ("stack_bytes", c_uint64),
         ("max_resident_threads", c_uint64),
         ("fabric", FabricSettings),
@@ -66,7 +67,6 @@ _SIGNATURES = {
     "epemu_create": ([c_int, POINTER(Settings)], c_void_p),
     "epemu_destroy": ([c_void_p], None),
     "epemu_machine_heap": ([c_void_p, c_int], c_void_p),
-    "epemu_set_heap_used": ([c_void_p, c_uint64], None),
     "epemu_set_arrays": ([c_void_p, c_int, POINTER(c_uint64), c_uint64], None),
     "epemu_load_image": ([c_void_p, c_char_p, c_char_p], c_void_p),
     "epemu_error": ([], c_char_p),
@@ -91,6 +91,7 @@ _SIGNATURES = {
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
     "epemu_check_begin": ([c_void_p], c_int),
     "epemu_check_end": ([c_void_p], None),
+    "epemu_check_unwritten": ([c_void_p, c_uint64, c_uint64], None),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),
     "epemu_time_begin": ([c_void_p, c_void_p], None),
     "epemu_time_spans": ([c_void_p, POINTER(c_uint64)], c_void_p),

@@ -28,7 +28,7 @@ from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
 if TYPE_CHECKING:
     from ep_lib.jit.gxx import EmulatorImage
 
-_GAP_BYTES = 256
+HEAP_SPREAD = 2  # bytes of address space for each byte of a symmetric heap: what follows an array stays unused
 _POLL_SECONDS = 0.02  # how often a run's output is shown and its limit is checked
 
 
@@ -135,6 +135,7 @@ class Machine:
         settings = library.Settings(
             seed=seed & (2**64 - 1),
             heap_bytes=heap_bytes,
+            heap_span=heap_bytes * HEAP_SPREAD,
             stack_bytes=stack_bytes,
             max_resident_threads=max_resident_threads,
             fabric=library.FabricSettings(
@@ -150,16 +151,16 @@ class Machine:
         self.handle = int(handle)
         self._memory = _Memory(self.handle)
         for source, target in fabric.broken_links:
-            self._lib.epemu_break_link(self.handle, source, target)
+            self._lib.epemu_break_link(self.handle, int(source), int(target))
         for (source, target, after), seconds in fabric.stalled_links.items():
-            self._lib.epemu_stall_link(self.handle, source, target, after, _nanoseconds(seconds))
+            self._lib.epemu_stall_link(self.handle, int(source), int(target), int(after), _nanoseconds(seconds))
         for (source, target, number), seconds in fabric.delayed_messages.items():
-            self._lib.epemu_delay_message(self.handle, source, target, number, _nanoseconds(seconds))
+            self._lib.epemu_delay_message(self.handle, int(source), int(target), int(number), _nanoseconds(seconds))
         for rank, after in fabric.stopped_ranks.items():
-            self._lib.epemu_stop_rank(self.handle, rank, after)
+            self._lib.epemu_stop_rank(self.handle, int(rank), int(after))
         self._images: dict[tuple[str, int, str], int] = {}  # (path, rank or -1, its entry or "") -> Image*
         self._error: EpError | None = None
-        self._checks = False
+        self.checks = False
         self.runs_in_virtual_time = False
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
@@ -170,27 +171,32 @@ class Machine:
                 f"this process cannot reserve the checker's address space, four times {self.ranks} heaps of "
                 f"{self.heap_bytes} bytes: lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
             )
-        self._checks = True
+        self.checks = True
+
+    def left_unwritten(self, address: int, nbytes: int) -> None:
+        """Under checks: what kernels read there is a finding until somebody has written it (of the first MiB)."""
+        if self.checks:
+            self._lib.epemu_check_unwritten(self.handle, address, address + min(nbytes, 1 << 20))
 
     def end_checks(self) -> str:
         """The findings as JSON (see :mod:`ep_lib.emulator.findings`); gives the checker's memory back."""
         report = str(self._lib.epemu_findings(self.handle).decode())
         self._lib.epemu_check_end(self.handle)
-        self._checks = False
+        self.checks = False
         return report
 
     def host_waited(self, rank: int, ticket: int) -> None:
         """Tells checker and clock that the rank's host knows its launches up to this ticket to have ended."""
         if self.runs_in_virtual_time:
             self._lib.epemu_time_host(self.handle, rank, ticket)
-        if self._checks:
+        if self.checks:
             self._lib.epemu_host_sync(self.handle, rank, ticket)
 
     def hosts_met(self) -> None:
         """Tells checker and clock that the hosts of all ranks have met in a collective operation."""
         if self.runs_in_virtual_time:
             self._lib.epemu_time_host(self.handle, -1, 0)
-        if self._checks:
+        if self.checks:
             self._lib.epemu_host_sync(self.handle, -1, 0)
 
     def heap_address(self, rank: int) -> int:
@@ -198,23 +204,14 @@ class Machine:
 
     def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of a rank's heap, without a copy."""
-        buffer = (ctypes.c_uint8 * self.heap_bytes).from_address(self.heap_address(rank))
+        buffer = (ctypes.c_uint8 * (self.heap_bytes * HEAP_SPREAD)).from_address(self.heap_address(rank))
         buffer.memory = self._memory  # type: ignore[attr-defined]  # keeps it alive
         return np.ctypeslib.as_array(buffer)
 
-    def set_heap_used(self, nbytes: int) -> None:
-        self._lib.epemu_set_heap_used(self.handle, nbytes)
-
-    @property
-    def heap_gap(self) -> int:
-        """Bytes to leave free after each array: under checks, so that an index past its end hits no other array."""
-        return _GAP_BYTES if self._checks else 0
-
     def set_arrays(self, rank: int, arrays: Sequence[tuple[int, int]]) -> None:
-        """Under checks: all that kernels and NICs may touch in the rank's heap, as sorted (begin, end) offsets."""
-        if self._checks:
-            flat = [offset for array in arrays for offset in array]
-            self._lib.epemu_set_arrays(self.handle, rank, (ctypes.c_uint64 * len(flat))(*flat), len(arrays))
+        """What the rank's launches from now on may touch in symmetric heaps, as sorted (begin, end) offsets."""
+        flat = [offset for array in arrays for offset in array]
+        self._lib.epemu_set_arrays(self.handle, rank, (ctypes.c_uint64 * len(flat))(*flat), len(arrays))
 
     def register(self, rank: int, address: int, nbytes: int, writable: bool) -> None:
         self._lib.epemu_register(self.handle, rank, address, address + nbytes, writable)

@@ -10,6 +10,8 @@ from typing import Any
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import Hardware
+from ep_lib.errors import ArgumentError
+from ep_lib.require import a_path
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,13 @@ class Timeline:
         return _trace_events(self)
 
     def save(self, path: str | Path) -> None:
-        """Writes :meth:`chrome_trace` as JSON, which https://ui.perfetto.dev opens."""
-        Path(path).write_text(json.dumps(self.chrome_trace(), separators=(",", ":"), allow_nan=False))
+        """Writes :meth:`chrome_trace` as JSON, which https://ui.perfetto.dev opens. Raises ArgumentError where no file
+        can be written."""
+        file = a_path("path", path)
+        try:
+            file.write_text(json.dumps(self.chrome_trace(), separators=(",", ":"), allow_nan=False))
+        except OSError as error:
+            raise ArgumentError(f"cannot write the timeline to {str(path)!r}: {error}; name another file") from error
 
 
 # ---- Chrome's trace event format, which https://ui.perfetto.dev opens. Processes are ranks; their threads are blocks

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -23,6 +23,7 @@ from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
 from ep_lib.jit.source import Define, KernelSource
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
+from ep_lib.require import index, refuse, show, text
 
 Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
 _TARGET = re.compile(r"sm_\d+[af]?")
@@ -79,7 +80,10 @@ class Kernel(KernelSource):
         such structs: they are kept alive, and the emulator lets the kernel touch them. Raises
         :class:`KernelLaunchError`, :class:`KernelCompileError` and :class:`KernelNotFoundError`.
         """
-        rank._backend.launch(self, grid, block, args, shared_bytes, uses)
+        backend = getattr(rank, "_backend", None)
+        if backend is None:
+            refuse("rank", rank, "the Rank that main got: kernel.launch(rank, grid, block, ...)")
+        backend.launch(self, grid, block, args, shared_bytes, uses)
 
     @overload
     def compile(self) -> EmulatorImage: ...
@@ -91,7 +95,7 @@ class Kernel(KernelSource):
         Raises :class:`KernelCompileError`, :class:`KernelNotFoundError`, and :class:`BackendUnavailable` when the
         compiler is missing.
         """
-        image = self._images.get(target)
+        image = self._images.get(text("target", target))
         if image is not None:
             return image
         with self._lock:
@@ -147,17 +151,37 @@ def launch_dimensions(
 def _dimensions(
     kernel: str, what: str, value: int | Sequence[int], limits: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    try:
-        given = [operator.index(v) for v in (value if isinstance(value, Sequence) else (value,))]
-    except TypeError:
-        given = []
-    if not 1 <= len(given) <= 3:
-        raise KernelLaunchError(f"kernel '{kernel}': {what} is {value!r}; it must be 1 to 3 whole numbers")
+    numbers = value if isinstance(value, Sequence) else (value,)
+    given = []
+    for each in numbers:
+        number = each if type(each) is int else index(each)
+        if number is not None:
+            given.append(number)
+    if not 1 <= len(given) == len(numbers) <= 3:
+        raise KernelLaunchError(f"kernel '{kernel}': {what} is {show(value)}; it must be 1 to 3 whole numbers")
     full = (*given, 1, 1)[:3]
     for name, number, limit in zip("xyz", full, limits, strict=True):
         if not 1 <= number <= limit:
             raise KernelLaunchError(f"kernel '{kernel}': {what}.{name} is {number}; it must be from 1 to {limit}")
     return full[0], full[1], full[2]
+
+
+def dynamic_shared(kernel: str, value: Any) -> int:
+    """The size of ``extern __shared__`` memory. Raises KernelLaunchError if it is none."""
+    number = value if type(value) is int else index(value)
+    if number is None or number < 0:
+        raise KernelLaunchError(f"kernel '{kernel}': shared_bytes is {show(value)}; it must be a whole number from 0")
+    return number
+
+
+def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
+    """What a launch's ``uses`` names. Raises ArgumentError."""
+    if type(uses) is not tuple and (is_array(uses) or not isinstance(uses, Iterable)):
+        refuse(f"kernel '{kernel}': uses", uses, "a list of arrays")
+    arrays = []
+    for array in uses:
+        arrays.append(array if type(array) is ArrayInfo else describe(array))
+    return arrays
 
 
 class MarshalledArg(NamedTuple):
@@ -219,17 +243,45 @@ def _pointer(param: Param, arg: Any) -> MarshalledArg:
             )
         if info.readonly and not param.is_const:
             raise _Refused("is a read-only array, but the kernel's pointer is not const")
+        if param.element and not _is_element(param, info.dtype) and info.nbytes:
+            raise _Refused(_wrong_elements(param, info))
         return MarshalledArg(_pack_address(info.address), info)
-    try:
-        address = operator.index(arg)
-    except TypeError:
+    address = arg if type(arg) is int else index(arg)
+    if address is None and not isinstance(arg, (bool, np.bool_)):
         hint = ""
         if isinstance(arg, (list, tuple)):
             hint = "; make it an array first: rank.to_device(np.array(...))"
-        raise _Refused(f"is a pointer; got {_show(arg)}{hint}") from None
-    if isinstance(arg, (bool, np.bool_)) or not 0 <= address < 1 << 64:
-        raise _Refused(f"is a pointer; got {_show(arg)}, which is no address")
+        raise _Refused(f"is a pointer; got {show(arg)}{hint}")
+    if address is None or not 0 <= address < 1 << 64:
+        raise _Refused(f"is a pointer; got {show(arg)}, which is no address")
     return MarshalledArg(_pack_address(address))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_element(param: Param, dtype: np.dtype[Any]) -> bool:
+    """Whether a pointer like this reads the elements of such an array as what they are. Integers serve for either sign,
+    and as the bits of what C or CuPy have no type for."""
+    if dtype.itemsize != param.element_size:
+        return False
+    kind, element = dtype.kind, param.element
+    if kind in "iu":
+        return element != "float"
+    if element in ("int", "uint"):
+        return dtype.isbuiltin == 2  # registered by ml_dtypes: bfloat16 and FP8, as bits
+    return dtype.name == param.element_name
+
+
+def _wrong_elements(param: Param, info: ArrayInfo) -> str:
+    wanted = param.element_name
+    if info.kind == "torch":
+        convert, view = f"tensor.to(torch.{wanted})", f"tensor.view(torch.{wanted})"
+    else:
+        module = "np" if hasattr(np, wanted) else "ml_dtypes"
+        convert, view = f"array.astype({module}.{wanted})", f"array.view({module}.{wanted})"
+    return (
+        f"points to {wanted}, and the array of shape {info.shape} has type {info.dtype.name}: pass {convert} to "
+        f"convert the values, or {view} if its bytes are {wanted}"
+    )
 
 
 def _integer(param: Param, arg: Any) -> MarshalledArg:
@@ -239,11 +291,11 @@ def _integer(param: Param, arg: Any) -> MarshalledArg:
     except (struct.error, TypeError, ValueError):
         pass
     if is_array(arg):
-        raise _Refused(f"is {param}, a single number; got {_show(arg)}")
+        raise _Refused(f"is {param}, a single number; got {show(arg)}")
     try:
         value = operator.index(arg)
     except TypeError:
-        raise _Refused(f"is {param}; got {_show(arg)}") from None
+        raise _Refused(f"is {param}; got {show(arg)}") from None
     low = -(1 << (8 * param.size - 1)) if param.kind == "int" else 0
     high = (1 << (8 * param.size - (param.kind == "int"))) - 1
     if not low <= value <= high:
@@ -253,17 +305,17 @@ def _integer(param: Param, arg: Any) -> MarshalledArg:
 
 def _float(param: Param, arg: Any) -> MarshalledArg:
     if is_array(arg) or isinstance(arg, (str, bytes)) or not hasattr(arg, "__float__"):
-        raise _Refused(f"is {param}; got {_show(arg)}")
+        raise _Refused(f"is {param}; got {show(arg)}")
     try:
         return MarshalledArg(_FLOAT[param.size].pack(float(arg)))
     except (OverflowError, TypeError, ValueError) as error:
-        raise _Refused(f"is {param}; {_show(arg)} does not fit") from error
+        raise _Refused(f"is {param}; {show(arg)} does not fit") from error
 
 
 def _bool(param: Param, arg: Any) -> MarshalledArg:
     if isinstance(arg, (bool, np.bool_)) or (isinstance(arg, (int, np.integer)) and arg in (0, 1)):
         return MarshalledArg(b"\1" if arg else b"\0")
-    raise _Refused(f"is bool; got {_show(arg)}")
+    raise _Refused(f"is bool; got {show(arg)}")
 
 
 def _struct(param: Param, arg: Any) -> MarshalledArg:
@@ -278,7 +330,7 @@ def _struct(param: Param, arg: Any) -> MarshalledArg:
         data = arg.tobytes()
     else:
         raise _Refused(
-            f"is a {param} by value; got {_show(arg)}: pass a ctypes.Structure, a NumPy scalar or bytes of that size"
+            f"is a {param} by value; got {show(arg)}: pass a ctypes.Structure, a NumPy scalar or bytes of that size"
         )
     if len(data) != param.size:
         raise _Refused(f"is a {param} by value; got {len(data)} bytes ({type(arg).__name__})")
@@ -293,11 +345,3 @@ _CONVERTERS = {
     "bool": _bool,
     "struct": _struct,
 }
-
-
-def _show(arg: Any) -> str:
-    """2.5 (float); arrays by shape and dtype."""
-    if is_array(arg):
-        return f"an array of shape {tuple(arg.shape)} and type {arg.dtype}"
-    text = repr(arg)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(arg).__name__})"

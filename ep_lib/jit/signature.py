@@ -10,23 +10,38 @@ Kind = Literal["int", "uint", "float", "bool", "pointer", "struct"]
 _TABLE_MAGIC = 0x45504B54  # the table's format: ep_lib/device/ep/detail/entry.cuh
 _KINDS: tuple[Kind, ...] = ("int", "uint", "float", "bool", "pointer", "struct")  # the first is number 1 there
 _POINTS_TO_CONST = 1
+_ELEMENT_SHIFT, _ELEMENT_SIZE_SHIFT = 8, 16
+_ELEMENTS = ("", "int", "uint", "float", "bool", "pointer", "bfloat16", "half", "e4m3", "e5m2")
+
+
+_NAMES = {"half": "float16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "pointer": "uint64"}
 
 
 class Param(NamedTuple):
     """One parameter of a kernel: its kind, ``size`` and ``align`` in bytes.
 
-    ``is_const`` is meant for pointers: the kernel only reads through it.
+    The rest is meant for pointers. ``is_const``: the kernel only reads through it. ``element``: what it points to, ""
+    for bytes, void and classes, which may be anything; ``element_size`` in bytes.
     """
 
     kind: Kind
     size: int
     align: int
     is_const: bool = False
+    element: str = ""
+    element_size: int = 0
 
     def __str__(self) -> str:
         if self.kind in ("int", "uint", "float"):
             return f"{self.kind}{8 * self.size}"
         return f"struct of {self.size} bytes" if self.kind == "struct" else self.kind
+
+    @property
+    def element_name(self) -> str:
+        """The type that a pointer points to, as NumPy and ml_dtypes call it."""
+        if self.element in ("int", "uint", "float"):
+            return f"{self.element}{8 * self.element_size}"
+        return _NAMES.get(self.element, self.element)
 
 
 def parse_table(table: bytes) -> tuple[Param, ...]:
@@ -36,5 +51,13 @@ def parse_table(table: bytes) -> tuple[Param, ...]:
         raise ValueError(f"not a table of kernel parameters: it starts with {magic:#x}")
     rows = [struct.unpack_from("<IIII", table, 8 + 16 * i) for i in range(count)]
     return tuple(
-        Param(_KINDS[kind - 1], size, align, bool(flags & _POINTS_TO_CONST)) for kind, size, align, flags in rows
+        Param(
+            _KINDS[kind - 1],
+            size,
+            align,
+            bool(flags & _POINTS_TO_CONST),
+            _ELEMENTS[flags >> _ELEMENT_SHIFT & 0xFF],
+            flags >> _ELEMENT_SIZE_SHIFT,
+        )
+        for kind, size, align, flags in rows
     )

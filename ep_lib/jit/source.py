@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import cache, toolkit
+from ep_lib.require import a_path, instance, refuse, several, text
 
 Define = str | int | float | None
 
@@ -40,18 +43,19 @@ class KernelSource:
         defines: Mapping[str, Define] | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        self.name = name.strip()
+        self.name = text("a kernel's name", name).strip()
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
         self.path = path
         self.source = source
         self.filename = filename
-        folders = [include] if isinstance(include, (str, os.PathLike)) else list(include)
+        folders = _several("include", include, "folders")
         self.defines: dict[str, str] = {}
-        for macro, value in (defines or {}).items():
+        for macro, value in instance("defines", {} if defines is None else defines, dict, "a dict").items():
             self.defines[_check_macro(macro)] = _macro_text(value)
-        self.options = self._take_options([options] if isinstance(options, str) else list(options), folders)
-        self.include = tuple(Path(folder).expanduser().absolute() for folder in folders)
+        given = [text("a compiler option", option) for option in _several("options", options, "compiler options")]
+        self.options = self._take_options(given, folders)
+        self.include = tuple(a_path("an include folder", folder) for folder in folders)
         for folder in self.include:
             if not folder.is_dir():
                 raise ArgumentError(f"the include folder {str(folder)!r} of kernel {self.name!r} does not exist")
@@ -73,11 +77,12 @@ class KernelSource:
         ``-D`` and ``-I`` among them count on the emulator too. Raises :class:`ArgumentError` when the file cannot be
         read.
         """
-        file = Path(path).expanduser().absolute()
+        file = a_path("path", path)
         try:
             source = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
+        text(f"the source {str(path)!r}", source)
         return cls(source, name, path=file, filename=str(path), include=include, defines=defines, options=options)
 
     @classmethod
@@ -93,7 +98,8 @@ class KernelSource:
     ) -> Self:
         """The kernel ``name`` in a string of CUDA C++. ``filename`` is what errors call the string; the rest is as in
         :meth:`from_file`."""
-        if "\n" in filename:
+        text("source", source)
+        if "\n" in text("filename", filename):
             raise ArgumentError(f"filename must be one line, got {filename!r}")
         return cls(source, name, path=None, filename=filename, include=include, defines=defines, options=options)
 
@@ -140,8 +146,15 @@ class KernelSource:
         return tuple(others)
 
 
+def _several(name: str, value: Any, what: str) -> list[Any]:
+    """A list of one path or option, or of several."""
+    if isinstance(value, (str, os.PathLike)):
+        return [value]
+    return several(name, value, f"a list of {what}")
+
+
 def _check_macro(name: str) -> str:
-    if not _IDENTIFIER.fullmatch(name.partition("(")[0]):
+    if not _IDENTIFIER.fullmatch(text("a define's name", name).partition("(")[0]):
         raise ArgumentError(f"a define's name must be an identifier, got {name!r}")
     return name
 
@@ -149,7 +162,9 @@ def _check_macro(name: str) -> str:
 def _macro_text(value: Define) -> str:
     if value is None or value is True:
         return "1"
-    text = "0" if value is False else str(value)
-    if "\n" in text:
-        raise ArgumentError(f"a define's value must be one line, got {text!r}")
-    return text
+    if not isinstance(value, (str, int, float, np.generic)):
+        refuse("a define's value", value, "a number, a str or None")
+    written = text("a define's value", "0" if value is False else str(value))
+    if "\n" in written:
+        raise ArgumentError(f"a define's value must be one line, got {written!r}")
+    return written

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import refuse
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -57,8 +58,9 @@ def describe(obj: Any) -> ArrayInfo:
     """Address, shape, dtype, strides and device of a NumPy, CuPy or torch array; nothing is copied. What this function
     returned for an array is returned as it is.
 
-    Raises :class:`ArgumentError` for anything else, and for torch tensors that are not dense or still need gradients
-    computed lazily (sparse, meta, conjugated views).
+    Raises :class:`ArgumentError` for anything else, for elements that kernels cannot use (Python objects, bytes in the
+    other order), and for torch tensors that are not dense or still need gradients computed lazily (sparse, meta,
+    conjugated views).
     """
     cls = type(obj)
     if cls is ArrayInfo:
@@ -67,10 +69,12 @@ def describe(obj: Any) -> ArrayInfo:
     if kind is None:
         kind = _kind_of(cls)
     if kind == "numpy":
-        flags, interface = obj.flags, obj.__array_interface__
+        flags, interface, dtype = obj.flags, obj.__array_interface__, obj.dtype
+        if dtype.hasobject or not dtype.isnative:
+            _refuse_elements(obj)
         address, readonly = interface["data"]
         strides = None if flags.c_contiguous else obj.strides
-        return ArrayInfo(address, obj.shape, obj.dtype, strides, "cpu", "numpy", readonly, obj, obj.nbytes)
+        return ArrayInfo(address, obj.shape, dtype, strides, "cpu", "numpy", readonly, obj, obj.nbytes)
     if kind == "torch":
         return _describe_torch(obj)
     if kind == "cupy":
@@ -116,6 +120,32 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return result
 
 
+def element_type(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype that ``dtype`` means: of NumPy, of torch, a type or a name. Raises ArgumentError for None, and
+    for what kernels cannot use."""
+    found = _torch_dtype(dtype) if type(dtype).__module__ == "torch" else None
+    if found is None and dtype is not None:
+        try:
+            found = np.dtype(dtype)
+        except (TypeError, ValueError, AttributeError, SyntaxError, RecursionError):
+            found = None
+    if found is None or found.hasobject or not found.isnative or not found.itemsize or found.subdtype is not None:
+        refuse("dtype", dtype, "a type of numbers in this machine's byte order, such as np.float32 or 'bfloat16'")
+    return found
+
+
+def _refuse_elements(array: np.ndarray[Any, Any]) -> NoReturn:
+    if array.dtype.hasobject:
+        raise ArgumentError(
+            f"an array of shape {array.shape} and type {array.dtype} holds Python objects, which kernels cannot use; "
+            "make it numbers first: array.astype(np.float32), for example"
+        )
+    raise ArgumentError(
+        f"an array of shape {array.shape} has its bytes in the other order (dtype {array.dtype.str!r}); swap them: "
+        "array.astype(array.dtype.newbyteorder('='))"
+    )
+
+
 _kinds: dict[type, str] = {}  # what is known of the types met so far
 
 
@@ -130,6 +160,8 @@ def _find_kind(cls: type) -> str:
     for base in cls.__mro__:
         if base is np.ndarray:
             return "numpy"
+        if base is np.ma.MaskedArray:
+            return ""  # a kernel would not see the mask
         root = base.__module__.partition(".")[0]
         if root == "torch" and base.__name__ == "Tensor":
             return "torch"

@@ -6,6 +6,8 @@ address on a peer is known without asking (as in OpenSHMEM).
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from ep_lib.errors import ArgumentError, OutOfSymmetricMemory
 
 ALIGNMENT = 256  # bytes; also keeps arrays out of each other's cache lines
@@ -13,28 +15,31 @@ RESERVED = 256  # the first bytes hold the fault record of <ep/wait.cuh>
 
 
 class SymmetricHeap:
-    """First fit over a list of free extents; frees coalesce. ``gap`` bytes after each array stay unused."""
+    """First fit over a list of free extents; frees coalesce.
 
-    def __init__(self, nbytes: int, gap: int = 0) -> None:
+    With ``spread`` 2 every offset is twice what it would be: behind each array as many bytes stay unused as it has, so
+    an index past its end hits no other array. The heap has room for the same arrays then, in twice the address space.
+    """
+
+    def __init__(self, nbytes: int, spread: int = 1) -> None:
         if nbytes < RESERVED + ALIGNMENT:
             raise ArgumentError(f"a symmetric heap of {nbytes} bytes is too small; it needs {RESERVED + ALIGNMENT}")
         self.nbytes = nbytes
-        self._free = [(RESERVED, nbytes)]  # (begin, end), sorted
-        self._gap = gap
-        self._used: dict[int, int] = {}  # begin -> end
-        self._arrays: dict[int, int] = {}  # begin -> end of what was asked for
-        self.top = RESERVED  # end of the highest array ever allocated
+        self._spread = spread
+        self._free = [(RESERVED, nbytes)]  # (begin, end), sorted, without the spread
+        self._used: dict[int, int] = {}  # offset -> bytes taken
+        self._arrays: dict[int, int] = {}  # offset -> end of what was asked for
 
     def allocate(self, nbytes: int, *, hint: str) -> int:
         """Offset of ``nbytes`` fresh bytes. Raises OutOfSymmetricMemory, whose message ends with ``hint``."""
-        size = max(1, -(-(nbytes + self._gap) // ALIGNMENT)) * ALIGNMENT
+        size = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
         for i, (begin, end) in enumerate(self._free):
             if end - begin >= size:
                 self._free[i : i + 1] = [(begin + size, end)] if end - begin > size else []
-                self._used[begin] = begin + size
-                self._arrays[begin] = begin + nbytes
-                self.top = max(self.top, begin + size)
-                return begin
+                offset = begin * self._spread
+                self._used[offset] = size
+                self._arrays[offset] = offset + nbytes
+                return offset
         largest = max((end - begin for begin, end in self._free), default=0)
         raise OutOfSymmetricMemory(
             f"the symmetric heap is too small: {size} bytes are wanted and the largest free part of its "
@@ -45,11 +50,12 @@ class SymmetricHeap:
 
     def free(self, offset: int) -> None:
         """Gives an allocation back. Raises ArgumentError if there is none at this offset."""
-        end = self._used.pop(offset, None)
-        if end is None:
+        size = self._used.pop(offset, None)
+        if size is None:
             raise ArgumentError(f"nothing is allocated at offset {offset} of the symmetric heap (freed twice?)")
         del self._arrays[offset]
-        extents = sorted([*self._free, (offset, end)])
+        begin = offset // self._spread
+        extents = sorted([*self._free, (begin, begin + size)])
         merged = [extents[0]]
         for begin, stop in extents[1:]:
             if begin == merged[-1][1]:
@@ -62,6 +68,12 @@ class SymmetricHeap:
     def arrays(self) -> list[tuple[int, int]]:
         """(begin, end) of what may be touched: the reserved bytes at the start, then each array without its padding."""
         return [(0, RESERVED), *sorted(self._arrays.items())]
+
+    def holds(self, begin: int, end: int) -> bool:
+        """Whether these bytes all lie in one array that is allocated."""
+        arrays = self.arrays
+        first, last = arrays[max(0, bisect_right(arrays, begin, key=lambda array: array[0]) - 1)]
+        return first <= begin <= end <= last
 
     def owns(self, offset: int) -> bool:
         """Whether an allocation begins at this offset."""

@@ -14,16 +14,17 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, HandleError
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe import registry
 from ep_lib.moe.agreement import WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
-from ep_lib.moe.checks import InputChecks
+from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, make_config
 from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectMode
-from ep_lib.moe.handle import DispatchHandle, Received, require_owner
+from ep_lib.moe.handle import Arrived, DispatchHandle, Received, refuse_other_rows, require_owner
 from ep_lib.moe.low_latency.memory import has_low_latency, make_low_latency_map
 from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
+from ep_lib.require import instance
 from ep_lib.runtime.rank import Rank
 
 
@@ -86,6 +87,7 @@ class Buffer:
         Raises ArgumentError; RankMismatchError when ranks pass different values; OutOfSymmetricMemory when the heap is
         too small for :meth:`symmetric_bytes`.
         """
+        instance("rank", rank, Rank, "the Rank that main got")
         self._config = make_config(
             rank.world_size,
             num_experts=num_experts,
@@ -119,6 +121,7 @@ class Buffer:
         self._stop_watching = None if on_fault is None else rank._backend.watch_faults(on_fault)
         # Looking at values would make the host wait for a GPU that need not be waited for.
         self._only_later = self._is_direct and rank.backend == "cuda"
+        self._arrived = Arrived() if rank.backend == "emulator" else None
         self._unusable = ""  # why, if it is
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
         self.key = registry.add(self)
@@ -195,7 +198,9 @@ class Buffer:
         checks = self._checks
         payload = checks.payload(x)
         num_tokens = payload.x.shape[0]
-        num_worst_tokens, expert_alignment = checks.options(num_worst_tokens, expert_alignment, sorted_by_expert)
+        num_worst_tokens, expert_alignment = checks.options(
+            num_worst_tokens, expert_alignment, sorted_by_expert, async_finish, copy
+        )
         look = not self._mode.checks_values or (handle is not None and not self._only_later)  # at values, on the host
         experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
         weights = None if topk_weights is None else checks.topk_weights(topk_weights, num_tokens, values=look)
@@ -263,12 +268,16 @@ class Buffer:
         """
         self._require_usable()
         self._require_own(handle)
+        if not (type(sorted_by_expert) is type(async_finish) is bool):
+            require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish)
         info = self._checks.rows("x", x, None, narrow=not sorted_by_expert)
         width, weights = info.shape[1], None
         by_expert = self._checks.expert_rows(handle, topk_weights) if sorted_by_expert else None
         expected = handle.num_recv_tokens if by_expert is None else len(by_expert.row)
         if info.shape[0] != expected:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {expected}")
+        if self._arrived is not None and (other := self._arrived.handle_of(info)) not in (None, handle):
+            self._require_same_rows(handle, other)
         if topk_weights is not None:
             weights = self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
         biases = self._checks.bias(bias, handle.num_tokens, width)
@@ -341,6 +350,7 @@ class Buffer:
         ``rank.synchronize()``.
         """
         mode = self._low_latency_mode()
+        require_flags(use_fp8=use_fp8, async_finish=async_finish, return_recv_hook=return_recv_hook)
         return mode.dispatch(x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights)
 
     def low_latency_combine(
@@ -370,6 +380,7 @@ class Buffer:
         :meth:`low_latency_dispatch`.
         """
         mode = self._low_latency_mode()
+        require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
         return mode.combine(x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:
@@ -383,7 +394,9 @@ class Buffer:
         expected from it, it counts as having no tokens, and its experts add nothing. For a rank that is dead.
         ``mask=False``, the default as in DeepEP: take it in again; it must have called as many operations as this rank.
         Waits for this rank's kernels."""
-        self._low_latency_mode().update_mask(rank, mask)
+        mode = self._low_latency_mode()
+        require_flags(mask=mask)
+        mode.update_mask(rank, mask)
 
     def low_latency_query_mask_buffer(self) -> Array:
         """Which ranks are left out, by :meth:`low_latency_update_mask_buffer` or because they did not respond (with
@@ -470,6 +483,8 @@ class Buffer:
     ) -> Received:
         """The caller's view of what arrived."""
         tokens, alignment = handle.tokens_per_expert, options.expert_alignment
+        if self._arrived is not None:
+            self._arrived.remember(arrivals.x, handle)
         return Received(
             x=arrivals.x if arrivals.scales is None else (arrivals.x, arrivals.scales),
             topk_idx=handle._recv_topk_idx,
@@ -533,6 +548,13 @@ class Buffer:
             raise HandleError(f"handle is a {type(handle).__name__}; it must be recv.handle of a dispatch")
         if handle._owner is not self._owner:
             require_owner(handle, self._owner)
+
+    def _require_same_rows(self, handle: DispatchHandle, other: DispatchHandle) -> None:
+        """Rows of another dispatch may be combined by a handle if they came from the same tokens."""
+        self._rank.synchronize()
+        for name in ("_recv_src_rank", "_recv_src_token"):
+            if bool((getattr(handle, name) != getattr(other, name)).any()):
+                refuse_other_rows("dispatch")
 
     def _expect_agreement(self, what: str, content: int | None, async_finish: bool) -> None:
         """Look at once where the operation is done: in PCIe mode, and on the emulator unless it finishes later."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +13,7 @@ from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.handle import DispatchHandle
 from ep_lib.moe.mode import Payload
 from ep_lib.reference import FP8, FP8_GROUP
+from ep_lib.require import at_least_one, flag, index, refuse, show
 
 UINT8 = np.dtype(np.uint8)
 UINT16 = np.dtype(np.uint16)
@@ -141,17 +141,23 @@ class InputChecks:
             )
         return handle._by_expert
 
-    def options(self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool) -> tuple[int, int]:
+    def options(
+        self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool, async_finish: bool, copy: bool
+    ) -> tuple[int, int]:
         """What else a dispatch may be asked for; returns the first two as whole numbers."""
+        if not (type(sorted_by_expert) is type(async_finish) is type(copy) is bool):
+            require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish, copy=copy)
         if sorted_by_expert and not self._config.allow_nvlink_for_normal_mode:
             raise ArgumentError(
                 "sorted_by_expert: PCIe mode (allow_nvlink_for_normal_mode=False) has none; sort by recv.topk_idx"
             )
         if type(num_worst_tokens) is not int or type(expert_alignment) is not int:
-            num_worst_tokens = _whole("num_worst_tokens", 0 if num_worst_tokens is None else num_worst_tokens)
-            expert_alignment = _whole("expert_alignment", expert_alignment)
-        if expert_alignment < 1:
-            raise ArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
+            if num_worst_tokens is not None and index(num_worst_tokens) is None:
+                refuse("num_worst_tokens", num_worst_tokens, "a whole number")
+            num_worst_tokens = index(num_worst_tokens) or 0
+            expert_alignment = at_least_one("expert_alignment", expert_alignment)
+        if not 1 <= expert_alignment < 2**31:
+            at_least_one("expert_alignment", expert_alignment)
         if not num_worst_tokens:
             return 0, expert_alignment
         if not self._config.allow_nvlink_for_normal_mode:
@@ -183,11 +189,10 @@ class InputChecks:
         return found
 
 
-def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; it must be a whole number") from None
+def require_flags(**flags: Any) -> None:
+    """Raises ArgumentError for one that is no bool: a text such as "False" would be true."""
+    for name, value in flags.items():
+        flag(name, value)
 
 
 def _refuse_strides(name: str, info: ArrayInfo) -> NoReturn:
@@ -239,14 +244,9 @@ def describe_here(name: str, array: Array, device: str) -> ArrayInfo:
         info = describe(array)
     except ArgumentError as error:
         if not is_array(array):
-            raise ArgumentError(f"{name} is {_show(array)}; it must be a NumPy, torch or CuPy array") from None
+            raise ArgumentError(f"{name} is {show(array)}; it must be a NumPy, torch or CuPy array") from None
         raise ArgumentError(f"{name}: {error}") from error
     if info.device != device:
         place = "the CPU (the emulator runs there)" if device == "cpu" else device
         raise ArgumentError(f"{name} is on {info.device}; this rank's kernels run on {place}: copy it there first")
     return info
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

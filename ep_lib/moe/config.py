@@ -10,7 +10,8 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16
-from ep_lib.runtime.arguments import at_least_one
+from ep_lib.memory.device_state import MAX_RANKS
+from ep_lib.require import at_least_one, flag, index, refuse, show, whole_number
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
@@ -77,19 +78,19 @@ def make_config(
     """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie/memory.py, and
     low-latency mode: ep_lib/moe/low_latency/memory.py."""
     config = BufferConfig(
-        world_size=world_size,
+        world_size=whole_number("world_size", world_size, 1, MAX_RANKS),
         num_experts=at_least_one("num_experts", num_experts),
         top_k=at_least_one("top_k", top_k),
         hidden=at_least_one("hidden", hidden),
         max_tokens=at_least_one("max_tokens", max_tokens),
         dtype=parse_dtype(dtype),
         num_sms=at_least_one("num_sms", num_sms),
-        allow_nvlink_for_normal_mode=bool(allow_nvlink_for_normal_mode),
+        allow_nvlink_for_normal_mode=flag("allow_nvlink_for_normal_mode", allow_nvlink_for_normal_mode),
         bounce_bytes=None if bounce_bytes is None else at_least_one("bounce_bytes", bounce_bytes),
-        merge_sender_receiver=bool(merge_sender_receiver),
-        num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank,
-        num_low_latency_sms=num_low_latency_sms,
-        low_latency_mask_on_timeout=bool(low_latency_mask_on_timeout),
+        merge_sender_receiver=flag("merge_sender_receiver", merge_sender_receiver),
+        num_max_dispatch_tokens_per_rank=_whole("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank),
+        num_low_latency_sms=None if num_low_latency_sms is None else _whole("num_low_latency_sms", num_low_latency_sms),
+        low_latency_mask_on_timeout=flag("low_latency_mask_on_timeout", low_latency_mask_on_timeout),
     )
     if config.allow_nvlink_for_normal_mode and (config.bounce_bytes is not None or config.merge_sender_receiver):
         given = "bounce_bytes" if config.bounce_bytes is not None else "merge_sender_receiver"
@@ -126,11 +127,18 @@ def make_config(
     return config
 
 
+def _whole(name: str, value: Any) -> int:
+    """Its limits are those of low-latency mode."""
+    number = index(value)
+    return refuse(name, value, "a whole number") if number is None else number
+
+
 def parse_dtype(dtype: Any) -> np.dtype[Any]:
     """bfloat16 or float32, from a name, a NumPy dtype or type, or a torch dtype. Raises ArgumentError."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
-    name = name.removeprefix("torch.")
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", show(dtype))
+    name = str(name).removeprefix("torch.")
     for known in (BFLOAT16, FLOAT32):
         if name == known.name:
             return known
-    raise ArgumentError(f"dtype is {dtype!r}; a Buffer carries 'bfloat16' or 'float32'")
+    given = repr(dtype) if isinstance(dtype, str) else show(dtype)
+    raise ArgumentError(f"dtype is {given}; a Buffer carries 'bfloat16' or 'float32'")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from ep_lib.errors import HandleError
-from ep_lib.memory.arrays import Array
+from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 from ep_lib.moe.mode import Routing
@@ -56,6 +57,32 @@ class Received:
     handle: DispatchHandle
     by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
     event: Event | None = None  # with async_finish: when all of this is there
+
+
+class Arrived:
+    """The arrays of rows that dispatches gave to a Buffer's user, and the handle of each, while they live."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
+
+    def remember(self, rows: Array, handle: Any) -> None:
+        """``rows`` came with the dispatch of ``handle``. Only where hosts may look at values at any time (CPU)."""
+        self._by_address = {at: known for at, known in self._by_address.items() if known[0]() is not None}
+        if (info := describe(rows)).nbytes:
+            self._by_address[info.address] = (weakref.ref(rows), weakref.ref(handle))
+
+    def handle_of(self, rows: ArrayInfo) -> Any:
+        """The handle of the dispatch that brought these rows, None if that is not known."""
+        known = self._by_address.get(rows.address)
+        return None if known is None or known[0]() is None else known[1]()
+
+
+def refuse_other_rows(dispatch: str) -> NoReturn:
+    """Raises HandleError: the rows are as many as the handle's dispatch brought, and came from other tokens."""
+    raise HandleError(
+        f"x is what another {dispatch} than this handle's brought, whose rows came from other tokens: pass the "
+        "handle that came with x"
+    )
 
 
 def require_owner(handle: Any, owner: object) -> None:

@@ -15,6 +15,7 @@ from ep_lib.emulator.findings import Finding, merge_findings, parse
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
+from ep_lib.require import flag, index, refuse, whole_number
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
@@ -101,11 +102,9 @@ def check(
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
     are raised.
     """
-    ranks = arguments.program(main, ranks)
-    chosen = range(seeds) if isinstance(seeds, int) else seeds
-    chosen = [arguments.a_seed(seed, "a seed") for seed in chosen]
-    if not chosen:
-        raise ArgumentError(f"seeds is {seeds!r}; at least one schedule must be tried")
+    ranks, args = arguments.program(main, ranks), arguments.further(args)
+    chosen = _seeds(seeds)
+    compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
     config = Config.from_environment()
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
@@ -128,6 +127,18 @@ def check(
         random_walks=depths.pop(0, 0),
         pct=dict(sorted(depths.items())),
     )
+
+
+def _seeds(seeds: int | Iterable[int]) -> Iterable[int]:
+    """The schedules to try: a number of them, or which; looked at before anything runs."""
+    if (number := index(seeds)) is not None:
+        return range(whole_number("seeds", number, 1, 2**63 - 1))
+    if isinstance(seeds, (str, bytes)) or not isinstance(seeds, Iterable):
+        refuse("seeds", seeds, "how many schedules to try, or a list of which")
+    chosen = [arguments.a_seed(seed, "a seed") for seed in seeds]
+    if not chosen:
+        raise ArgumentError(f"seeds is {seeds!r}; at least one schedule must be tried")
+    return chosen
 
 
 def _count(number: int, what: str) -> str:

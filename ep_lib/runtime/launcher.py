@@ -11,6 +11,7 @@ from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, c
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.require import one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
 
@@ -105,16 +106,17 @@ def init(
     Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
     """
     config = Config.from_environment()
+    heap_bytes, timeout = arguments.limits(
+        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
+    )
+    seed = arguments.a_seed(config.seed if seed is None else seed)
     world = detect()
     chosen = _choose_backend(backend, config, world)
-    heap_bytes = config.heap_bytes if heap_bytes is None else heap_bytes
-    timeout = config.timeout_s if timeout is None else timeout
     if chosen == "emulator":
         if transport is not None:
             raise ArgumentError(f"transport is {transport!r}; it is for GPUs, and this rank runs on the emulator")
         from ep_lib.runtime.emulated import solo_rank
 
-        seed = config.seed if seed is None else seed
         return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
     from ep_lib.backends.cuda import CudaBackend
 
@@ -127,8 +129,8 @@ def _choose_backend(backend: str | None, config: Config, world: World) -> str:
     """The backend to use. Raises BackendUnavailable for the emulator in several processes."""
     from ep_lib.cuda.devices import unusable_reason
 
-    if backend is not None and backend not in BACKENDS:
-        raise ArgumentError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    if backend is not None:
+        one_of("backend", backend, BACKENDS)
     several = world.world_size != 1
     reason: str | None = None
     if backend is None and os.environ.get("EP_LIB_BACKEND", "").strip():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any
@@ -13,8 +12,10 @@ import numpy as np
 from ep_lib.backends.base import Backend, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatchError
 from ep_lib.jit.kernel import Dim, Kernel
-from ep_lib.memory.arrays import describe
+from ep_lib.memory.arrays import describe, element_type, is_array, like
 from ep_lib.memory.symmetric import SymmetricHeap
+from ep_lib.require import index, instance, refuse, show
+from ep_lib.runtime.call_names import name_of_result
 
 
 class Rank:
@@ -26,22 +27,37 @@ class Rank:
 
     Launches are asynchronous and run in order; call :meth:`synchronize` before reading what a kernel wrote. Methods
     called *collective* must be called by every rank, in the same order.
+
+    A Rank equals its number, ``rank == 0``, and goes where a number goes: as an index, a kernel's argument, a key.
     """
 
     def __init__(self, backend: Backend) -> None:
+        if not isinstance(backend, Backend):
+            refuse("backend", backend, "a backend; a Rank comes from ep_lib.spawn or ep_lib.init")
         self._backend = backend
-        self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_gap)
-        self._offsets: dict[int, int] = {}  # address of a symmetric array -> its offset
+        self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread)
+        self._named: dict[tuple[Any, ...], list[list[tuple[str, str]]]] = {}  # under checks: names of symmetric arrays
         self.is_closed = False
         self.rank = backend.rank
         self.world_size = backend.world_size
         self.backend = backend.name
         self.xp: ModuleType = backend.xp
         self.heap_bytes = backend.heap_bytes
-        backend.heap_in_use(self._heap.top, self._heap.arrays)
+        backend.heap_in_use(self._heap.arrays)
 
     def __index__(self) -> int:
         return self.rank
+
+    def __int__(self) -> int:
+        return self.rank
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Rank):
+            return self.rank == other.rank
+        return NotImplemented if (number := index(other)) is None else self.rank == number
+
+    def __hash__(self) -> int:
+        return hash(self.rank)
 
     def __repr__(self) -> str:
         return f"Rank({self.rank} of {self.world_size}, backend={self.backend!r}{', closed' if self.is_closed else ''})"
@@ -57,6 +73,9 @@ class Rank:
     ) -> None:
         """Start a kernel and return; :meth:`ep_lib.Kernel.launch` is the friendlier way to write this."""
         self._require_open()
+        instance("kernel", kernel, Kernel, "an ep_lib.Kernel")
+        if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+            refuse("args", args, "a list of the kernel's arguments")
         self._backend.launch(kernel, grid, block, args, shared_bytes, uses)
 
     @property
@@ -101,9 +120,10 @@ class Rank:
         ``fill`` is written to every element (None leaves them as they are). Returns an ``xp`` array. Raises
         RankMismatchError if ranks ask for different sizes, OutOfSymmetricMemory if the heap is too small.
         """
+        dimensions, dtype = _shape(shape), element_type(dtype)
+        if fill is not None:
+            _check_fill(fill, dtype)
         self.synchronize()
-        dimensions = self._shape(shape)
-        dtype = np.dtype(dtype)
         nbytes = math.prod(dimensions) * dtype.itemsize
         offset: int | None = None
         error: EpError | None = None
@@ -112,7 +132,11 @@ class Rank:
         except EpError as caught:
             error = caught
         # Every rank says what it wants, and what it got, before any rank goes on or gives up.
-        wanted = self._backend.all_gather((dimensions, str(dtype), offset), "symmetric()")
+        name = name_of_result() if self._backend.checks else ("", "")
+        said = self._backend.all_gather((dimensions, str(dtype), offset, name), "symmetric()")
+        wanted = [each[:3] for each in said]
+        if error is None and len(set(wanted)) == 1 and self._backend.checks:
+            error = self._find_swapped([each[3] for each in said], wanted[0][:2])
         if error is None and len(set(wanted)) > 1:
             error = RankMismatchError(
                 "the ranks allocate different symmetric arrays: "
@@ -124,66 +148,93 @@ class Rank:
                 self._heap.free(offset)
             assert error is not None
             raise error
-        self._backend.heap_in_use(self._heap.top, self._heap.arrays)
+        self._backend.heap_in_use(self._heap.arrays)
         array = self._backend.heap_array(offset, dimensions, dtype)
         if fill is not None:
             array[...] = fill
             self._backend.synchronize()
-        self._offsets[describe(array).address] = offset
+        else:
+            self._backend.left_unwritten(array)
         self._backend.all_gather(None, "symmetric()")  # no peer writes into it before it is filled
         return array
 
+    def _find_swapped(self, names: list[tuple[str, str]], kind: tuple[Any, ...]) -> RankMismatchError | None:
+        """Two arrays that another rank allocates in the other order: a and b here, b and a there. ``names``: what each
+        rank calls this array, and where; ``kind``: its shape and type."""
+        earlier = self._named.setdefault(kind, [])
+        for before in earlier:
+            for other, (there, where) in enumerate(names):
+                here, line = names[0]
+                if before[0][0] == there != here == before[other][0] and here and there:
+                    return RankMismatchError(
+                        f"the ranks allocate symmetric arrays of shape {kind[0]} and type {kind[1]} in different "
+                        f"orders: rank 0 {there} ({before[0][1]}) and then {here} ({line}), rank {other} {here} "
+                        f"({before[other][1]}) and then {there} ({where}), so that one rank's {here} is the other's "
+                        f"{there}; call symmetric() in the same order on every rank"
+                    )
+        earlier.append(names)
+        return None
+
     def free(self, array: Any) -> None:
-        """Give a symmetric array back. Every rank must free it, after its last use on any rank."""
+        """Give a symmetric array back. Every rank must free it, after its last use on any rank: kernels that are
+        launched after this, and touch it, are faulty."""
         self._require_open()
-        address = describe(array).address
-        offset = self._offsets.pop(address, None)
-        if offset is None:
+        offset = describe(array).address - self._backend.heap_address(self.rank)
+        if not self._heap.owns(offset):
             raise ArgumentError("free() got an array that symmetric() did not return, or that was freed before")
         self._heap.free(offset)
-        self._backend.heap_in_use(self._heap.top, self._heap.arrays)
+        self._backend.heap_in_use(self._heap.arrays)
 
     def offset_of(self, array: Any) -> int:
         """Offset in bytes of an array (or a view of one) from the start of the symmetric heap."""
+        self._require_open()
         info = describe(array)
         offset = info.address - self._backend.heap_address(self.rank)
-        if not 0 <= offset <= offset + info.nbytes <= self.heap_bytes:
+        if not self._heap.holds(offset, offset + info.nbytes):
             raise ArgumentError(
-                f"the array at 0x{info.address:x} ({info.nbytes} bytes) is not in rank {self.rank}'s symmetric heap; "
-                f"allocate it with rank.symmetric()"
+                f"the array at 0x{info.address:x} ({info.nbytes} bytes) is not in rank {self.rank}'s symmetric heap, "
+                "or was freed; allocate it with rank.symmetric()"
             )
         return offset
 
     def peer_address(self, array: Any, peer: int) -> int:
         """Address at which this rank's kernels reach ``peer``'s copy of a symmetric array."""
-        if not 0 <= operator.index(peer) < self.world_size:
-            raise ArgumentError(f"there is no rank {peer}; ranks are 0 to {self.world_size - 1}")
-        return self._backend.heap_address(peer) + self.offset_of(array)
+        number = index(peer)
+        if number is None or not 0 <= number < self.world_size:
+            raise ArgumentError(f"there is no rank {show(peer)}; ranks are 0 to {self.world_size - 1}")
+        return self._backend.heap_address(number) + self.offset_of(array)
 
     # ---- other memory ----------------------------------------------------------------------------------------
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised ``xp`` array in this rank's own memory (not symmetric)."""
         self._require_open()
-        array = self.xp.empty(self._shape(shape), dtype=dtype)
+        array = self.xp.empty(_shape(shape), element_type(dtype))
         self._backend.register_array(array)
+        self._backend.left_unwritten(array)
         return array
 
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
         self._require_open()
-        return self._backend.host_array(self._shape(shape), dtype)
+        return self._backend.host_array(_shape(shape), element_type(dtype))
 
     def to_device(self, array: Any) -> Any:
-        """A copy of a NumPy array where this rank's kernels can use it."""
+        """A copy of an array, or of nested lists of numbers, where this rank's kernels can use it."""
         self._require_open()
-        copy = self.xp.array(array)
+        copy = self.xp.array(_from_host(array))
         self._backend.register_array(copy)
         return copy
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """A NumPy copy of an ``xp`` array, after this rank's kernels are done."""
+        info = describe(array)
+        if info.kind == "torch":
+            raise ArgumentError(
+                f"to_host() got a torch tensor ({show(array)}); it copies NumPy and CuPy arrays: call "
+                "rank.synchronize(), then tensor.cpu()"
+            )
         self.synchronize()
-        return np.array(_to_numpy(array))
+        return np.array(array if info.kind == "numpy" else array.get())
 
     # ---- the end ---------------------------------------------------------------------------------------------
     def close(self) -> None:
@@ -204,17 +255,36 @@ class Rank:
         if self.is_closed:
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
 
-    @staticmethod
-    def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-        try:
-            dimensions = tuple(operator.index(n) for n in (shape if isinstance(shape, tuple | list) else (shape,)))
-        except TypeError:
-            dimensions = (-1,)
-        if any(n < 0 for n in dimensions):
-            raise ArgumentError(f"shape is {shape!r}; it must be whole numbers, none of them negative")
-        return dimensions
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    numbers = [index(n) for n in (shape if isinstance(shape, tuple | list) else (shape,))]
+    dimensions = tuple(n for n in numbers if n is not None)
+    if len(dimensions) < len(numbers) or any(n < 0 for n in dimensions):
+        refuse("shape", shape, "whole numbers, none of them negative")
+    if math.prod(dimensions) >= 2**62 or len(dimensions) > 32:
+        refuse("shape", shape, "at most 32 numbers, whose product fits into memory")
+    return dimensions
 
 
-def _to_numpy(array: Any) -> np.ndarray[Any, Any]:
-    """The array itself if it is NumPy's, a copy of a CuPy array."""
-    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+def _check_fill(fill: Any, dtype: np.dtype[Any]) -> None:
+    """Raises ArgumentError unless every element of this type can be ``fill``."""
+    try:
+        with np.errstate(all="raise"):
+            np.full((), fill, dtype)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ArgumentError(f"fill is {show(fill)}; an element of type {dtype} cannot be that: {error}") from error
+
+
+def _from_host(array: Any) -> Any:
+    """What NumPy and CuPy can copy: an array of theirs, or what they make an array of numbers of."""
+    if is_array(array):
+        return like("numpy" if describe(array).device == "cpu" else "cupy", array)
+    if isinstance(array, np.ma.MaskedArray):
+        refuse("to_device()'s array", array, "an array without a mask: pass array.filled(value)")
+    try:
+        made = np.array(array)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"to_device() got {show(array)}, which is no array: {error}") from error
+    if made.dtype.kind not in "biufc":
+        refuse("to_device()'s array", array, "an array, or nested lists of numbers that are equally long")
+    return made

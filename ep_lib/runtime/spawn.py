@@ -8,6 +8,7 @@ from typing import Any
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError
+from ep_lib.require import one_of, refuse
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.transports import registry
@@ -39,22 +40,22 @@ def spawn(
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """
     config = Config.from_environment()
-    backend = config.backend if backend is None else backend
-    if backend not in BACKENDS:
-        raise ArgumentError(f"backend is {backend!r}; it must be one of {', '.join(map(repr, BACKENDS))}")
-    ranks = arguments.program(main, ranks)
+    backend = one_of("backend", config.backend if backend is None else backend, BACKENDS)
+    ranks, args = arguments.program(main, ranks), arguments.further(args)
     seed = arguments.a_seed(config.seed if seed is None else seed)
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
     )
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
+    if transport is not None and not isinstance(transport, str):
+        refuse("transport", transport, "None or a str")
     if backend == "emulator" and transport is not None and transport not in registry.names("emulator"):
         raise ArgumentError(f"transport is {transport!r}; it is for GPUs, the emulator's networks are chosen by fabric")
     if backend == "cuda":
         from ep_lib.runtime.spawn_cuda import spawn_processes
 
         transport = arguments.a_transport(config.transport if transport is None else transport)
-        return spawn_processes(main, ranks, tuple(args), heap_bytes=heap_bytes, timeout=timeout, transport=transport)
+        return spawn_processes(main, ranks, args, heap_bytes=heap_bytes, timeout=timeout, transport=transport)
     machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
     return run_program(main, machine, args, timeout, transport or "emulated")

@@ -33,11 +33,9 @@ Machine::Machine(int ranks_, const Settings& settings_)
     network->staging.resize(num_ranks);
     schedule = make_schedule(*this);
     heap_shift = 16;
-    // At least one page beyond each heap stays unused: an access past the end never lands in the next rank's heap.
-    while ((size_t{1} << heap_shift) < settings.heap_bytes + 4096) heap_shift++;
+    while ((size_t{1} << heap_shift) < settings.heap_span) heap_shift++;
     heap_stride = size_t{1} << heap_shift;
     heaps_bytes = heap_stride * num_ranks;
-    heap_used = 0;
     heaps = static_cast<char*>(reserve(heaps_bytes));
     shared_area = static_cast<char*>(reserve(kSharedSlots * kSharedSlotBytes));
     for (size_t i = kSharedSlots; i-- > 0;) free_slots.push_back(static_cast<uint32_t>(i));
@@ -68,11 +66,19 @@ Machine* epemu_create(int ranks, const Settings* settings) {
 void epemu_destroy(Machine* m) { delete m; }
 
 char* epemu_machine_heap(Machine* m, int rank) { return m->heaps + rank * m->heap_stride; }
-void epemu_set_heap_used(Machine* m, uint64_t bytes) { m->heap_used = bytes; }
-// All that may be touched in a rank's heap: begins and ends, sorted. Without this, all of it may.
+// The symmetric arrays that a rank has now: begins and ends, sorted. What it launches after this may touch them.
 void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
-    m->ranks[rank].arrays.clear();
-    for (uint64_t i = 0; i < count; i++) m->ranks[rank].arrays.push_back({offsets[2 * i], offsets[2 * i + 1], true});
+    auto now = std::make_shared<std::vector<Range>>();
+    for (uint64_t i = 0; i < count; i++) now->push_back({offsets[2 * i], offsets[2 * i + 1], true});
+    const auto overlaps = [&](const Range& old) {
+        auto it = std::lower_bound(now->begin(), now->end(), old.begin,
+                                   [](const Range& r, uintptr_t begin) { return r.end <= begin; });
+        return it != now->end() && it->begin < old.end;
+    };
+    Rank& owner = m->ranks[rank];
+    if (owner.arrays) owner.freed.insert(owner.freed.end(), owner.arrays->begin(), owner.arrays->end());
+    owner.freed.erase(std::remove_if(owner.freed.begin(), owner.freed.end(), overlaps), owner.freed.end());
+    owner.arrays = std::move(now);
 }
 
 // Loads a compiled kernel, which reports call `name`. The path must be fresh for a second copy with globals of its own.
@@ -137,6 +143,7 @@ int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest*
     for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
     launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
     sort_ranges(launch->ranges);
+    launch->arrays = rank.arrays;
     if (m->checker) m->checker->launched(launch.get());
     if (m->time) m->time->launched(launch.get());
     rank.queue.push_back(std::move(launch));
@@ -200,6 +207,10 @@ int epemu_check_begin(Machine* m) {
     } catch (const std::bad_alloc&) {
         return 0;
     }
+}
+// Memory that the host gives out without a value: reads of it are findings until somebody writes there.
+void epemu_check_unwritten(Machine* m, uint64_t begin, uint64_t end) {
+    if (m->checker) m->checker->fill_unwritten(begin, end);
 }
 void epemu_check_end(Machine* m) { m->checker.reset(); }
 // What the host of a rank knows: its launches up to a ticket have ended; or (rank -1) all hosts have met.

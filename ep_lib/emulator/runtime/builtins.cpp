@@ -197,7 +197,7 @@ const epemu_dim3* epemu_grid_dim() { return &current->block->launch->grid; }
 int epemu_rank() { return current->block->launch->rank; }
 int epemu_num_ranks() { return machine->num_ranks; }
 char* epemu_heap_base(int rank) { return machine->heaps + static_cast<size_t>(rank) * machine->heap_stride; }
-uint64_t epemu_heap_bytes() { return machine->settings.heap_bytes; }
+uint64_t epemu_heap_bytes() { return machine->settings.heap_span; }
 
 }  // extern "C"
 

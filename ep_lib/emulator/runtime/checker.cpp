@@ -164,6 +164,32 @@ Checker::Cell* Checker::cells_of_page(uintptr_t page) {
     return cells;
 }
 
+Checker::Cell* Checker::find_cell(uintptr_t address) {
+    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
+    if (in_heaps < m_.heaps_bytes) return heap_cells_ + in_heaps / kGranule;
+    return cells_of_page(address / kPage) + address % kPage / kGranule;
+}
+
+void Checker::fill_unwritten(uintptr_t begin, uintptr_t end) {
+    constexpr uintptr_t kWord = sizeof kUnwritten;
+    for (uintptr_t a = (begin + kWord - 1) & ~(kWord - 1); a + kWord <= end; a += kWord)
+        *reinterpret_cast<uint32_t*>(a) = kUnwritten;
+    for (uintptr_t a = begin; a < end; a += kGranule)
+        if (Cell& cell = *find_cell(a); cell.written()) cell.forget_written();
+}
+
+// All of it, and the whole word around it: one or two bytes may hold the same by chance.
+bool Checker::is_unwritten(uintptr_t address, size_t size) {
+    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
+    if (in_shared < kSharedSlots * kSharedSlotBytes) return false;
+    const uintptr_t end = address + size;
+    for (uintptr_t a = address & ~(sizeof kUnwritten - 1); a < end; a += sizeof kUnwritten) {
+        if (*reinterpret_cast<const uint32_t*>(a) != kUnwritten) return false;
+        if (find_cell(a)->written() >> a % kGranule & 0xf) return false;
+    }
+    return true;
+}
+
 // The scope that an operation needs to reach from one thread to another.
 int Checker::scope_between(const ThreadCheck& t, int rank, uint64_t block) {
     if (t.block == block) return EPEMU_SCOPE_BLOCK;
@@ -388,6 +414,7 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
 
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
     if (on_stack(fiber, address) || !size) return;
+    if (!(flags & kWrites)) read_of_memory(*fiber->check, address, size, flags, pc);
     touch(*fiber->check, address, size, flags, pc);
 }
 
@@ -585,6 +612,7 @@ void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
 void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
+    read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
     acquire_from(known_location(t, address, size), t, address, size, order, scope, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, false), pc);
 }
@@ -598,6 +626,12 @@ void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int sc
     l.any_release = false;
     release_into(l, t, order, scope);
     wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc));
+}
+
+// The read of a read-modify-write that needs what was there.
+void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc) {
+    if (on_stack(fiber, address)) return;
+    read_of_memory(*fiber->check, address, static_cast<size_t>(size), atomic_flags(EPEMU_RELAXED, scope, true), pc);
 }
 
 // A read-modify-write: what it observes stays published with it.
@@ -736,6 +770,7 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     record_by_op_[static_cast<uint64_t>(id) << 32 | time] = records_.size();
     records_.push_back({op.number, op.kind, op.signal != 0, op.bytes != 0, op.source_rank, op.target_rank,
                         op.queue_pair, op.bytes, op.poster, poster->check->id, poster->check->time - 1, m_.picks});
+    if (op.bytes) read_of_memory(check->reader, op.from, op.bytes, 0, pc);
     if (op.bytes) touch(check->reader, op.from, op.bytes, 0, pc);
 }
 

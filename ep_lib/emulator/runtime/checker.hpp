@@ -45,6 +45,10 @@ enum AccessDetails : uint8_t {
 
 struct BlockCheck;
 
+// Memory that was given out without a value is full of this word: NaN as any type of 2, 4 or 8 bytes. Nobody has written
+// what still holds it, and has not been written by a kernel or a NIC.
+constexpr uint32_t kUnwritten = 0x7ff57fd3;
+
 // Whether all that a thread did up to a time of its own happens before whatever has this clock.
 inline bool happens_before(uint32_t id, uint32_t time, const VectorClock& clock) { return clock.get(id) >= time; }
 
@@ -107,9 +111,11 @@ class Checker {
     void host_waited(int rank, int64_t ticket);
     void host_met();  // all ranks' hosts, in a collective operation
 
+    void fill_unwritten(uintptr_t begin, uintptr_t end);  // memory that the host gave out without a value
     void access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
     void load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
     void store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
+    void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
     void update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
     void fence(Fiber* fiber, int order, int scope);
     void barrier(Block* block);
@@ -154,6 +160,7 @@ class Checker {
         Slot slots[4];
         // Bytes that have been written at all, by kernels and NICs: slots forget.
         uint16_t written() const { return static_cast<uint16_t>(slots[0].of_cell | slots[1].of_cell << 8); }
+        void forget_written() { slots[0].of_cell = slots[1].of_cell = 0; }
         void add_written(uint16_t bytes) {
             slots[0].of_cell |= static_cast<uint8_t>(bytes);
             slots[1].of_cell |= static_cast<uint8_t>(bytes >> 8);
@@ -287,7 +294,16 @@ class Checker {
     bool replaces(const Access& a, const Slot& slot) const;
     uint64_t block_of(uint32_t id, uint32_t time) const;
     void race(const Access& a, const Slot& slot, const Cell& cell, bool again);
-    void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size);
+    void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size,
+                       bool shared = true);
+    Cell* find_cell(uintptr_t address);
+    bool is_unwritten(uintptr_t address, size_t size);
+    void read_of_memory(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
+        constexpr uintptr_t kWord = sizeof kUnwritten;
+        if (__builtin_expect(*reinterpret_cast<const uint32_t*>(address & ~(kWord - 1)) == kUnwritten, 0) &&
+            is_unwritten(address, size))
+            never_written(t, flags, pc, address, size, false);
+    }
     Finding& note(const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;

@@ -47,15 +47,18 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     finding.second = second;
 }
 
-void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size) {
+void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size,
+                            bool shared) {
     const Side side = {t.id, t.time, static_cast<uint32_t>(pc), flags};
     Finding& finding = note(side, side);
     if (finding.count > 1) return;
     finding.where = describe_address(m_, address);
     finding.verdict.kind = "uninitialised";
-    finding.verdict.remedy = "initialise shared memory, then __syncthreads";
-    finding.verdict.how = "written";
-    finding.verdict.what = size == 1 ? "a byte" : "";
+    finding.verdict.remedy = shared
+                                 ? "initialise shared memory, then __syncthreads"
+                                 : "initialise the array: fill= of symmetric(), to_device(), or a kernel before this";
+    finding.verdict.how = shared ? "written" : "at";
+    finding.verdict.what = !shared ? "initialise the memory that is read" : size == 1 ? "a byte" : "";
     finding.verdict.to = side.pc;
 }
 

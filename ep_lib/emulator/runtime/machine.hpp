@@ -177,6 +177,9 @@ struct Range {
     bool writable;
 };
 
+// The arrays in a symmetric heap: their offsets, sorted. Never changed, so that launches may share them.
+using SymmetricArrays = std::shared_ptr<const std::vector<Range>>;
+
 struct Launch {
     int64_t ticket;
     int rank;
@@ -187,8 +190,10 @@ struct Launch {
     size_t static_shared, dynamic_shared;
     std::vector<char> arg_bytes;
     std::vector<void*> args;
-    std::vector<Range> ranges;  // host arrays this launch may touch, sorted by address
-    Range recent[2] = {};       // the arrays of the last read and the last write that were in one
+    std::vector<Range> ranges;       // host arrays this launch may touch, sorted by address
+    Range recent[2] = {};            // the arrays of the last read and the last write that were in one
+    SymmetricArrays arrays;          // as its host knew them when it launched
+    Range recent_symmetric[2] = {};  // the same as `recent` in the heaps, as offsets
     uint64_t num_blocks, next_block = 0, finished_blocks = 0;
     double queued_ns = 0, end_ns = 0;  // in virtual time; end: of the blocks so far
 };
@@ -217,14 +222,16 @@ struct Rank {
     int64_t last_ticket = 0, done_ticket = 0;
     size_t resident_threads = 0, resident_blocks = 0;
     std::vector<Range> ranges;  // arrays registered for the rank's lifetime
-    std::vector<Range> arrays;  // under checks: what may be touched in the rank's heap, as offsets, sorted
+    SymmetricArrays arrays;     // what launches from now on may touch in any heap
+    std::vector<Range> freed;   // offsets of arrays that were freed and whose place no other has taken, for reports
 };
 
 enum class Fault { kNone, kBadAddress, kTrap, kAssert, kSignal, kStack, kHang };
 
 struct Settings {
     uint64_t seed;
-    uint64_t heap_bytes;
+    uint64_t heap_bytes;  // that a user may allocate
+    uint64_t heap_span;   // bytes in which they lie: with those between arrays, which stay unused
     uint64_t stack_bytes;
     uint64_t max_resident_threads;  // a rank
     FabricSettings fabric;
@@ -265,7 +272,7 @@ struct Machine {
     VirtualTime* time = nullptr;  // the schedule, if it is that of virtual time
     int num_ranks;
     char* heaps;  // num_ranks x heap_stride
-    size_t heap_stride, heap_shift, heaps_bytes, heap_used;
+    size_t heap_stride, heap_shift, heaps_bytes;
     char* shared_area;
     std::vector<uint32_t> free_slots;
     std::vector<Rank> ranks;
@@ -342,7 +349,7 @@ inline void check_access(uintptr_t address, size_t size, bool write, uintptr_t p
     if (in_shared < block->shared_bytes && in_shared + size <= block->shared_bytes) return;
     check_access_outside(address, size, write, pc);
 }
-bool in_an_array(const Rank& owner, size_t offset, size_t size);  // of the owner's heap
+bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // that the launch may touch, of any heap
 
 // faults.cpp
 [[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text);

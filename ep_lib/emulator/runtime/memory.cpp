@@ -182,6 +182,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     current->pc = pc;
     maybe_preempt();
     if (timed) timed->atomic(address);
+    if (checker && op != EPEMU_ATOMIC_EXCH) checker->needs_value(current, address, size, scope, pc);
     uint64_t old = read_raw(address, size);
     value = truncate(value, size);
     compare = truncate(compare, size);
@@ -239,21 +240,25 @@ void note_store(uintptr_t address, int size) {
     p.stores[p.num_stores++] = {address, read_raw(address, size), static_cast<uint8_t>(size)};
 }
 
-bool in_an_array(const Rank& owner, size_t offset, size_t size) {
-    if (owner.arrays.empty()) return true;
-    auto it = std::upper_bound(owner.arrays.begin(), owner.arrays.end(), offset,
-                               [](uintptr_t o, const Range& r) { return o < r.begin; });
-    return it != owner.arrays.begin() && offset + size <= std::prev(it)->end;
+// Symmetric arrays have the same offsets on every rank, so what the launching rank had allocated holds for all heaps.
+bool in_an_array(Launch& launch, size_t offset, size_t size, bool write) {
+    Range& recent = launch.recent_symmetric[write];
+    if (offset >= recent.begin && offset + size <= recent.end) return true;
+    const std::vector<Range>& arrays = *launch.arrays;
+    auto it =
+        std::upper_bound(arrays.begin(), arrays.end(), offset, [](uintptr_t o, const Range& r) { return o < r.begin; });
+    if (it == arrays.begin() || offset + size > std::prev(it)->end) return false;
+    recent = *std::prev(it);
+    return true;
 }
 
 void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc) {
     Block* block = current->block;
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(machine->heaps);
     if (in_heaps < machine->heaps_bytes) {
-        if ((in_heaps & (machine->heap_stride - 1)) + size > machine->heap_used) bad_address(address, size, write, pc);
-        const int owner = static_cast<int>(in_heaps >> machine->heap_shift), me = block->launch->rank;
-        if (!in_an_array(machine->ranks[owner], in_heaps & (machine->heap_stride - 1), size))
+        if (!in_an_array(*block->launch, in_heaps & (machine->heap_stride - 1), size, write))
             bad_address(address, size, write, pc);
+        const int owner = static_cast<int>(in_heaps >> machine->heap_shift), me = block->launch->rank;
         if (owner != me && !reachable(*machine, me, owner))
             raise_fault(Fault::kBadAddress, pc, address,
                         std::string(access_name(write)) + " memory of rank " + std::to_string(owner) +

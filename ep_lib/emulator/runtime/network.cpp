@@ -226,8 +226,8 @@ void check_target(int rank, int queue_pair, uintptr_t pc) {
 uintptr_t symmetric(const void* mine, size_t bytes, int rank, const char* what, uintptr_t pc) {
     const auto address = reinterpret_cast<uintptr_t>(mine);
     const auto base = reinterpret_cast<uintptr_t>(epemu_heap_base(epemu_rank()));
-    if (address < base || address + bytes > base + machine->heap_used ||
-        !in_an_array(machine->ranks[epemu_rank()], address - base, bytes))
+    if (address < base || address + bytes > base + machine->heap_stride ||
+        !in_an_array(*current->block->launch, address - base, bytes, false))
         raise_fault(Fault::kBadAddress, pc, address,
                     std::string("posts with a ") + what +
                         " that is not in its own symmetric heap, the only memory that NICs are told of, or not all in "

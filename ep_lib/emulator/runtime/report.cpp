@@ -116,16 +116,25 @@ constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "sig
 
 }  // namespace
 
-// Which array an offset that is in none comes after. Empty where it is in one, or where that is not known.
-static std::string beside_arrays(const std::vector<Range>& arrays, uintptr_t offset) {
-    constexpr uintptr_t kNear = 4096;
-    const Range* before = nullptr;
+// What is at an offset of a rank's heap that no array has. Empty where one has it.
+static std::string beside_arrays(const Rank& owner, const std::vector<Range>& arrays, uintptr_t offset,
+                                 uint64_t heap_bytes) {
+    const auto at = [](const Range& r) {
+        return " symmetric array of " + std::to_string(r.end - r.begin) + " bytes at heap+" + hex(r.begin);
+    };
+    const auto has = [&](const Range& r) { return offset >= r.begin && offset < r.end; };
+    const Range *before = nullptr, *freed = nullptr;
     for (const Range& r : arrays)
         if (offset >= r.begin) before = &r;
-    if (!before || offset < before->end) return "";
-    if (offset - before->end > kNear) return ", where no array is (freed?)";
-    return ", " + std::to_string(offset - before->end) + " bytes past the end of the symmetric array of " +
-           std::to_string(before->end - before->begin) + " bytes at heap+" + hex(before->begin);
+    if (before && has(*before)) return "";
+    for (const Range& r : owner.freed)
+        if (has(r)) freed = &r;
+    if (freed) return ", in the" + at(*freed) + ", which was freed";
+    if (offset >= heap_bytes && before == &arrays.back())
+        return ", past the end of the symmetric heap (" + std::to_string(heap_bytes) + " bytes)";
+    if (!before || before == &arrays.front()) return ", where nothing is allocated";  // the first is the fault record
+    return ", where nothing is allocated, " + std::to_string(offset - before->end) + " bytes past the end of the" +
+           at(*before);
 }
 
 static std::string in_parentheses(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
@@ -136,7 +145,8 @@ static std::string mistaken_peer(const Machine& m, uintptr_t address) {
     const auto distance = static_cast<intptr_t>(address - reinterpret_cast<uintptr_t>(m.heaps));
     const intptr_t peer = distance >> m.heap_shift;
     const uintptr_t offset = distance & (m.heap_stride - 1);
-    if (peer >= -kRanks && peer < kRanks && (peer < 0 || peer >= m.num_ranks) && offset < m.heap_used)
+    if (peer >= -kRanks && peer < kRanks && (peer < 0 || peer >= m.num_ranks) && current &&
+        offset < current->block->launch->arrays->back().end)
         return "heap+" + hex(offset) + " of rank " + std::to_string(peer) +
                ", and there is no such rank: ranks are 0 to " + std::to_string(m.num_ranks - 1);
     if (!current) return "";
@@ -163,13 +173,9 @@ std::string describe_address(const Machine& m, uintptr_t address) {
     if (in_heaps < m.heaps_bytes) {
         const uintptr_t offset = in_heaps & (m.heap_stride - 1);
         std::string text = "rank " + std::to_string(in_heaps >> m.heap_shift) + " heap+" + hex(offset);
-        if (offset >= m.settings.heap_bytes)
-            text += ", past the end of the symmetric heap (" + std::to_string(m.settings.heap_bytes) + " bytes)";
-        else if (offset >= m.heap_used)
-            text += ", where nothing is allocated (" + std::to_string(m.heap_used) + " bytes of the heap are in use)";
-        else
-            text += beside_arrays(m.ranks[in_heaps >> m.heap_shift].arrays, offset);
-        return text;
+        const Rank& owner = m.ranks[in_heaps >> m.heap_shift];
+        const SymmetricArrays& arrays = current ? current->block->launch->arrays : owner.arrays;
+        return arrays ? text + beside_arrays(owner, *arrays, offset, m.settings.heap_bytes) : text;
     }
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m.shared_area);
     if (in_shared < kSharedSlots * kSharedSlotBytes) {

@@ -21,7 +21,7 @@ from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array
 from ep_lib.moe.checks import UINT16, InputChecks, describe_here
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.event import Event
-from ep_lib.moe.handle import require_owner
+from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
 from ep_lib.moe.low_latency.memory import allocate, capacity_of
 from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.reference import FP8, FP8_GROUP
@@ -126,6 +126,7 @@ class LowLatencyMode:
         self._checks = InputChecks(config, self._device)
         self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
+        self._arrived = Arrived() if rank.backend == "emulator" else None
         self._waiting: dict[str, deque[Hook]] = {"dispatch": deque(), "combine": deque()}
         self._without_rows: deque[LowLatencyHandle] = deque()  # of dispatches whose hooks were not called yet
         # What get_next_low_latency_combine_buffer gave out, for as long as its handle lives.
@@ -170,6 +171,8 @@ class LowLatencyMode:
         event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
         if hook is not None:
             self._without_rows.append(handle)
+        if self._arrived is not None:
+            self._arrived.remember(arrivals.rows, handle)
         rows = (arrivals.rows, arrivals.scales) if use_fp8 else arrivals.rows
         return LowLatencyDispatched(rows, arrivals.counts, handle, event, hook)
 
@@ -189,7 +192,8 @@ class LowLatencyMode:
         self._require_own(handle)
         if any(handle is waiting for waiting in self._without_rows):
             raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
-        kind = self._check_rows("x", x, (config.experts_per_rank, capacity_of(config), config.hidden)).kind
+        rows = self._check_rows("x", x, (config.experts_per_rank, capacity_of(config), config.hidden))
+        kind = rows.kind
         if zero_copy:
             if handle not in self._expert_rows:
                 raise ArgumentError(
@@ -197,6 +201,8 @@ class LowLatencyMode:
                     "was not called with this handle: call it and write the rows there, or pass zero_copy=False"
                 )
             x = self._expert_rows[handle]
+        elif self._arrived is not None and (other := self._arrived.handle_of(rows)) not in (None, handle):
+            self._require_same_rows(handle, other)
         self._check_choices(topk_idx, topk_weights, handle.num_tokens)
         arrivals = handle._arrivals
         if topk_weights is None and arrivals.weights is None:
@@ -215,6 +221,15 @@ class LowLatencyMode:
         keep = (x, topk_idx, topk_weights, handle, out)
         event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
         return LowLatencyCombined(out, event, hook)
+
+    def _require_same_rows(self, handle: LowLatencyHandle, other: LowLatencyHandle) -> None:
+        """Rows of another dispatch may be combined by a handle if they came from the same tokens."""
+        self.rank.synchronize()
+        mine, theirs = handle._arrivals, other._arrivals
+        for rank, (count, other_count) in enumerate(zip(mine.token_counts, theirs.token_counts, strict=True)):
+            places, other_places = mine.recv_index[rank, : int(count)], theirs.recv_index[rank, : int(count)]
+            if int(count) != int(other_count) or bool((places != other_places).any()):
+                refuse_other_rows("low_latency_dispatch")
 
     def empty_expert_rows(self, handle: LowLatencyHandle) -> Array:
         """:meth:`ep_lib.Buffer.get_next_low_latency_combine_buffer`."""

@@ -13,6 +13,23 @@ namespace ep::detail {
 enum ParamKind : unsigned { kInt = 1, kUint, kFloat, kBool, kPointer, kStruct };
 constexpr unsigned kTableMagic = 0x45504b54;  // "EPKT"
 constexpr unsigned kPointsToConst = 1;
+constexpr unsigned kElementShift = 8;  // of a pointer's flags: the kind of what it points to, then its size
+constexpr unsigned kElementSizeShift = 16;
+
+// What a pointer points to, where a host can check an array against it. Bytes and void may be anything, and what a class
+// consists of is not known here.
+enum ElementKind : unsigned {
+    kAnything,
+    kIntElement,
+    kUintElement,
+    kFloatElement,
+    kBoolElement,
+    kPointerElement,
+    kBfloat16Element,
+    kHalfElement,
+    kE4m3Element,
+    kE5m2Element
+};
 
 struct ParamRow {
     unsigned kind, size, align, flags;
@@ -59,14 +76,65 @@ EP_DETAIL_DESCRIBE(double, kFloat)
 #undef EP_DETAIL_DESCRIBE
 
 template <typename T>
+struct Plain {
+    using Type = T;
+};
+template <typename T>
+struct Plain<volatile T> {
+    using Type = T;
+};
+
+template <typename T, bool kIsEnum = __is_enum(T)>
+struct Element {
+    static constexpr unsigned kFlags = kAnything;
+};
+template <typename T>
+struct Element<T, true> : Element<__underlying_type(T)> {};
+
+#define EP_DETAIL_ELEMENT(T, KIND)                                                                 \
+    template <>                                                                                    \
+    struct Element<T, false> {                                                                     \
+        static constexpr unsigned kFlags = KIND << kElementShift | sizeof(T) << kElementSizeShift; \
+    };
+EP_DETAIL_ELEMENT(bool, kBoolElement)
+EP_DETAIL_ELEMENT(wchar_t, kIntElement)
+EP_DETAIL_ELEMENT(char16_t, kUintElement)
+EP_DETAIL_ELEMENT(char32_t, kUintElement)
+EP_DETAIL_ELEMENT(short, kIntElement)
+EP_DETAIL_ELEMENT(unsigned short, kUintElement)
+EP_DETAIL_ELEMENT(int, kIntElement)
+EP_DETAIL_ELEMENT(unsigned, kUintElement)
+EP_DETAIL_ELEMENT(long, kIntElement)
+EP_DETAIL_ELEMENT(unsigned long, kUintElement)
+EP_DETAIL_ELEMENT(long long, kIntElement)
+EP_DETAIL_ELEMENT(unsigned long long, kUintElement)
+EP_DETAIL_ELEMENT(float, kFloatElement)
+EP_DETAIL_ELEMENT(double, kFloatElement)
+#ifdef __CUDA_BF16_TYPES_EXIST__
+EP_DETAIL_ELEMENT(__nv_bfloat16, kBfloat16Element)
+#endif
+#ifdef __CUDA_FP16_TYPES_EXIST__
+EP_DETAIL_ELEMENT(__half, kHalfElement)
+#endif
+#ifdef __CUDA_FP8_TYPES_EXIST__
+EP_DETAIL_ELEMENT(__nv_fp8_e4m3, kE4m3Element)
+EP_DETAIL_ELEMENT(__nv_fp8_e5m2, kE5m2Element)
+#endif
+#undef EP_DETAIL_ELEMENT
+template <typename T>
+struct Element<T*, false> {
+    static constexpr unsigned kFlags = kPointerElement << kElementShift | sizeof(T*) << kElementSizeShift;
+};
+
+template <typename T>
 struct Describe<T*, false> {
     static constexpr ParamKind kKind = kPointer;
-    static constexpr unsigned kFlags = 0;
+    static constexpr unsigned kFlags = Element<typename Plain<T>::Type>::kFlags;
 };
 template <typename T>
 struct Describe<const T*, false> {
     static constexpr ParamKind kKind = kPointer;
-    static constexpr unsigned kFlags = kPointsToConst;
+    static constexpr unsigned kFlags = kPointsToConst | Element<typename Plain<T>::Type>::kFlags;
 };
 
 template <int... I>

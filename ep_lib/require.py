@@ -1,0 +1,152 @@
+"""What the library asks of single values: a whole number, a flag, a number of seconds, a text, an instance.
+
+Each function returns the value, or raises ArgumentError that names it, shows it and says what it must be.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+import reprlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from ep_lib.errors import ArgumentError
+
+T = TypeVar("T")
+
+_PLAIN = (type(None), bool, int, float)  # short, and their type is seen from how they are written
+_REPR = reprlib.Repr()  # also of objects whose own repr fails
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+
+
+def show(value: Any) -> str:
+    """A value in the text of an error: short, on one line, with its type; arrays by shape and dtype."""
+    library = type(value).__module__.partition(".")[0]
+    if library in ("numpy", "torch", "cupy") and hasattr(value, "shape") and hasattr(value, "dtype") and value.shape:
+        return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
+    return f"{brief(value)} ({type(value).__name__})"
+
+
+def brief(value: Any) -> str:
+    """A value in the text of an error, short and on one line."""
+    words = " ".join(_REPR.repr(value).split())
+    return words if len(words) <= 60 else words[:57] + "..."
+
+
+def refuse(name: str, value: Any, wanted: str) -> NoReturn:
+    """Raises ArgumentError: ``name`` is ``value``; it must be ``wanted``."""
+    raise ArgumentError(f"{name} is {repr(value) if type(value) in _PLAIN else show(value)}; it must be {wanted}")
+
+
+def index(value: Any) -> int | None:
+    """``value`` as an int, None if it is no whole number. True and False are flags, not numbers."""
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def whole_number(name: str, value: Any, low: int, high: int) -> int:
+    """``value`` as an int, from ``low`` to ``high``."""
+    number = index(value)
+    if number is None:
+        refuse(name, value, f"a whole number from {low} to {high}")
+    if not low <= number <= high:
+        raise ArgumentError(f"{name} is {number}; it must be from {low} to {high}")
+    return number
+
+
+def at_least_one(name: str, value: Any) -> int:
+    """``value`` as an int from 1 to 2**31 - 1, which kernels can take."""
+    number = index(value)
+    if number is None:
+        refuse(name, value, "a whole number, at least 1")
+    if number < 1:
+        raise ArgumentError(f"{name} is {number}; it must be at least 1")
+    if number >= 2**31:
+        raise ArgumentError(f"{name} is {number}; it must be below 2**31")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` as a bool: True, False, 1 or 0. Anything else has a truth that its author may not have meant."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
+        return bool(value)
+    refuse(name, value, "True or False")
+
+
+def seconds(name: str, value: Any) -> float:
+    """``value`` as a float above zero; infinite means without a limit."""
+    found = _real(value)
+    if not found > 0:
+        refuse(name, value, "a number of seconds above zero")
+    return found
+
+
+def text(name: str, value: Any) -> str:
+    """``value``, a str that encodes as UTF-8 and has no NUL, which paths and compilers refuse."""
+    if not isinstance(value, str):
+        refuse(name, value, "a str")
+    if "\0" in value or (not value.isprintable() and _SURROGATE.search(value)):
+        refuse(name, value, "a str without NUL and lone surrogates")
+    return value
+
+
+def a_path(name: str, value: Any) -> Path:
+    """``value``, a str or a Path, as an absolute Path."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        refuse(name, value, "a path")
+    try:
+        return Path(text(name, os.fspath(value))).expanduser().absolute()
+    except RuntimeError as error:  # ~ of somebody who has no home
+        raise ArgumentError(f"{name} is {show(value)}; it must be a path: {error}") from error
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """``value``, one of the ``known`` names."""
+    names = list(known)
+    if not isinstance(value, str) or value not in names:
+        refuse(name, value, f"one of {', '.join(map(repr, names))}")
+    return value
+
+
+def several(name: str, value: Any, wanted: str) -> list[Any]:
+    """What ``value`` has in it, as a list. A text, a dict and a scalar are no lists."""
+    try:
+        return list(value) if not isinstance(value, (str, bytes, dict)) else refuse(name, value, wanted)
+    except TypeError:
+        refuse(name, value, wanted)
+
+
+def number(name: str, value: Any, *, zero: bool = False) -> float:
+    """``value`` as a finite float above zero, or ``zero`` itself."""
+    found = _real(value)
+    if not (found > 0 or (zero and found == 0)) or found == math.inf:
+        refuse(name, value, f"a number {'from' if zero else 'above'} zero")
+    return found
+
+
+def _real(value: Any) -> float:
+    """``value`` as a float, NaN if it is no real number."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
+def instance(name: str, value: Any, cls: type[T], wanted: str) -> T:
+    """``value``, which must be a ``cls``."""
+    if not isinstance(value, cls):
+        refuse(name, value, wanted)
+    return value

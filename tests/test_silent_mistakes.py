@@ -1,0 +1,424 @@
+"""Mistakes that must not pass in silence: each raises, with the value and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ep_lib
+from ep_lib import Buffer, Kernel, Rank
+from ep_lib.errors import (
+    ArgumentError,
+    BufferClosedError,
+    EpError,
+    HandleError,
+    KernelFault,
+    KernelLaunchError,
+    RankMismatchError,
+)
+
+SOURCE = """
+#include <cuda_bf16.h>
+#include <ep/platform.cuh>
+#include <ep/net.cuh>
+#include <ep/peer.cuh>
+extern "C" __global__ void put(int* x, long long i, int rank) { ep::peer_ptr(x, rank)[i] = 42; }
+extern "C" __global__ void get(const int* x, long long i, int rank, int* out) { *out = ep::peer_ptr(x, rank)[i]; }
+extern "C" __global__ void send(int* x, long long i, int rank) { ep::net_put_nbi(x + i, x, 4, rank); }
+extern "C" __global__ void types(int* i, float* f, const __nv_bfloat16* b, unsigned char* c, void* v, float4* s) {}
+"""
+
+
+def kernel(name: str) -> Kernel:
+    return Kernel.from_source(SOURCE, name)
+
+
+def refusal(main: Callable[[Rank], Any], ranks: int = 1, **options: Any) -> EpError:
+    with pytest.raises(EpError) as caught:
+        ep_lib.spawn(main, ranks, "emulator", **options)
+    return caught.value
+
+
+# ---- symmetric memory, in a plain spawn ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elements", [16, 64, 100, 1000])
+@pytest.mark.parametrize("peer", [0, 1])
+@pytest.mark.parametrize("past", [0, 7])
+def test_an_index_past_a_symmetric_array_among_others(elements: int, peer: int, past: int) -> None:
+    def main(rank: Rank) -> None:
+        arrays = [rank.symmetric(elements, np.int32) for _ in range(3)]
+        kernel("put").launch(rank, 1, 1, arrays[1], elements - 1, peer)
+        rank.synchronize()
+        if rank == 0:
+            kernel("put").launch(rank, 1, 1, arrays[1], elements + past, peer)
+        rank.barrier()
+
+    fault = refusal(main, 2)
+    assert isinstance(fault, KernelFault)
+    assert f"{4 * past} bytes past the end of the symmetric array of {4 * elements} bytes" in str(fault)
+
+
+def test_an_index_before_a_symmetric_array() -> None:
+    def main(rank: Rank) -> None:
+        arrays = [rank.symmetric(64, np.int32) for _ in range(3)]
+        kernel("get").launch(rank, 1, 1, arrays[1], -1, 0, arrays[0])
+        rank.synchronize()
+
+    assert "252 bytes past the end of the symmetric array of 256 bytes" in str(refusal(main))
+
+
+def test_a_nic_that_sends_past_an_array() -> None:
+    def main(rank: Rank) -> None:
+        x, _ = rank.symmetric(64, np.int32), rank.symmetric(64, np.int32)
+        kernel("send").launch(rank, 1, 1, x, 64, 1)
+        rank.synchronize()
+
+    assert "past the end of the symmetric array of 256 bytes" in str(refusal(main, 2, fabric="rc"))
+
+
+def test_memory_after_free_by_its_address() -> None:
+    def main(rank: Rank) -> None:
+        x = rank.symmetric(64, np.int32)
+        address = rank.peer_address(x, 0)
+        rank.free(x)
+        kernel("put").launch(rank, 1, 1, address, 3, 0)
+        rank.synchronize()
+
+    fault = refusal(main)
+    assert isinstance(fault, KernelFault) and "symmetric array of 256 bytes at heap+0x200, which was freed" in str(
+        fault
+    )
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_freed_array_is_refused(reused: bool) -> None:
+    def main(rank: Rank) -> None:
+        x = rank.symmetric(64, np.int32)
+        rank.free(x)
+        y = rank.symmetric(64, np.int32) if reused else None
+        assert y is None or y.ctypes.data == x.ctypes.data
+        kernel("put").launch(rank, 1, 1, x[8:], 3, 0)
+
+    error = refusal(main)
+    assert isinstance(error, BufferClosedError) and "that rank.free() has given back; allocate it again" in str(error)
+
+
+def test_launches_before_a_free_may_finish() -> None:
+    def main(rank: Rank) -> int:
+        x = rank.symmetric(64, np.int32)
+        kernel("put").launch(rank, 1, 1, x, 3, (rank.rank + 1) % 2)
+        rank.free(x)
+        rank.barrier()
+        return int(x[3])
+
+    assert ep_lib.spawn(main, 2, "emulator") == [42, 42]
+
+
+@pytest.mark.parametrize("method", ["offset_of", "peer_address", "free"])
+def test_nothing_is_known_of_an_array_that_was_freed(method: str) -> None:
+    def main(rank: Rank) -> None:
+        x = rank.symmetric(64, np.int32)
+        rank.free(x)
+        getattr(rank, method)(x, *([0] if method == "peer_address" else []))
+
+    error = refusal(main)
+    assert isinstance(error, ArgumentError) and "freed" in str(error)
+
+
+def test_a_heap_has_room_for_what_it_says() -> None:
+    def main(rank: Rank) -> int:
+        arrays = [rank.symmetric(1024, np.uint8) for _ in range(15)]
+        arrays.append(rank.symmetric(rank.heap_bytes - 15 * 1024 - 256, np.uint8))
+        arrays[-1][:] = 1
+        assert not any(array.any() for array in arrays[:-1])
+        return len(arrays)
+
+    assert ep_lib.spawn(main, 2, "emulator", heap_bytes=1 << 16) == [16, 16]
+
+
+def test_empty_symmetric_arrays_are_freed_one_by_one() -> None:
+    def main(rank: Rank) -> None:
+        for array in [rank.symmetric((0, 3), dtype) for dtype in ("f4", "f8", "bfloat16")]:
+            rank.free(array)
+
+    ep_lib.spawn(main, 2, "emulator")
+
+
+# ---- types of elements -----------------------------------------------------------------------------------------------
+
+GOOD = ("int32", "float32", ml_dtypes.bfloat16, "float64", "int64", "float32")
+
+
+@pytest.mark.parametrize(
+    ("position", "dtype", "says"),
+    [
+        (0, "float32", r"argument 1 of 'types' points to int32, and the array of shape (4,) has type float32"),
+        (0, "int64", "array.astype(np.int32) to convert the values, or array.view(np.int32) if its bytes are int32"),
+        (1, "float64", "points to float32"),
+        (1, "int32", "points to float32"),
+        (1, "complex64", "points to float32"),
+        (2, "float32", "array.view(ml_dtypes.bfloat16)"),
+        (2, "float16", "points to bfloat16"),
+        (0, ">i4", "array.astype(array.dtype.newbyteorder('='))"),
+        (0, object, "holds Python objects"),
+        (3, object, "holds Python objects"),
+        (4, object, "holds Python objects"),
+    ],
+)
+def test_an_array_of_another_type_than_the_pointer(position: int, dtype: Any, says: str) -> None:
+    def main(rank: Rank) -> None:
+        arrays = [np.zeros(4, d) for d in GOOD]
+        arrays[position] = np.zeros(4, dtype)
+        kernel("types").launch(rank, 1, 1, *arrays)
+
+    error = refusal(main)
+    assert isinstance(error, KernelLaunchError) and says in str(error), error
+
+
+def test_arrays_that_fit_a_pointer() -> None:
+    def main(rank: Rank) -> None:
+        fitting: list[tuple[Any, ...]] = [
+            GOOD,
+            ("uint32", "float32", "uint16", "bool", "complex64", "int8"),
+            ("i4", "f4", "i2", "float8_e4m3fn", "S3", "f8"),
+        ]
+        for dtypes in fitting:
+            kernel("types").launch(rank, 1, 1, *(np.zeros(4, d) for d in dtypes))
+        kernel("types").launch(rank, 1, 1, None, rank.empty(4, "f4").ctypes.data, *[np.zeros(0)] * 4)
+        rank.synchronize()
+
+    ep_lib.spawn(main, 1, "emulator")
+
+
+# ---- a rank is its number --------------------------------------------------------------------------------------------
+
+
+def test_a_rank_equals_its_number() -> None:
+    def main(rank: Rank) -> tuple[Any, ...]:
+        other = 1 - rank.rank
+        assert rank == rank.rank and rank != other and (rank == other) is False
+        assert rank == np.int64(rank.rank) and rank != str(rank.rank) and rank != float("nan") and rank != None  # noqa: E711
+        assert {0: "a", 1: "b"}[rank] == "ab"[rank] and rank in (0, 1) and hash(rank) == hash(rank.rank)
+        return int(rank), (rank if rank == 0 else 0) == 0
+
+    assert ep_lib.spawn(main, 2, "emulator") == [(0, True), (1, True)]
+
+
+# ---- flags, numbers, types of arguments ------------------------------------------------------------------------------
+
+SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 128, "max_tokens": 4, "num_sms": 2}
+X = np.zeros((4, 128), ml_dtypes.bfloat16)
+IDX = np.array([[0, 1], [1, 2], [3, -1], [2, 3]])
+NOT_A_FLAG = ["False", None, 2, 0.0, np.zeros(1)]
+FLAGS: dict[str, Callable[[Rank, Any], Any]] = {
+    "allow_nvlink_for_normal_mode": lambda rank, v: Buffer(rank, **SHAPE, allow_nvlink_for_normal_mode=v),
+    "merge_sender_receiver": lambda rank, v: Buffer(rank, **SHAPE, merge_sender_receiver=v),
+    "low_latency_mask_on_timeout": lambda rank, v: Buffer(rank, **SHAPE, low_latency_mask_on_timeout=v),
+    "async_finish": lambda rank, v: Buffer(rank, **SHAPE).dispatch(X, IDX, async_finish=v),
+    "copy": lambda rank, v: Buffer(rank, **SHAPE).dispatch(X, IDX, copy=v),
+    "sorted_by_expert": lambda rank, v: Buffer(rank, **SHAPE).dispatch(X, IDX, sorted_by_expert=v),
+    "p2p": lambda rank, v: ep_lib.Fabric("rc", p2p=v),
+    "compare_values": lambda rank, v: ep_lib.check(print, 1, compare_values=v),
+    "stop_at_first": lambda rank, v: ep_lib.check(print, 1, stop_at_first=v),
+}
+LOW_LATENCY_FLAGS = ["use_fp8", "async_finish", "return_recv_hook"]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_is_true_or_false(name: str) -> None:
+    def main(rank: Rank) -> None:
+        for value in NOT_A_FLAG:
+            with pytest.raises(ArgumentError, match=rf"{name} is .*; it must be True or False"):
+                FLAGS[name](rank, value)
+
+    ep_lib.spawn(main, 1, "emulator")
+
+
+def test_flags_of_low_latency_mode_are_true_or_false() -> None:
+    def main(rank: Rank) -> None:
+        buffer = Buffer(rank, **SHAPE, num_max_dispatch_tokens_per_rank=4)
+        sent = buffer.low_latency_dispatch(X, IDX, use_fp8=False)
+        rows, weights = sent.recv_x, np.ones((4, 2), np.float32)
+        for value in NOT_A_FLAG:
+            for name in LOW_LATENCY_FLAGS:
+                with pytest.raises(ArgumentError, match=rf"{name} is .*; it must be True or False"):
+                    buffer.low_latency_dispatch(X, IDX, **{name: value})
+            for name in ("zero_copy", *LOW_LATENCY_FLAGS[1:]):
+                with pytest.raises(ArgumentError, match=rf"{name} is .*; it must be True or False"):
+                    buffer.low_latency_combine(rows, IDX, weights, sent.handle, **{name: value})
+            with pytest.raises(ArgumentError, match=r"mask is .*; it must be True or False"):
+                buffer.low_latency_update_mask_buffer(1, value)
+
+    ep_lib.spawn(main, 1, "emulator")
+
+
+@pytest.mark.parametrize("ranks", [-1, 0, 2.5, "2", None, True, 65])
+def test_symmetric_bytes_of_a_world_that_cannot_be(ranks: Any) -> None:
+    with pytest.raises(ArgumentError, match="world_size is "):
+        Buffer.symmetric_bytes(ranks, **SHAPE)
+
+
+@pytest.mark.parametrize("rank", [0, None, "rank 0", object()])
+def test_what_is_no_rank_is_refused(rank: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"rank is .*; it must be the Rank that main got"):
+        kernel("put").launch(rank, 1, 1, None, 0, 0)
+    with pytest.raises(ArgumentError, match=r"rank is .*; it must be the Rank that main got"):
+        Buffer(rank, **SHAPE)
+
+
+def test_to_host_of_a_tensor_says_what_to_call() -> None:
+    torch = pytest.importorskip("torch")
+
+    def main(rank: Rank) -> None:
+        rank.to_host(torch.zeros(2, 3))
+
+    error = refusal(main)
+    assert isinstance(error, ArgumentError)
+    assert "an array of shape (2, 3) and type torch.float32" in str(error) and "then tensor.cpu()" in str(error)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda rank: rank.symmetric(4, ">f4"),
+        lambda rank: rank.empty(4, object),
+        lambda rank: rank.symmetric(4, None),
+        lambda rank: rank.to_device(np.zeros(4, ">i4")),
+        lambda rank: rank.to_host(np.zeros(4, ">i4")),
+        lambda rank: rank.to_device(np.array([None])),
+        lambda rank: rank.symmetric(4, "i4", fill=float("nan")),
+        lambda rank: rank.symmetric(4, "u1", fill=300),
+        lambda rank: rank.symmetric(True, "u1"),
+        lambda rank: rank.to_device(np.ma.masked_array([1, 2], mask=[0, 1])),
+    ],
+)
+def test_arrays_that_kernels_cannot_use(call: Callable[[Rank], Any]) -> None:
+    assert isinstance(refusal(call), ArgumentError)
+
+
+def test_ranks_that_free_different_arrays_are_told() -> None:
+    def main(rank: Rank) -> None:
+        a, b = rank.symmetric(64, "i4"), rank.symmetric(64, "i4")
+        rank.free(a if rank == 0 else b)
+        rank.symmetric(64, "i4")
+
+    assert isinstance(refusal(main, 2), RankMismatchError)
+
+
+# ---- what the checker says of hosts ----------------------------------------------------------------------------------
+
+CHECKED = """
+#include <ep/platform.cuh>
+#include <ep/net.cuh>
+extern "C" __global__ void sum(const int* x, int n, int* out) {
+    for (int i = 0; i < n; i++) *out += x[i];  // read
+}
+extern "C" __global__ void fill(int* x, int n) { for (int i = 0; i < n; i++) x[i] = i; }
+extern "C" __global__ void count(int* x) { atomicAdd(x, 1); }
+extern "C" __global__ void swap(int* x) { atomicExch(x, 1); }
+extern "C" __global__ void send(int* x) { ep::net_put_nbi(x, x + 16, 64, 1); ep::net_quiet(); }
+"""
+
+
+def checked(name: str) -> Kernel:
+    return Kernel.from_source(CHECKED, name)
+
+
+def unwritten(rank: Rank, how: str, where: str) -> None:
+    x = rank.symmetric(64, np.int32, fill=None) if where == "symmetric" else rank.empty(64, np.int32)
+    out = rank.to_device(np.zeros(1, np.int32))
+    if how == "host":
+        x[:] = 1
+    if how in ("kernel", "half"):
+        checked("fill").launch(rank, 1, 1, x, 64 if how == "kernel" else 32)
+    if how in ("count", "swap"):
+        checked(how).launch(rank, 1, 1, x)
+    elif how == "send":
+        if rank == 0:
+            checked("send").launch(rank, 1, 1, x)
+    else:
+        checked("sum").launch(rank, 1, 1, x, 64, out)
+    rank.synchronize()
+
+
+@pytest.mark.parametrize("where", ["symmetric", "empty"])
+@pytest.mark.parametrize("how", ["nobody", "half", "count", "host", "kernel", "swap"])
+def test_memory_that_nobody_has_written(how: str, where: str) -> None:
+    report = ep_lib.check(unwritten, 1, seeds=1, args=(how, where))
+    if how in ("host", "kernel", "swap"):
+        assert report.ok, str(report)
+        return
+    [finding] = report.findings
+    assert finding.kind == "uninitialised" and "neither the host nor a kernel has written" in finding.message, str(
+        report
+    )
+    assert "to_device()" in finding.remedy and ("// read" in str(finding) or how == "count")
+
+
+def test_a_nic_sends_what_nobody_has_written() -> None:
+    report = ep_lib.check(unwritten, 2, "rc", seeds=1, args=("send", "symmetric"))
+    assert [f.kind for f in report.findings] == ["uninitialised"], str(report)
+    assert "the NIC reads" in str(report)
+
+
+def test_two_symmetric_arrays_in_another_order() -> None:
+    def main(rank: Rank) -> None:
+        if rank == 0:
+            data = rank.symmetric(64, np.int32)
+            flags = rank.symmetric(64, np.int32)
+        else:
+            flags, data = rank.symmetric(64, np.int32), rank.symmetric(64, np.int32)
+        del data, flags
+
+    with pytest.raises(RankMismatchError, match=r"rank 0 data \(.*:\d+\) and then flags .*, rank 1 flags .* then data"):
+        ep_lib.check(main, 2, seeds=1)
+
+
+def test_symmetric_arrays_of_different_names_in_the_same_order() -> None:
+    def main(rank: Rank) -> None:
+        if rank == 0:
+            mine, theirs = rank.symmetric(64, np.int32), rank.symmetric(64, np.int32)
+        else:
+            inbox, outbox = rank.symmetric(64, np.int32), rank.symmetric(64, np.int32)
+            mine, theirs = outbox, inbox
+        both = {name: rank.symmetric(8, np.int32) for name in ("a", "b")}
+        for array in (mine, theirs, *both.values()):
+            rank.free(array)
+
+    assert ep_lib.check(main, 2, seeds=1).ok
+
+
+# ---- handles ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_another_dispatch_with_as_many_rows() -> None:
+    def main(rank: Rank) -> None:
+        buffer = Buffer(rank, **SHAPE)
+        first, second = buffer.dispatch(X, IDX), buffer.dispatch(X, IDX[::-1].copy())
+        same = buffer.dispatch(X, IDX)
+        assert first.x.shape == second.x.shape
+        buffer.combine(same.x, first.handle)  # rows of the same tokens
+        buffer.combine(second.x, second.handle)
+        buffer.combine(second.x.copy(), first.handle)  # what experts made of anything
+        buffer.combine(second.x, first.handle)
+
+    with pytest.raises(HandleError, match="x is what another dispatch than this handle's brought"):
+        ep_lib.spawn(main, 2, "emulator")
+
+
+def test_rows_of_another_low_latency_dispatch() -> None:
+    def main(rank: Rank) -> None:
+        buffer = Buffer(rank, **SHAPE, num_max_dispatch_tokens_per_rank=4)
+        weights = np.ones((4, 2), np.float32)
+        ids = [IDX, IDX, IDX[::-1].copy()]
+        first, same, other = (buffer.low_latency_dispatch(X, each, use_fp8=False) for each in ids)
+        buffer.low_latency_combine(same.recv_x, IDX, weights, first.handle)
+        buffer.low_latency_combine(other.recv_x, IDX, weights, first.handle)
+
+    with pytest.raises(HandleError, match="x is what another low_latency_dispatch than this handle's brought"):
+        ep_lib.spawn(main, 2, "emulator")
