@@ -20,7 +20,7 @@ from ep_lib.errors import ArgumentError
 
 T = TypeVar("T")
 
-_PLAIN = (type(None), bool, int, float)  # short, and their type is seen from how they are written
+_PLAIN = (type(None), bool, int, float, str, bytes)  # short, and their type is seen from how they are written
 _REPR = reprlib.Repr()  # also of objects whose own repr fails
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
@@ -42,7 +42,7 @@ def brief(value: Any) -> str:
 
 def refuse(name: str, value: Any, wanted: str) -> NoReturn:
     """Raises ArgumentError: ``name`` is ``value``; it must be ``wanted``."""
-    raise ArgumentError(f"{name} is {repr(value) if type(value) in _PLAIN else show(value)}; it must be {wanted}")
+    raise ArgumentError(f"{name} is {brief(value) if type(value) in _PLAIN else show(value)}; it must be {wanted}")
 
 
 def index(value: Any) -> int | None:

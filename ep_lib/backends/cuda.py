@@ -37,7 +37,7 @@ from ep_lib.errors import (
 )
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import Array, ArrayInfo
+from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.transports.choose import open_transport
 
 Dim3 = tuple[int, int, int]

@@ -394,9 +394,7 @@ class Buffer:
         expected from it, it counts as having no tokens, and its experts add nothing. For a rank that is dead.
         ``mask=False``, the default as in DeepEP: take it in again; it must have called as many operations as this rank.
         Waits for this rank's kernels."""
-        mode = self._low_latency_mode()
-        require_flags(mask=mask)
-        mode.update_mask(rank, mask)
+        self._low_latency_mode().update_mask(rank, mask)
 
     def low_latency_query_mask_buffer(self) -> Array:
         """Which ranks are left out, by :meth:`low_latency_update_mask_buffer` or because they did not respond (with
