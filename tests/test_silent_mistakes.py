@@ -251,8 +251,6 @@ def test_flags_of_low_latency_mode_are_true_or_false() -> None:
             for name in ("zero_copy", *LOW_LATENCY_FLAGS[1:]):
                 with pytest.raises(ArgumentError, match=rf"{name} is .*; it must be True or False"):
                     buffer.low_latency_combine(rows, IDX, weights, sent.handle, **{name: value})
-            with pytest.raises(ArgumentError, match=r"mask is .*; it must be True"):
-                buffer.low_latency_update_mask_buffer(1, value)
 
     ep_lib.spawn(main, 1, "emulator")
 
