@@ -36,7 +36,7 @@ TOKENS, HIDDEN, EXPERTS, TOP_K = 64, 512, 16, 4
 STEPS = 8  # turns until rows repeat; sums stay small integers, which FP8 and bfloat16 hold exactly
 TURNS_AFTER = 30  # that a graph is replayed, or operations go on under masks, once a fault is seen
 LIMIT = 3.0  # seconds: the timeout= of every rank; waits in kernels give up after half of it
-GRACE = 1.5  # seconds that close() may take beyond it, on a machine that is busy with other worlds
+GRACE = 7.0  # seconds that close() may take beyond it: a stopped rank 0 is missed by its hub after 5 more
 PATIENCE = 60.0  # seconds until a process that says nothing counts as hanging
 HEAP_BYTES = 64 << 20
 
@@ -73,8 +73,7 @@ class Program:
             **options,
         )
         ranks = range(rank.world_size)
-        self.choices = [self._routing(source) for source in ranks]
-        self.idx = [choices.to(self.device) for choices in self.choices]
+        self.idx = [self._routing(source) for source in ranks]
         self.base = [self._rows(source) for source in ranks]
         here = EXPERTS // rank.world_size
         self.copies = sum((self.idx[rank.rank] // here == r).any(1).int() for r in ranks).unsqueeze(1)
@@ -84,7 +83,7 @@ class Program:
     def _routing(self, source: int) -> Any:
         torch = self.torch
         scores = torch.rand(TOKENS, EXPERTS, generator=torch.Generator().manual_seed(source))
-        return torch.topk(scores, TOP_K, dim=-1).indices
+        return torch.topk(scores, TOP_K, dim=-1).indices.to(self.device)
 
     def _rows(self, source: int) -> Any:
         torch = self.torch
@@ -112,7 +111,6 @@ class Program:
             self.handle = first.handle
             self.wait()
             self.origin = (first.src_rank.long().clone(), first.src_token.long().clone())
-        self.rank.barrier()
         if "graph" in self.way and self.gpu:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -135,7 +133,7 @@ class Program:
                 (source, token)
                 for source in range(self.rank.world_size)
                 for token in range(TOKENS)
-                if (self.choices[source][token] == expert).any()
+                if (self.idx[source][token] == expert).any()
             ]
             origin.append(self.torch.tensor(pairs, dtype=self.torch.long, device=self.device).reshape(-1, 2))
         return origin

@@ -159,11 +159,16 @@ class Waiter:
 
 
 class DeadlockError(EpError):
-    """Nothing can make progress any more. ``waiters`` lists who waits where, and on what."""
+    """Nothing can make progress any more. ``waiters`` lists who waits where, and on what.
 
-    def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = ()) -> None:
+    ``remedy`` and ``place`` say what to change, where that is known (under :func:`ep_lib.check`), else they are empty.
+    """
+
+    def __init__(self, message: str, *, waiters: tuple[Waiter, ...] = (), remedy: str = "", place: str = "") -> None:
         super().__init__(message)
         self.waiters = waiters
+        self.remedy = remedy
+        self.place = place
 
 
 class KernelTimeout(EpError, TimeoutError):

@@ -70,7 +70,7 @@ MISTAKES = [
         BETWEEN,
         ("a quiet", "// get", "// done"),
     ),
-    Mistake("all_wait_before_they_signal", "p2p", "deadlock", "must come", ranks=3),
+    Mistake("all_wait_before_they_signal", "p2p", "deadlock", "signal first", ranks=3),
     Mistake("floats_in_any_order", "p2p", "values differ", "add in a fixed order (floating-point atomics do not)"),
     Mistake("all_senders_into_one_slot", "srd", "race", "a place of its own for each sender", ranks=3),
     Mistake("sent_on_before_it_came", "rc", "race", "before it is sent on", "before line {}", ("// post",), ranks=3),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ep_lib.emulator import symbols
+from ep_lib.emulator import surroundings, symbols
+from ep_lib.emulator.symbols import Place
 from ep_lib.errors import ThreadId
 
 
@@ -160,9 +162,18 @@ _SENTENCES = {
 }
 
 
+_OVERWRITTEN = {  # the same where the second access writes
+    "slot reused": "what was written into a slot is overwritten, and nothing says that its reader is done with it",
+    "signal overtakes data": "data that a NIC brings is overwritten although nothing says that it has arrived",
+    "read before arrival": "what a get brings is overwritten although nothing says that it has arrived",
+}
+
+
 def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
     if kind == "uninitialised" and not where.startswith("shared memory"):
         return "memory is read that neither the host nor a kernel has written"
+    if kind in _OVERWRITTEN and first.what.startswith("writes") and second.what.startswith("writes"):
+        return _OVERWRITTEN[kind]
     if kind != "race":
         return _SENTENCES[kind]
     a, b = _who(first, second)
@@ -195,39 +206,47 @@ def _index(thread: ThreadId) -> str:
     return str(thread).rsplit("thread ", 1)[1]
 
 
-def _access(entry: Mapping[str, Any]) -> Access:
-    place = symbols.find(entry["image"], entry["offset"])
+def _access(entry: Mapping[str, Any]) -> tuple[Access, Place]:
+    place = _place(entry)
     thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
     operation = Operation(**entry["operation"]) if entry["operation"] else None
-    return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation)
+    return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation), place
+
+
+def _place(spot: Mapping[str, Any] | None) -> Place:
+    return symbols.find(spot["image"], spot["offset"]) if spot else Place()
 
 
 def parse(report: str, seed: int) -> list[Finding]:
     """The findings in a checker's report."""
     findings = []
     for entry in json.loads(report):
-        first, second = _access(entry["first"]), _access(entry["second"])
+        (first, one), (second, _) = (_access(entry[side]) for side in ("first", "second"))
         if entry["kind"] == "divergent barrier" and first.location == second.location and not entry["detail"]:
             continue  # the compiler made two of one
         if entry["kind"] == "uninitialised" and entry["place"]["what"] == "a byte" and "__shared__" in first.source:
             continue  # the compiler's own: has the variable been constructed?
+        how, what, remedy = entry["place"]["how"], entry["place"]["what"], entry["remedy"]
+        if how in ("between_two", "around_two") and _is_one_place_of_two(first, second, one):
+            how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
+        detail = entry["detail"]
+        credit, wait = _place(entry["signal"]), _place(entry["wait"])
+        if ways := _by_way_of(credit, wait, detail):
+            detail = f"{detail} ({ways})"
+        places = [_place(entry["place"][end]) for end in ("from", "to")]
         findings.append(
             Finding(
                 kind=entry["kind"],
                 message=_sentence(entry["kind"], first, second, entry["where"]),
                 seed=seed,
-                remedy=entry["remedy"],
+                remedy=remedy,
                 where=entry["where"],
-                detail=entry["detail"],
+                detail=detail,
                 first=first,
                 second=second,
                 count=entry["count"],
                 seeds=(seed,),
-                place=advice(
-                    entry["place"]["how"],
-                    entry["place"]["what"],
-                    *(_location(entry["place"][end]) for end in ("from", "to")),
-                ),
+                place=_earlier_credit(credit, wait, places[0]) if how == "credit_old" else advice(how, what, *places),
                 ranks=tuple(entry["ranks"]),
                 certainty=entry["certainty"],
             )
@@ -235,8 +254,27 @@ def parse(report: str, seed: int) -> list[Finding]:
     return findings
 
 
-def _location(spot: Mapping[str, Any] | None) -> str:
-    return symbols.find(spot["image"], spot["offset"]).location if spot else ""
+def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
+    near = surroundings.between(read.file, credit.line, read.line) if credit.file == read.file else None
+    if near and credit.line < read.line:
+        return f"give the credit ({credit}) after the read ({read}), not before"
+    return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
+
+
+def _is_one_place_of_two(first: Access, second: Access, place: Place) -> bool:
+    """Two threads write the same place in one line that no loop repeats: a barrier would not help."""
+    both_write = first.what == second.what == "writes" and first.operation is second.operation is None
+    return both_write and first.location == second.location and surroundings.in_a_loop(place.file, place.line) is False
+
+
+def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
+    """The lines by which two threads were to synchronise."""
+    thing = "credit" if "credit" in detail else "lock" if re.search(r"\block\b", detail) else "signal"
+    if signal and wait and thing == "lock":
+        return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
+    if signal and wait:
+        return f"the {thing} is stored in {signal}, and waited for in line {wait.line}"
+    return f"the {thing}: {signal or wait}" if signal or wait else ""
 
 
 def merge_findings(findings: list[Finding]) -> list[Finding]:
@@ -280,21 +318,23 @@ def _posts(finding: Finding) -> set[str]:
 # ---- where to put what is missing: one sentence that names the lines
 
 
-def advice(how: str, what: str, begin: str, end: str) -> str:
+def advice(how: str, what: str, first: Place, last: Place) -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if nothing can be said.
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
-    "wait", "credit", "credit_late", "credit_put", "written" or "outside". ``what`` is put there. ``begin``, ``end``:
-    places as ``file:line``, in the order of one thread's program (not of "..._two").
+    "own", "own_wait", "wait", "wait_for", "wait_post", "credit", "credit_late", "credit_put", "written" or "outside".
+    ``what`` is put there.
+    ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
-    first, last = _Line(begin), _Line(end)
-    if how == "before_credit" and first and last and first.file == last.file and last.number < first.number:
+    if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
         return f"give the credit ({last}) after the read ({first}), with {what} between them"
     if how == "before_credit" and first:
         return f"put {what} {_between(first, last)}" if last else f"put {what} after {first}, before the credit"
     if how in ("between_two", "around_two") and first and last:
-        low, high = sorted((first, last), key=lambda line: (line.file, line.number))
-        return _of_two(what, low, high, how == "around_two")
+        low, high = sorted((first, last), key=lambda place: (place.name, place.line))
+        return _barrier(what, low, high, how == "around_two")
+    if how == "between" and first and last and what.startswith("__sync"):
+        return _barrier(what, first, last, False)
     if how == "between":
         return f"put {what} {_between(first, last)}" if first and last else ""
     if how == "after":
@@ -311,10 +351,20 @@ def advice(how: str, what: str, begin: str, end: str) -> str:
         return f"before {last} puts there again, wait for a credit that the receiver gives when it has read the slot"
     if not first:
         return ""
+    if how == "own":
+        lines = str(first) if first == last else _two(first, last)
+        return f"check the index in {lines}: two threads are there for one place"
+    if how == "own_wait":
+        lines = _two(first, last)
+        return f"{lines} write the same place: let the NIC write elsewhere, or wait for its signal in between"
+    if how == "wait_post":
+        return f"wait for {first} (its release) before {last} is posted"
     if how == "both":
         return f"{what}: in {first} and {last}"
     if how == "swap":
         return f"signal ({first}) after the data ({last}), not before"
+    if how == "wait_for":
+        return f"wait for the signal of {first} before {last} reads"
     if how == "outside":
         return f"one barrier outside of the branches instead of {_two(first, last)}"
     if how == "credit":
@@ -324,41 +374,57 @@ def advice(how: str, what: str, begin: str, end: str) -> str:
     raise ValueError(f"unknown advice {how!r}")
 
 
-class _Line:
-    """``file:line``, which may be followed by where in a header of ep_lib it came to pass."""
-
-    def __init__(self, location: str) -> None:
-        self.file, _, number = location.partition(" (in ")[0].rpartition(":")
-        self.number = int(number) if number.isdigit() else 0
-
-    def __bool__(self) -> bool:
-        return bool(self.number)
-
-    def __str__(self) -> str:
-        return f"line {self.number} of {self.file}"
-
-
-def _of_two(what: str, low: _Line, high: _Line, again: bool) -> str:
-    """Two lines that threads of a block run in no order; ``again``: met in a second round only, as far as is known."""
-    if not again or low.file != high.file or low.number == high.number:
+def _barrier(what: str, low: Place, high: Place, again: bool) -> str:
+    """Where a barrier of a block or warp goes; ``again``: the two may have met in a second round only."""
+    near = surroundings.between(low.file, low.line, high.line) if low.file == high.file else None
+    if near is None:
         return f"put {what} {_between(low, high)}"
-    return f"put {what} after {high}, before line {low.number} runs again (or between the two, if there is none)"
+    if low.line > high.line and not near.loop:
+        return f"wait ({low}) before {high} reads, with {what} between the two"
+    if near.parted:
+        return (
+            f"{_two(low, high)} are in different branches of line {near.parted}, so no barrier fits between them: end "
+            f"the branches after the first, put {what} there for all threads, then branch again (or hand over with a "
+            f"flag, stored with release and loaded with acquire)"
+        )
+    rounds = near.loop and (again or near.meets or low.line == high.line)
+    if near.meets and not near.loop:  # a barrier is there, of too few threads or in another branch
+        text = f"put {what} {_between(low, high)}; the barrier there does not hold all threads that meet here"
+    elif rounds and low.line == high.line:
+        text = f"put {what} after {low}, before it runs again"
+    elif rounds and near.meets:
+        text = f"put {what} after {high}, before line {low.line} runs again"
+    elif rounds:
+        text = f"put {what} after {high}, before line {low.line} runs again (or between the two, if there is none)"
+    elif low.line == high.line:
+        text = f"split {low}: read into a variable, then {what}, then write"
+    else:
+        text = f"put {what} {_between(low, high)}"
+    outside = near.inside or near.deeper
+    if outside and outside != low.line and what.startswith("__syncthreads"):
+        text += f", outside of line {outside}'s branch or loop: all threads of the block must reach it"
+    elif near.inside and what.startswith("__syncthreads"):
+        text += ", where all threads of the block reach it, outside of the branch"
+    return text
 
 
-def _two(first: _Line, last: _Line) -> str:
+def _two(first: Place, last: Place) -> str:
     if first.file != last.file:
         return f"{first} and {last}"
-    numbers = sorted({first.number, last.number})
+    numbers = sorted({first.line, last.line})
     if len(numbers) == 1:
         return f"those in {first}"
-    return f"line {numbers[0]} and line {numbers[1]} of {first.file}"
+    return f"line {numbers[0]} and line {numbers[1]} of {first.name}"
 
 
-def _between(first: _Line, last: _Line) -> str:
+def _between(first: Place, last: Place) -> str:
     if first.file != last.file:
         return f"after {first} and before {last}"
-    if first.number < last.number:
-        return f"between line {first.number} and line {last.number} of {first.file}"
-    if first.number == last.number:
-        return f"after {first}, before it runs again"
-    return f"after line {first.number} and before line {last.number} of {first.file} runs again"
+    if first.line < last.line:
+        return f"between line {first.line} and line {last.line} of {first.name}"
+    in_a_loop = surroundings.in_a_loop(first.file, first.line)
+    if first.line == last.line:
+        return f"after {first}" + (", before it runs again" if in_a_loop is not False else "")
+    if in_a_loop is False:
+        return f"after {first}, before line {last.line} (which runs in another place of the program)"
+    return f"after line {first.line} and before line {last.line} of {first.name} runs again"

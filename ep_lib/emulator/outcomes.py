@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from ep_lib.emulator import symbols
-from ep_lib.emulator.findings import Access, Finding, advice
+from ep_lib.emulator.findings import Access, Finding
+from ep_lib.emulator.standstill import explain
 from ep_lib.errors import DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout, ThreadId, Waiter
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
@@ -61,7 +62,9 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
             "deadlock: no thread of any rank can go on, and nothing is under way that could wake one. "
             "Who waits where:\n" + _list(waiters, host_waits)
         )
-        return DeadlockError(message, waiters=waiters)
+        why = explain(data["waiters"])
+        message = "\n".join([message, *(f"  {line}" for line in why.lines)])
+        return DeadlockError(message, waiters=waiters, remedy=why.remedy, place=why.place)
     message = f"kernels still ran after {timeout:g} s of CPU time, the time limit (spawn's timeout=). Unfinished:\n"
     if "fault" in data:  # the loop that had to be interrupted
         fault = data["fault"]
@@ -73,6 +76,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
 # ---- the same as a finding of the checker
 
 _COME = "what is waited for must come: a signal, a credit or a barrier"
+_STILL_RUNS = "a loop that ends, less work, or a higher timeout=: no thread waits for another one, all still compute"
 _TOGETHER = "every thread that a barrier or a mask names must reach it: no return and no branch around it"
 
 
@@ -84,7 +88,11 @@ def from_error(error: BaseException, seed: int) -> Finding:
         lines = tuple(sorted({w.location for w in error.waiters if w.location}))
         ranks = tuple(sorted({w.thread.rank for w in error.waiters}))
         text = text.removeprefix("deadlock: ")
-        return Finding(kind, text, seed, _missing(error.waiters), seeds=(seed,), lines=lines, ranks=ranks)
+        remedy, place = (error.remedy, error.place) if isinstance(error, DeadlockError) else ("", "")
+        if not remedy and kind == "timeout" and all(w.what.startswith("(") for w in error.waiters):
+            remedy = _STILL_RUNS
+        remedy = remedy or _missing(error.waiters)
+        return Finding(kind, text, seed, remedy, seeds=(seed,), place=place, lines=lines, ranks=ranks)
     if isinstance(error, PeerTimeout):
         lines = (error.phase,)
         return Finding("timeout", text, seed, _COME, seeds=(seed,), lines=lines, ranks=(error.rank,))
@@ -98,6 +106,11 @@ def from_error(error: BaseException, seed: int) -> Finding:
 def _missing(waiters: tuple[Waiter, ...]) -> str:
     only_barriers = all(w.what.startswith("__") for w in waiters)
     return _TOGETHER if waiters and only_barriers else _COME
+
+
+def _at(location: str) -> str:
+    name, _, line = location.partition(" (in ")[0].rpartition(":")
+    return f"line {line} of {name}"
 
 
 def _from_fault(fault: KernelFault, seed: int) -> Finding:
@@ -137,6 +150,6 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         remedy,
         first=access,
         seeds=(seed,),
-        place=advice("at", what, "", fault.location) if what else "",
+        place=f"{what} in {_at(fault.location)}" if what and fault.location else "",
         ranks=(fault.thread.rank,),
     )

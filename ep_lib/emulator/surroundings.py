@@ -18,6 +18,8 @@ from ep_lib.jit.cuda_source import Node, blank, bodies, line_of
 # In a condition: threads of one block may differ about it
 _OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
 
+_BARRIER = re.compile(r"\b__syncthreads\w*\s*\(|\b__syncwarp\s*\(|\.sync\(|\bsync\(|arrive_and_wait\(")
+
 
 @dataclass(frozen=True)
 class Between:
@@ -25,8 +27,8 @@ class Between:
 
     ``loop``: of the innermost loop around both. ``parted``: of an ``if`` with each line in another branch.
     ``inside``: of a branch or loop around both that threads of one block may take differently. ``after``, ``before``:
-    where the statement with the first line ends and the one with the second begins, at the level that both share, with
-    ``nested`` if one of the two is deeper.
+    where the statement with the first line ends and that with the second begins, at the level that both share.
+    ``deeper``: of a branch or loop around one of the two only. ``meets``: of a barrier on the way from one to the next.
     """
 
     loop: int = 0
@@ -34,7 +36,8 @@ class Between:
     inside: int = 0
     after: int = 0
     before: int = 0
-    nested: bool = False
+    deeper: int = 0
+    meets: int = 0
 
 
 def between(file: Path, first: int, second: int) -> Between | None:
@@ -60,14 +63,34 @@ def between(file: Path, first: int, second: int) -> Between | None:
         inside=uneven[-1] if uneven else 0,
         after=code.last_line(a) if a and len(one) > len(shared) + 1 else first,
         before=code.first_line(b) if b else second,
-        nested=len(one) > len(shared) + 1 or len(other) > len(shared) + 1,
+        deeper=next((code.first_line(n) for n in (b, a) if n and _may_be_skipped(n)), 0),
+        meets=code.barrier(min(first, second), max(first, second)),
     )
+
+
+def _may_be_skipped(node: Node) -> bool:
+    return node.kind in ("branch", "loop") and bool(_OF_A_THREAD.search(node.condition))
 
 
 def in_a_loop(file: Path, line: int) -> bool | None:
     """Whether a loop of its own function is around this line; None if that is not known."""
     found = between(file, line, line)
     return None if found is None else bool(found.loop)
+
+
+_STORES = (
+    r"(?:st_\w+|red_\w+|atom_\w+|atomic\w+|signal_\w+|net_\w+)\s*\([^;]*\b{name}\b|\b{name}\b(?:\[[^]]*\])?\s*=[^=]"
+)
+
+
+def stored_behind(file: Path, line: int, name: str) -> int:
+    """The first line behind this one, in its function, that stores to ``name`` or signals by it; 0 if there is none."""
+    try:
+        status = file.stat()
+        code = _read(str(file), status.st_mtime_ns, status.st_size)
+    except OSError:
+        return 0
+    return code.match_behind(line, re.compile(_STORES.replace("{name}", re.escape(name))))
 
 
 class _Code:
@@ -82,6 +105,18 @@ class _Code:
 
     def last_line(self, node: Node) -> int:
         return line_of(self._text, max(node.begin, node.end - 1))
+
+    def match_behind(self, line: int, pattern: re.Pattern[str]) -> int:
+        """The first line behind this one, in its function, with what is looked for; 0 if there is none."""
+        path = self.path_to(line)
+        lines = self._text.splitlines()
+        last = self.last_line(path[0]) if path else 0
+        return next((n for n in range(line + 1, last + 1) if pattern.search(lines[n - 1])), 0)
+
+    def barrier(self, first: int, last: int) -> int:
+        """The first line after ``first`` and before ``last`` with a barrier, 0 if there is none."""
+        lines = self._text.splitlines()
+        return next((n for n in range(first + 1, last) if _BARRIER.search(lines[n - 1])), 0)
 
     def path_to(self, line: int) -> list[Node]:
         """The body of the function that has this line, and what leads from there to the statement on it."""

@@ -20,10 +20,22 @@ _HEADER = re.compile(r"(?:^|/)((?:ep|moe)/.*\.cuh)$")
 
 @dataclass(frozen=True)
 class Place:
-    """``location`` is ``file:line`` (empty if unknown), ``source`` the text of that line without indentation."""
+    """``location`` is ``file:line`` (empty if unknown), ``source`` the text of that line without indentation.
+
+    ``name`` is what its user calls the file, ``file`` where its text is.
+    """
 
     location: str = ""
     source: str = ""
+    file: Path = Path()
+    name: str = ""
+    line: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.line)
+
+    def __str__(self) -> str:
+        return f"line {self.line} of {self.name}"
 
 
 def _frames(image: str, offset: int) -> list[tuple[Path, int]]:
@@ -86,4 +98,4 @@ def find(image: str, offset: int) -> Place:
         inner, inner_line = frames[0]
         location += f" (in <{_header_of_ours(inner)}>:{inner_line})"
     linecache.checkcache(str(file))
-    return Place(location, linecache.getline(str(file), line).strip())
+    return Place(location, linecache.getline(str(file), line).strip(), file, _short(file), line)

@@ -74,7 +74,7 @@ _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEV
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
-# so does what a function finds wrong with its own stack when it returns.
+# so do `new` and `delete` (under their mangled names), and what a function finds wrong with its own stack at its end.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {
@@ -83,10 +83,18 @@ void* __tsan_memcpy(void*, const void*, size_t);
 void* __tsan_memmove(void*, const void*, size_t);
 void* __tsan_memset(void*, int, size_t);
 void epemu_stack_damaged(void);
+void* epemu_malloc(size_t);
+void epemu_free(void*);
 #define HIDDEN __attribute__((visibility("hidden")))
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
 HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
 HIDDEN void* memmove(void* to, const void* from, size_t n) { return __tsan_memmove(to, from, n); }
+HIDDEN void* _Znwm(size_t n) { return epemu_malloc(n); }
+HIDDEN void* _Znam(size_t n) { return epemu_malloc(n); }
+HIDDEN void _ZdlPv(void* p) { epemu_free(p); }
+HIDDEN void _ZdaPv(void* p) { epemu_free(p); }
+HIDDEN void _ZdlPvm(void* p, size_t) { epemu_free(p); }
+HIDDEN void _ZdaPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
 }
@@ -127,9 +135,15 @@ class _Plan:
     system_roots: tuple[Path, ...]
 
     @property
+    def flags(self) -> list[str]:
+        """The compiler's. CUB uses a name before it gives it a new meaning, which g++ takes with -fpermissive only."""
+        cub = not self.compiler.is_clang and any("/cub/" in file for file in self.headers.files)
+        return [*_kernel_flags(self.compiler), *(["-fpermissive"] if cub else [])]
+
+    @property
     def key(self) -> str:
         parts = ["emulator", toolkit.library_version(), self.compiler.path, self.compiler.identity]
-        parts += [*_kernel_flags(self.compiler), str(self.prelude), str(self.runtime)]
+        parts += [*self.flags, str(self.prelude), str(self.runtime)]
         return digest.key(self.headers, [*parts, *map(str, self.roots), *map(str, self.system_roots), self.unit])
 
 
@@ -298,7 +312,7 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     includes = [f"-I{root}" for root in plan.roots]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
-    options = [*_kernel_flags(compiler), *_precompiled(compiler, plan.prelude), *includes]
+    options = [*plan.flags, *_precompiled(compiler, plan.prelude), *includes]
 
     def step(command: list[str], target: Path) -> None:
         status, log = _run(command)

@@ -27,6 +27,19 @@ _DEFINITION = re.compile(
 )
 _MEMORY = re.compile(r"(?:ld|st|red_add|atom_add|atom_exch|atom_cas)_[a-z_]+_u(?:32|64)(?:x2)?|(?:ld|st)_(?:nc|na)_v4")
 
+# What is not for this place at all: a sentence, and what to use
+_OUT = (
+    (
+        re.compile(r"\bnvshmemx?\.h\b|nvshmem/"),
+        "nvshmem.h belongs to NVSHMEM's own build; kernels here use <ep/net.cuh>, which runs over NVSHMEM too",
+    ),
+    (
+        re.compile(r"\b(?:nccl|mpi|nvshmem_host)\w*\.h\b"),
+        "that is a header for the host; kernels here use <ep/net.cuh> and <ep/signal.cuh>",
+    ),
+)
+_LAUNCH = re.compile(r"<<<[^;]*>>>|\bcudaLaunch\w+\s*\(")
+
 # Of CUDA, by namespace and by the beginning of a name.
 _CUDA_NAMES = (
     (re.compile(r"(?:cooperative_groups|cg)::(?:memcpy_async|wait|wait_prior)\b"), "cooperative_groups/memcpy_async.h"),
@@ -54,6 +67,12 @@ _CUDA_NAMES = (
 
 def missing_include(source: str, error: str, line: str) -> str:
     """What to include, for a compiler's sentence about an unknown name in ``line`` of ``source``; empty if unclear."""
+    if "No such file" in error or "file not found" in error or "cannot open" in error:
+        for pattern, sentence in _OUT:
+            if pattern.search(error):
+                return sentence
+    if _LAUNCH.search(without_comments(line)):
+        return "a kernel cannot launch a kernel here (dynamic parallelism): launch it from Python: Kernel.launch"
     if file := _MISSING_FILE.search(error):
         return _nearest(file[1] or file[2])
     if not _UNKNOWN.search(error):

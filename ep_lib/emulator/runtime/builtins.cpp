@@ -1,6 +1,7 @@
 // CUDA's built-in functions that need the runtime: barriers, warp-wide operations, __activemask, clocks, printf, trap.
 #include <stdarg.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "checker.hpp"
@@ -117,6 +118,29 @@ void barrier_maybe_complete(Block* block) {
         if (const uint32_t lanes = std::exchange(warp.in_barrier, 0)) machine->schedule->ready(&warp, lanes);
 }
 
+namespace {
+
+constexpr unsigned kNamedBarriers = 16;
+
+// Lets the threads of a named barrier go if all are there. Whether they were.
+bool complete(Block* block, size_t index) {
+    Block::Named& barrier = block->named[index];
+    if (barrier.arrived.size() < (barrier.threads ? barrier.threads : static_cast<unsigned>(block->live))) return false;
+    const std::vector<Fiber*> all = std::move(barrier.arrived);
+    block->named.erase(block->named.begin() + static_cast<ptrdiff_t>(index));
+    if (checker) checker->meet(all);
+    if (timed) timed->join(all);
+    for (Fiber* f : all) machine->schedule->ready(f->warp, 1u << f->lane);
+    return true;
+}
+
+}  // namespace
+
+void named_barriers_maybe_complete(Block* block) {
+    for (size_t i = 0; i < block->named.size();)
+        if (!complete(block, i)) i++;
+}
+
 // Called when no lane of the warp can run: lanes that wait at the same place have converged.
 void resolve_activemask(Warp* warp) {
     const uintptr_t pc = warp->lanes[__builtin_ctz(warp->in_activemask)].pc;
@@ -154,6 +178,34 @@ int epemu_syncthreads(int op, int predicate, unsigned site) {
         case EPEMU_BARRIER_OR: return block->barrier_result != 0;
         default: return block->barrier_result;
     }
+}
+
+void epemu_named_barrier(unsigned id, unsigned threads) {
+    Fiber* me = current;
+    Block* block = me->block;
+    const auto most = static_cast<unsigned>((block->num_threads + kWarpSize - 1) / kWarpSize * kWarpSize);
+    if (id >= kNamedBarriers)
+        raise_fault(Fault::kTrap, EPEMU_PC, 0,
+                    "uses barrier " + std::to_string(id) + "; a block has those from 0 to 15");
+    if (threads % kWarpSize || threads > most)
+        raise_fault(Fault::kTrap, EPEMU_PC, 0,
+                    "uses a barrier of " + std::to_string(threads) +
+                        " threads; it must be a multiple of 32, and not more than the block has");
+    auto at = std::find_if(block->named.begin(), block->named.end(), [&](const Block::Named& b) { return b.id == id; });
+    if (at == block->named.end()) {
+        block->named.push_back({id, threads, {}});
+        at = block->named.end() - 1;
+    } else if (at->threads != threads) {
+        raise_fault(Fault::kTrap, EPEMU_PC, 0,
+                    "comes to barrier " + std::to_string(id) + " for " + std::to_string(threads) +
+                        " threads (0: all) while others wait there for " + std::to_string(at->threads));
+    }
+    at->arrived.push_back(me);
+    me->state = State::kNamed;
+    me->what = "__barrier_sync";
+    me->pc = EPEMU_PC;
+    complete(block, static_cast<size_t>(at - block->named.begin()));
+    switch_to_scheduler();
 }
 
 uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {

@@ -95,7 +95,7 @@ void Checker::admitted(Block* block) {
     }
     l.ids.push_back(index);
     Ids& ids = ids_[index];
-    ids.past.push_back({ids.next_time, launch->rank, block->id, block->index, launch->block, l.kernel});
+    ids.past.push_back({ids.next_time, launch->rank, block->id, block->index, launch->block, l.kernel, launch->ticket});
 
     block->check = std::make_shared<BlockCheck>();
     BlockCheck& check = *block->check;
@@ -128,6 +128,7 @@ void Checker::finished(Block* block, bool last_of_launch) {
         latest = std::max(latest, t.time);
     }
     for (ThreadCheck& t : block->check->threads) l.end.raise(t.id, t.time);
+    witness.finished(block->id);
     ids_[ids_by_chunk_[block->check->first_id / kIdChunk]].next_time = latest + 1;
     if (!last_of_launch) return;
     RankCheck& rank = ranks_[launch->rank];
@@ -612,6 +613,7 @@ void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
 void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
+    witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
     acquire_from(known_location(t, address, size), t, address, size, order, scope, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, false), pc);
@@ -622,6 +624,7 @@ void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int sc
     ThreadCheck& t = *fiber->check;
     Location& l = location(t, address, size);
     touch(t, address, size, atomic_flags(order, scope, true), pc);
+    witness.store(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     l.published.clear();
     l.any_release = false;
     release_into(l, t, order, scope);
@@ -638,6 +641,7 @@ void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, 
 void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
+    witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     Location& l = location(t, address, size);
     acquire_from(&l, t, address, size, order, scope, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, true), pc, kReadsToo);
@@ -648,6 +652,7 @@ void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int s
 
 void Checker::fence(Fiber* fiber, int order, int scope) {
     ThreadCheck& t = *fiber->check;
+    witness.fence(*fiber, order, scope, static_cast<uint32_t>(fiber->pc));
     if (acquires(order)) {
         for (int s = 0; s <= scope; s++) {
             join(t, std::exchange(t.pending[s], Known()));
@@ -705,6 +710,12 @@ void Checker::barrier(Block* block) {
     }
 }
 
+void Checker::meet(const std::vector<Fiber*>& fibers) {
+    join_all([&](auto&& use) {
+        for (Fiber* f : fibers) use(*f->check);
+    });
+}
+
 void Checker::syncwarp(Warp* warp, uint32_t mask) {
     join_all([&](auto&& use) {
         for (uint32_t rest = mask; rest; rest &= rest - 1) use(*warp->lanes[__builtin_ctz(rest)].check);
@@ -740,6 +751,7 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     const auto [id, time] = free.front();
     free.pop_front();
 
+    if (op.signal) witness.posted(*poster, static_cast<uint32_t>(pc));
     auto* check = new OpCheck;
     op.check = check;
     check->reader.clock = publish(*poster->check).clock;
@@ -793,6 +805,7 @@ void Checker::net_signalled(NetOp& op) {
     records_[check_of(op).record].delivered = m_.picks;
     const bool adds = op.signal_op == EPEMU_SIGNAL_ADD;
     const auto pc = static_cast<uint32_t>(op.poster.pc);
+    witness.nic_stored(t, op.source_rank, op.signal, pc);
     Location& l = location(t, op.signal, op.value_bytes);
     touch(t, op.signal, op.value_bytes, system_atomic(adds && m_.network->settings.kind != Fabric::kP2p), op.poster.pc,
           adds ? kReadsToo : 0);

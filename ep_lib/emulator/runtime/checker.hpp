@@ -25,6 +25,7 @@
 
 #include "vector_clock.hpp"
 #include "machine.hpp"
+#include "witness.hpp"
 
 namespace epemu {
 
@@ -120,6 +121,9 @@ class Checker {
     void fence(Fiber* fiber, int order, int scope);
     void barrier(Block* block);
     void syncwarp(Warp* warp, uint32_t mask);
+    void meet(const std::vector<Fiber*>& fibers);  // at a barrier by number
+
+    Witness witness;  // what findings tell of signals, locks and fences
 
     void net_posted(NetOp& op, Fiber* poster, uintptr_t pc);
     void net_read(NetOp& op);
@@ -146,6 +150,8 @@ class Checker {
     void proxy_fence(Fiber* fiber);
 
     std::string findings() const;  // JSON
+    std::string who_stored(const SyncStore& s) const;
+    std::string spot(uint32_t pc) const;
 
   private:
     struct Slot {
@@ -190,6 +196,7 @@ class Checker {
         uint64_t block;
         epemu_dim3 index, dim;
         std::shared_ptr<const std::string> kernel;
+        int64_t launch;  // its ticket: the how manieth of the rank
     };
     struct Ids {
         uint32_t first, count;
@@ -254,13 +261,18 @@ class Checker {
     // What one occurrence of a conflict tells. Of several at one pair of places, the surest is reported.
     struct Verdict {
         const char* kind = "race";
-        const char* remedy = "";
+        std::string remedy;
         std::string detail;
         int certainty = 0;  // see checker_findings.cpp
-        const char* what =
-            "";  // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
+        std::string what;   // goes `how` ("between", "before", "at", ...) these places; findings.py makes a sentence
         const char* how = "";
         uint32_t from = 0, to = 0;
+        uint32_t signal = 0, wait = 0;  // lines by which the two sides were to synchronise
+        bool mixed = false;             // an atomic against a plain access: is it a signal?
+        // For "swap": whose access it was that the signal came before. Whether it signals later shows at the end.
+        bool unsettled = false;
+        uint64_t writer_block = 0;
+        uint32_t writer = 0, written = 0, read_pc = 0;
     };
     struct Finding {
         Verdict verdict;
@@ -308,13 +320,19 @@ class Checker {
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
     const ThreadCheck* sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const;
-    uint32_t signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but) const;
+    uint32_t signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but,
+                       uint32_t* wait = nullptr) const;
     const Fiber* polling_sibling(const ThreadCheck& t) const;
     bool judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at, uint32_t pc, Verdict* v) const;
     bool judge_early_post(const Record& post, uint32_t writer, uint64_t block, uint32_t write_pc, uint32_t post_pc,
                           Verdict* v) const;
     Verdict judge(const Conflict& c) const;
     bool judge_synchronisation(const Conflict& c, Verdict* v) const;
+    bool judge_hand_over(const Conflict& c, Verdict* v) const;
+    bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
+    void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
+    bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uint64_t block) const;
+    Verdict settled(const Finding& f) const;
     Verdict judge_threads(const Conflict& c) const;
     Verdict judge_nic(const Conflict& c) const;
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
@@ -341,7 +359,6 @@ class Checker {
     VectorClock& link(std::unordered_map<uint64_t, VectorClock>& clocks, int source, int target, int queue_pair);
     std::string side(const Side& s) const;
     std::string place(uint32_t pc) const;
-    std::string spot(uint32_t pc) const;
 
     Machine& m_;
     Cell* heap_cells_;

@@ -15,6 +15,33 @@ constexpr uint64_t kJudged = 48;      // occurrences of each that are looked at 
 
 }  // namespace
 
+// ---- what can be missing, in the words of reports -----------------------------------------------------------------
+
+constexpr const char* kSyncwarp = "missing __syncwarp";
+constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
+constexpr const char* kSyncthreads = "missing __syncthreads";
+constexpr const char* kSyncwarpBeforeCredit =
+    "missing __syncwarp between the read and its credit, which comes after it";
+constexpr const char* kSyncthreadsBeforeCredit =
+    "missing __syncthreads between the read and its credit, which comes after it";
+constexpr const char* kCreditOfSibling =
+    "another thread of the reader's block has given the credit; it covers the reader's work only after a barrier";
+constexpr const char* kEachSignal =
+    "wait (acquire) for the signal of each put: another one does not say that this one has arrived";
+constexpr const char* kReleaseAcquire = "release/acquire or a fence";
+constexpr const char* kWait = "wait for the writer's signal (release/acquire) before the read";
+constexpr const char* kWaitFirst =
+    "wait (acquire) before the read, then __syncwarp or __syncthreads for the other threads";
+constexpr const char* kCredit = "credit before reuse";
+constexpr const char* kQuiet = "quiet, fence or put_signal between data and signal";
+constexpr const char* kDataFirst = "data before its signal, and a quiet, fence or release between them";
+constexpr const char* kAtomicSignal =
+    "an atomic access to the signal (release to set it, acquire to wait for it) on both sides";
+constexpr const char* kReused = "slot reused";
+constexpr const char* kOvertakes = "signal overtakes data";
+
+inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
+
 const Checker::Record* Checker::record_of(uint32_t id, uint32_t time) const {
     const auto it = record_by_op_.find(static_cast<uint64_t>(id) << 32 | time);
     return it == record_by_op_.end() ? nullptr : &records_[it->second];
@@ -112,17 +139,20 @@ std::string Checker::side(const Side& s) const {
     return out + "}}";
 }
 
+std::string Checker::who_stored(const SyncStore& s) const { return side({s.id, s.time, s.pc, kWrites}); }
+
 std::string Checker::findings() const {
     std::string out = "[";
     for (const Finding& f : findings_) {
-        const Verdict& v = f.verdict;
+        const Verdict v = settled(f);
         if (out.size() > 1) out += ',';
         out += "{\"kind\":" + quote(v.kind) + ",\"remedy\":" + quote(v.remedy) + ",\"where\":" + quote(f.where) +
                ",\"detail\":" + quote(v.detail) + ",\"certainty\":" + std::to_string(v.certainty) +
                ",\"count\":" + std::to_string(f.count) + ",\"ranks\":[";
         for (const int rank : f.ranks) out += (rank == *f.ranks.begin() ? "" : ",") + std::to_string(rank);
         out += "],\"place\":{\"what\":" + quote(v.what) + ",\"how\":" + quote(v.how) + ",\"from\":" + spot(v.from) +
-               ",\"to\":" + spot(v.to) + "},\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
+               ",\"to\":" + spot(v.to) + "},\"signal\":" + spot(v.signal) + ",\"wait\":" + spot(v.wait) +
+               ",\"first\":" + side(f.first) + ",\"second\":" + side(f.second) + "}";
     }
     return out + "]";
 }
@@ -201,32 +231,40 @@ void Checker::not_fenced(const Access& a, const Slot& slot) {
     v.to = a.pc;
 }
 
-// ---- what can be missing, in the words of reports -----------------------------------------------------------------
-
-constexpr const char* kSyncwarp = "missing __syncwarp";
-constexpr const char* kSyncwarpAmongMany = "missing __syncwarp (__syncthreads if other warps take part)";
-constexpr const char* kSyncthreads = "missing __syncthreads";
-constexpr const char* kSyncwarpBeforeCredit =
-    "missing __syncwarp between the read and its credit, which comes after it";
-constexpr const char* kSyncthreadsBeforeCredit =
-    "missing __syncthreads between the read and its credit, which comes after it";
-constexpr const char* kCreditOfSibling =
-    "another thread of the reader's block has given the credit; it covers the reader's work only after a barrier";
-constexpr const char* kEachSignal =
-    "wait (acquire) for the signal of each put: another one does not say that this one has arrived";
-constexpr const char* kReleaseAcquire = "release/acquire or a fence";
-constexpr const char* kWait = "wait for the writer's signal (release/acquire) before the read";
-constexpr const char* kWaitFirst =
-    "wait (acquire) before the read, then __syncwarp or __syncthreads for the other threads";
-constexpr const char* kCredit = "credit before reuse";
-constexpr const char* kQuiet = "quiet, fence or put_signal between data and signal";
-constexpr const char* kDataFirst = "data before its signal, and a quiet, fence or release between them";
-constexpr const char* kAtomicSignal =
-    "an atomic access to the signal (release to set it, acquire to wait for it) on both sides";
-constexpr const char* kReused = "slot reused";
-constexpr const char* kOvertakes = "signal overtakes data";
-
-inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
+// "swap" says that a signal comes before its data. It does not if the writer signals once more, or if nobody polled it.
+Checker::Verdict Checker::settled(const Finding& f) const {
+    Verdict v = f.verdict;
+    if (v.mixed) {
+        if (!witness.is_poll(v.wait)) {
+            v.remedy = "atomics on both sides, or an order between the two (a barrier, release/acquire)";
+            v.what = "use an atomic too, or come after the other thread's release";
+        }
+        v.wait = 0;
+        return v;
+    }
+    if (!v.unsettled) return v;
+    const bool swapped = std::string(v.how) == "swap";
+    if (!swapped) {  // a barrier is missing before the signal, unless another signal comes behind one
+        const uint32_t behind = witness.signalled_since(v.writer_block, v.writer, v.written, v.to);
+        if (!behind || !v.to) return v;
+        v.from = v.to;
+    }
+    const uint32_t later = witness.signalled_since(v.writer_block, v.writer, v.written, v.from);
+    const uint32_t again = witness.signalled_since(v.writer_block, v.writer, v.written, 0);
+    if (!later && !again && v.from && (!v.wait || witness.is_poll(v.wait))) {
+        v.signal = v.from;
+        return v;
+    }
+    v.kind = "race";
+    v.how = "wait_for";
+    v.signal = v.from = later ? later : again;
+    v.to = v.read_pc;
+    v.remedy = kWaitFirst;
+    v.detail = again && !later
+                   ? "the wait before the read was over with an earlier signal of this line: it is a round behind"
+                   : "what the reader has waited for is an earlier signal; the one that follows this write comes later";
+    return v;
+}
 
 // ---- what a conflict means: which mistake it is, what is missing, and where to put it -----------------------------
 //
@@ -274,10 +312,14 @@ const ThreadCheck* Checker::sibling_ahead(const ThreadCheck& t, const ThreadChec
 
 // The line of the latest signal from `writer_rank` that the reader's block has acquired, or, if the block has ended, its
 // rank.
-uint32_t Checker::signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but) const {
+uint32_t Checker::signal_of(int reader_rank, const ThreadCheck* reader, int writer_rank, uint32_t but,
+                            uint32_t* wait) const {
     const auto& all = reader ? reader->owner->acquired : ranks_[reader_rank].acquired;
     for (auto signal = all.rbegin(); signal != all.rend(); ++signal)
-        if (signal->writer_rank == writer_rank && signal->store_pc != but) return signal->store_pc;
+        if (signal->writer_rank == writer_rank && signal->store_pc != but) {
+            if (wait) *wait = signal->load_pc;
+            return signal->store_pc;
+        }
     return 0;
 }
 
@@ -338,13 +380,32 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     }
     if ((c.flags ^ c.slot.flags) & kAtomic && (nic || past_of(c.slot.id, c.slot.time).block != c.t.block)) {
         const bool second_is_atomic = c.flags & kAtomic;
-        const bool bare = nic && ids_of(second_is_atomic ? c.slot.id : c.t.id).nic;  // a NIC brings what others poll
+        const uint32_t atomic_pc = second_is_atomic ? c.pc : c.slot.pc, plain_pc = second_is_atomic ? c.slot.pc : c.pc;
+        const bool by_nic = nic && ids_of(second_is_atomic ? c.slot.id : c.t.id).nic;
+        const bool plain_writes = (second_is_atomic ? c.slot.flags : c.flags) & kWrites;
+        const bool atomic_writes = (second_is_atomic ? c.flags : c.slot.flags) & kWrites;
         v.certainty = 50;
-        v.remedy = bare ? "a signal of its own behind the data (put_signal): the bytes of a put come in any order"
-                        : kAtomicSignal;
-        v.what = bare ? "" : "use an atomic with release or acquire, such as ep::st_release_sys or ep::ld_acquire_sys";
-        v.how = bare ? "" : "at";
-        v.to = second_is_atomic ? c.slot.pc : c.pc;
+        v.how = "at";
+        v.to = plain_pc;
+        if (!by_nic) {
+            v.remedy = kAtomicSignal;
+            v.what = "use an atomic with release or acquire, such as ep::st_release_sys or ep::ld_acquire_sys";
+            v.mixed = true;
+            v.wait = atomic_pc;
+        } else if (!plain_writes) {  // a NIC fetches what a thread sets
+            v.remedy = "wait (acquire) for a signal of the thread that sets it, before the NIC is told to read it";
+            v.how = "wait_post";
+            v.from = atomic_pc;
+        } else if (atomic_writes) {
+            v.remedy = "one kind of writer: a NIC brings bytes where threads use atomics";
+            v.what = "let only one of them write there";
+            v.how = "both";
+            v.from = atomic_pc;
+        } else {  // a NIC brings what a thread polls
+            v.remedy = "a signal of its own behind the data (put_signal): the bytes of a put come in any order";
+            v.what = "wait for that signal, not for the data itself,";
+            v.to = atomic_pc;
+        }
         return v;
     }
     return nic ? judge_nic(c) : judge_threads(c);
@@ -407,6 +468,147 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     return true;
 }
 
+namespace {
+
+bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
+bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
+
+constexpr const char* kFences[] = {"__threadfence_block()", "__threadfence()", "__threadfence_system()"};
+constexpr const char* kScopes[] = {"block", "gpu", "sys"};
+constexpr const char* kReach[] = {"threads of its own block only", "threads of its own GPU only", "everyone"};
+constexpr const char* kOtherIs[] = {"in the same block", "in another block", "on another rank"};
+
+// One side of a hand-over: how far its release or acquire reaches, and the line that keeps it from reaching further.
+struct Reach {
+    int scope = -1;  // -1: it neither releases nor acquires
+    uint32_t pc = 0;
+    bool by_fence = false;
+    void take(int wider, uint32_t line, bool fence) {
+        if (wider > scope) *this = {wider, line, fence};
+    }
+};
+
+}  // namespace
+
+// A thread that had done the first access has stored something, and this thread has seen it: so it was to be ordered.
+// Which link of that is missing?
+bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
+    const ThreadCheck& t = c.t;
+    const Slot& slot = c.slot;
+    if (!t.owner || ids_of(slot.id).nic) return false;
+    const uint64_t block = past_of(slot.id, slot.time).block;
+    for (const SyncLoad* l : witness.loads_of(t.block)) {
+        const SyncStore& s = l->seen;
+        if (!s.pc || s.kind == SyncKind::kNic || s.block != block || s.id == l->id) continue;
+        if (l->id != t.id && !happens_before(l->id, l->time, t.clock)) continue;
+        const bool own = s.id == slot.id;
+        if (own ? s.time < slot.time : !happens_before(slot.id, slot.time, s.known)) continue;
+        if (own && s.time == slot.time && !releases(s.order) && s.pc < slot.pc) continue;  // most likely came before it
+        const int needed = scope_between(t, s.rank, s.block);
+        Reach given, taken;
+        if (releases(s.order)) given.take(s.scope, s.pc, false);
+        for (const FenceSeen& f : s.fences)
+            if (f.pc && (own ? f.time >= slot.time : f.time + 1 >= s.time))
+                given.take(std::min(f.scope, s.scope), f.scope < s.scope ? f.pc : s.pc, f.scope < s.scope);
+        if (acquires(l->order)) taken.take(l->scope, l->pc, false);
+        if (l->fence.pc)
+            taken.take(std::min(l->fence.scope, l->scope), l->fence.scope < l->scope ? l->fence.pc : l->pc,
+                       l->fence.scope < l->scope);
+        if (given.scope >= needed && taken.scope >= needed) continue;
+        const bool lock = (l->swap || s.gives_turn) && witness.is_lock(l->address, slot.id);
+        const bool giver = given.scope < needed;
+        const Reach& side = giver ? given : taken;
+        const std::string fence = kFences[needed], thing = lock ? "lock" : "signal";
+        v->kind = "race";
+        v->certainty = lock ? 51 : 40;
+        v->signal = s.pc;
+        v->wait = l->pc;
+        v->how = "at";
+        if (side.scope >= 0) {
+            const std::string narrow = side.by_fence ? "the fence"
+                                       : giver       ? "the " + thing + "'s store"
+                                                     : "the " + thing + "'s load";
+            v->detail = narrow + " between the two reaches " + kReach[side.scope] + ", and the other thread is " +
+                        kOtherIs[needed];
+            v->remedy = "scope: " + (side.by_fence ? fence : std::string(kScopes[needed])) +
+                        " is the smallest that reaches a thread " + kOtherIs[needed];
+            v->what = side.by_fence ? "use " + fence : std::string("give it the scope ") + kScopes[needed];
+            v->to = side.pc;
+        } else if (lock) {
+            v->detail =
+                giver ? "both hold the lock here, but it is given back without release: what was done under it is "
+                        "not published"
+                      : "both hold the lock here, but it is taken without acquire: what was done under it before "
+                        "need not be seen";
+            v->remedy =
+                std::string("release/acquire of the lock: ") + fence + " after it is taken and before it is given back";
+            v->what = giver ? "give the lock back with release (or put " + fence + " before it)"
+                            : "take the lock with acquire (or put " + fence + " after it)";
+            v->to = giver ? s.pc : l->pc;
+        } else {
+            v->detail = giver ? "the signal in between is stored without release, so it publishes nothing"
+                              : "the signal in between is loaded without acquire, so nothing is ordered after it";
+            const bool both = giver && taken.scope < needed;
+            v->remedy = std::string(kReleaseAcquire) +
+                        (both    ? ", before the signal and after the wait: "
+                         : giver ? " before the signal: "
+                                 : " after the wait: ") +
+                        fence + " is enough";
+            v->what = giver ? "store the signal with release" : "load the signal with acquire";
+            v->to = giver ? s.pc : l->pc;
+        }
+        return true;
+    }
+    return false;
+}
+
+// A wait that was over at once, with a value of an earlier launch.
+bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const {
+    if (!reader) return false;
+    for (const SyncLoad* l : witness.loads_of(reader->block)) {
+        const SyncStore& s = l->seen;
+        if (!s.pc || s.rank != writer.rank || !s.launch) continue;
+        if (l->id != reader->id && !happens_before(l->id, l->time, reader->clock)) continue;
+        if (s.launch >= writer.launch || l->launch <= 1) return false;
+        v->kind = "race";
+        v->certainty = 41;
+        v->detail = "the wait was over with the value that launch " + std::to_string(s.launch) +
+                    " stored; this is launch " + std::to_string(writer.launch);
+        v->remedy =
+            "an epoch: signal and wait for a value that grows with each launch (or clear the signal between them)";
+        v->what = "wait for this launch's value";
+        v->how = "at";
+        v->to = l->pc;
+        v->signal = s.pc;
+        v->wait = l->pc;
+        return true;
+    }
+    return false;
+}
+
+// The writer has waited for a credit, but for one that was given before the read.
+void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
+    for (const SyncLoad* l : witness.loads_of(writer.block)) {
+        if (!l->seen.pc || l->seen.block != reader_block || l->seen.kind == SyncKind::kNic) continue;
+        if (l->id != writer.id && !happens_before(l->id, l->time, writer.clock)) continue;
+        v->signal = l->seen.pc;
+        v->wait = l->pc;
+        v->how = "credit_old";
+        v->detail = "the writer has waited for a credit, but that one was given before this read";
+        v->certainty++;
+        return;
+    }
+}
+
+// Whether a thread has seen what this other one of the block stored: they do not meet at barriers alone.
+bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uint64_t block) const {
+    for (const SyncLoad* l : witness.loads_of(block))
+        if (l->seen.pc && l->seen.block == block &&
+            ((l->id == t.id && l->seen.id == other) || (l->id == other && l->seen.id == t.id)))
+            return true;
+    return false;
+}
+
 Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     Verdict v;
     const ThreadCheck& t = c.t;
@@ -418,6 +620,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.how = "between";
     v.from = slot.pc;
     v.to = c.pc;
+    if (judge_hand_over(c, &v)) return v;
     for (const Slot& own : c.cell.slots)  // both read, add and write back in one line
         if (!reads && !they_read && c.pc == slot.pc && own.id == t.id && own.bytes && !(own.flags & kWrites)) {
             v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
@@ -426,7 +629,8 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.how = "at";
             return v;
         }
-    if (past.block == t.block) {
+    const bool by_flags = past.block == t.block && hand_over_by_flags(t, slot.id, t.block);
+    if (past.block == t.block && !by_flags) {
         const bool warp = slot.id / kWarpSize == t.id / kWarpSize;
         v.remedy = warp ? warp_barrier(threads) : kSyncthreads;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
@@ -436,10 +640,12 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.certainty = (warp ? 10 : 12) + new_memory;
         return v;
     }
-    const bool crosses = theirs.rank != t.rank;
+    const bool crosses = theirs.rank != t.rank || by_flags;
     if (judge_synchronisation(c, &v)) return v;
     const ThreadCheck* other = running(slot.id, past.block);
-    const ThreadCheck* newer = sibling_ahead(t, other);
+    if (they_read && judge_stale(other, past_of(t.id, t.time), &v)) return v;
+    if (!they_read && reads && judge_stale(&t, past, &v)) return v;
+    const ThreadCheck* newer = by_flags ? nullptr : sibling_ahead(t, other);
     uint32_t sibling = newer ? newer->id : slot.id;
     if (!other && !they_read &&
         !happens_before(slot.id, past.since, t.clock))  // the writer's block is gone: has any of it signalled?
@@ -453,6 +659,13 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.certainty = warp ? 31 : 32;
         v.what = warp ? "__syncwarp()" : "__syncthreads()";
         v.to = signal_of(t.rank, &t, theirs.rank, 0);
+        if (!they_read) {
+            v.unsettled = true;
+            v.writer_block = past.block;
+            v.writer = slot.id;
+            v.written = slot.time;
+            v.read_pc = c.pc;
+        }
         if (they_read) {
             v.remedy = warp ? kSyncwarpBeforeCredit : kSyncthreadsBeforeCredit;
             v.detail = kCreditOfSibling;
@@ -474,6 +687,7 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
             v.remedy = kCredit;
             v.certainty = 21;
             v.how = "credit";
+            judge_old_credit(t, past.block, &v);
             return v;
         }
         v.certainty = 22;
@@ -494,7 +708,9 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.certainty = 20;
     v.how = "";
     if (!reads) {
-        v.remedy = crosses ? "credit before reuse, or a place of its own for each writer" : kReleaseAcquire;
+        v.remedy = crosses ? "credit before reuse, or a place of its own for each writer"
+                           : "a place of its own for each block (check the index), or release/acquire between them";
+        v.how = "own";
     } else if (!happens_before(slot.id, past.since, t.clock)) {
         if (!again && judge_waiting_sibling(&t, t.time, c.pc, &v)) return v;
         v.remedy = kWait;
@@ -509,8 +725,13 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
                     "was done, or the reader has not waited for this write"
                   : "the writer has signalled, and has written since";
         v.how = again ? "credit_late" : "swap";
-        v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0);
+        v.from = again ? slot.pc : signal_of(t.rank, &t, theirs.rank, 0, &v.wait);
         v.to = again ? c.pc : slot.pc;
+        v.unsettled = !again;
+        v.writer_block = past.block;
+        v.writer = slot.id;
+        v.written = slot.time;
+        v.read_pc = c.pc;
     } else {
         v.remedy = kReleaseAcquire;
     }
@@ -565,7 +786,7 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
     }
     v.remedy = "release/acquire or a barrier before the post";
     v.certainty = 20;
-    v.how = "";
+    v.how = "wait_post";
     return v;
 }
 
@@ -606,8 +827,10 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
     if (second && (c.flags & kWrites)) {
         const bool same_line = c.pc == c.slot.pc && second->source == first.source;
         v.certainty = 21;
+        if (second->number < first.number && second->source == first.source) std::swap(v.from, v.to);
         if (second->source != first.source) {
             v.remedy = "a place of its own for each sender, or credit before reuse";
+            v.how = "own";
         } else if (same_line || (first.signal && second->signal)) {
             v.kind = kReused;
             v.remedy = kCredit;
@@ -617,6 +840,16 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
             v.what = "a quiet or fence";
             v.how = "between";
         }
+        return v;
+    }
+    if (!second && (c.flags & kWrites) && !(c.slot.flags & kAgain) && !after_post) {
+        v.remedy = "one writer for each place, or a wait: the NIC brings data where its owner writes too";
+        v.how = "own_wait";
+        return v;
+    }
+    if (second && second->source != first.source) {  // what is sent on
+        v.remedy = "wait (acquire) for the data before it is sent on";
+        v.how = "wait";
         return v;
     }
     const bool acquired_any =
@@ -649,9 +882,14 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.kind = kOvertakes;
         v.remedy = kDataFirst;
         v.certainty = 23;
-        v.from = signal_of(reader_rank, reader, first.source, 0);
+        v.from = signal_of(reader_rank, reader, first.source, 0, &v.wait);
         v.to = c.slot.pc;
         v.how = "swap";
+        v.unsettled = true;
+        v.writer_block = past_of(first.poster_id, first.poster_time).block;
+        v.writer = first.poster_id;
+        v.written = first.poster_time;
+        v.read_pc = c.pc;
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";
@@ -681,6 +919,8 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
     v.certainty = 21;
     if (slot.flags & kWrites) {
         v.remedy = "credit before reuse, or a barrier of all ranks: the owner writes there too";
+        v.how = "own_wait";
+        std::swap(v.from, v.to);
         return v;
     }
     if (second.kind == NetKind::kGet) {
@@ -697,6 +937,8 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.kind = kReused;
         v.remedy = kCredit;
         v.how = "credit";
+        const ThreadCheck* poster = running(second.poster_id, past_of(second.poster_id, second.poster_time).block);
+        if (poster) judge_old_credit(*poster, past.block, &v);
         return v;
     }
     // Read before it was ever written: too early.
@@ -724,9 +966,14 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.certainty = 23;
         v.kind = kOvertakes;
         v.remedy = kDataFirst;
-        v.from = signal_of(rank, reader, second.source, 0);
+        v.from = signal_of(rank, reader, second.source, 0, &v.wait);
         v.to = c.pc;
         v.how = "swap";
+        v.unsettled = true;
+        v.writer_block = past_of(second.poster_id, second.poster_time).block;
+        v.writer = second.poster_id;
+        v.written = second.poster_time;
+        v.read_pc = slot.pc;
     } else {
         v.remedy = kWaitFirst;
         v.how = "wait";

@@ -40,6 +40,7 @@ class VirtualTime;
 enum class State : uint8_t {
     kRunnable,
     kBarrier,     // __syncthreads
+    kNamed,       // one of the block's other barriers
     kWarp,        // a warp-wide operation
     kActiveMask,  // __activemask, until no other lane of the warp can still arrive
     kPolling,     // a polling loop that saw the same values again and again
@@ -209,7 +210,12 @@ struct Block {
     int64_t clock = 0;
     std::vector<Fiber, LineAllocator<Fiber>> fibers;
     std::vector<Warp> warps;
-    uint64_t id;  // creation order, for deterministic reports
+    struct Named {
+        unsigned id, threads;  // 0: all
+        std::vector<Fiber*> arrived;
+    };
+    std::vector<Named> named;  // barriers by number at which some thread waits
+    uint64_t id;               // creation order, for deterministic reports
     std::shared_ptr<BlockCheck> check;
     double begin_ns = 0;
     int sm = 0;
@@ -217,7 +223,19 @@ struct Block {
     bool has_shape(const epemu_dim3& d) const { return d.x == dim.x && d.y == dim.y && d.z == dim.z; }
 };
 
+// What kernels of a rank get from malloc (device_heap.cpp).
+struct DeviceHeap {
+    char* memory = nullptr;
+    size_t used = 0, in_use = 0;
+    DeviceHeap() = default;
+    DeviceHeap(const DeviceHeap&) = delete;
+    ~DeviceHeap();
+    void* allocate(size_t bytes, std::vector<Range>& ranges);  // null if there is no room
+    bool release(uintptr_t address, std::vector<Range>& ranges);
+};
+
 struct Rank {
+    DeviceHeap heap;
     std::deque<std::unique_ptr<Launch>> queue;  // front is the one that runs: one stream a rank
     int64_t last_ticket = 0, done_ticket = 0;
     size_t resident_threads = 0, resident_blocks = 0;
@@ -335,6 +353,7 @@ void end_turn(Machine& m, Warp* warp);    // after its lanes have run
 
 // builtins.cpp
 void barrier_maybe_complete(Block* block);
+void named_barriers_maybe_complete(Block* block);
 void resolve_activemask(Warp* warp);
 
 // memory.cpp

@@ -202,6 +202,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
         }
     }
     if (checker) checker->update(current, address, size, order, scope, pc);
+    if (checker && (op == EPEMU_ATOMIC_CAS || op == EPEMU_ATOMIC_EXCH)) checker->witness.swapped(*current, address);
     write_raw(address, now, size);
     forget_polls();
     machine->progress++;
@@ -284,7 +285,37 @@ void epemu_store(volatile void* p, uint64_t value, int size, int order, int scop
 uint64_t epemu_atomic(int op, void* p, uint64_t value, uint64_t compare, int size, int order, int scope) {
     return atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, order, scope, EPEMU_PC);
 }
+void epemu_atomic16(int op, void* p, const void* value, const void* compare, void* old, int order, int scope) {
+    constexpr int kBytes = 16;
+    const auto address = reinterpret_cast<uintptr_t>(p), pc = EPEMU_PC;
+    check_aligned(address, kBytes, true, pc);
+    check_access(address, kBytes, true, pc);
+    before_signal(address, pc);
+    current->pc = pc;
+    maybe_preempt();
+    if (timed) timed->atomic(address);
+    const bool swaps = op == EPEMU_ATOMIC_EXCH || !memcmp(p, compare, kBytes);
+    if (!swaps || !memcmp(p, value, kBytes)) {  // it changes nothing: a way to poll
+        poll(address, kBytes / 2, "a polling loop of atomics", pc);
+        poll(address + kBytes / 2, kBytes / 2, "a polling loop of atomics", pc);
+    }
+    memcpy(old, p, kBytes);
+    if (op == EPEMU_ATOMIC_CAS && memcmp(old, compare, kBytes)) {
+        if (checker) checker->load(current, address, kBytes, order, scope, pc);
+        return;
+    }
+    if (checker) checker->update(current, address, kBytes, order, scope, pc);
+    if (!memcmp(old, value, kBytes)) return;
+    if (checker) checker->witness.swapped(*current, address);
+    memcpy(p, value, kBytes);
+    forget_polls();
+    machine->progress++;
+    wake(address);
+    wake(address + kBytes / 2);
+    maybe_preempt();
+}
 void epemu_fence(int order, int scope) {
+    current->pc = EPEMU_PC;
     if (checker) checker->fence(current, order, scope);
     maybe_preempt();
 }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
+#include "checker.hpp"
 #include "machine.hpp"
 #include "fault_injection.hpp"
 
@@ -69,6 +71,7 @@ std::string waits_in(const Machine& m, const Fiber& f) {
             return std::string(f.what) + " (mask " + hex(f.mask) + ", arrived " + hex(f.warp->arrived) + ", exited " +
                    hex(f.warp->exited) + ")";
         case State::kNetwork: return describe_pending(m, f);
+        case State::kNamed: return std::string(f.what) + " (other threads of the block have not come)";
         case State::kBarrier:
             return std::string(f.what) + " (" + std::to_string(f.block->arrived) + " of " +
                    std::to_string(f.block->live) + " threads arrived)";
@@ -76,13 +79,65 @@ std::string waits_in(const Machine& m, const Fiber& f) {
     }
 }
 
+// Threads of one rank that wait alike are one entry: its first thread and how many there are.
+struct Group {
+    const Fiber* first;
+    size_t count;
+};
+using Key = std::tuple<int, uint64_t, uintptr_t, int>;
+
+Key group_of(const Machine& m, const Fiber& f) {
+    const int rank = f.block->launch->rank;
+    const bool polls = f.state == State::kPolling && !has_stopped(m, rank);
+    return {rank, polls ? f.polls->loads[0].address : 0, f.pc, static_cast<int>(f.state)};
+}
+
+// Other threads without which this one does not go on, as far as that is known: of the same barrier or mask, or the one
+// that holds the lock.
+std::vector<const Fiber*> waits_for(const Machine& m, const Fiber& f) {
+    std::vector<const Fiber*> others;
+    if (f.state == State::kNamed) {
+        for (const Fiber& g : f.block->fibers)
+            if (g.state != State::kDone && g.state != State::kNamed) others.push_back(&g);
+    } else if (f.state == State::kBarrier) {
+        for (const Fiber& g : f.block->fibers)
+            if (g.state != State::kDone && g.state != State::kBarrier) others.push_back(&g);
+    } else if (f.state == State::kWarp) {
+        for (int lane = 0; lane < f.warp->num_lanes; lane++) {
+            const Fiber& g = f.warp->lanes[lane];
+            const bool here = g.state == State::kWarp && g.mask == f.mask && g.op == f.op;
+            if ((f.mask >> lane & 1) && g.state != State::kDone && !here) others.push_back(&g);
+        }
+    } else if (f.state == State::kPolling && m.checker) {
+        if (const SyncStore* taken = m.checker->witness.holder(f.polls->loads[0].address))
+            for (const auto& block : m.resident)
+                for (const Fiber& g : block->fibers)
+                    if (block->id == taken->block && g.state != State::kDone && g.check && g.check->id == taken->id)
+                        others.push_back(&g);
+    }
+    return others;
+}
+
+// What is known of the location that a thread polls: who holds it as a lock, who stored last, what it held before.
+std::string polled(const Machine& m, const Fiber& f) {
+    if (f.state != State::kPolling || !m.checker) return "null";
+    const uintptr_t address = f.polls->loads[0].address;
+    const Witness& witness = m.checker->witness;
+    const SyncStore *holder = witness.holder(address), *last = witness.last_store(address);
+    std::string out = "{\"sees\":" + std::to_string(f.polls->loads[0].value) +
+                      ",\"holder\":" + (holder ? m.checker->who_stored(*holder) : "null") +
+                      ",\"last\":" + (last && last->kind != SyncKind::kNic ? m.checker->who_stored(*last) : "null") +
+                      ",\"nobody\":" + (last ? "false" : "true") + ",\"old\":[";
+    bool first = true;
+    for (const OldValue& old : witness.old_values(address)) {
+        out += std::string(first ? "" : ",") + "{\"value\":" + std::to_string(old.value) +
+               ",\"at\":" + m.checker->spot(old.pc) + "}";
+        first = false;
+    }
+    return out + "]}";
+}
+
 std::string waiters(const Machine& m) {
-    // Threads of one rank that wait alike are one entry: its first thread and how many there are.
-    struct Group {
-        const Fiber* first;
-        size_t count;
-    };
-    using Key = std::tuple<int, uint64_t, uintptr_t, int>;
     std::map<Key, Group> groups;
     std::vector<const Block*> blocks;
     for (const auto& b : m.resident) blocks.push_back(b.get());
@@ -90,11 +145,7 @@ std::string waiters(const Machine& m) {
     for (const Block* block : blocks)
         for (const Fiber& f : block->fibers) {
             if (f.state == State::kDone) continue;
-            const bool polls = f.state == State::kPolling && !has_stopped(m, block->launch->rank);
-            const uintptr_t address = polls ? f.polls->loads[0].address : 0;
-            auto [it, added] =
-                groups.try_emplace({block->launch->rank, address, f.pc, static_cast<int>(f.state)}, Group{&f, 0});
-            it->second.count++;
+            groups.try_emplace(group_of(m, f), Group{&f, 0}).first->second.count++;
         }
     std::vector<Group> ordered;
     for (const auto& entry : groups) ordered.push_back(entry.second);
@@ -107,7 +158,15 @@ std::string waiters(const Machine& m) {
         if (out.size() > 1) out += ',';
         out += "{" + thread(f) + ",\"count\":" + std::to_string(g.count) + ",\"what\":" + quote(waits_in(m, f)) +
                ",\"address\":" + (f.state == State::kPolling ? std::to_string(f.polls->loads[0].address) : "null") +
-               "," + place(f, f.pc) + "}";
+               "," + place(f, f.pc) + ",\"polled\":" + polled(m, f) + ",\"for\":[";
+        std::set<size_t> awaited;
+        for (const Fiber* other : waits_for(m, f)) {
+            const Fiber* leader = groups.at(group_of(m, *other)).first;
+            for (size_t i = 0; i < ordered.size(); i++)
+                if (ordered[i].first == leader) awaited.insert(i);
+        }
+        for (const size_t i : awaited) out += (i == *awaited.begin() ? "" : ",") + std::to_string(i);
+        out += "]}";
     }
     return out + "]";
 }
@@ -141,12 +200,12 @@ static std::string in_parentheses(const std::string& name) { return name.empty()
 
 // What ep::peer_ptr makes of a rank that there is not, or of a pointer that is not symmetric. Empty if it is neither.
 static std::string mistaken_peer(const Machine& m, uintptr_t address) {
-    constexpr intptr_t kRanks = 4096;  // further away, it is nothing that peer_ptr made
+    constexpr intptr_t kRanks = 64;  // further away, it is nothing that peer_ptr made
     const auto distance = static_cast<intptr_t>(address - reinterpret_cast<uintptr_t>(m.heaps));
     const intptr_t peer = distance >> m.heap_shift;
     const uintptr_t offset = distance & (m.heap_stride - 1);
-    if (peer >= -kRanks && peer < kRanks && (peer < 0 || peer >= m.num_ranks) && current &&
-        offset < current->block->launch->arrays->back().end)
+    if (peer >= -kRanks && peer < m.num_ranks + kRanks && (peer < 0 || peer >= m.num_ranks) && current &&
+        !current->block->launch->arrays->empty() && offset < current->block->launch->arrays->back().end)
         return "heap+" + hex(offset) + " of rank " + std::to_string(peer) +
                ", and there is no such rank: ranks are 0 to " + std::to_string(m.num_ranks - 1);
     if (!current) return "";
@@ -197,6 +256,9 @@ std::string describe_address(const Machine& m, uintptr_t address) {
                 if (address >= r.begin && address < r.end)
                     return hex(address) + ", in an array of rank " + std::to_string(launch->rank) +
                            (r.writable ? "" : " that is read-only");
+    for (const Rank& rank : m.ranks)
+        if (address - reinterpret_cast<uintptr_t>(rank.heap.memory) < rank.heap.used)
+            return hex(address) + ", in the heap of malloc, where nothing is allocated (freed, or past its end)";
     if (const std::string name = variable_at(m, address); !name.empty()) return "the kernel's variable " + name;
     if (const std::string text = mistaken_peer(m, address); !text.empty()) return text;
     const uintptr_t stack_end = current ? reinterpret_cast<uintptr_t>(current->stack) + m.settings.stack_bytes : 0;

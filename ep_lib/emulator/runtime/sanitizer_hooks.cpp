@@ -191,6 +191,7 @@ ATOMIC(64)
 void __tsan_atomic_thread_fence(int order) {
     const int scope = take_scope();
     if (!current) return;
+    current->pc = EPEMU_PC;
     if (checker) checker->fence(current, order_of(order), scope);
     maybe_preempt();
 }

@@ -334,6 +334,7 @@ void retire(Fiber* fiber) {
     release_stack(fiber, machine->settings.stack_bytes);
     block->live--;
     if (block->live) barrier_maybe_complete(block);
+    if (!block->named.empty()) named_barriers_maybe_complete(block);
 }
 
 Outcome run(Machine& m, const int64_t* awaited) {

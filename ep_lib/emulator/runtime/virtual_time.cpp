@@ -221,6 +221,12 @@ void VirtualTime::join(Block* block) {
         if (fiber.state == State::kBarrier) fiber.time = latest;
 }
 
+void VirtualTime::join(const std::vector<Fiber*>& fibers) {
+    double latest = 0;
+    for (const Fiber* fiber : fibers) latest = std::max(latest, fiber->time);
+    for (Fiber* fiber : fibers) fiber->time = latest;
+}
+
 // ---- memory ------------------------------------------------------------------------------------------------------
 
 // Servers count from the beginning of the turn: a thread that runs ahead of the others takes no bandwidth from those

@@ -29,6 +29,8 @@ EPEMU_CONST uint64_t epemu_heap_bytes();
 enum epemu_barrier_op { EPEMU_BARRIER, EPEMU_BARRIER_COUNT, EPEMU_BARRIER_AND, EPEMU_BARRIER_OR };
 // `site` tells calls in the source apart, whatever the compiler makes of them.
 int epemu_syncthreads(int barrier_op, int predicate, unsigned site);
+// One of a block's 16 barriers, for `threads` of its threads; 0: for all.
+void epemu_named_barrier(unsigned id, unsigned threads);
 
 enum epemu_warp_op {
     EPEMU_WARP_SYNC,   // __syncwarp
@@ -79,6 +81,14 @@ enum epemu_atomic_op {
 };
 // Returns the old value, zero-extended. size: 1, 2, 4 or 8 (ADD_F32: 4, ADD_F64: 8).
 uint64_t epemu_atomic(int atomic_op, void* address, uint64_t value, uint64_t compare, int size, int order, int scope);
+
+// The same for 16 bytes: EPEMU_ATOMIC_EXCH or _CAS. What was there goes to `old`.
+void epemu_atomic16(int atomic_op, void* address, const void* value, const void* compare, void* old, int order,
+                    int scope);
+
+// ---- the heap of device code: malloc and free in a kernel, 8 MB a rank as CUDA's default ------------------------
+void* epemu_malloc(size_t bytes);
+void epemu_free(void* pointer);
 
 // ---- network --------------------------------------------------------------------------------------------------
 // Every rank has a NIC with queue pairs, numbered from 0, to every other rank. `remote` is this rank's own address of a

@@ -114,6 +114,30 @@ EPEMU_SCOPES(EPEMU_EXCHANGES)
     }
 EPEMU_SCOPES(EPEMU_SMALL_FLOATS)
 
+// 16 bytes at once (sm_90): any trivially copyable type of that size and alignment.
+namespace ep_emulator {
+template <typename T, typename Result = T>
+using IfWide = typename std::enable_if<sizeof(T) == 16 && alignof(T) >= 16, Result>::type;
+template <typename T>
+EPEMU_INLINE T atomic16(epemu_atomic_op op, T* address, const T& value, const T& compare, int order, int scope) {
+    static_assert(std::is_trivially_copyable<T>::value, "an atomic of 16 bytes takes trivially copyable types");
+    T old;
+    epemu_atomic16(op, address, &value, &compare, &old, order, scope);
+    return old;
+}
+}  // namespace ep_emulator
+#define EPEMU_WIDE(suffix, scope)                                                                      \
+    template <typename T>                                                                              \
+    EPEMU_INLINE ep_emulator::IfWide<T> atomicCAS##suffix(T* address, T compare, T value) {            \
+        return ep_emulator::atomic16(EPEMU_ATOMIC_CAS, address, value, compare, EPEMU_RELAXED, scope); \
+    }                                                                                                  \
+    template <typename T>                                                                              \
+    EPEMU_INLINE ep_emulator::IfWide<T> atomicExch##suffix(T* address, T value) {                      \
+        return ep_emulator::atomic16(EPEMU_ATOMIC_EXCH, address, value, value, EPEMU_RELAXED, scope);  \
+    }
+EPEMU_SCOPES(EPEMU_WIDE)
+#undef EPEMU_WIDE
+
 #undef EPEMU_SCOPES
 #undef EPEMU_ATOMIC
 #undef EPEMU_ATOMIC_CAS_FUNCTION

@@ -59,6 +59,15 @@ EPEMU_INLINE int __syncthreads_or(int predicate, unsigned site = EPEMU_SITE) {
     return epemu_syncthreads(EPEMU_BARRIER_OR, predicate != 0, site);
 }
 
+// PTX's barriers by number: 0 is that of __syncthreads. `threads`: how many take part, a multiple of the warp's size.
+EPEMU_INLINE void __barrier_sync(unsigned id, unsigned site = EPEMU_SITE) {
+    if (id == 0)
+        epemu_syncthreads(EPEMU_BARRIER, 0, site);
+    else
+        epemu_named_barrier(id, 0);
+}
+EPEMU_INLINE void __barrier_sync_count(unsigned id, unsigned threads) { epemu_named_barrier(id, threads); }
+
 // ---- fences ---------------------------------------------------------------------------------------------------
 EPEMU_INLINE void __threadfence_block() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_BLOCK); }
 EPEMU_INLINE void __threadfence() { epemu_fence(EPEMU_SEQ_CST, EPEMU_SCOPE_DEVICE); }

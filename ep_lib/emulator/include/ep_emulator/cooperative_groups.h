@@ -1,12 +1,15 @@
 // The part of cooperative groups that is shorthand for block and warp functions: thread_block, thread_block_tile,
-// coalesced_group and reduce. Grids and clusters that synchronise as a whole are not emulated.
+// coalesced_group, their partitions, reduce, scans and memcpy_async. Grids and clusters that synchronise as a whole are
+// not emulated.
 #pragma once
 #include <ep_emulator/integer.h>
 #include <ep_emulator/unsupported.h>
 #include <ep_emulator/warp.h>
 
-// <cooperative_groups/reduce.h> of NVIDIA needs NVIDIA's groups; reduce() is below.
+// These headers of NVIDIA need NVIDIA's groups; what they have is below.
 #define _COOPERATIVE_GROUPS_REDUCE_H
+#define _COOPERATIVE_GROUPS_SCAN_H
+#define _COOPERATIVE_GROUPS_MEMCPY_ASYNC
 
 namespace cooperative_groups {
 
@@ -21,7 +24,11 @@ class thread_block {
     static dim3 thread_index() { return threadIdx; }
     static dim3 group_dim() { return blockDim; }
     static dim3 dim_threads() { return blockDim; }
-    static void sync() { __syncthreads(); }
+    static void sync(unsigned site = EPEMU_SITE) { __syncthreads(site); }
+    // As NVIDIA's: all waiting is done by the wait.
+    struct arrival_token {};
+    arrival_token barrier_arrive() const { return {}; }
+    void barrier_wait(arrival_token&&, unsigned site = EPEMU_SITE) const { __syncthreads(site); }
 };
 EPEMU_INLINE thread_block this_thread_block() { return {}; }
 
@@ -47,8 +54,13 @@ class grid_group {
 EPEMU_INLINE grid_group this_grid() { return {}; }
 
 template <typename T = void>
+class cluster_group_of {
+    static_assert(ep_emulator::kNever<T>, EPEMU_NO_CLUSTERS("cluster_group"));
+};
+using cluster_group = cluster_group_of<>;
+template <typename T = void>
 EPEMU_INLINE grid_group this_cluster() {
-    static_assert(ep_emulator::kNever<T>, "the emulator has no this_cluster: thread-block clusters are not emulated");
+    static_assert(ep_emulator::kNever<T>, EPEMU_NO_CLUSTERS("this_cluster"));
     return {};
 }
 
@@ -64,11 +76,37 @@ class coalesced_group {
     T shfl(T value, unsigned rank) const {
         return __shfl_sync(mask_, value, static_cast<int>(__fns(mask_, 0, static_cast<int>(rank) + 1)));
     }
+    // A lane whose source is not in the group keeps its own value.
+    template <typename T>
+    T shfl_up(T value, unsigned delta) const {
+        const unsigned rank = thread_rank();
+        return at_rank(value, rank < delta ? rank : rank - delta);
+    }
+    template <typename T>
+    T shfl_down(T value, unsigned delta) const {
+        const unsigned rank = thread_rank();
+        return at_rank(value, rank + delta >= size() ? rank : rank + delta);
+    }
     int any(int predicate) const { return __any_sync(mask_, predicate); }
     int all(int predicate) const { return __all_sync(mask_, predicate); }
     unsigned ballot(int predicate) const { return packed(__ballot_sync(mask_, predicate)); }
+    template <typename T>
+    unsigned match_any(T value) const {
+        return packed(__match_any_sync(mask_, value));
+    }
+    template <typename T>
+    unsigned match_all(T value, int& predicate) const {
+        return packed(__match_all_sync(mask_, value, &predicate));
+    }
+    static unsigned meta_group_rank() { return 0; }
+    static unsigned meta_group_size() { return 1; }
+    unsigned mask() const { return mask_; }  // not of CUDA: for the functions below
 
   protected:
+    template <typename T>
+    T at_rank(T value, unsigned rank) const {
+        return __shfl_sync(mask_, value, static_cast<int>(__fns(mask_, 0, static_cast<int>(rank) + 1)));
+    }
     static unsigned lane() { return static_cast<unsigned>(thread_block::thread_rank()) % warpSize; }
     // Bits of the group's lanes, moved to their ranks.
     unsigned packed(unsigned lanes) const {
@@ -110,10 +148,6 @@ class thread_block_tile : public coalesced_group {
     T shfl_xor(T value, unsigned lane_mask) const {
         return __shfl_xor_sync(mask_, value, static_cast<int>(lane_mask), Size);
     }
-    template <typename T>
-    unsigned match_any(T value) const {
-        return packed(__match_any_sync(mask_, value));
-    }
 };
 template <unsigned Size, typename Group>
 EPEMU_INLINE thread_block_tile<Size, Group> tiled_partition(const Group&) {
@@ -149,12 +183,101 @@ template <typename T>
 struct bit_xor {
     T operator()(T a, T b) const { return a ^ b; }
 };
-// Every thread of the tile gets the same result: a butterfly, so the order of float additions is fixed.
+// ---- partitions: lanes of a group with the same label (any integer, pointer or bool) are a group of their own ---------
+template <typename Label>
+EPEMU_INLINE coalesced_group labeled_partition(const coalesced_group& group, Label label) {
+    return coalesced_group(__match_any_sync(group.mask(), (unsigned long long)(label)));
+}
+EPEMU_INLINE coalesced_group binary_partition(const coalesced_group& group, bool label) {
+    const unsigned yes = __ballot_sync(group.mask(), label);
+    return coalesced_group(label ? yes : group.mask() & ~yes);
+}
+
+// ---- reduce: every thread of a tile gets the same result, by a butterfly, so the order of float additions is fixed ------
 template <unsigned Size, typename Parent, typename T, typename Operation>
 EPEMU_INLINE T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operation operation) {
     for (unsigned lane_mask = Size / 2; lane_mask > 0; lane_mask /= 2)
         value = operation(value, tile.shfl_xor(value, lane_mask));
     return value;
+}
+
+// ---- scans: over the ranks of the group, by doubling distances -----------------------------------------------------------
+template <typename Group, typename T, typename Operation>
+EPEMU_INLINE auto inclusive_scan(const Group& group, T value, Operation operation) -> T {
+    for (unsigned distance = 1; distance < group.size(); distance *= 2) {
+        const T before = group.shfl_up(value, distance);
+        if (group.thread_rank() >= distance) value = operation(before, value);
+    }
+    return value;
+}
+template <typename Group, typename T>
+EPEMU_INLINE T inclusive_scan(const Group& group, T value) {
+    return inclusive_scan(group, value, plus<T>());
+}
+// The first thread gets the identity of the operation, which only plus has: T() else.
+template <typename Group, typename T, typename Operation>
+EPEMU_INLINE auto exclusive_scan(const Group& group, T value, Operation operation) -> T {
+    const T before = group.shfl_up(inclusive_scan(group, value, operation), 1);
+    return group.thread_rank() == 0 ? T() : before;
+}
+template <typename Group, typename T>
+EPEMU_INLINE T exclusive_scan(const Group& group, T value) {
+    return exclusive_scan(group, value, plus<T>());
+}
+template <typename T, typename Operation>
+EPEMU_INLINE T reduce(const coalesced_group& group, T value, Operation operation) {
+    return group.shfl(inclusive_scan(group, value, operation), group.size() - 1);
+}
+struct RelaxedOrder {  // memory_order_relaxed of whichever atomic it is
+    template <typename Order, typename = typename std::enable_if<std::is_enum<Order>::value>::type>
+    constexpr operator Order() const {
+        return static_cast<Order>(0);
+    }
+};
+// A scan on top of what an atomic holds (cuda::atomic or cuda::atomic_ref), which grows by the sum of all.
+template <typename Group, typename Atomic, typename T>
+EPEMU_INLINE T inclusive_scan_update(const Group& group, Atomic&& total, T value) {
+    const T sum = inclusive_scan(group, value);
+    T before = T();
+    if (group.thread_rank() == group.size() - 1) before = total.fetch_add(sum, RelaxedOrder());
+    return group.shfl(before, group.size() - 1) + sum;
+}
+template <typename Group, typename Atomic, typename T>
+EPEMU_INLINE T exclusive_scan_update(const Group& group, Atomic&& total, T value) {
+    return inclusive_scan_update(group, total, value) - value;
+}
+
+// ---- memcpy_async: the group's threads copy at once, each a part that is mostly not its own, so that a missing wait() is
+// a race here too --------------------------------------------------------------------------------------------------------
+template <typename Group, typename T, typename Bytes>
+EPEMU_INLINE void memcpy_async(const Group& group, T* target, const T* source, const Bytes& count) {
+    using Word = typename std::conditional<(sizeof(T) > 1), T, char>::type;
+    const size_t bytes = static_cast<size_t>(count), words = bytes / sizeof(Word), size = group.size();
+    for (size_t i = (group.thread_rank() + 1) % size; i < words; i += size)
+        reinterpret_cast<Word*>(target)[i] = reinterpret_cast<const Word*>(source)[i];
+    if (group.thread_rank() == 0)
+        for (size_t i = words * sizeof(Word); i < bytes; i++)
+            reinterpret_cast<char*>(target)[i] = reinterpret_cast<const char*>(source)[i];
+}
+template <typename Group, typename Bytes>
+EPEMU_INLINE void memcpy_async(const Group& group, void* target, const void* source, const Bytes& count) {
+    memcpy_async(group, static_cast<char*>(target), static_cast<const char*>(source), count);
+}
+// In elements: as many as both have.
+template <typename Group, typename T, typename TargetCount, typename SourceCount>
+EPEMU_INLINE void memcpy_async(const Group& group, T* target, const TargetCount& target_count, const T* source,
+                               const SourceCount& source_count) {
+    const size_t count = std::min(static_cast<size_t>(target_count), static_cast<size_t>(source_count));
+    memcpy_async(group, target, source, count * sizeof(T));
+}
+// NVIDIA's too end in the group's barrier.
+template <unsigned Stages, typename Group>
+EPEMU_INLINE void wait_prior(const Group& group) {
+    group.sync();
+}
+template <typename Group>
+EPEMU_INLINE void wait(const Group& group) {
+    group.sync();
 }
 
 }  // namespace cooperative_groups

@@ -82,6 +82,7 @@
 #define __shared__ thread_local
 
 #include <ep_emulator/atomics.h>
+#include <ep_emulator/nv_atomics.h>
 #include <ep_emulator/builtins.h>
 #include <ep_emulator/cache.h>
 #include <ep_emulator/cooperative_groups.h>
@@ -98,8 +99,13 @@
 // A function-like macro leaves `#include <cstdio>`, `&printf` and __attribute__((format(printf, ...))) alone.
 #define printf(...) epemu_printf(__VA_ARGS__)
 namespace std {
+using ::epemu_free;
+using ::epemu_malloc;
 using ::epemu_printf;  // std::printf(...)
-}
+}  // namespace std
+// In a kernel these are the device's own heap. `new` and `delete` come to it as well (ep_lib/jit/gxx.py).
+#define malloc(...) epemu_malloc(__VA_ARGS__)
+#define free(...) epemu_free(__VA_ARGS__)
 
 // CUDA lets alignas follow __shared__, C++ does not let it follow thread_local; a GNU attribute may stand anywhere.
 // The template takes what alignas takes: a type or a constant.

@@ -26,20 +26,25 @@ EPEMU_UNSUPPORTED(__any, "use __any_sync")
 EPEMU_UNSUPPORTED(__all, "use __all_sync")
 EPEMU_UNSUPPORTED(__ballot, "use __ballot_sync")
 
-EPEMU_UNSUPPORTED(__cluster_barrier_arrive, "thread-block clusters are not emulated")
-EPEMU_UNSUPPORTED(__cluster_barrier_wait, "thread-block clusters are not emulated")
-EPEMU_UNSUPPORTED(__cluster_map_shared_rank, "thread-block clusters are not emulated")
-EPEMU_UNSUPPORTED(__clusterIdx, "thread-block clusters are not emulated")
-EPEMU_UNSUPPORTED(__clusterDim, "thread-block clusters are not emulated")
+#define EPEMU_NO_CLUSTERS(name) \
+    "the emulator has no " name ": thread-block clusters are not emulated; use blocks and atomics in global memory"
+EPEMU_UNSUPPORTED(__cluster_barrier_arrive,
+                  "thread-block clusters are not emulated; use blocks and atomics in global memory")
+EPEMU_UNSUPPORTED(__cluster_barrier_wait,
+                  "thread-block clusters are not emulated; use blocks and atomics in global memory")
+EPEMU_UNSUPPORTED(__cluster_map_shared_rank,
+                  "thread-block clusters are not emulated; use blocks and atomics in global memory")
+EPEMU_UNSUPPORTED(__clusterIdx, "thread-block clusters are not emulated; use blocks and atomics in global memory")
+EPEMU_UNSUPPORTED(__clusterDim, "thread-block clusters are not emulated; use blocks and atomics in global memory")
 #undef EPEMU_UNSUPPORTED
 
 // Textures and surfaces: templates over what they fetch, called as tex2D<float4>(object, x, y).
-#define EPEMU_UNSUPPORTED_FETCH(name)                                                           \
-    template <typename T, typename... Arguments>                                                \
-    EPEMU_INLINE T name(Arguments...) {                                                         \
-        static_assert(ep_emulator::kNever<T>,                                                   \
-                      "the emulator has no " #name ": textures and surfaces are not emulated"); \
-        return T();                                                                             \
+#define EPEMU_UNSUPPORTED_FETCH(name)                                                                         \
+    template <typename T, typename... Arguments>                                                              \
+    EPEMU_INLINE T name(Arguments...) {                                                                       \
+        static_assert(ep_emulator::kNever<T>,                                                                 \
+                      "the emulator has no " #name ": textures and surfaces are not emulated; use an array"); \
+        return T();                                                                                           \
     }
 EPEMU_UNSUPPORTED_FETCH(tex1D)
 EPEMU_UNSUPPORTED_FETCH(tex1Dfetch)
@@ -64,7 +69,8 @@ struct row_major;
 struct col_major;
 template <typename Use, int m, int n, int k, typename T, typename Layout = void>
 struct fragment {
-    static_assert(ep_emulator::kNever<T>, "the emulator has no nvcuda::wmma: tensor cores are not emulated");
+    static_assert(ep_emulator::kNever<T>,
+                  "the emulator has no nvcuda::wmma: tensor cores are not emulated; multiply with plain code");
 };
 }  // namespace wmma
 }  // namespace nvcuda

@@ -1,0 +1,16 @@
+// CUB's own header, whose statements of inline PTX all shuffle down and add: `asm volatile(...)` becomes that.
+#pragma once
+#include <cub/thread/thread_operators.cuh>
+#include <cub/util_ptx.cuh>
+#include <cub/util_type.cuh>
+#include <cub/warp/specializations/warp_redux.cuh>
+#include <cuda/__functional/maximum.h>
+#include <cuda/__functional/minimum.h>
+#include <cuda/__warp/warp_shuffle.h>
+#include <cuda/std/__functional/operations.h>
+
+#define volatile(...) \
+    ("");             \
+    output = ep_emulator::shuffle_and_add(false, input, offset, shfl_c, member_mask)
+#include_next <cub/warp/specializations/warp_reduce_shfl.cuh>
+#undef volatile

@@ -1,0 +1,14 @@
+// CUB's own header, whose statements of inline PTX all shuffle up and add: `asm volatile(...)` becomes that.
+#pragma once
+#include <cub/thread/thread_operators.cuh>
+#include <cub/util_ptx.cuh>
+#include <cub/util_type.cuh>
+#include <cuda/__warp/warp_shuffle.h>
+#include <cuda/std/__algorithm/clamp.h>
+#include <cuda/std/__functional/operations.h>
+
+#define volatile(...) \
+    ("");             \
+    output = ep_emulator::shuffle_and_add(true, input, offset, shfl_c, member_mask)
+#include_next <cub/warp/specializations/warp_scan_shfl.cuh>
+#undef volatile

@@ -1,0 +1,178 @@
+#include "witness.hpp"
+
+#include <algorithm>
+
+#include "checker.hpp"
+#include "machine.hpp"
+
+namespace epemu {
+namespace {
+
+constexpr size_t kOldValues = 4;
+constexpr size_t kKept = 24;  // loads and stores of a block: of different lines, so few are enough
+
+int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
+
+}  // namespace
+
+void Witness::load(const Fiber& f, uintptr_t address, int, int order, int scope, uint32_t pc) {
+    auto& loads = blocks_[f.block->id].loads;
+    const ThreadCheck& t = *f.check;
+    const auto same = std::find_if(loads.begin(), loads.end(), [&](const SyncLoad& l) {
+        return l.id == t.id && l.pc == pc && l.address == address;
+    });
+    SyncLoad look;
+    look.address = address;
+    look.id = t.id;
+    look.time = t.time;
+    look.pc = pc;
+    look.launch = launch_of(f);
+    look.order = order;
+    look.scope = scope;
+    if (const auto it = locations_.find(address); it != locations_.end()) look.seen = it->second.last;
+    if (same != loads.end()) {
+        if (same->seen.pc == look.seen.pc && same->seen.time == look.seen.time && same->time == look.time)
+            polls_.insert(pc);
+        loads.erase(same);
+    } else if (loads.size() == kKept) {
+        loads.pop_front();
+    }
+    loads.push_back(std::move(look));
+}
+
+SyncStore Witness::by(const Fiber& f, int order, int scope, uint32_t pc) {
+    const ThreadCheck& t = *f.check;
+    SyncStore s;
+    s.id = t.id;
+    s.time = t.time;
+    s.pc = pc;
+    s.rank = t.rank;
+    s.block = t.block;
+    s.launch = launch_of(f);
+    s.order = order;
+    s.scope = scope;
+    s.known = t.clock;
+    return s;
+}
+
+void Witness::log(const SyncStore& s) {
+    auto& stores = blocks_[s.block].stores;
+    const auto same = std::find_if(stores.begin(), stores.end(),
+                                   [&](const SyncStore& old) { return old.id == s.id && old.pc == s.pc; });
+    if (same != stores.end()) {
+        stores.erase(same);
+    } else if (stores.size() == kKept) {
+        stores.pop_front();
+    }
+    stores.push_back(s);
+}
+
+void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind) {
+    SyncStore s = by(f, order, scope, pc);
+    s.kind = kind;
+    if (const auto it = fences_.find(s.id); it != fences_.end()) std::copy_n(it->second, 3, s.fences);
+    Location& l = locations_[address];
+    if (kind == SyncKind::kAdd) {
+        for (const SyncLoad& look : blocks_[s.block].loads)
+            s.gives_turn |= look.id == s.id && look.address == address && look.pc != pc;
+        if (!s.gives_turn) l.added_first.insert(s.id);
+        s.gives_turn = s.gives_turn && !l.added_first.count(s.id);
+        if (s.gives_turn) l.takers.insert(s.id);
+    }
+    gave_back_ = l.taken.pc && l.taken.id == s.id && l.taken.block == s.block;
+    if (gave_back_) l.taken = SyncStore();
+    if (l.old.size() == kOldValues) l.old.pop_front();
+    if (l.last.pc) l.old.push_back({read_raw(address, size), pc});
+    log(s);
+    l.last = std::move(s);
+}
+
+void Witness::posted(const Fiber& f, uint32_t pc) { log(by(f, EPEMU_RELEASE, EPEMU_SCOPE_SYSTEM, pc)); }
+
+void Witness::store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
+    stored(f, address, size, order, scope, pc, SyncKind::kStore);
+}
+
+void Witness::update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
+    load(f, address, size, order, scope, pc);
+    stored(f, address, size, order, scope, pc, SyncKind::kAdd);
+}
+
+void Witness::swapped(const Fiber& f, uintptr_t address) {
+    Location& l = locations_[address];
+    auto& loads = blocks_[f.block->id].loads;
+    l.last.kind = SyncKind::kSwap;
+    if (gave_back_) return;
+    l.taken = l.last;
+    l.takers.insert(l.last.id);
+    if (!loads.empty()) loads.back().swap = true;
+}
+
+void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc) {
+    const ThreadCheck& t = *f.check;
+    if (order != EPEMU_ACQUIRE) fences_[t.id][scope] = {pc, t.time, scope};
+    if (order == EPEMU_RELEASE) return;
+    for (SyncLoad& l : blocks_[f.block->id].loads)
+        if (l.id == t.id && l.fence.scope < scope) l.fence = {pc, t.time, scope};
+}
+
+void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc) {
+    SyncStore s;
+    s.id = op.id;
+    s.time = op.time;
+    s.pc = pc;
+    s.rank = rank;
+    s.block = op.block;
+    s.kind = SyncKind::kNic;
+    s.order = EPEMU_RELEASE;
+    s.scope = EPEMU_SCOPE_SYSTEM;
+    s.known = op.clock;
+    locations_[address].last = std::move(s);
+}
+
+void Witness::finished(uint64_t block) {
+    const auto it = blocks_.find(block);
+    if (it == blocks_.end()) return;
+    it->second.loads.clear();  // its stores may be asked for until the end
+    if (it->second.stores.empty()) blocks_.erase(it);
+}
+
+std::vector<const SyncLoad*> Witness::loads_of(uint64_t block) const {
+    std::vector<const SyncLoad*> all;
+    if (const auto it = blocks_.find(block); it != blocks_.end())
+        for (auto l = it->second.loads.rbegin(); l != it->second.loads.rend(); ++l) all.push_back(&*l);
+    return all;
+}
+
+const SyncStore* Witness::last_store(uintptr_t address) const {
+    const auto it = locations_.find(address);
+    return it == locations_.end() || !it->second.last.pc ? nullptr : &it->second.last;
+}
+
+const SyncStore* Witness::holder(uintptr_t address) const {
+    const auto it = locations_.find(address);
+    return it == locations_.end() || !it->second.taken.pc ? nullptr : &it->second.taken;
+}
+
+std::vector<OldValue> Witness::old_values(uintptr_t address) const {
+    const auto it = locations_.find(address);
+    return it == locations_.end() ? std::vector<OldValue>()
+                                  : std::vector<OldValue>(it->second.old.begin(), it->second.old.end());
+}
+
+bool Witness::is_lock(uintptr_t address, uint32_t id) const {
+    const auto it = locations_.find(address);
+    return it != locations_.end() && it->second.takers.count(id) != 0;
+}
+
+uint32_t Witness::signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const {
+    const auto it = blocks_.find(block);
+    if (it == blocks_.end()) return 0;
+    for (const SyncStore& s : it->second.stores) {
+        const bool after = s.id == id ? s.time >= time : happens_before(id, time, s.known);
+        if (after && s.pc != but) return s.pc;
+    }
+    return 0;
+}
+
+}  // namespace epemu

@@ -1,0 +1,101 @@
+// What threads did to synchronise, for the words of a finding: who stored a signal and who looked at it, who held a lock,
+// and which fences lay between. It decides nothing: what is a race is checker.cpp's matter.
+#pragma once
+#include <stdint.h>
+
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "vector_clock.hpp"
+
+namespace epemu {
+
+struct Fiber;
+struct ThreadCheck;
+
+enum class SyncKind : uint8_t { kStore, kAdd, kSwap, kNic };  // what wrote; kSwap: a compare-and-swap or an exchange
+
+struct FenceSeen {
+    uint32_t pc = 0, time = 0;
+    int scope = -1;
+};
+
+// A write to a location that threads synchronise by.
+struct SyncStore {
+    uint32_t id = 0, time = 0, pc = 0;
+    int rank = -1;
+    uint64_t block = 0;
+    int64_t launch = 0;
+    int order = 0, scope = 0;
+    SyncKind kind = SyncKind::kStore;
+    bool gives_turn =
+        false;            // an addition by a thread that had waited at this location first: the end of a ticket lock
+    FenceSeen fences[3];  // the last releasing ones before it, of each scope
+    VectorClock known;    // what happened before it
+};
+
+// What a location held, until this line stored something else.
+struct OldValue {
+    uint64_t value;
+    uint32_t pc;
+};
+
+// A look at it, and what was seen.
+struct SyncLoad {
+    uintptr_t address = 0;
+    uint32_t id = 0, time = 0, pc = 0;
+    int64_t launch = 0;
+    int order = 0, scope = 0;
+    bool swap = false, polls = false;
+    FenceSeen fence;  // the widest acquiring one that has followed
+    SyncStore seen;   // id 0 with pc 0: nobody had stored yet
+};
+
+class Witness {
+  public:
+    void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    void swapped(const Fiber& f, uintptr_t address);  // the update before this one was a swap that changed the value
+    void fence(const Fiber& f, int order, int scope, uint32_t pc);
+    void posted(const Fiber& f, uint32_t pc);  // a signal that a NIC will bring
+    void nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc);
+    void finished(uint64_t block);
+
+    // Looks of a block's threads at such locations, the newest first.
+    std::vector<const SyncLoad*> loads_of(uint64_t block) const;
+    const SyncStore* last_store(uintptr_t address) const;
+    // The thread that took this lock and has not given it back.
+    const SyncStore* holder(uintptr_t address) const;
+    std::vector<OldValue> old_values(uintptr_t address) const;
+    bool is_lock(uintptr_t address, uint32_t id) const;
+    bool is_poll(uint32_t pc) const { return polls_.count(pc) != 0; }
+    // A line by which a thread of this block, which knew of (id, time), has signalled since: another than `but`. Else 0.
+    uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
+
+  private:
+    struct Location {
+        SyncStore last;
+        SyncStore taken;  // by a swap; pc 0: nobody holds it
+        std::unordered_set<uint32_t> takers;
+        std::unordered_set<uint32_t> added_first;  // threads that added before they looked, as at a barrier
+        std::deque<OldValue> old;
+    };
+    struct BlockLog {
+        std::deque<SyncLoad> loads;    // the latest of each thread, line and location
+        std::deque<SyncStore> stores;  // the latest of each thread and line
+    };
+    static SyncStore by(const Fiber& f, int order, int scope, uint32_t pc);
+    void log(const SyncStore& s);
+    void stored(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc, SyncKind kind);
+
+    bool gave_back_ = false;  // a lock, by the last store
+    std::unordered_map<uintptr_t, Location> locations_;
+    std::unordered_map<uint64_t, BlockLog> blocks_;
+    std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
+    std::unordered_set<uint32_t> polls_;                 // lines that looked twice and saw the same
+};
+
+}  // namespace epemu
