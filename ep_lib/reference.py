@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import flag, instance, refuse, several, whole_number
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int32]
@@ -36,6 +37,62 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 FP8_MAX = 448.0  # the largest E4M3 number
 FP8_GROUP = 128  # elements that share a scale
+
+
+# What the functions ask of their arguments: they raise ArgumentError, as a Buffer does.
+
+
+def _world(num_experts: Any, world_size: Any) -> int:
+    """Experts on each rank."""
+    experts, ranks = (
+        whole_number("num_experts", num_experts, 1, 1 << 24),
+        whole_number("world_size", world_size, 1, 4096),
+    )
+    if experts % ranks:
+        raise ArgumentError(f"num_experts is {experts}, which {ranks} ranks do not divide evenly")
+    return experts // ranks
+
+
+def _by_rank(name: str, value: Any, ranks: int | None = None) -> list[Any]:
+    arrays = several(name, value, "a list with an array for each rank")
+    if not arrays or len(arrays) != (ranks or len(arrays)):
+        raise ArgumentError(f"{name} has {len(arrays)} arrays; it must have one for each of {ranks or 'the'} ranks")
+    return arrays
+
+
+def _table(name: str, value: Any, shape: tuple[int | None, ...], *, ids: int | None = None) -> Array:
+    """A NumPy array of this shape (None: any size): of floating-point numbers, or of expert ids below ``ids``."""
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    what = "floating-point numbers" if ids is None else "int32 or int64 ids"
+    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray) or value.ndim != len(shape):
+        refuse(name, value, f"a NumPy array [{sizes}] of {what}")
+    if any(want not in (None, size) for want, size in zip(shape, value.shape, strict=True)):
+        refuse(name, value, f"of shape [{sizes}]")
+    if ids is None:
+        is_float = value.dtype.kind == "f" or value.dtype.name.startswith(("bfloat16", "float8"))
+        if not is_float or not value.dtype.isnative:
+            refuse(name, value, f"an array of {what}")
+        return value
+    if value.dtype not in (np.int32, np.int64) or not value.dtype.isnative:
+        refuse(name, value, f"an array of {what}")
+    if bool(((value < -1) | (value >= ids)).any()):
+        wrong = value[(value < -1) | (value >= ids)][0]
+        raise ArgumentError(f"{name} has {wrong}; ids go from 0 to {ids - 1}, and -1 means none")
+    return value
+
+
+def _choices(
+    topk_idxs: Any, topk_weights: Any, num_experts: int, tokens: Sequence[int | None]
+) -> tuple[list[Array], list[Array] | None]:
+    """Checked ids of each rank's ``tokens``, and weights if there are any."""
+    idxs = [
+        _table("topk_idxs", idx, (rows, None), ids=num_experts)
+        for idx, rows in zip(_by_rank("topk_idxs", topk_idxs, len(tokens)), tokens, strict=True)
+    ]
+    if topk_weights is None:
+        return idxs, None
+    weights = _by_rank("topk_weights", topk_weights, len(tokens))
+    return idxs, [_table("topk_weights", w, idx.shape) for w, idx in zip(weights, idxs, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -69,9 +126,15 @@ class LowLatencyReceived:
     places: IntArray  # [ranks, max_tokens, top_k]: expert * C + row of each choice of each token; -1: not here
 
 
+def _require_columns(arrays: Sequence[Array]) -> None:
+    if len({array.shape[1] for array in arrays}) > 1:
+        raise ArgumentError(f"the ranks' arrays have different numbers of columns: {[a.shape for a in arrays]}")
+
+
 def layout(topk_idx: Array, *, num_experts: int, world_size: int) -> Layout:
     """Counts and prefix sums of ``topk_idx`` ``[T, top_k]`` (global expert ids, -1: not routed)."""
-    experts_per_rank = num_experts // world_size
+    experts_per_rank = _world(num_experts, world_size)
+    _table("topk_idx", topk_idx, (None, None), ids=num_experts)
     goes = np.zeros((len(topk_idx), world_size), dtype=bool)
     tokens_per_expert = np.zeros(num_experts, dtype=np.int32)
     for token, experts in enumerate(topk_idx):
@@ -97,8 +160,12 @@ def dispatch(
 
     An expert that a token names twice counts as two choices, but the token still arrives as one row.
     """
+    xs = [_table("xs", x, (None, None)) for x in _by_rank("xs", xs)]
     world_size = len(xs)
-    experts_per_rank = num_experts // world_size
+    experts_per_rank = _world(num_experts, world_size)
+    topk_idxs, topk_weights = _choices(topk_idxs, topk_weights, num_experts, [len(x) for x in xs])
+    for arrays in (xs, topk_idxs):
+        _require_columns(arrays)
     layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
     received = []
     for rank in range(world_size):
@@ -139,8 +206,19 @@ def combine(
     (:func:`weights_per_rank`). A token that went nowhere gets zeros. ``biases[r]``: arrays ``[T_r, hidden]`` that the
     sum begins with.
     """
+    ys = [_table("ys", y, (None, None)) for y in _by_rank("ys", ys)]
     world_size = len(ys)
+    _world(num_experts, world_size)
+    topk_idxs, topk_weights = _choices(topk_idxs, topk_weights, num_experts, [None] * world_size)
+    _require_columns(ys)
     layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
+    for rank, y in enumerate(ys):
+        _table(f"ys[{rank}]", y, (sum(int(sent.tokens_per_rank[rank]) for sent in layouts), None))
+    if biases is not None:
+        biases = [several("biases", each, "a list of arrays") for each in _by_rank("biases", biases, world_size)]
+        for each, idx, y in zip(biases, topk_idxs, ys, strict=True):
+            for bias in each:
+                _table("biases", bias, (len(idx), y.shape[1]))
     results = []
     for source, sent in enumerate(layouts):
         total = np.zeros((len(sent.slot), ys[source].shape[1]), dtype=np.float32)
@@ -166,6 +244,9 @@ def expert_rows(topk_idx: Array, *, experts: int, alignment: int = 1) -> tuple[N
     row appears once for each choice, in the order of rows and of k; each expert's part is padded to a multiple of
     ``alignment``. Returns int32 ``[M]`` and ``[experts + 1]``.
     """
+    experts = whole_number("experts", experts, 1, 1 << 20)
+    alignment = whole_number("alignment", alignment, 1, (1 << 27) // experts)
+    _table("topk_idx", topk_idx, (None, None), ids=experts)
     parts = []
     for expert in range(experts):
         rows = np.nonzero(topk_idx == expert)[0]
@@ -178,6 +259,7 @@ def reduce_expert_rows(y: Array, topk_idx: Array, *, experts: int, alignment: in
     """The way back: ``[N, hidden]``, the sum of what ``y`` ``[M, hidden]`` has for each choice of a row, in the order
     of k, in float32, rounded once."""
     row, offsets = expert_rows(topk_idx, experts=experts, alignment=alignment)
+    _table("y", y, (len(row), None))
     total = np.zeros((len(topk_idx), y.shape[1]), np.float32)
     for n, choices in enumerate(topk_idx):
         used: dict[int, int] = {}  # per expert, how many of this row's choices are added already
@@ -195,8 +277,13 @@ def low_latency_dispatch(
 
     ``xs[r]`` is ``[T_r, hidden]`` bfloat16, T_r up to ``max_tokens``. An expert that a token names twice gets one row.
     """
+    xs = [_table("xs", x, (None, None)) for x in _by_rank("xs", xs)]
     world_size = len(xs)
-    experts_per_rank = num_experts // world_size
+    experts_per_rank = _world(num_experts, world_size)
+    topk_idxs, _ = _choices(topk_idxs, None, num_experts, [len(x) for x in xs])
+    max_tokens, use_fp8 = whole_number("max_tokens", max_tokens, max(map(len, xs)), 1 << 16), flag("use_fp8", use_fp8)
+    for arrays in (xs, topk_idxs):
+        _require_columns(arrays)
     hidden = xs[0].shape[1]
     sent = [quantize_fp8(x) if use_fp8 else (x, np.zeros((len(x), 0), np.float32)) for x in xs]
     received = []
@@ -233,6 +320,19 @@ def low_latency_combine(
     zero, in float32, and rounds the sum to bfloat16: that is what it sends back. The token's rank adds these up in
     ascending order of ranks, from zero, in float32, and rounds once more. A choice made twice counts with both weights.
     """
+    received = _by_rank("received", received)
+    for arrived in received:
+        instance("received", arrived, LowLatencyReceived, "what low_latency_dispatch returned, for each rank")
+    ys = [
+        _table("ys", y, (*arrived.x.shape[:2], None))
+        for y, arrived in zip(_by_rank("ys", ys, len(received)), received, strict=True)
+    ]
+    topk_weights = [
+        _table("topk_weights", weights, (None, received[0].places.shape[2]))
+        for weights in _by_rank("topk_weights", topk_weights, len(received))
+    ]
+    if max(map(len, topk_weights)) > received[0].places.shape[1]:
+        raise ArgumentError(f"topk_weights has more tokens than the {received[0].places.shape[1]} of the dispatch")
     results = []
     for source, weights in enumerate(topk_weights):
         hidden = ys[source].shape[2]
@@ -255,6 +355,9 @@ def weights_per_rank(
     topk_idx: Array, topk_weights: Array, experts_per_rank: int, world_size: int
 ) -> NDArray[np.float32]:
     """``[T, R]``: a token's weight on each rank, the float32 sum of its weights there in the order of k."""
+    experts = whole_number("experts_per_rank", experts_per_rank, 1, 1 << 24)
+    _table("topk_idx", topk_idx, (None, None), ids=experts * whole_number("world_size", world_size, 1, 4096))
+    _table("topk_weights", topk_weights, topk_idx.shape)
     weights = np.zeros((len(topk_idx), world_size), dtype=np.float32)
     for k in range(topk_idx.shape[1]):
         routed = np.flatnonzero(topk_idx[:, k] >= 0)
@@ -271,7 +374,7 @@ def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
     infinity: infinities and NaN become NaN, and the scale comes from the finite elements of their group, which keep
     their precision. Raises ArgumentError if hidden is not a multiple of 128.
     """
-    tokens, hidden = x.shape
+    tokens, hidden = _table("x", x, (None, None)).shape
     if hidden % FP8_GROUP:
         raise ArgumentError(f"hidden is {hidden}; FP8 takes a multiple of {FP8_GROUP} elements, which share a scale")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
@@ -286,4 +389,8 @@ def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
 
 def dequantize_fp8(q: Array, scales: NDArray[np.float32]) -> NDArray[np.float32]:
     """What :func:`quantize_fp8` made of x, as float32 ``[T, hidden]``: each element times the scale of its group."""
+    _table("q", q, (None, None))
+    _table("scales", scales, (len(q), q.shape[1] // FP8_GROUP))
+    if q.shape[1] % FP8_GROUP:
+        refuse("q", q, f"rows of a multiple of {FP8_GROUP} elements")
     return q.astype(np.float32) * np.repeat(scales, FP8_GROUP, axis=-1)

@@ -123,11 +123,13 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
 def element_type(dtype: Any) -> np.dtype[Any]:
     """The NumPy dtype that ``dtype`` means: of NumPy, of torch, a type or a name. Raises ArgumentError for None, and
     for what kernels cannot use."""
-    found = _torch_dtype(dtype) if type(dtype).__module__ == "torch" else None
-    if found is None and dtype is not None:
+    found = None
+    if type(dtype).__module__ == "torch" and type(dtype).__name__ == "dtype":
+        found = _torch_dtype(dtype)
+    elif isinstance(dtype, (str, type, np.dtype, list, tuple)):
         try:
             found = np.dtype(dtype)
-        except (TypeError, ValueError, AttributeError, SyntaxError, RecursionError):
+        except (TypeError, ValueError, SyntaxError):
             found = None
     if found is None or found.hasobject or not found.isnative or not found.itemsize or found.subdtype is not None:
         refuse("dtype", dtype, "a type of numbers in this machine's byte order, such as np.float32 or 'bfloat16'")

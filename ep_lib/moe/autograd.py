@@ -24,9 +24,10 @@ from torch.autograd.function import FunctionCtx
 from torch.library import custom_op
 
 from ep_lib.errors import ArgumentError, HandleError
-from ep_lib.memory.arrays import like
+from ep_lib.memory.arrays import describe, like
 from ep_lib.moe import registry
 from ep_lib.moe.handle import DispatchHandle, Received
+from ep_lib.require import refuse, show, whole_number
 
 Rows = Tensor | tuple[Tensor, Tensor]
 _ALIGNMENT_BYTES = 16  # of the rows that kernels read
@@ -69,6 +70,14 @@ def dispatch(
     Raises what Buffer.dispatch raises; in backward also BufferClosedError after ``buffer.close()``. Differentiating
     twice raises ArgumentError.
     """
+    if not torch.compiler.is_compiling():
+        _require_buffer(buffer, "dispatch")
+        for name, part in zip(("x", "the scales of x"), x if isinstance(x, tuple) else (x,), strict=False):
+            require_tensor(name, part)
+        _require_choices(topk_idx, topk_weights)
+        num_worst_tokens = whole_number("num_worst_tokens", num_worst_tokens, 0, 2**31 - 1)
+        if handle is not None and not isinstance(handle, Ticket):
+            raise HandleError(f"handle is {show(handle)}; this dispatch takes the one that ep_lib.moe.dispatch gave")
     quantized = isinstance(x, tuple)
     if torch.is_grad_enabled() and isinstance(x, tuple) and any(part.requires_grad for part in x):
         raise ArgumentError(
@@ -113,6 +122,10 @@ def combine(buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None 
             f"handle is a {type(handle).__name__}; this combine takes the one that ep_lib.moe.dispatch gave "
             "(Buffer.combine that of Buffer.dispatch)"
         )
+    if not torch.compiler.is_compiling():
+        _require_buffer(buffer, "combine")
+        require_tensor("x", x)
+        _require_choices(None, topk_weights)
     if torch.compiler.is_compiling():
         if not isinstance(handle.handle, Tensor):
             raise HandleError("this handle comes from outside of the compiled function: dispatch inside of it")
@@ -144,6 +157,29 @@ def run_experts(
     partial = experts(came.x, came.topk_idx, came.topk_weights)
     # The weights are already in the sum over this rank's experts; combine adds up what the ranks send back.
     return combine(buffer, partial.to(came.x.dtype), _anchored(came.handle, experts))
+
+
+def require_tensor(name: str, value: Any) -> Tensor:
+    """``value``, a dense tensor on a CPU or CUDA device. Raises ArgumentError."""
+    if not isinstance(value, Tensor):
+        refuse(name, value, "a torch tensor")
+    try:
+        describe(value)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from error
+    return value
+
+
+def _require_choices(topk_idx: Any, topk_weights: Any) -> None:
+    for name, value in (("topk_idx", topk_idx), ("topk_weights", topk_weights)):
+        if value is not None:
+            require_tensor(name, value)
+
+
+def _require_buffer(buffer: Any, operation: str) -> None:
+    """Anything with the operation will do."""
+    if not callable(getattr(buffer, operation, None)):
+        refuse("buffer", buffer, "an ep_lib.Buffer")
 
 
 def _anchored(ticket: Ticket, experts: object) -> Ticket:

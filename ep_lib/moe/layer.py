@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ep_lib.errors import ArgumentError
-from ep_lib.moe.autograd import run_experts
+from ep_lib.moe.autograd import require_tensor, run_experts
 from ep_lib.moe.buffer import Buffer
+from ep_lib.require import index, instance, refuse, show, whole_number
 from ep_lib.runtime.rank import Rank
 
 _OUTPUT_GAIN = 0.3  # fresh experts begin by adding little to the stream: it trains faster
@@ -48,8 +49,11 @@ class Routing(NamedTuple):
 
 def route(logits: Tensor, top_k: int) -> Routing:
     """Choose the ``top_k`` experts with the largest logits (``[tokens, num_experts]``) for every token."""
-    num_experts = logits.shape[-1]
-    if logits.dim() != 2 or not 1 <= top_k <= num_experts:
+    if not torch.compiler.is_compiling():
+        require_tensor("logits", logits)
+        top_k = whole_number("top_k", top_k, 1, 2**31 - 1)
+    num_experts = logits.shape[-1] if logits.dim() else 0
+    if logits.dim() != 2 or logits.is_complex() or not 1 <= top_k <= num_experts:
         raise ArgumentError(
             f"routing needs logits [tokens, num_experts] and 1 <= top_k <= num_experts; got logits "
             f"{list(logits.shape)} and top_k {top_k}"
@@ -61,11 +65,15 @@ def route(logits: Tensor, top_k: int) -> Routing:
 
 def load_per_expert(topk_idx: Tensor, num_experts: int) -> Tensor:
     """How many (token, choice) pairs went to each expert: int64 ``[num_experts]``; -1 counts for none."""
+    if not torch.compiler.is_compiling():
+        _require_ids(topk_idx)
+        num_experts = whole_number("num_experts", num_experts, 1, 1 << 24)
     return torch.bincount(topk_idx[topk_idx >= 0].flatten(), minlength=num_experts)
 
 
 def load_balancing_loss(routing: Routing) -> Tensor:
     """``num_experts * sum_e share_e * mean_probability_e`` (Switch Transformers, equation 4): 1 when perfectly even."""
+    instance("routing", routing, Routing, "what route() returned")
     num_experts = routing.probabilities.shape[1]
     load = load_per_expert(routing.topk_idx, num_experts)
     share = load / load.sum().clamp(min=1)
@@ -82,7 +90,13 @@ class ExpertRange:
     @classmethod
     def of_rank(cls, num_experts: int, rank: int, world_size: int) -> ExpertRange:
         """The block of ``rank``; raises :class:`ArgumentError` where experts do not divide evenly."""
-        if world_size < 1 or num_experts % world_size != 0:
+        num_experts = whole_number("num_experts", num_experts, 1, 2**31 - 1)
+        world_size = whole_number("world_size", world_size, 1, 2**31 - 1)
+        number = index(rank)
+        if number is None:
+            refuse("rank", rank, "a whole number")
+        rank = number
+        if num_experts % world_size != 0:
             raise ArgumentError(
                 f"{num_experts} experts cannot be divided evenly over {world_size} ranks; "
                 f"use a number of ranks that divides {num_experts}"
@@ -93,6 +107,12 @@ class ExpertRange:
         return cls(rank * count, count)
 
 
+def _require_ids(topk_idx: Any) -> None:
+    require_tensor("topk_idx", topk_idx)
+    if topk_idx.is_floating_point() or topk_idx.is_complex() or topk_idx.dtype == torch.bool:
+        refuse("topk_idx", topk_idx, "a tensor of whole numbers")
+
+
 class Experts(nn.Module):
     """``num_experts`` feed-forward networks ``gelu(x @ w_in) @ w_out`` with stacked weights.
 
@@ -101,6 +121,14 @@ class Experts(nn.Module):
 
     def __init__(self, w_in: Tensor, w_out: Tensor) -> None:
         super().__init__()
+        for name, weights in (("w_in", w_in), ("w_out", w_out)):
+            if require_tensor(name, weights).dim() != 3 or not weights.is_floating_point():
+                refuse(name, weights, "floating-point weights [experts, rows, columns]")
+        if w_in.shape != (w_out.shape[0], w_out.shape[2], w_out.shape[1]) or w_in.dtype != w_out.dtype:
+            raise ArgumentError(
+                f"w_in is {show(w_in)} and w_out {show(w_out)}; they must be [num_experts, hidden, ffn] and "
+                "[num_experts, ffn, hidden] of one type"
+            )
         self.w_in = nn.Parameter(w_in)
         self.w_out = nn.Parameter(w_out)
 
@@ -114,11 +142,15 @@ class Experts(nn.Module):
         ``x`` ``[rows, hidden]``, ``topk_idx`` an integer type and ``topk_weights`` float32, both ``[rows, top_k]`` ->
         float32 ``[rows, hidden]``. The sum runs over k in order, so that the same input gives the same bits.
         """
+        if not torch.compiler.is_compiling():
+            self._check(x, topk_idx, topk_weights)
         rows, top_k = topk_idx.shape
         hidden = x.shape[1]
         choice = topk_idx.reshape(-1).long()
         order = choice.argsort(stable=True)  # by expert, then by row; the choices of -1 come first
         load = load_per_expert(choice, self.num_experts).tolist()
+        if len(load) > self.num_experts:
+            raise ArgumentError(f"topk_idx has {len(load) - 1}; these experts go from 0 to {self.num_experts - 1}")
         order = order[order.numel() - sum(load) :]
         inputs = x.to(self.w_in.dtype).index_select(0, order // top_k)
         # Where no expert has work, one runs on nothing: all weights have a gradient then, of zeros.
@@ -128,6 +160,16 @@ class Experts(nn.Module):
         pairs = x.new_zeros(rows * top_k, hidden, dtype=torch.float32).index_copy(0, order, outputs.float())
         weights = topk_weights.float().masked_fill(topk_idx < 0, 0.0)
         return (pairs.view(rows, top_k, hidden) * weights.unsqueeze(-1)).sum(dim=1)
+
+    def _check(self, x: Any, topk_idx: Any, topk_weights: Any) -> None:
+        """Raises ArgumentError for what these experts cannot work on."""
+        if require_tensor("x", x).dim() != 2 or x.shape[1] != self.w_in.shape[1] or not x.is_floating_point():
+            refuse("x", x, f"floating-point rows [rows, hidden={self.w_in.shape[1]}]")
+        _require_ids(topk_idx)
+        if topk_idx.dim() != 2 or topk_idx.shape[0] != x.shape[0]:
+            refuse("topk_idx", topk_idx, f"[{x.shape[0]}, top_k], a row for each row of x")
+        if require_tensor("topk_weights", topk_weights).shape != topk_idx.shape or topk_weights.is_complex():
+            refuse("topk_weights", topk_weights, f"floating-point, of the shape {tuple(topk_idx.shape)} of topk_idx")
 
     def shard(self, held: ExpertRange) -> Experts:
         """A copy of the ``held`` experts only."""
@@ -144,6 +186,9 @@ class MoELayer(nn.Module):
 
     def __init__(self, router: Tensor, experts: Experts, top_k: int) -> None:
         super().__init__()
+        if require_tensor("router", router).dim() != 2 or not router.is_floating_point():
+            refuse("router", router, "a floating-point weight [num_experts, hidden]")
+        instance("experts", experts, Experts, "an Experts")
         self.router = nn.Parameter(router)
         self.experts = experts
         self.top_k = top_k
@@ -151,6 +196,9 @@ class MoELayer(nn.Module):
     @classmethod
     def create(cls, hidden: int, ffn: int, num_experts: int, top_k: int, generator: torch.Generator) -> MoELayer:
         """A layer with random weights drawn from ``generator``."""
+        for name, number in (("hidden", hidden), ("ffn", ffn), ("num_experts", num_experts), ("top_k", top_k)):
+            whole_number(name, number, 1, 1 << 20)
+        instance("generator", generator, torch.Generator, "a torch.Generator")
 
         def normal(*shape: int, fan_in: int) -> Tensor:
             return torch.randn(*shape, generator=generator).mul_(fan_in**-0.5)
@@ -167,6 +215,11 @@ class MoELayer(nn.Module):
         return int(self.router.shape[0])
 
     def forward(self, x: Tensor, buffer: ExpertBuffer | None = None) -> tuple[Tensor, Routing]:
+        if not torch.compiler.is_compiling():
+            device = require_tensor("x", x).device.type
+            casts = x.dtype == self.router.dtype or torch.is_autocast_enabled(device)
+            if x.dim() != 2 or x.shape[1] != self.router.shape[1] or not casts:
+                refuse("x", x, f"[tokens, {self.router.shape[1]}] of type {self.router.dtype}, as the router is")
         routing = route(functional.linear(x, self.router), self.top_k)
         if buffer is not None:
             return run_experts(buffer, self.experts, x, routing.topk_idx, routing.topk_weights).float(), routing
@@ -217,6 +270,13 @@ class ExpertParallel(nn.Module):
         Raises what Buffer raises; ArgumentError if Buffer arguments come with a Buffer.
         """
         super().__init__()
+        if not isinstance(where, (Buffer, Rank)):
+            refuse("where", where, "a Rank, with the arguments of a new Buffer, or an ep_lib.Buffer")
+        if not callable(experts):
+            refuse("experts", experts, "a module: experts(x, topk_idx, topk_weights)")
+        if gate is not None and not callable(gate):
+            refuse("gate", gate, "a module: gate(x), or None")
+        num_worst_tokens = whole_number("num_worst_tokens", num_worst_tokens, 0, 2**31 - 1)
         if isinstance(where, Buffer):
             if buffer_arguments:
                 raise ArgumentError(
@@ -237,6 +297,7 @@ class ExpertParallel(nn.Module):
         ``topk_idx`` and ``topk_weights`` on to :meth:`forward`. Raises ArgumentError without a gate."""
         if self.gate is None:
             raise ArgumentError("without a gate=, pass topk_idx and topk_weights")
+        self._require_rows(x)
         return route(self.gate(x.reshape(-1, x.shape[-1])), self._top_k)
 
     def forward(self, x: Tensor, topk_idx: Tensor | None = None, topk_weights: Tensor | None = None) -> Tensor:
@@ -246,6 +307,7 @@ class ExpertParallel(nn.Module):
         none of them: then the own gate routes. Rows travel in the Buffer's dtype. Raises ArgumentError, and what
         :func:`ep_lib.moe.dispatch` and :func:`ep_lib.moe.combine` raise.
         """
+        self._require_rows(x)
         if (topk_idx is None) != (topk_weights is None):
             raise ArgumentError("pass both topk_idx and topk_weights, or none of them")
         if topk_idx is None or topk_weights is None:
@@ -256,6 +318,14 @@ class ExpertParallel(nn.Module):
             self.buffer, self.experts, tokens, topk_idx, topk_weights, num_worst_tokens=self.num_worst_tokens
         )
         return out.to(x.dtype).view(x.shape)
+
+    def _require_rows(self, x: Any) -> None:
+        """Raises ArgumentError unless ``x`` is ``[..., hidden]`` of a floating type."""
+        if torch.compiler.is_compiling():
+            return
+        hidden = self.buffer.config.hidden
+        if not require_tensor("x", x).dim() or x.shape[-1] != hidden or not x.is_floating_point():
+            refuse("x", x, f"a floating-point tensor [..., hidden={hidden}]")
 
     def expert_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this rank's own experts: other ranks have other ones."""

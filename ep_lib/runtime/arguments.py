@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from ep_lib.errors import ArgumentError
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.require import one_of, refuse, seconds, whole_number
+from ep_lib.require import one_of, refuse, seconds, several, whole_number
 from ep_lib.transports import registry
 
 
 def program(main: Callable[..., Any], ranks: Any) -> int:
     """How many ranks call ``main``. Raises ArgumentError if ``main`` cannot be called, or not by so many."""
     if not callable(main):
-        raise ArgumentError(f"main is {main!r}; it must be a function that takes a Rank")
+        refuse("main", main, "a function that takes a Rank")
     return whole_number("ranks", ranks, 1, MAX_RANKS)
 
 
 def further(args: Any) -> tuple[Any, ...]:
     """What every rank's main gets besides its rank. Raises ArgumentError."""
-    if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
-        refuse("args", args, "a tuple or a list of what main takes after the rank")
-    return tuple(args)
+    return tuple(several("args", args, "a tuple or a list of what main takes after the rank"))
 
 
 def a_seed(value: Any, name: str = "seed") -> int:

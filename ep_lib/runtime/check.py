@@ -15,7 +15,7 @@ from ep_lib.emulator.findings import Finding, merge_findings, parse
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
-from ep_lib.require import flag, index, refuse, whole_number
+from ep_lib.require import brief, flag, index, several, whole_number
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
@@ -133,11 +133,9 @@ def _seeds(seeds: int | Iterable[int]) -> Iterable[int]:
     """The schedules to try: a number of them, or which; looked at before anything runs."""
     if (number := index(seeds)) is not None:
         return range(whole_number("seeds", number, 1, 2**63 - 1))
-    if isinstance(seeds, (str, bytes)) or not isinstance(seeds, Iterable):
-        refuse("seeds", seeds, "how many schedules to try, or a list of which")
-    chosen = [arguments.a_seed(seed, "a seed") for seed in seeds]
+    chosen = [arguments.a_seed(seed, "a seed") for seed in several("seeds", seeds, "a number of schedules, or a list")]
     if not chosen:
-        raise ArgumentError(f"seeds is {seeds!r}; at least one schedule must be tried")
+        raise ArgumentError(f"seeds is {brief(seeds)}; at least one schedule must be tried")
     return chosen
 
 

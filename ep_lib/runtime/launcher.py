@@ -11,7 +11,7 @@ from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, c
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.require import one_of
+from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
 
@@ -114,7 +114,7 @@ def init(
     chosen = _choose_backend(backend, config, world)
     if chosen == "emulator":
         if transport is not None:
-            raise ArgumentError(f"transport is {transport!r}; it is for GPUs, and this rank runs on the emulator")
+            raise ArgumentError(f"transport is {brief(transport)}; it is for GPUs, and this rank runs on the emulator")
         from ep_lib.runtime.emulated import solo_rank
 
         return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any
@@ -111,6 +112,13 @@ class Rank:
     def all_gather(self, obj: object) -> list[Any]:
         """Collective: the ``obj`` of every rank (small, picklable), in rank order."""
         self._require_open()
+        try:
+            pickle.dumps(obj)
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+            raise ArgumentError(
+                f"all_gather() got {show(obj)}, which cannot be copied to other ranks: {error}; pass numbers, texts, "
+                "arrays, or lists and dicts of them"
+            ) from error
         return self._backend.all_gather(obj)
 
     # ---- symmetric memory ------------------------------------------------------------------------------------
@@ -122,7 +130,7 @@ class Rank:
         """
         dimensions, dtype = _shape(shape), element_type(dtype)
         if fill is not None:
-            _check_fill(fill, dtype)
+            _check_fill(fill, dimensions, dtype)
         self.synchronize()
         nbytes = math.prod(dimensions) * dtype.itemsize
         offset: int | None = None
@@ -266,11 +274,18 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return dimensions
 
 
-def _check_fill(fill: Any, dtype: np.dtype[Any]) -> None:
-    """Raises ArgumentError unless every element of this type can be ``fill``."""
+def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raises ArgumentError unless every element of this type can be ``fill``, or an array of that shape."""
+    if not isinstance(fill, (bool, int, float, complex, np.generic, np.ndarray, str, bytes, tuple)):
+        refuse("fill", fill, f"a number that is a {dtype}, or None")
+    if np.iscomplexobj(fill) and dtype.kind != "c":
+        refuse("fill", fill, f"a number that is a {dtype}, without an imaginary part")
     try:
         with np.errstate(all="raise"):
-            np.full((), fill, dtype)
+            if isinstance(fill, np.ndarray):
+                np.broadcast_to(fill, shape).astype(dtype)
+            else:
+                np.full((), fill, dtype)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ArgumentError(f"fill is {show(fill)}; an element of type {dtype} cannot be that: {error}") from error
 
@@ -281,6 +296,8 @@ def _from_host(array: Any) -> Any:
         return like("numpy" if describe(array).device == "cpu" else "cupy", array)
     if isinstance(array, np.ma.MaskedArray):
         refuse("to_device()'s array", array, "an array without a mask: pass array.filled(value)")
+    if not isinstance(array, (bool, int, float, complex, np.generic, list, tuple, range)):
+        refuse("to_device()'s array", array, "an array, or nested lists of numbers that are equally long")
     try:
         made = np.array(array)
     except (TypeError, ValueError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import ep_lib
 from ep_lib.errors import EpError, GradingError
+from ep_lib.require import show
 
 METADATA = "exercise.toml"
 _OPTIONAL = ("otherwise", "given")  # of a hole
@@ -122,6 +123,10 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
     Raises GradingError for an unknown name (and lists the known ones), for a number that several exercises have, and
     for a broken exercise.toml.
     """
+    if isinstance(name, bool) or not isinstance(name, (str, int)):
+        raise GradingError(
+            f"the exercise is {show(name)}; name it by its number or its folder: 1, '01', '01_write_signal'"
+        )
     root = root or workshop_root()
     known = names(root)
     wanted = f"{name:02d}" if isinstance(name, int) else name.strip().rstrip("/")

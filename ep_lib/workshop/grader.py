@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.errors import GradingError
+from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
 from ep_lib.processes import temporary_folder
+from ep_lib.require import a_path
 from ep_lib.workshop.exercises import Exercise, Task, find, workshop_root
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
@@ -200,8 +201,12 @@ def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
     """``mine`` as given or, because notebooks run in a folder of their own, relative to the workshop."""
     if mine is None:
         return default_mine(exercise)
-    folder = Path(mine).expanduser()
-    return (folder if folder.exists() else exercise.root / folder).resolve()
+    try:
+        folder = a_path("mine", mine)
+        given = Path(os.fspath(mine)).expanduser()
+    except ArgumentError as error:
+        raise GradingError(str(error)) from error
+    return (folder if folder.exists() else exercise.root / given).resolve()
 
 
 def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:

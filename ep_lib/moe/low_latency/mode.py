@@ -25,6 +25,7 @@ from ep_lib.moe.handle import Arrived, refuse_other_rows, require_owner
 from ep_lib.moe.low_latency.memory import allocate, capacity_of
 from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.reference import FP8, FP8_GROUP
+from ep_lib.require import brief
 from ep_lib.runtime.rank import Rank
 
 Hook = Callable[[], None]
@@ -244,9 +245,11 @@ class LowLatencyMode:
     def update_mask(self, rank: int, mask: bool) -> None:
         """:meth:`ep_lib.Buffer.low_latency_update_mask_buffer`."""
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.rank.world_size:
-            raise ArgumentError(f"there is no rank {rank!r}; ranks are 0 to {self.rank.world_size - 1}")
+            raise ArgumentError(f"there is no rank {brief(rank)}; ranks are 0 to {self.rank.world_size - 1}")
         if not isinstance(mask, bool | np.bool_):
-            raise ArgumentError(f"mask is {mask!r}; it must be True (leave the rank out) or False (take it in again)")
+            raise ArgumentError(
+                f"mask is {brief(mask)}; it must be True (leave the rank out) or False (take it in again)"
+            )
         if rank == self.rank.rank:
             raise ArgumentError(f"rank {rank} cannot mask itself: the mask is about the other ranks")
         self.rank.synchronize()
