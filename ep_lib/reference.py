@@ -355,8 +355,9 @@ def weights_per_rank(
     topk_idx: Array, topk_weights: Array, experts_per_rank: int, world_size: int
 ) -> NDArray[np.float32]:
     """``[T, R]``: a token's weight on each rank, the float32 sum of its weights there in the order of k."""
-    experts = whole_number("experts_per_rank", experts_per_rank, 1, 1 << 24)
-    _table("topk_idx", topk_idx, (None, None), ids=experts * whole_number("world_size", world_size, 1, 4096))
+    experts_per_rank = whole_number("experts_per_rank", experts_per_rank, 1, 1 << 24)
+    world_size = whole_number("world_size", world_size, 1, 4096)
+    _table("topk_idx", topk_idx, (None, None), ids=experts_per_rank * world_size)
     _table("topk_weights", topk_weights, topk_idx.shape)
     weights = np.zeros((len(topk_idx), world_size), dtype=np.float32)
     for k in range(topk_idx.shape[1]):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, RankMismatchError
 from ep_lib.memory import device_state
-from ep_lib.require import at_least_one
+from ep_lib.require import at_least_one, instance
 from ep_lib.runtime.rank import Rank
 
 __all__ = ["init_efa_device_state", "init_internode"]
@@ -25,6 +25,7 @@ def init_efa_device_state(rank: Rank, num_channels: int = 16, num_devices: int =
     sets new numbers for later launches. Raises ArgumentError for numbers that are too small or too large, and
     RankMismatchError on every rank if the ranks do not agree.
     """
+    instance("rank", rank, Rank, "the Rank that main got")
     channels = at_least_one("num_channels", num_channels)
     devices = at_least_one("num_devices", num_devices)
     if channels * devices > _MAX_QUEUE_PAIRS:

@@ -26,6 +26,7 @@ import numpy as np
 from ep_lib.errors import ArgumentError, BufferClosedError
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
+from ep_lib.require import index, refuse, several, show
 
 if TYPE_CHECKING:
     from ep_lib.runtime.rank import Rank
@@ -59,6 +60,8 @@ class DeviceHost:
     """
 
     def __init__(self, rank: Rank) -> None:
+        if not callable(getattr(rank, "to_device", None)):
+            refuse("rank", rank, "the Rank that main got")
         self._rank = rank
         self._registered: dict[int, ArrayInfo] = {}  # by address
         self._tables: dict[int, Any] = {}  # handle -> the array that it points to
@@ -106,31 +109,34 @@ class DeviceHost:
     def handle_array(self, handles: Sequence[int]) -> int:
         """Address of a device array of handles, for the guide's ``data_req_handles_ptr``. Release it like a handle."""
         self._require_open()
-        for handle in handles:
-            if handle not in self._tables:
-                raise ArgumentError(f"0x{handle:x} is not a handle of this DeviceHost (released?)")
-        if len(handles) == 0:
+        numbers = [self._require_handle(handle) for handle in several("handles", handles, "a list of handles")]
+        if not numbers:
             raise ArgumentError("handle_array() needs at least one handle")
-        return self._keep(np.array(handles, np.uint64))
+        return self._keep(np.array(numbers, np.uint64))
 
     # ---- memory views: NIXL 1.0 and later -------------------------------------------------------------------------
     def prep_local_view(self, arrays: Iterable[Any]) -> int:
         """A view of this rank's own arrays, for the source of ``nixlPut``; entry i is the i-th array."""
-        return self._make_table("kLocalView", tuple(self._local_region(array) for array in arrays))
+        return self._make_table(
+            "kLocalView", tuple(self._local_region(a) for a in several("arrays", arrays, "a list of arrays"))
+        )
 
     def prep_remote_view(self, entries: Iterable[tuple[Any, int]]) -> int:
         """A view of peers' memory, for targets and counters; entry i is the i-th (symmetric array, peer)."""
-        regions = [self._remote_regions(array, peer)[0] for array, peer in entries]
+        regions = []
+        for entry in several("entries", entries, "a list of pairs (symmetric array, peer)"):
+            if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+                refuse("an entry of the view", entry, "a pair (symmetric array, peer)")
+            regions.append(self._remote_regions(*entry)[0])
         return self._make_table("kRemoteView", tuple(regions))
 
     # ---- the end ---------------------------------------------------------------------------------------------------
     def release(self, handle: int) -> None:
         """Give back one handle, view or handle array, once no kernel uses it any more (this waits for them)."""
         self._require_open()
-        if handle not in self._tables:
-            raise ArgumentError(f"0x{handle:x} is not a handle of this DeviceHost (released twice?)")
+        number = self._require_handle(handle)
         self._rank.synchronize()
-        del self._tables[handle]
+        del self._tables[number]
 
     def close(self) -> None:
         """Give back everything, once this rank's kernels are done. Calling it twice does no harm."""
@@ -142,18 +148,23 @@ class DeviceHost:
             self._registered.clear()
 
     # ---- inside -----------------------------------------------------------------------------------------------------
+    def _require_handle(self, handle: Any) -> int:
+        number = index(handle)
+        if number is None or number not in self._tables:
+            shown = show(handle) if number is None else f"{number:#x}"
+            raise ArgumentError(f"{shown} is not a handle of this DeviceHost (released?)")
+        return number
+
     def _local_region(self, array: Any) -> Region:
         info = self._require_registered(array)
         return Region(info.address, info.nbytes, self._rank.rank)
 
     def _remote_regions(self, array: Any, peers: int | Iterable[int]) -> tuple[Region, ...]:
         info = self._require_registered(array)
-        several = tuple(peers) if isinstance(peers, Iterable) else (peers,)
-        if not several:
+        numbers = [peers] if index(peers) is not None else several("peers", peers, "a rank, or a list of ranks")
+        if not numbers:
             raise ArgumentError("a request needs at least one peer")
-        return tuple(
-            Region(self._rank.peer_address(array, peer), info.nbytes, operator.index(peer)) for peer in several
-        )
+        return tuple(Region(self._rank.peer_address(array, p), info.nbytes, operator.index(p)) for p in numbers)
 
     def _require_registered(self, array: Any) -> ArrayInfo:
         self._require_open()

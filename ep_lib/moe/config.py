@@ -11,7 +11,7 @@ import numpy as np
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.require import at_least_one, flag, index, refuse, show, whole_number
+from ep_lib.require import at_least_one, brief, flag, index, refuse, whole_number
 
 VECTOR_BYTES = 16  # kernels move rows in vectors of this size
 FLOAT32 = np.dtype(np.float32)
@@ -135,10 +135,9 @@ def _whole(name: str, value: Any) -> int:
 
 def parse_dtype(dtype: Any) -> np.dtype[Any]:
     """bfloat16 or float32, from a name, a NumPy dtype or type, or a torch dtype. Raises ArgumentError."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", show(dtype))
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", brief(dtype))
     name = str(name).removeprefix("torch.")
     for known in (BFLOAT16, FLOAT32):
         if name == known.name:
             return known
-    given = repr(dtype) if isinstance(dtype, str) else show(dtype)
-    raise ArgumentError(f"dtype is {given}; a Buffer carries 'bfloat16' or 'float32'")
+    raise ArgumentError(f"dtype is {brief(dtype)}; a Buffer carries 'bfloat16' or 'float32'")
