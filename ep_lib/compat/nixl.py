@@ -161,7 +161,7 @@ class DeviceHost:
 
     def _remote_regions(self, array: Any, peers: int | Iterable[int]) -> tuple[Region, ...]:
         info = self._require_registered(array)
-        numbers = [peers] if index(peers) is not None else several("peers", peers, "a rank, or a list of ranks")
+        numbers: list[Any] = [peers] if index(peers) is not None else several("peers", peers, "a rank, or a list")
         if not numbers:
             raise ArgumentError("a request needs at least one peer")
         return tuple(Region(self._rank.peer_address(array, p), info.nbytes, operator.index(p)) for p in numbers)
