@@ -1,4 +1,7 @@
-"""``ep-lib lab``: JupyterLab on the workshop's notebooks, for this machine only (localhost, token on)."""
+"""``ep-lib lab``: JupyterLab on the workshop's notebooks, for this machine only (localhost, token on).
+
+An ep_lib that was installed as a wheel carries the notebooks, and copies them to the current folder first.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.workshop.exercises import workshop_root
+from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
 FIRST_NOTEBOOK = "00_start_here.ipynb"
 
@@ -27,7 +30,13 @@ def run(args: argparse.Namespace) -> int:
         raise BackendUnavailable(
             f"JupyterLab is not installed for this Python: run `{sys.executable} -m pip install 'jupyterlab>=4.2,<5'`"
         )
-    root = workshop_root("notebooks", ArgumentError)
+    try:
+        root = workshop_root("notebooks", ArgumentError)
+    except ArgumentError:
+        if not CARRIED.is_dir() or os.environ.get("EP_LIB_WORKSHOP"):
+            raise
+        root = make_workshop(Path.cwd())
+        print(f"The workshop's notebooks, exercises and kernels are now in {root}.")
     command = server_command(find_notebook(root, args.notebook), root, port=args.port, browser=not args.no_browser)
     sys.stdout.flush()
     os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches the server alone

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ep_lib.errors import EpError, GradingError
 from ep_lib.require import show
 
 METADATA = "exercise.toml"
+CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # of an installed wheel (setup.py)
+_ALWAYS = ("notebooks", "solutions")
 _OPTIONAL = ("otherwise", "given")  # of a hole
 
 
@@ -95,20 +98,37 @@ class Exercise:
 
 
 def workshop_root(holding: str = "solutions", error: type[EpError] = GradingError) -> Path:
-    """The clone of the workshop that has a folder ``holding``; raises ``error`` if there is none.
+    """The folder of the workshop that has a folder ``holding``; raises ``error`` if there is none.
 
-    $EP_LIB_WORKSHOP names it; without that it is the clone that holds this ep_lib, or the current folder.
+    $EP_LIB_WORKSHOP names it; without that it is the clone that holds this ep_lib, or the current folder, or the one
+    above it that has notebooks and solutions.
     """
     given = os.environ.get("EP_LIB_WORKSHOP")
     candidates = [Path(given).expanduser()] if given else [Path(ep_lib.__file__).resolve().parents[1], Path.cwd()]
-    for root in candidates:
+    above = [] if given else [root for root in Path.cwd().parents if all((root / name).is_dir() for name in _ALWAYS)]
+    for root in [*candidates, *above]:
         if (root / holding).is_dir():
             return root
     looked = " or ".join(map(str, candidates))
+    make_one = "run `ep-lib lab` in an empty folder, which makes a workshop there" if CARRIED.is_dir() else ""
     raise error(
-        f"no folder {holding}/ in {looked}: run inside a clone of the workshop (pip install -e .) "
-        "or set EP_LIB_WORKSHOP to one"
+        f"no folder {holding}/ in {looked}: "
+        + (make_one or "run inside a clone of the workshop (pip install -e .)")
+        + ", or set EP_LIB_WORKSHOP to one"
     )
+
+
+def make_workshop(folder: Path) -> Path:
+    """Copies what an installed ep_lib carries to ``folder``, or to a new folder in it if it is not empty.
+
+    Returns where notebooks/, exercises/ and the others are now. Raises GradingError if they cannot be written.
+    """
+    root = folder if not any(folder.iterdir()) else folder / "ep_lib_workshop"
+    try:
+        shutil.copytree(CARRIED, root, dirs_exist_ok=root == folder)
+    except (OSError, shutil.Error) as error:
+        raise GradingError(f"the workshop cannot be copied to {root}: {error}; choose another folder") from error
+    return root
 
 
 def names(root: Path | None = None) -> list[str]:

@@ -1,0 +1,26 @@
+"""What pyproject.toml cannot say: a wheel carries the workshop's folders, for `ep-lib lab` in an empty folder."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+FOLDERS = ("notebooks", "exercises", "solutions", "tutorial_kernels", "docs")
+
+
+class BuildWithWorkshop(build_py):
+    """Puts the folders into the package as ep_lib/_workshop (ep_lib/workshop/exercises.py unpacks them)."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        target = Path(self.build_lib) / "ep_lib" / "_workshop"
+        shutil.rmtree(target, ignore_errors=True)
+        for name in FOLDERS:
+            left_out = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+            shutil.copytree(Path(__file__).resolve().parent / name, target / name, ignore=left_out)
+
+
+setup(cmdclass={"build_py": BuildWithWorkshop})
