@@ -34,8 +34,11 @@ from typing import Any
 FAULTS = ("kill", "stop", "late")
 TOKENS, HIDDEN, EXPERTS, TOP_K = 64, 512, 16, 4
 STEPS = 8  # turns until rows repeat; sums stay small integers, which FP8 and bfloat16 hold exactly
-TURNS_AFTER = 30  # that a graph is replayed, or operations go on under masks, once a fault is seen
-LIMIT = 3.0  # seconds: the timeout= of every rank; waits in kernels give up after half of it
+TURNS_AFTER = 8  # that a graph is replayed, or operations go on under masks, once a fault is seen
+LIMIT = 2.5  # seconds: the timeout= of every rank; waits in kernels give up after half of it
+PAUSE = 3.0  # seconds that a late rank is late
+READY_AFTER = 5  # turns
+TRIES = 3  # to begin a run: on a machine that is busy with other worlds, ranks may miss each other at the start
 GRACE = 7.0  # seconds that close() may take beyond it: a stopped rank 0 is missed by its hub after 5 more
 PATIENCE = 60.0  # seconds until a process that says nothing counts as hanging
 HEAP_BYTES = 64 << 20
@@ -259,10 +262,10 @@ def take_part(rank: Any, order: dict[str, Any], say: Callable[[dict[str, Any]], 
         rank.barrier()
         after = 0  # turns since the fault was seen
         while after < TURNS_AFTER:
-            if found["turns"] == order["ready_after"]:
+            if found["turns"] == READY_AFTER:
                 say({"ready": True})
             if found["turns"] == order.get("pause_at"):
-                time.sleep(2 * LIMIT)
+                time.sleep(PAUSE)
             verdict = program.turn(found["turns"])
             found["turns"] += 1
             if verdict in ("right", "nan"):
@@ -405,24 +408,23 @@ class Pair:
             child.end()
 
 
-def one_run(pair: Pair, world: str, way: str, fault: str, number: int) -> list[str]:
-    """What was wrong with one run; an empty list if nothing was."""
+def one_run(pair: Pair, world: str, way: str, fault: str, number: int) -> list[str] | None:
+    """What was wrong with one run; an empty list if nothing was, None if the ranks did not get as far as the fault."""
     chance = random.Random(f"{way} {fault} {number}")
     victim = number % 2
-    orders = [{"world": world, "rank": str(rank), "way": way, "ready_after": 10, "fault": fault} for rank in range(2)]
+    orders: list[dict[str, Any]] = [{"world": world, "rank": str(rank), "way": way} for rank in range(2)]
     if fault == "late":
-        orders[victim]["pause_at"] = 10 + chance.randrange(20)
+        orders[victim]["pause_at"] = READY_AFTER + chance.randrange(6)
     for child, order in zip(pair.members, orders, strict=True):
         child.order(order)
+    came = [child.next("ready") for child in pair.members]
+    if not all("ready" in line for line in came):
+        for rank, child in enumerate(pair.members):
+            if "done" not in came[rank] and "done" not in child.next("done"):
+                pair.replace(rank)
+        return None
     wrong = []
-    for rank, child in enumerate(pair.members):
-        if "ready" not in (came := child.next("ready")):
-            wrong.append(f"rank {rank} did not begin: {came}")
-    if wrong:
-        pair.replace(0)
-        pair.replace(1)
-        return wrong
-    time.sleep(chance.random() * 0.05)
+    time.sleep(chance.random() * 0.2)
     survivor, died = pair.members[1 - victim], pair.members[victim]
     if fault == "kill":
         died.process.send_signal(signal.SIGKILL)
@@ -465,20 +467,38 @@ def one_run(pair: Pair, world: str, way: str, fault: str, number: int) -> list[s
 RESULTS: list[dict[str, Any]] = []
 
 
-def runs_of(way: str, faults: list[str], runs: range, command: list[str]) -> dict[str, list[str]]:
-    """All runs of one way, one after the other: for each fault what was wrong."""
-    wrong: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        pair = Pair(folder, command, spares=2 if "kill" in faults else 0)
-        try:
-            for fault in faults:
-                wrong[fault] = []
-                for number in runs:
-                    world = f"{WAYS.index(way)}{FAULTS.index(fault)}{number}"
-                    wrong[fault] += [f"run {number}: {text}" for text in one_run(pair, world, way, fault, number)]
-        finally:
-            pair.end()
-    return wrong
+class Plan:
+    """Which runs there are to make, and until when."""
+
+    def __init__(self, faults: list[str], runs: int, split: int, seconds: float) -> None:
+        self.faults, self.runs, self.split, self.deadline = faults, runs, split, time.monotonic() + seconds
+
+    def parts(self, ways: list[str]) -> list[tuple[str, int]]:
+        return [(way, part) for way in ways for part in range(self.split)]
+
+    def make(self, way: str, part: int, command: list[str]) -> dict[str, list[list[str]]]:
+        """The runs of one part, one after the other: for each fault what was wrong with each run."""
+        found: dict[str, list[list[str]]] = {fault: [] for fault in self.faults}
+        with tempfile.TemporaryDirectory() as folder:
+            pair = Pair(folder, command, spares=2 if "kill" in self.faults else 0)
+            try:
+                for number in range(part, self.runs, self.split):
+                    for fault in self.faults:
+                        if time.monotonic() < self.deadline:
+                            found[fault].append(self._try(pair, way, fault, number))
+            finally:
+                pair.end()
+        return found
+
+    def _try(self, pair: Pair, way: str, fault: str, number: int) -> list[str]:
+        for attempt in range(TRIES):
+            world = f"{WAYS.index(way)}.{FAULTS.index(fault)}.{number}.{attempt}"
+            wrong = one_run(pair, world, way, fault, number)
+            if wrong is not None:
+                if wrong:
+                    print(f"WRONG {way}, {fault}, run {number}: {'; '.join(wrong)[:500]}", flush=True)
+                return wrong
+        return ["the ranks did not find each other"]
 
 
 def rehearse(rank: Any) -> list[str]:
@@ -500,6 +520,7 @@ def main() -> int:
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons; default: all")
     parser.add_argument("--faults", default=",".join(FAULTS), help="default: all")
     parser.add_argument("--split", type=int, default=2, help="worlds of each way at the same time, default 2")
+    parser.add_argument("--seconds", type=float, default=900, help="begin no run later than this, default 900")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -515,18 +536,21 @@ def main() -> int:
         return 1 if texts else 0
     ways, faults = options.ways.split(";"), options.faults.split(",")
     command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
-    parts = [(way, range(part, options.runs, options.split)) for way in ways for part in range(options.split)]
+    plan = Plan(faults, options.runs, options.split, options.seconds)
+    parts = plan.parts(ways)
     began = time.monotonic()
     with ThreadPoolExecutor(len(parts)) as pool:
-        outcomes = list(pool.map(lambda part: runs_of(part[0], faults, part[1], command), parts))
-    status, by_part = 0, list(zip(parts, outcomes, strict=True))
+        outcomes = list(pool.map(lambda part: plan.make(*part, command), parts))
+    status = 0
     for way in ways:
         for fault in faults:
-            wrong = [text for (name, _), found in by_part if name == way for text in found[fault]]
-            status |= bool(wrong)
-            print(f"{'WRONG' if wrong else 'ok':6} {way:20} {fault:5} {options.runs} runs, {len(wrong)} wrong")
-            for text in wrong[:3]:
-                print(f"       {text[:600]}")
+            runs = [
+                run for (name, _), found in zip(parts, outcomes, strict=True) if name == way for run in found[fault]
+            ]
+            wrong = [run for run in runs if run]
+            word = "WRONG" if wrong else "ok" if len(runs) == options.runs else "NOT ALL RUN"
+            status |= word != "ok"
+            print(f"{word:6} {way:20} {fault:5} {len(runs)} runs, {len(wrong)} wrong")
     closes = [rank["close_s"] for result in RESULTS for rank in result["ranks"].values() if "close_s" in rank]
     if closes:
         print(f"close() took at most {max(closes):.1f} s; {len(RESULTS)} runs in {time.monotonic() - began:.0f} s")
