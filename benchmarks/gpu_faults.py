@@ -39,7 +39,7 @@ LIMIT = 2.5  # seconds: the timeout= of every rank; waits in kernels give up aft
 PAUSE = 3.0  # seconds that a late rank is late
 READY_AFTER = 5  # turns
 TRIES = 3  # to begin a run: on a machine that is busy with other worlds, ranks may miss each other at the start
-GRACE = 7.0  # seconds that close() may take beyond it: a stopped rank 0 is missed by its hub after 5 more
+GRACE = 1.5  # seconds that close() may take beyond it, on a machine that is busy with other worlds
 PATIENCE = 60.0  # seconds until a process that says nothing counts as hanging
 HEAP_BYTES = 64 << 20
 
@@ -76,7 +76,8 @@ class Program:
             **options,
         )
         ranks = range(rank.world_size)
-        self.idx = [self._routing(source) for source in ranks]
+        self.choices = [self._routing(source) for source in ranks]
+        self.idx = [choices.to(self.device) for choices in self.choices]
         self.base = [self._rows(source) for source in ranks]
         here = EXPERTS // rank.world_size
         self.copies = sum((self.idx[rank.rank] // here == r).any(1).int() for r in ranks).unsqueeze(1)
@@ -86,7 +87,7 @@ class Program:
     def _routing(self, source: int) -> Any:
         torch = self.torch
         scores = torch.rand(TOKENS, EXPERTS, generator=torch.Generator().manual_seed(source))
-        return torch.topk(scores, TOP_K, dim=-1).indices.to(self.device)
+        return torch.topk(scores, TOP_K, dim=-1).indices
 
     def _rows(self, source: int) -> Any:
         torch = self.torch
@@ -114,6 +115,7 @@ class Program:
             self.handle = first.handle
             self.wait()
             self.origin = (first.src_rank.long().clone(), first.src_token.long().clone())
+        self.rank.barrier()
         if "graph" in self.way and self.gpu:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -136,7 +138,7 @@ class Program:
                 (source, token)
                 for source in range(self.rank.world_size)
                 for token in range(TOKENS)
-                if (self.idx[source][token] == expert).any()
+                if (self.choices[source][token] == expert).any()
             ]
             origin.append(self.torch.tensor(pairs, dtype=self.torch.long, device=self.device).reshape(-1, 2))
         return origin

@@ -25,6 +25,7 @@ from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.bootstrap.srun import SrunBootstrap
 from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.transports.base import closing_barrier, within
 
 pytestmark = pytest.mark.slow
 
@@ -348,3 +349,23 @@ def test_a_store_that_is_not_there_is_named() -> None:
     environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "RANK": "1", "WORLD_SIZE": "2"}
     with pytest.raises(BackendUnavailable, match=f"cannot reach torchrun's store at localhost:{port}"):
         TorchrunBootstrap(environment, timeout=0.5)
+
+
+class Stopped(SingleBootstrap):
+    """What carries messages between ranks is stopped: nobody answers, and no connection ends."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+
+    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+        self.goes_on.wait()
+        return []
+
+
+def test_closing_does_not_wait_for_a_process_that_is_stopped() -> None:
+    stopped = Stopped()
+    assert not closing_barrier(stopped, 0.05)
+    stopped.goes_on.set()
+    assert closing_barrier(stopped, 60)
+    with pytest.raises(ZeroDivisionError):
+        within(60, lambda: 1 // 0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu_faults
 import gpu_inputs
 import gpu_low_latency
 import gpu_pairs
@@ -215,3 +216,26 @@ def test_the_same_script_runs_on_the_emulator() -> None:
     assert done.returncode == 0, done.stderr
     assert "kernel loads (bulk copies, 2 warps)" in done.stdout
     assert "BF16 combine skewed routing 8 tokens" in done.stdout
+
+
+def test_every_way_of_the_fault_step_is_right_without_a_fault() -> None:
+    assert ep_lib.spawn(gpu_faults.rehearse, 2, "emulator") == [[], []]
+
+
+def test_the_fault_step_knows_right_from_wrong() -> None:
+    torch = pytest.importorskip("torch")
+
+    def main(rank: ep_lib.Rank) -> list[str]:
+        program = gpu_faults.Program(rank, "cached")
+        program.prepare()
+        found = [program.turn(1)]
+        sums = program.results["sums"]
+        sums[3] = torch.nan
+        found.append(program._judge("sums", sums, 1))
+        sums[2, 5] += 1
+        found += [program._judge("sums", sums, 1), program._judge("rows", program.results["rows"], 2)]
+        program.buffer.close()
+        return found
+
+    for right, nan, wrong, stale in ep_lib.spawn(main, 2, "emulator"):
+        assert (right, nan) == ("right", "nan") and wrong.startswith("sums[2, 5] is ") and stale.startswith("rows[")

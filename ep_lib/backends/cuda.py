@@ -38,6 +38,7 @@ from ep_lib.errors import (
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.transports.base import within
 from ep_lib.transports.choose import open_transport
 
 Dim3 = tuple[int, int, int]
@@ -47,6 +48,7 @@ DEFAULT_KERNEL_TIMEOUT = 120.0  # seconds that synchronize() waits
 DEVICE_TIMEOUT = 30.0  # seconds of one wait inside a kernel; never more than half of the host's limit
 _BUSY_POLL = 0.0005  # seconds of polling without sleeping, for short kernels
 _POLL_SLEEP = 0.0002
+_FAREWELL = 0.5  # seconds to tell the other ranks that this one leaves
 
 # cudaDeviceAttr
 _CAPABILITY_MAJOR = 75
@@ -288,6 +290,7 @@ class CudaBackend:
         finally:
             self._closed = True
             self._shown.stop()
+            deadline = time.monotonic() + self._closing_timeout
             if self._lost is None:
                 self._heap.close(orderly=True, timeout=self._closing_timeout)
                 with contextlib.suppress(self._runtime.CUDARuntimeError):
@@ -298,7 +301,8 @@ class CudaBackend:
                     for address in (self._staging, *self._host_memory):
                         self._runtime.freeHost(address)
             # Else nothing is freed: with a kernel that still spins, cudaFree would wait for ever.
-            self._bootstrap.close(self._closing_timeout)
+            left = max(0.0, deadline - time.monotonic())
+            within(left + _FAREWELL, lambda: self._bootstrap.close(left))
 
     # How it is done
 

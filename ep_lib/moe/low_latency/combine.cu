@@ -185,11 +185,12 @@ EP_DEVICE bool send_sums(const CombineArgs& args, const int4* rows, int most, Ch
     return true;
 }
 
-// A warp waits for the sums of one token; returns the ranks whose sums are there. `gave_up` after a fault.
+// A warp waits for the sums of one token; returns the ranks whose sums are there. `gave_up` after a fault, in all lanes,
+// and if it was true in one of them before.
 EP_DEVICE RankSet wait_sums(const CombineArgs& args, int token, const RankSet& from, uint64_t epoch, int buffer,
                             const uint8_t* masked, bool* gave_up) {
     RankSet here = {0, 0};
-    int failed = 0;
+    int failed = *gave_up;
 #pragma unroll 1
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
         const int r = base + lane_id();
@@ -239,12 +240,9 @@ EP_DEVICE bool receive_sums(const CombineArgs& args, int4* out, const Index* top
 #pragma unroll 1
     for (int token = share.index; token < common.num_tokens; token += share.count) {
         const int expert = load_choice(common, topk_idx, token);
-        if (__any_sync(kFullWarp, expert == kBadChoice)) {
-            if (expert == kBadChoice) refuse_choice(common, topk_idx, token, kPhaseCombine);
-            return false;
-        }
+        bool gave_up = expert == kBadChoice;
+        if (gave_up) refuse_choice(common, topk_idx, token, kPhaseCombine);
         const RankSet from = ranks_of(expert, common.experts_per_rank);
-        bool gave_up;
         const RankSet here = wait_sums(args, token, from, epoch, buffer, masked, &gave_up);
         if (gave_up) return false;
         add_sums(args, out, token, here, buffer);
