@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,6 +25,8 @@ class Case(NamedTuple):
     kind: str = ""
     says: str = ""
     fabric: str = "p2p"
+    blocks: int = 1
+    more: dict[str, Any] = {}  # noqa: RUF012  # never changed
 
 
 CASES = [
@@ -60,24 +62,44 @@ CASES = [
     Case("tma_rows_of_a_block_that_ends", "source reused", "tma_wait_read<0> before the block ends"),
     Case("tma_sums"),
     Case("tma_sums_without_syncwarp", "race", "missing __syncwarp before the bulk copy"),
+    Case("shuffle_beyond_the_mask", "shuffle", "a mask that names the lane"),
+    Case("shuffle_whose_value_is_dropped"),
+    Case("activemask_taken_as_the_warp", "activemask", "a mask from __ballot_sync"),
+    Case("activemask_of_whoever_is_there"),
+    Case("read_only_of_what_the_block_wrote", "read-only path", "a plain load"),
+    Case("ldg_of_what_the_block_wrote", "read-only path", "a plain load"),
+    Case("read_only_of_input"),
+    Case("grid_barrier", blocks=4),
+    Case("grid_barrier", blocks=4, more={"resident_blocks": 4}),
+    Case("grid_barrier", "deadlock", blocks=4, more={"resident_blocks": 3}),
+    Case("volatile_data_behind_a_right_lock", blocks=3, more={"volatile": "plain"}),
+    Case("volatile_data_behind_a_wrong_lock", "volatile", "release/acquire", blocks=3, more={"volatile": "plain"}),
+    Case("volatile_data_behind_a_wrong_lock", blocks=3),
+    Case("volatile_flag", more={"volatile": "plain"}),
 ]
 
 
-def main(rank: Rank, name: str) -> None:
+def main(rank: Rank, name: str, blocks: int) -> Any:
     data, flag = rank.symmetric(256, np.uint32), rank.symmetric(4, np.uint64)
     out = rank.to_device(np.zeros(THREADS, np.uint32))
-    Kernel.from_file(FILE, "verdict").launch(rank, 1, THREADS, NAMES.index(name), data, flag, out)
+    Kernel.from_file(FILE, "verdict").launch(rank, blocks, THREADS, NAMES.index(name), data, flag, out)
+    rank.synchronize()
+    return rank.to_host(out).copy() if name.startswith(("shuffle", "activemask")) else None
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{c.name}-{c.fabric}" for c in CASES])
+def run(case: Case, seeds: int | list[int]) -> ep_lib.CheckReport:
+    return ep_lib.check(main, 2, case.fabric, seeds, (case.name, case.blocks), timeout=20, **case.more)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{c.name}-{c.fabric}-{'-'.join(c.more)}" for c in CASES])
 def test_verdict(case: Case) -> None:
-    report = ep_lib.check(main, 2, case.fabric, SEEDS, (case.name,), compare_values=False, timeout=20)
+    report = run(case, SEEDS)
     if not case.kind:
         assert report.ok, str(report)
         return
     finding = next((f for f in report.findings if f.kind == case.kind), None)
     assert finding is not None and case.says in finding.remedy, str(report)
-    again = ep_lib.check(main, 2, case.fabric, [finding.seed], (case.name,), compare_values=False, timeout=20)
+    again = run(case, [finding.seed])
     assert finding.key in {f.key for f in again.findings}, f"{report}\n\nbut, with this seed alone:\n\n{again}"
 
 

@@ -11,7 +11,7 @@ from support.happens_before import Events, Op, Program, random_program
 
 import ep_lib
 
-KINDS = {"race", "scope", "width"}
+KINDS = {"race", "scope", "width", "slot reused"}
 
 
 def disagreements(program: Program, seeds: int) -> tuple[list[int], list[int]]:

@@ -149,6 +149,10 @@ class Finding:
 
 
 _SENTENCES = {
+    "volatile": "volatile accesses carry data here, as nobody polls it, and nothing orders the two: either may be late",
+    "read-only path": "memory is read through the read-only path (ld_nc, __ldg) that the same kernel writes",
+    "shuffle": "a shuffle reads a lane that its mask does not name: it gets anything, and results depend on it",
+    "activemask": "results depend on which lanes __activemask happens to find together",
     "proxy fence": "a bulk copy meets what a thread has written, and may see the old bytes: no tma_fence lies between",
     "width": "two atomics of different widths meet at one location: neither is atomic for the other",
     "scope": "both accesses are atomic, but the scope of one does not reach the thread of the other",
@@ -275,6 +279,11 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
     if signal and wait:
         return f"the {thing} is stored in {signal}, and waited for in line {wait.line}"
     return f"the {thing}: {signal or wait}" if signal or wait else ""
+
+
+def parse_polls(report: str) -> set[str]:
+    """Where threads polled, as file:line; of Machine.polls."""
+    return {symbols.find(spot["image"], spot["offset"]).location for spot in json.loads(report)}
 
 
 def merge_findings(findings: list[Finding]) -> list[Finding]:

@@ -34,6 +34,8 @@ class Settings(Structure):
         ("heap_span", c_uint64),
         ("stack_bytes", c_uint64),
         ("max_resident_threads", c_uint64),
+        ("max_resident_blocks", c_uint64),
+        ("program_steps", c_uint64),
         ("fabric", FabricSettings),
     ]
 
@@ -86,10 +88,11 @@ _SIGNATURES = {
     "epemu_rank_stopped": ([c_void_p, c_int], c_int),
     "epemu_most_resident_blocks": ([c_void_p], c_uint64),
     "epemu_in_flight": ([c_void_p], c_uint64),
+    "epemu_steps": ([c_void_p], c_uint64),
     "epemu_pct_depth": ([c_uint64], c_int),
     "epemu_report": ([c_void_p], c_char_p),
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
-    "epemu_check_begin": ([c_void_p], c_int),
+    "epemu_check_begin": ([c_void_p, c_int], c_int),
     "epemu_check_end": ([c_void_p], None),
     "epemu_check_unwritten": ([c_void_p, c_uint64, c_uint64], None),
     "epemu_host_sync": ([c_void_p, c_int, c_int64], None),
@@ -100,6 +103,7 @@ _SIGNATURES = {
     "epemu_time_name": ([c_void_p, c_int], c_char_p),
     "epemu_image_path": ([c_void_p, c_int], c_char_p),
     "epemu_time_host": ([c_void_p, c_int, c_int64], None),
+    "epemu_polls": ([c_void_p], c_char_p),
     "epemu_findings": ([c_void_p], c_char_p),
 }
 

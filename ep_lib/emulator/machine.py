@@ -126,7 +126,16 @@ class Machine:
     """Owns a C++ machine. Not thread safe: the world's driver or the one rank that holds the baton calls it."""
 
     def __init__(
-        self, ranks: int, *, seed: int, heap_bytes: int, stack_bytes: int, max_resident_threads: int, fabric: Fabric
+        self,
+        ranks: int,
+        *,
+        seed: int,
+        heap_bytes: int,
+        stack_bytes: int,
+        max_resident_threads: int,
+        fabric: Fabric,
+        max_resident_blocks: int = 0,
+        program_steps: int = 0,
     ) -> None:
         _bury()
         self.ranks = ranks
@@ -138,6 +147,8 @@ class Machine:
             heap_span=heap_bytes * HEAP_SPREAD,
             stack_bytes=stack_bytes,
             max_resident_threads=max_resident_threads,
+            max_resident_blocks=max_resident_blocks,
+            program_steps=program_steps,
             fabric=library.FabricSettings(
                 KINDS.index(fabric.kind), fabric.ranks_per_node, fabric.p2p, fabric.queue_pairs, fabric.queue_depth
             ),
@@ -164,9 +175,12 @@ class Machine:
         self.runs_in_virtual_time = False
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
-    def begin_checks(self) -> None:
-        """Switches the checker on; to be called before the first launch. Raises BackendUnavailable."""
-        if not self._lib.epemu_check_begin(self.handle):
+    def begin_checks(self, plain_volatile: bool = False) -> None:
+        """Switches the checker on; to be called before the first launch. Raises BackendUnavailable.
+
+        ``plain_volatile``: whether two volatile accesses to what nobody polls are a race, if nothing orders them.
+        """
+        if not self._lib.epemu_check_begin(self.handle, plain_volatile):
             raise BackendUnavailable(
                 f"this process cannot reserve the checker's address space, four times {self.ranks} heaps of "
                 f"{self.heap_bytes} bytes: lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
@@ -282,6 +296,16 @@ class Machine:
 
     def done_ticket(self, rank: int) -> int:
         return int(self._lib.epemu_done_ticket(self.handle, rank))
+
+    @property
+    def steps(self) -> int:
+        """How long the program was so far: its synchronising operations, and events of the network."""
+        return int(self._lib.epemu_steps(self.handle))
+
+    @property
+    def polls(self) -> str:
+        """While the checker is on with ``plain_volatile``: the places that polled, as JSON."""
+        return str(self._lib.epemu_polls(self.handle).decode())
 
     @property
     def most_resident_blocks(self) -> int:

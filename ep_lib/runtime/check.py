@@ -7,24 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.emulator.findings import Finding, merge_findings, parse
+from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
-from ep_lib.require import brief, flag, index, several, whole_number
+from ep_lib.require import at_least_one, brief, flag, index, one_of, several, whole_number
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
 
 _UNPROVEN = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
-    "what the host's Python does with arrays is not watched, and each 16 bytes remember their last accesses only."
+    "what the host's Python does with arrays is not watched."
 )
 
+
+_VOLATILE = ("relaxed", "plain")
+_LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA does not say what the program gets
 
 _FINDINGS = (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError)
 
@@ -87,16 +90,24 @@ def check(
     timeout: float | None = None,
     compare_values: bool = True,
     stop_at_first: bool = False,
+    resident_blocks: int | None = None,
+    volatile: str = "relaxed",
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
 
     ``seeds``: how many schedules to try, or which. Even seeds are random walks, rough or calm: where threads are
     preempted, how long warps stall, how the network delays and reorders. Odd ones are made by PCT (Burckhardt et al.,
     ASPLOS 2010) with depths 1 to 4: the warp or message of the highest random priority runs, and at d - 1 random steps
-    the one that runs falls behind. ``ep_lib.spawn(..., seed=...)`` with the same arguments runs the same schedule.
+    the one that runs falls behind. The run of seed 0 tells how many steps there are, and with which results others are
+    compared; where it is not the first one asked for, it comes before them and is not reported. So ``seeds=[s]``
+    replays what any other call with the same arguments found with seed s.
+
     ``compare_values``: main's results must not depend on the seed. ``stop_at_first``: the first seed with a finding is
-    the last. ``fabric``, ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit ends
-    the search.
+    the last. ``resident_blocks``: the most blocks of a rank that run at a time, as a GPU holds only so many (SMs x
+    blocks an SM; None: all that fit into 2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends.
+    ``volatile``: "relaxed" is the letter of PTX, by which two volatile accesses are no race; "plain" reports two that
+    nothing orders if no thread polls what they touch, as data behind a lock must not rely on it. ``fabric``,
+    ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit ends the search.
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
@@ -109,16 +120,22 @@ def check(
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
     )
+    if resident_blocks is not None:
+        resident_blocks = at_least_one("resident_blocks", resident_blocks)
+    volatile = one_of("volatile", volatile, _VOLATILE)
     network = make_fabric(fabric, ranks)
-    search = _Search()
+    program = _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, volatile == "plain")
+    search = _Search(program, compare_values)
     begin = time.perf_counter()
+    if chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen)):
+        search.measure()
     for seed in chosen:
-        ran_out = search.try_schedule(main, ranks, seed, network, args, heap_bytes, timeout, compare_values)
-        if ran_out or (stop_at_first and search.findings):
+        ran_out = search.try_schedule(seed)
+        if ran_out or (stop_at_first and search.told):
             break
     depths = Counter(map(pct_depth, search.tried))
     return CheckReport(
-        findings=tuple(merge_findings(list(search.findings.values()))),
+        findings=tuple(merge_findings(search.told)),
         seeds=tuple(search.tried),
         values_differ=search.values_differ,
         ranks=ranks,
@@ -129,7 +146,7 @@ def check(
     )
 
 
-def _seeds(seeds: int | Iterable[int]) -> Iterable[int]:
+def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
     """The schedules to try: a number of them, or which; looked at before anything runs."""
     if (number := index(seeds)) is not None:
         return range(whole_number("seeds", number, 1, 2**63 - 1))
@@ -143,49 +160,115 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number != 1 else ''}"
 
 
+@dataclass(frozen=True)
+class _Program:
+    """What is the same for all schedules."""
+
+    main: Callable[..., Any]
+    ranks: int
+    network: Fabric
+    args: Sequence[Any]
+    heap_bytes: int | None
+    timeout: float | None
+    resident_blocks: int | None
+    plain_volatile: bool
+
+
+class _Run(NamedTuple):
+    """``end``: what ended main, if it did not return ``result``."""
+
+    result: Any
+    found: list[Finding]
+    end: Finding | None
+    out_of_time: bool
+
+
 class _Search:
     """What is known so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: _Program, compare_values: bool) -> None:
         self.findings: dict[tuple[str, ...], Finding] = {}
         self.tried: list[int] = []
         self.values_differ = False
+        self._program = program
+        self._compare_values = compare_values
         self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
+        self._steps = 0  # of the run of seed 0
+        self._polled: set[str] = set()  # lines
+        self._failed = self._has_values = False
 
-    def try_schedule(
-        self,
-        main: Callable[..., Any],
-        ranks: int,
-        seed: int,
-        network: Fabric,
-        args: Sequence[Any],
-        heap_bytes: int | None,
-        timeout: float | None,
-        compare_values: bool,
-    ) -> bool:
+    @property
+    def told(self) -> list[Finding]:
+        """The findings, without those that other runs have shown to be none.
+
+        What CUDA leaves open is a mistake only if results depend on it; volatile accesses to what is polled are none.
+        """
+        harmless = self._compare_values and self._has_values and not (self.values_differ or self._failed)
+        differs = self.findings.get(("values differ",))
+        told = []
+        for finding in self.findings.values():
+            if finding.kind in _LEFT_OPEN:
+                if harmless:
+                    continue
+                if differs is not None:  # the seed that shows it
+                    finding = dataclasses.replace(finding, seed=differs.seed)
+            elif finding.kind == "volatile" and self._polls(finding):
+                continue
+            told.append(finding)
+        return told
+
+    def _polls(self, finding: Finding) -> bool:
+        return any(side and side.location in self._polled for side in (finding.first, finding.second))
+
+    def measure(self) -> None:
+        """Runs seed 0, for what is known of a program from its first run only."""
+        run = self._run(0)
+        if run.end is None and self._compare_values:
+            self._first = (0, run.result, digest(run.result))
+
+    def try_schedule(self, seed: int) -> bool:
         """Runs main once. Returns whether it ran into the time limit."""
-        machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=network)
-        machine.begin_checks()
+        run = self._run(seed)
+        if run.end is not None:
+            self._failed = True
+            self.add([run.end])
+        self.add(run.found)
+        if run.end is None and self._compare_values:
+            self.compare(run.result, seed)
+        self.tried.append(seed)
+        return run.out_of_time
+
+    def _run(self, seed: int) -> _Run:
+        program = self._program
+        machine = make_machine(
+            program.ranks,
+            seed=seed,
+            heap_bytes=program.heap_bytes,
+            fabric=program.network,
+            resident_blocks=program.resident_blocks,
+            program_steps=self._steps,
+        )
+        machine.begin_checks(program.plain_volatile)
         error: Exception | None = None
         result = None
         try:
             try:
-                result = run_program(main, machine, args, timeout)
+                result = run_program(program.main, machine, program.args, program.timeout)
                 machine.drain_network()  # what was still under way may have come too late
             except (*_FINDINGS, *_MAY_FOLLOW) as caught:
                 error = caught
             finally:
+                if program.plain_volatile:
+                    self._polled |= parse_polls(machine.polls)
                 report = machine.end_checks()
             found = parse(report, seed)
             if error is not None and not found and not isinstance(error, _FINDINGS):
                 raise error
-            if error is not None:
-                self.add([from_error(error, seed)])
-            self.add(found)
-            if error is None and compare_values:
-                self.compare(result, seed)
-            self.tried.append(seed)
-            return isinstance(error, KernelTimeout)
+            if seed == 0:
+                self._steps = machine.steps
+            self._has_values |= result is not None and any(value is not None for value in result)
+            end = None if error is None else from_error(error, seed)
+            return _Run(result, found, end, isinstance(error, KernelTimeout))
         finally:
             del error  # it and this frame refer to each other, and both to the machine
 

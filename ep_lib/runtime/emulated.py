@@ -20,8 +20,20 @@ _STACK_BYTES = 16 << 10
 _RESIDENT_THREADS = 132 * 1024
 
 
-def make_machine(ranks: int, *, seed: int, fabric: Fabric, heap_bytes: int | None = None) -> Machine:
-    """A machine of ``ranks`` ranks. ``heap_bytes``: of each rank's symmetric heap. Raises BackendUnavailable."""
+def make_machine(
+    ranks: int,
+    *,
+    seed: int,
+    fabric: Fabric,
+    heap_bytes: int | None = None,
+    resident_blocks: int | None = None,
+    program_steps: int = 0,
+) -> Machine:
+    """A machine of ``ranks`` ranks. ``heap_bytes``: of each rank's symmetric heap. Raises BackendUnavailable.
+
+    ``resident_blocks``: the most blocks of a rank that run at a time. ``program_steps``: Machine.steps of another run
+    of the same program, for the schedules of PCT.
+    """
     from ep_lib.emulator.machine import Machine
 
     stack_bytes = Config.from_environment().stack_bytes
@@ -32,6 +44,8 @@ def make_machine(ranks: int, *, seed: int, fabric: Fabric, heap_bytes: int | Non
         stack_bytes=_STACK_BYTES if stack_bytes is None else -(-stack_bytes // 4096) * 4096,
         max_resident_threads=_RESIDENT_THREADS,
         fabric=fabric,
+        max_resident_blocks=resident_blocks or 0,
+        program_steps=program_steps,
     )
 
 

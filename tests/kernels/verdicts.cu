@@ -206,6 +206,85 @@ EP_DEVICE void tma_rows_of_a_block_that_ends(Memory m) { send_rows<kEndsEarly>(m
 EP_DEVICE void tma_sums(Memory m) { sum_rows<true>(m); }
 EP_DEVICE void tma_sums_without_syncwarp(Memory m) { sum_rows<false>(m); }
 
+// ---- what CUDA leaves open
+EP_DEVICE void sum_of_twenty_lanes(Memory m, bool guarded) {
+    constexpr int kLanes = 20;
+    constexpr uint32_t kMask = (1u << kLanes) - 1;
+    if (me() >= kLanes) return;
+    uint32_t sum = me() + 1;
+    for (int d = 16; d > 0; d /= 2) {
+        const uint32_t other = __shfl_down_sync(kMask, sum, d);
+        if (!guarded || me() + d < kLanes) sum += other;
+    }
+    if (me() == 0) m.out[0] = sum;
+}
+EP_DEVICE void shuffle_beyond_the_mask(Memory m) { sum_of_twenty_lanes(m, false); }
+EP_DEVICE void shuffle_whose_value_is_dropped(Memory m) { sum_of_twenty_lanes(m, true); }
+EP_DEVICE void activemask_taken_as_the_warp(Memory m) {
+    if (me() < 32) m.out[me()] = __reduce_add_sync(__activemask(), me());
+}
+EP_DEVICE void activemask_of_whoever_is_there(Memory m) {  // adds for all of them at once
+    if (me() >= 32) return;
+    auto* const counter = reinterpret_cast<unsigned long long*>(m.flag);
+    const uint32_t together = __activemask();
+    if (lane_id() == __ffs(together) - 1) atomicAdd(counter, static_cast<unsigned long long>(__popc(together)));
+    __syncwarp();
+    if (me() == 0) m.out[0] = atomicAdd(counter, 0ull);
+}
+
+// ---- the read-only path
+EP_DEVICE void read_only_of_what_the_block_wrote(Memory m) {
+    m.data[me()] = 5;
+    __syncthreads();
+    m.out[me()] = ld_nc_v4(reinterpret_cast<const int4*>(m.data) + me() / 4).x;
+}
+EP_DEVICE void ldg_of_what_the_block_wrote(Memory m) {
+    m.data[me()] = 5;
+    __syncthreads();
+    m.out[me()] = __ldg(m.data + (me() ^ 1));
+}
+EP_DEVICE void read_only_of_input(Memory m) {
+    const int4 in = ld_nc_v4(reinterpret_cast<const int4*>(m.data) + me() / 4);
+    m.out[me()] = in.x + __ldg(m.data + me());
+    m.data[128 + me()] = m.out[me()];
+}
+
+// ---- a barrier of all blocks
+EP_DEVICE void grid_barrier(Memory m) {
+    if (me() != 0) return;
+    atom_add_acq_rel_gpu_u64(m.flag, 1);
+    while (ld_acquire_gpu_u64(m.flag) < gridDim.x) {
+    }
+}
+
+// ---- volatile
+template <bool kFences>
+EP_DEVICE void volatile_data_behind_a_lock(Memory m) {
+    if (me() != 0) return;
+    auto* const lock = reinterpret_cast<unsigned*>(m.flag);
+    volatile uint32_t* const data = m.data;
+    while (atomicCAS(lock, 0u, 1u) != 0) {
+    }
+    if (kFences) __threadfence();
+    data[0] = data[0] + 1;
+    if (kFences) __threadfence();
+    atomicExch(lock, 0u);
+}
+EP_DEVICE void volatile_data_behind_a_right_lock(Memory m) { volatile_data_behind_a_lock<true>(m); }
+EP_DEVICE void volatile_data_behind_a_wrong_lock(Memory m) { volatile_data_behind_a_lock<false>(m); }
+EP_DEVICE void volatile_flag(Memory m) {
+    if (me() != 0) return;
+    volatile uint64_t* const far = peer_ptr(m.flag, other_rank());
+    volatile uint64_t* const near = m.flag;
+    peer_ptr(m.data, other_rank())[0] = 3;
+    __threadfence_system();
+    *far = 1;
+    while (*near != 1) {
+    }
+    __threadfence_system();
+    m.out[0] = m.data[0];
+}
+
 #define EP_VERDICTS(one)                                                                                               \
     one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)        \
         one(shared_atomic_stored_first) one(shared_cuda_barrier) one(shared_added_to_first)                            \
@@ -215,7 +294,12 @@ EP_DEVICE void tma_sums_without_syncwarp(Memory m) { sum_rows<false>(m); }
                         one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                             \
                             one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                              \
                                 one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends) one(tma_sums)        \
-                                    one(tma_sums_without_syncwarp)
+                                    one(tma_sums_without_syncwarp) one(shuffle_beyond_the_mask)                        \
+                                        one(shuffle_whose_value_is_dropped) one(activemask_taken_as_the_warp)          \
+                                            one(activemask_of_whoever_is_there) one(read_only_of_what_the_block_wrote) \
+                                                one(ldg_of_what_the_block_wrote) one(read_only_of_input)               \
+                                                    one(grid_barrier) one(volatile_data_behind_a_right_lock)           \
+                                                        one(volatile_data_behind_a_wrong_lock) one(volatile_flag)
 
 extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
     const Memory m = {data, flag, out};

@@ -186,6 +186,8 @@ void epemu_break_link(Machine* m, int from, int to) { m->network->links[from * m
 // The most blocks that were resident at one time, over all ranks.
 uint64_t epemu_most_resident_blocks(Machine* m) { return m->most_resident_blocks; }
 uint64_t epemu_in_flight(Machine* m) { return m->network->in_flight.size(); }
+// How long the program was so far, as PCT counts: Settings::program_steps of later runs.
+uint64_t epemu_steps(Machine* m) { return m->steps; }
 int epemu_pct_depth(uint64_t seed) { return pct_depth(seed); }
 const char* epemu_report(Machine* m) { return m->report.c_str(); }
 
@@ -200,9 +202,9 @@ size_t epemu_take_output(Machine* m, char* text, size_t size) {
 }
 
 // Checks are on from here to epemu_check_end; call it before anything is launched. 0 if there is no address space for it.
-int epemu_check_begin(Machine* m) {
+int epemu_check_begin(Machine* m, int plain_volatile) {
     try {
-        m->checker = std::make_shared<Checker>(*m);
+        m->checker = std::make_shared<Checker>(*m, plain_volatile != 0);
         return 1;
     } catch (const std::bad_alloc&) {
         return 0;
@@ -221,6 +223,10 @@ void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
     } else {
         m->checker->host_waited(rank, ticket);
     }
+}
+const char* epemu_polls(Machine* m) {
+    m->findings = m->checker ? m->checker->polls() : "[]";
+    return m->findings.c_str();
 }
 const char* epemu_findings(Machine* m) {
     m->findings = m->checker ? m->checker->findings() : "[]";

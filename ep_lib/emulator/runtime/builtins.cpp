@@ -88,8 +88,10 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
             case EPEMU_SHFL_DOWN:
             case EPEMU_SHFL_XOR: {
                 const int source = shuffle_source(op, f.lane, f.arg, f.width);
-                // Reading a lane outside the mask is undefined in CUDA; here the lane gets its own value.
-                f.result = mask >> source & 1 ? warp->lanes[source].value : f.value;
+                // Reading a lane outside the mask is undefined in CUDA. Here the lane gets its own value, under the
+                // checker any: if that matters, results differ from seed to seed.
+                f.result = mask >> source & 1 ? warp->lanes[source].value : checker ? machine->random.next() : f.value;
+                if (checker && !(mask >> source & 1)) checker->undefined(&f, f.pc, "shuffle");
                 break;
             }
             case EPEMU_BALLOT: f.result = ballot; break;
@@ -146,6 +148,14 @@ void resolve_activemask(Warp* warp) {
     const uintptr_t pc = warp->lanes[__builtin_ctz(warp->in_activemask)].pc;
     uint32_t together = 0;
     for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { together |= (f.pc == pc ? 1u : 0u) << f.lane; });
+    // Nothing says that lanes have converged: under the checker only some of them may have.
+    constexpr uint32_t kSplitOneIn = 4;
+    if (checker && machine->random.below(kSplitOneIn) == 0) {
+        const uint32_t first = together & -together;
+        const uint32_t some = (together & static_cast<uint32_t>(machine->random.next() >> 32)) | first;
+        if (some != together) checker->undefined(&warp->lanes[__builtin_ctz(first)], pc, "activemask");
+        together = some;
+    }
     warp->in_activemask &= ~together;
     for_each_lane(warp, together, [&](Fiber& f) {
         f.result = together;
@@ -216,6 +226,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
                     std::string(kWarpOpNames[op]) + " was called by a lane that its mask does not name");
     me->op = op;
     me->mask = mask;
+    me->pc = EPEMU_PC;
     me->value = value;
     me->arg = arg;
     me->width = width;

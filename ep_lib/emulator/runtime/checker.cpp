@@ -36,7 +36,8 @@ bool on_stack(const Fiber* fiber, uintptr_t address) {
 
 }  // namespace
 
-Checker::Checker(Machine& m) : m_(m), page_cache_(kCachedPages), ranks_(m.num_ranks) {
+Checker::Checker(Machine& m, bool plain_volatile)
+    : m_(m), plain_volatile_(plain_volatile), page_cache_(kCachedPages), ranks_(m.num_ranks) {
     heap_cells_bytes_ = m.heaps_bytes / kGranule * sizeof(Cell);
     shared_cells_bytes_ = kSharedSlots * kSharedSlotBytes / kGranule * sizeof(Cell);
     shared_written_bytes_ = kSharedSlots * kSharedSlotBytes / 8;
@@ -165,18 +166,12 @@ Checker::Cell* Checker::cells_of_page(uintptr_t page) {
     return cells;
 }
 
-Checker::Cell* Checker::find_cell(uintptr_t address) {
-    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
-    if (in_heaps < m_.heaps_bytes) return heap_cells_ + in_heaps / kGranule;
-    return cells_of_page(address / kPage) + address % kPage / kGranule;
-}
-
 void Checker::fill_unwritten(uintptr_t begin, uintptr_t end) {
     constexpr uintptr_t kWord = sizeof kUnwritten;
     for (uintptr_t a = (begin + kWord - 1) & ~(kWord - 1); a + kWord <= end; a += kWord)
         *reinterpret_cast<uint32_t*>(a) = kUnwritten;
     for (uintptr_t a = begin; a < end; a += kGranule)
-        if (Cell& cell = *find_cell(a); cell.written()) cell.forget_written();
+        if (Cell& cell = cell_at(a); cell.written()) cell.forget_written();
 }
 
 // All of it, and the whole word around it: one or two bytes may hold the same by chance.
@@ -186,9 +181,17 @@ bool Checker::is_unwritten(uintptr_t address, size_t size) {
     const uintptr_t end = address + size;
     for (uintptr_t a = address & ~(sizeof kUnwritten - 1); a < end; a += sizeof kUnwritten) {
         if (*reinterpret_cast<const uint32_t*>(a) != kUnwritten) return false;
-        if (find_cell(a)->written() >> a % kGranule & 0xf) return false;
+        if (cell_at(a).written() >> a % kGranule & 0xf) return false;
     }
     return true;
+}
+
+Checker::Cell& Checker::cell_at(uintptr_t address) {
+    const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
+    if (in_heaps < m_.heaps_bytes) return heap_cells_[in_heaps / kGranule];
+    const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
+    if (in_shared < kSharedSlots * kSharedSlotBytes) return shared_cells_[in_shared / kGranule];
+    return cells_of_page(address / kPage)[address % kPage / kGranule];
 }
 
 // The scope that an operation needs to reach from one thread to another.
@@ -205,6 +208,7 @@ uint64_t Checker::block_of(uint32_t id, uint32_t time) const {
 bool Checker::conflict(const Access& a, const Slot& slot) const {
     if (!((a.flags | slot.flags) & kWrites)) return false;
     if (!(a.flags & slot.flags & kAtomic) || a.bytes != slot.bytes) return true;
+    if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) return true;
     if ((a.flags & slot.flags & kWrites) && ((a.flags ^ slot.flags) & kStaged)) return true;
     const int scope = std::min(a.flags >> kScopeShift & 3, slot.flags >> kScopeShift & 3);
     if (scope == EPEMU_SCOPE_SYSTEM) return false;
@@ -258,7 +262,8 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     const int scope = std::min(a.flags >> kScopeShift & 3, crowd.flags >> kScopeShift & 3);
     const bool both_atomic = (a.flags & crowd.flags & kAtomic) && crowd.bytes == a.bytes;
     const bool one_kind_of_writer = !(a.flags & crowd.flags & kWrites) || !((a.flags ^ crowd.flags) & kStaged);
-    if (both_atomic && one_kind_of_writer &&
+    const bool both_volatile = plain_volatile_ && (a.flags & crowd.flags & kVolatile);
+    if (both_atomic && one_kind_of_writer && !both_volatile &&
         (scope == EPEMU_SCOPE_SYSTEM || (scope == EPEMU_SCOPE_DEVICE && crowd.rank == a.t.rank)))
         return Fate::kStays;
     if (!crowd.known.same(a.t.clock) || crowd.known.empty()) {
@@ -393,19 +398,13 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
     for (const uintptr_t end = address + size; address < end;) {
         const size_t first = address % kGranule, n = std::min<size_t>(kGranule - first, end - address);
         const auto bytes = static_cast<uint16_t>(((1u << n) - 1) << first);
-        Cell* cell;
-        if (heap) {
-            cell = heap_cells_ + (address - reinterpret_cast<uintptr_t>(m_.heaps)) / kGranule;
-        } else if (shared) {
+        if (shared) {
             const size_t offset = address - reinterpret_cast<uintptr_t>(m_.shared_area);
-            cell = shared_cells_ + offset / kGranule;
             uint16_t& written = reinterpret_cast<uint16_t*>(shared_written_)[offset / kGranule];
             any_written |= (written & bytes) != 0;
             if (flags & kWrites) written |= bytes;
-        } else {
-            cell = cells_of_page(address / kPage) + address % kPage / kGranule;
         }
-        touch_cell(*cell, {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared});
+        touch_cell(cell_at(address), {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared});
         address += n;
     }
     // Some byte is enough: what lies between the members of a struct is copied, and never written.
@@ -417,6 +416,34 @@ void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags
     if (on_stack(fiber, address) || !size) return;
     if (!(flags & kWrites)) read_of_memory(*fiber->check, address, size, flags, pc);
     touch(*fiber->check, address, size, flags, pc);
+}
+
+// The read-only path keeps what it has read for as long as the kernel runs. Data of other kernels may come while this one
+// runs, if it has not looked there before; what the same kernel writes, here or on another rank, should not be read so.
+void Checker::read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc) {
+    if (on_stack(fiber, address)) return;
+    const ThreadCheck& t = *fiber->check;
+    const Launch* launch = fiber->block->launch;
+    const VectorClock& start = launches_[launch].start;
+    for (const uintptr_t end = address + size; address < end; address = (address / kGranule + 1) * kGranule) {
+        const size_t first = address % kGranule, n = std::min<size_t>(kGranule - first, end - address);
+        const auto bytes = static_cast<uint16_t>(((1u << n) - 1) << first);
+        Cell& cell = cell_at(address);
+        const auto look = [&](const Slot& slot) {
+            if (!(slot.bytes & bytes) || !(slot.flags & kWrites) || happens_before(slot.id, slot.time, start)) return;
+            if (slot.id != t.id && !happens_before(slot.id, slot.time, t.clock)) return;  // a race as well
+            const std::string& kernel = ids_of(slot.id).nic ? record_of(slot.id, slot.time)->poster.kernel
+                                                            : *past_of(slot.id, slot.time).kernel;
+            if (kernel == launch->kernel) read_only_of_written(t, static_cast<uint32_t>(pc), slot, address);
+        };
+        for (const Slot& slot : cell.slots)
+            if (slot.bytes) look(slot);
+        if (!cell.has_more()) continue;
+        for (const Slot& slot : more_[cell.slots[3].id].slots) look(slot);
+        for (const Crowd& crowd : more_[cell.slots[3].id].crowds)
+            if (crowd.flags & kWrites)
+                for (const auto& [id, slot] : crowd.by_thread) look(slot);
+    }
 }
 
 // ---- what orders threads: releases and acquires, fences, barriers of blocks and warps -----------------------------
@@ -928,6 +955,12 @@ void Checker::copy_outlives(const NetOp& op, const Block* block) {
     finding.verdict.remedy = "tma_wait before the block ends: its shared memory goes to another block";
     finding.verdict.certainty = 22;
     launches_[block->launch].end.raise(check.id, check.time + 1);
+}
+
+void Checker::polled(uintptr_t address, uintptr_t pc) {
+    if (!plain_volatile_) return;
+    polled_words_.insert(address / sizeof(uint64_t));
+    polled_at_.insert(static_cast<uint32_t>(pc));
 }
 
 // What happened before it, bulk copies see from now on.

@@ -40,8 +40,7 @@ enum AccessFlags : uint8_t {
 // What an access is besides; slots do not keep it.
 enum AccessDetails : uint8_t {
     kReadsToo = 1,  // an atomic that writes what it has read
-    kAsync = 4,     // by a bulk copy
-    kReadOnly = 2,  // through the read-only path (ld_nc, __ldg)
+    kAsync = 2,     // by a bulk copy
 };
 
 struct BlockCheck;
@@ -102,7 +101,7 @@ struct OpCheck {
 
 class Checker {
   public:
-    explicit Checker(Machine& m);
+    Checker(Machine& m, bool plain_volatile);
     ~Checker();
     Checker(const Checker&) = delete;
 
@@ -149,9 +148,16 @@ class Checker {
     void copy_outlives(const NetOp& op, const Block* block);
     void proxy_fence(Fiber* fiber);
 
+    void read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t pc);  // a load by the read-only path follows
+    // What CUDA leaves open; it is a mistake if results depend on it.
+    void undefined(const Fiber* fiber, uintptr_t pc, const char* kind);
+
+    void polled(uintptr_t address, uintptr_t pc);  // a thread looks there again, and has changed nothing in between
+
     std::string findings() const;  // JSON
     std::string who_stored(const SyncStore& s) const;
     std::string spot(uint32_t pc) const;
+    std::string polls() const;  // JSON: the places that polled
 
   private:
     struct Slot {
@@ -279,7 +285,8 @@ class Checker {
         std::string where;
         Side first, second;
         uint64_t count;
-        std::set<int> ranks;  // that the second access was of
+        std::set<int> ranks;             // that the second access was of
+        std::set<uintptr_t> words = {};  // of volatile accesses: where
     };
     struct Conflict {
         const ThreadCheck& t;
@@ -295,6 +302,7 @@ class Checker {
     const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
     const Past& past_of(uint32_t id, uint32_t time) const;
     Cell* cells_of_page(uintptr_t page);
+    Cell& cell_at(uintptr_t address);
     void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc, uint8_t details = 0);
     void touch_cell(Cell& cell, const Access& a);
     enum class Fate { kStays, kGoes, kSame };  // kSame: the new access tells nothing new
@@ -308,7 +316,6 @@ class Checker {
     void race(const Access& a, const Slot& slot, const Cell& cell, bool again);
     void never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size,
                        bool shared = true);
-    Cell* find_cell(uintptr_t address);
     bool is_unwritten(uintptr_t address, size_t size);
     void read_of_memory(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
         constexpr uintptr_t kWord = sizeof kUnwritten;
@@ -338,7 +345,9 @@ class Checker {
     Verdict judge_nic_wrote(const Conflict& c, const Record& first) const;
     Verdict judge_nic_writes(const Conflict& c, const Record& second) const;
     Verdict judge_copy(const Conflict& c, const Record* first, const Record* second) const;
+    void judge_far_copy(const Conflict& c, const Record* first, const Record* second, Verdict* v) const;
     static bool is_copy(const Record* r);
+    void read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot& slot, uintptr_t address);
     void not_fenced(const Access& a, const Slot& slot);
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Known publish(ThreadCheck& t);
@@ -361,6 +370,9 @@ class Checker {
     std::string place(uint32_t pc) const;
 
     Machine& m_;
+    const bool plain_volatile_;  // whether two volatile accesses conflict, on words that nobody polls
+    std::set<uintptr_t> polled_words_;
+    std::set<uint32_t> polled_at_;
     Cell* heap_cells_;
     Cell* shared_cells_;
     uint8_t* shared_written_;  // a bit a byte

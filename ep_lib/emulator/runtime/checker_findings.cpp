@@ -37,6 +37,8 @@ constexpr const char* kQuiet = "quiet, fence or put_signal between data and sign
 constexpr const char* kDataFirst = "data before its signal, and a quiet, fence or release between them";
 constexpr const char* kAtomicSignal =
     "an atomic access to the signal (release to set it, acquire to wait for it) on both sides";
+constexpr const char* kWaitWritten =
+    "tma_wait_written between a bulk store and the signal that tells of it (it follows the wait)";
 constexpr const char* kReused = "slot reused";
 constexpr const char* kOvertakes = "signal overtakes data";
 
@@ -64,6 +66,7 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
     Finding& finding = note(first, second);
     if (finding.count > kJudged) return;
+    if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) finding.words.insert(a.address / sizeof(uint64_t));
     Verdict verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again});
     const Verdict& known = finding.verdict;
     if (verdict.certainty < known.certainty) return;
@@ -87,6 +90,33 @@ void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, u
     finding.verdict.how = shared ? "written" : "at";
     finding.verdict.what = !shared ? "initialise the memory that is read" : size == 1 ? "a byte" : "";
     finding.verdict.to = side.pc;
+}
+
+void Checker::read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot& slot, uintptr_t address) {
+    const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {t.id, t.time, pc, 0};
+    Finding& finding = note(first, second);
+    if (finding.verdict.certainty >= 22) return;
+    finding.where = describe_address(m_, address);
+    finding.first = first;
+    finding.second = second;
+    finding.verdict.kind = "read-only path";
+    finding.verdict.remedy =
+        "a plain load (ld_na_v4): ld_nc and __ldg are for what is not written while the kernel runs";
+    finding.verdict.certainty = 22;
+    finding.verdict.what = "use a plain load";
+    finding.verdict.how = "at";
+    finding.verdict.to = pc;
+}
+
+void Checker::undefined(const Fiber* fiber, uintptr_t pc, const char* kind) {
+    const Side side = {fiber->check->id, fiber->check->time, static_cast<uint32_t>(pc), 0};
+    Finding& finding = note(side, side);
+    if (finding.count > 1) return;
+    finding.verdict.kind = kind;
+    const bool shuffle = finding.verdict.kind[0] == 's';
+    finding.verdict.remedy = shuffle ? "a mask that names the lane that is read, or no use of its value"
+                                     : "a mask from __ballot_sync, or what the program knows, instead of __activemask";
+    finding.verdict.certainty = 22;
 }
 
 // The library and the offset in it, from the lower half of an address.
@@ -145,6 +175,9 @@ std::string Checker::findings() const {
     std::string out = "[";
     for (const Finding& f : findings_) {
         const Verdict v = settled(f);
+        const auto polled = [&](uintptr_t word) { return polled_words_.count(word) != 0; };
+        if (std::any_of(f.words.begin(), f.words.end(), polled)) continue;
+        if (!f.words.empty() && (polled_at_.count(f.first.pc) || polled_at_.count(f.second.pc))) continue;
         if (out.size() > 1) out += ',';
         out += "{\"kind\":" + quote(v.kind) + ",\"remedy\":" + quote(v.remedy) + ",\"where\":" + quote(f.where) +
                ",\"detail\":" + quote(v.detail) + ",\"certainty\":" + std::to_string(v.certainty) +
@@ -157,78 +190,10 @@ std::string Checker::findings() const {
     return out + "]";
 }
 
-// ---- bulk copies by TMA -------------------------------------------------------------------------------------------
-
-bool Checker::is_copy(const Record* r) {
-    return r && (r->kind == NetKind::kBulkLoad || r->kind == NetKind::kBulkStore);
-}
-
-// One side at least is a bulk copy.
-Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, const Record* second) const {
-    Verdict v;
-    const bool came_first = is_copy(first);
-    const Record& copy = came_first ? *first : *second;
-    const bool load = copy.kind == NetKind::kBulkLoad;
-    const bool writes = (came_first ? c.slot.flags : c.flags) & kWrites;
-    const uint32_t copy_pc = came_first ? c.slot.pc : c.pc, other_pc = came_first ? c.pc : c.slot.pc;
-    const uint32_t other_id = came_first ? c.t.id : c.slot.id;
-    const bool other_is_thread = came_first ? c.t.owner != nullptr : !first;
-    const Past& past = past_of(copy.poster_id, copy.poster_time);
-    const uint64_t other_block = came_first ? c.t.block : block_of(c.slot.id, c.slot.time);
-    const ThreadCheck* other = !other_is_thread ? nullptr : came_first ? &c.t : running(other_id, other_block);
-    const bool same_block = other_is_thread && other_block == past.block;
-    const bool warp = same_block && other_id / kWarpSize == copy.poster_id / kWarpSize;
-    const bool knows =
-        other && (other_id == copy.poster_id || happens_before(copy.poster_id, copy.poster_time, other->clock));
-    v.certainty = 22;
-    v.how = "between";
-    v.from = copy_pc;
-    v.to = other_pc;
-    if (!writes && came_first) {
-        v.kind = "source reused";
-        v.what = load ? "tma_wait()" : "tma_wait_read()";
-        v.remedy = load ? "tma_wait before the source of a bulk load is written again"
-                        : "tma_wait_read before the source of a bulk store is written again";
-    } else if (!writes || (load && same_block && !knows && !came_first)) {
-        // What others wrote is sent, or what they still read is loaded again: the one that posts was too early.
-        v.remedy = !same_block ? "wait (acquire) for the writer before the bulk copy"
-                   : warp      ? "missing __syncwarp before the bulk copy (and tma_fence, if threads wrote there)"
-                               : "missing __syncthreads before the bulk copy (and tma_fence, if threads wrote there)";
-        v.what = !same_block ? "" : warp ? "__syncwarp()" : "__syncthreads()";
-        v.how = !same_block ? "wait" : "between";
-        v.from = other_pc;
-        v.to = copy_pc;
-    } else if (load) {
-        v.kind = "read before arrival";
-        v.remedy = "tma_wait before what a bulk load brings is used";
-        v.what = "tma_wait()";
-    } else {
-        v.kind = "signal overtakes data";
-        v.remedy = "tma_wait_written between a bulk store and the signal that tells of it (it follows the wait)";
-        v.what = "tma_wait_written<0>()";
-        const int rank = other ? other->rank : copy.poster.rank;
-        const uint32_t signal = signal_of(rank, other, copy.poster.rank, 0);
-        if (signal && rank != copy.poster.rank) v.to = signal;
-    }
-    return v;
-}
-
-// A bulk copy reads or overwrites what a thread has written before it, but through another way to memory.
-void Checker::not_fenced(const Access& a, const Slot& slot) {
-    const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
-    Finding& finding = note(first, second);
-    Verdict& v = finding.verdict;
-    if (v.certainty >= 22) return;
-    finding.where = describe_address(m_, a.address);
-    finding.first = first;
-    finding.second = second;
-    v.kind = "proxy fence";
-    v.remedy = "tma_fence by each thread that wrote, before the barrier in front of the bulk copy";
-    v.certainty = 22;
-    v.what = "tma_fence()";
-    v.how = "between";
-    v.from = slot.pc;
-    v.to = a.pc;
+std::string Checker::polls() const {
+    std::string out = "[";
+    for (const uint32_t pc : polled_at_) out += (out.size() > 1 ? "," : "") + spot(pc);
+    return out + "]";
 }
 
 // "swap" says that a signal comes before its data. It does not if the writer signals once more, or if nobody polled it.
@@ -279,7 +244,7 @@ Checker::Verdict Checker::settled(const Finding& f) const {
 //   22  memory that was not used before, and a thread that has not waited at all
 //   23  ... that has acquired something else from the writer: the signal came before the data
 //   24  ... that has acquired what the writer did after its post: the signal overtook the data
-//   25  ... while a thread of the same warp (26: block) still waits
+//   25  ... while a thread of the same block (26: warp) still waits
 //   30  a signal in between without release, acquire or enough scope
 //   31  a thread of the same warp (32: block) is ordered and this one is not
 //   50  no order would help: atomics are missing or mixed
@@ -344,7 +309,7 @@ bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at,
     const bool warp = found->check->id / kWarpSize == reader->id / kWarpSize;
     v->remedy = warp ? warp_barrier(reader->owner->threads.size()) : kSyncthreads;
     v->detail = "another thread of the block waits, but this one reads without waiting for it at a barrier";
-    v->certainty = warp ? 25 : 26;
+    v->certainty = warp ? 26 : 25;
     v->what = warp ? "__syncwarp()" : "__syncthreads()";
     v->how = "between";
     v->from = static_cast<uint32_t>(found->pc);
@@ -359,6 +324,14 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     if (is_copy(first) || is_copy(second)) return judge_copy(c, first, second);
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
+        if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // the option asks for it
+            v.kind = "volatile";
+            v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
+            v.certainty = 20;
+            v.from = c.slot.pc;
+            v.to = c.pc;
+            return v;
+        }
         const bool staged = (c.flags & c.slot.flags & kWrites) && ((c.flags ^ c.slot.flags) & kStaged);
         v.certainty = 50;
         if (c.bytes != c.slot.bytes && !staged) {
@@ -416,8 +389,7 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     const ThreadCheck& t = c.t;
     if (!t.owner) return false;
     const Record* op = record_of(c.slot.id, c.slot.time);
-    const int from_rank =
-        ids_of(c.slot.id).nic ? (op->kind == NetKind::kPut ? op->source : -1) : ids_of(c.slot.id).rank;
+    const int from_rank = !op ? ids_of(c.slot.id).rank : op->kind == NetKind::kPut || is_copy(op) ? op->source : -1;
     // Another thread of the block did wait, but what it acquired was not handed on.
     const ThreadCheck* waited = nullptr;
     for (const ThreadCheck& sibling : t.owner->threads) {
@@ -736,6 +708,125 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
         v.remedy = kReleaseAcquire;
     }
     return v;
+}
+
+// ---- bulk copies by TMA -------------------------------------------------------------------------------------------
+
+bool Checker::is_copy(const Record* r) {
+    return r && (r->kind == NetKind::kBulkLoad || r->kind == NetKind::kBulkStore);
+}
+
+// One side at least is a bulk copy.
+Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, const Record* second) const {
+    Verdict v;
+    const bool came_first = is_copy(first);
+    const Record& copy = came_first ? *first : *second;
+    const bool load = copy.kind == NetKind::kBulkLoad;
+    const bool writes = (came_first ? c.slot.flags : c.flags) & kWrites;
+    const uint32_t copy_pc = came_first ? c.slot.pc : c.pc, other_pc = came_first ? c.pc : c.slot.pc;
+    const uint32_t other_id = came_first ? c.t.id : c.slot.id, copy_id = came_first ? c.slot.id : c.t.id;
+    const bool other_is_thread = came_first ? c.t.owner != nullptr : !first;
+    const Past& past = past_of(copy.poster_id, copy.poster_time);
+    // Both may be copies: then the other one's block is that of its poster.
+    const Record* const other_copy = came_first ? second : first;
+    const uint64_t other_block = is_copy(other_copy) ? past_of(other_copy->poster_id, other_copy->poster_time).block
+                                 : came_first        ? c.t.block
+                                                     : block_of(c.slot.id, c.slot.time);
+    const ThreadCheck* other = !other_is_thread ? nullptr : came_first ? &c.t : running(other_id, other_block);
+    const bool same_block = other_block == past.block;
+    const bool warp = same_block && other_id / kWarpSize == copy.poster_id / kWarpSize;
+    // Another lane that has waited for what was there before this load: it was not done with that.
+    bool read_earlier_round = false;
+    for (const Slot& before : c.cell.slots)
+        if (other && other_id != copy.poster_id && before.flags != kMoreBeside && (before.flags & kWrites) &&
+            ids_of(before.id).nic && before.id != copy_id)
+            read_earlier_round |= happens_before(before.id, before.time, other->clock);
+    const bool knows =
+        other && (other_id == copy.poster_id || happens_before(copy.poster_id, copy.poster_time, other->clock));
+    v.certainty = 22;
+    v.how = "between";
+    v.from = copy_pc;
+    v.to = other_pc;
+    if (!same_block && other_id != copy.poster_id) {
+        judge_far_copy(c, first, second, &v);
+    } else if (!writes && came_first) {
+        v.kind = "source reused";
+        v.what = load ? "tma_wait()" : "tma_wait_read()";
+        v.remedy = load ? "tma_wait before the source of a bulk load is written again"
+                        : "tma_wait_read before the source of a bulk store is written again";
+    } else if (!writes || (load && !came_first && (read_earlier_round || !knows))) {
+        // What others wrote is sent, or what they still read is loaded again: the one that posts was too early.
+        if (read_earlier_round) v.certainty = 24;
+        v.remedy = warp ? "missing __syncwarp before the bulk copy (and tma_fence, if threads wrote there)"
+                        : "missing __syncthreads before the bulk copy (and tma_fence, if threads wrote there)";
+        v.what = warp ? "__syncwarp()" : "__syncthreads()";
+        v.from = other_pc;
+        v.to = copy_pc;
+    } else if (load) {
+        v.kind = "read before arrival";
+        v.remedy = "tma_wait before what a bulk load brings is used";
+        v.what = "tma_wait()";
+    } else {
+        v.kind = kOvertakes;
+        v.remedy = kWaitWritten;
+        v.what = "tma_wait_written<0>()";
+    }
+    return v;
+}
+
+// A bulk copy of one block meets another block, of this rank or another one.
+void Checker::judge_far_copy(const Conflict& c, const Record* first, const Record* second, Verdict* v) const {
+    // Who answers for an access: for a copy, the thread that posted it.
+    const auto poster = [&](const Record& r) {
+        return running(r.poster_id, past_of(r.poster_id, r.poster_time).block);
+    };
+    const ThreadCheck* const now = c.t.owner ? &c.t : is_copy(second) ? poster(*second) : nullptr;
+    if (!(c.slot.flags & kWrites)) {  // what one has read, or still reads, another one overwrites
+        v->kind = kReused;
+        v->remedy = kCredit;
+        v->how = "credit_late";
+        v->from = c.pc;
+        v->to = c.slot.pc;
+        v->certainty = 21;
+        return;
+    }
+    const ThreadCheck* const before = is_copy(first) ? poster(*first) : nullptr;
+    // A store that its thread has waited for, or whose block has ended: from then on it is that thread's own.
+    const bool waited = !is_copy(first) || !before || happens_before(c.slot.id, c.slot.time, before->clock);
+    if (waited) {
+        if (now && judge_synchronisation({*now, c.bytes, c.flags, c.pc, c.slot, c.cell, c.again}, v)) return;
+        const bool again = c.slot.flags & kAgain;
+        v->kind = again ? kReused : "race";
+        v->remedy = again ? kCredit : kWait;
+        v->how = again ? "credit_late" : "wait";
+        v->from = c.slot.pc;
+        v->to = c.pc;
+        v->certainty = again ? 21 : 22;
+        return;
+    }
+    v->kind = kOvertakes;
+    v->remedy = kWaitWritten;
+    v->what = "tma_wait_written<0>()";
+    v->certainty = 24;
+    if (const uint32_t signal = now ? signal_of(now->rank, now, first->poster.rank, 0) : 0) v->to = signal;
+}
+
+// A bulk copy reads or overwrites what a thread has written before it, but through another way to memory.
+void Checker::not_fenced(const Access& a, const Slot& slot) {
+    const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
+    Finding& finding = note(first, second);
+    Verdict& v = finding.verdict;
+    if (v.certainty >= 22) return;
+    finding.where = describe_address(m_, a.address);
+    finding.first = first;
+    finding.second = second;
+    v.kind = "proxy fence";
+    v.remedy = "tma_fence by each thread that wrote, before the barrier in front of the bulk copy";
+    v.certainty = 22;
+    v.what = "tma_fence()";
+    v.how = "between";
+    v.from = slot.pc;
+    v.to = a.pc;
 }
 
 // ---- conflicts with an operation of a NIC on at least one side ----------------------------------------------------

@@ -252,6 +252,8 @@ struct Settings {
     uint64_t heap_span;   // bytes in which they lie: with those between arrays, which stay unused
     uint64_t stack_bytes;
     uint64_t max_resident_threads;  // a rank
+    uint64_t max_resident_blocks;   // a rank; 0: as many as fit
+    uint64_t program_steps;         // of a run of this program, for PCT; 0: not known
     FabricSettings fabric;
 };
 
@@ -304,6 +306,7 @@ struct Machine {
     uint64_t now_ns = 1000000;
     double clock_ghz = 2;
     uint64_t switches = 0, picks = 0, blocks_created = 0;
+    uint64_t steps = 0;  // what PCT counts: synchronising operations, and events of the network
 
     Fault fault = Fault::kNone;
     Fiber* faulting = nullptr;

@@ -64,6 +64,7 @@ bool saw_it_before(PollSet& p, uintptr_t address, uint64_t value, int size) {
     p.num_stores = 0;
     for (int i = 0; i < p.num_loads; i++) {
         if (p.loads[i].address != address) continue;
+        if (checker) checker->polled(address, current->pc);
         if (p.loads[i].value == value) return ++p.loads[i].repeats >= kRepeatsToPark;
         p = PollSet{};
         break;
@@ -313,6 +314,9 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     wake(address);
     wake(address + kBytes / 2);
     maybe_preempt();
+}
+void epemu_read_only(const void* p, int size) {
+    if (checker && current) checker->read_only(current, reinterpret_cast<uintptr_t>(p), size, EPEMU_PC);
 }
 void epemu_fence(int order, int scope) {
     current->pc = EPEMU_PC;

@@ -104,6 +104,7 @@ void complete(Machine& m, size_t index) {
 
 // Moves one operation on. False if it cannot move now.
 bool advance(Machine& m, size_t index) {
+    m.steps++;
     NetOp& op = *m.network->in_flight[index];
     if (op.copy) {
         if (!advance_copy(m, op)) return true;

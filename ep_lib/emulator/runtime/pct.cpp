@@ -3,8 +3,10 @@
 // runs falls behind all others. A bug that takes d steps in a certain order is then met with a probability that has a
 // lower bound, however many other things happen in between.
 //
-// What differs here: the length of a program is not known, so the steps of the changes are drawn log-uniformly; and a
-// warp that keeps looking at something without end falls behind too, or no other would ever run.
+// What differs here: a program's length is known only where a run of it has been measured (Settings::program_steps). Then
+// half of the changes are drawn uniformly, as in the paper, and half log-uniformly, for its beginning; all of them
+// are where it is not known. And a warp that keeps looking at something without end falls behind too, or no other would
+// ever run.
 #include <algorithm>
 
 #include "machine.hpp"
@@ -17,9 +19,18 @@ namespace {
 class Pct : public QueueSchedule {
   public:
     Pct(Machine& m, int depth) : QueueSchedule(m) {
+        const uint64_t length = m.settings.program_steps;
+        uint32_t scales = kLongestProgram;
+        if (length)
+            for (scales = 1; (uint64_t{1} << scales) < length; scales++) {
+            }
         for (int i = 1; i < depth; i++) {
-            const uint64_t scale = uint64_t{1} << m.random.below(kLongestProgram);
-            changes_.push_back(scale + m.random.below(static_cast<uint32_t>(scale)));
+            if (length && m.random.below(2) == 0) {
+                changes_.push_back(1 + m.random.below(static_cast<uint32_t>(std::min<uint64_t>(length, UINT32_MAX))));
+            } else {
+                const uint64_t scale = uint64_t{1} << m.random.below(scales);
+                changes_.push_back(scale + m.random.below(static_cast<uint32_t>(scale)));
+            }
         }
     }
 

@@ -44,7 +44,8 @@ bool can_admit(const Machine& m, const Rank& rank) {
     const Launch& launch = *rank.queue.front();
     const size_t threads = launch.block.x * launch.block.y * launch.block.z;
     return launch.next_block < launch.num_blocks && !m.free_slots.empty() && !has_stopped(m, launch.rank) &&
-           (rank.resident_threads == 0 || rank.resident_threads + threads <= m.settings.max_resident_threads);
+           (rank.resident_threads == 0 || rank.resident_threads + threads <= m.settings.max_resident_threads) &&
+           (!m.settings.max_resident_blocks || rank.resident_blocks < m.settings.max_resident_blocks);
 }
 
 // A block that has ended serves as the next one, while what it consists of is still in the cache.
@@ -322,6 +323,7 @@ void preempt() {
 }
 
 void maybe_preempt() {
+    machine->steps++;
     if (--machine->patience < 0) return step_aside();  // for more blocks
     machine->schedule->synchronise();
 }

@@ -76,11 +76,14 @@ EP_DEVICE void fence_acq_rel_gpu() { epemu_fence(EPEMU_ACQ_REL, EPEMU_SCOPE_DEVI
 // (an int4 would be four).
 typedef int Vector4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-EP_DEVICE int4 ld_nc_v4(const int4* address) {
+EP_DEVICE int4 ld_na_v4(const int4* address) {
     const Vector4 v = *reinterpret_cast<const Vector4*>(address);
     return make_int4(v[0], v[1], v[2], v[3]);
 }
-EP_DEVICE int4 ld_na_v4(const int4* address) { return ld_nc_v4(address); }
+EP_DEVICE int4 ld_nc_v4(const int4* address) {
+    epemu_read_only(address, sizeof(int4));
+    return ld_na_v4(address);
+}
 EP_DEVICE void st_na_v4(int4* address, int4 v) { *reinterpret_cast<Vector4*>(address) = Vector4{v.x, v.y, v.z, v.w}; }
 
 // Two accesses: the first word is there whenever the second one is seen, which is all that a packet needs.

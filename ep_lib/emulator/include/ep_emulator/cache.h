@@ -29,7 +29,10 @@ EPEMU_INLINE T load_volatile(const T* address) {
                         define(__half2) define(__nv_bfloat16) define(__nv_bfloat162)
 
 #define EPEMU_CACHED(T)                                                                     \
-    EPEMU_INLINE T __ldg(const T* address) { return *address; }                             \
+    EPEMU_INLINE T __ldg(const T* address) {                                                \
+        epemu_read_only(address, sizeof(T));                                                \
+        return *address;                                                                    \
+    }                                                                                       \
     EPEMU_INLINE T __ldca(const T* address) { return *address; }                            \
     EPEMU_INLINE T __ldcs(const T* address) { return *address; }                            \
     EPEMU_INLINE T __ldlu(const T* address) { return *address; }                            \
