@@ -19,17 +19,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ep_lib.errors import ArgumentError, BufferClosedError
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
-from ep_lib.require import index, refuse, several, show
-
-if TYPE_CHECKING:
-    from ep_lib.runtime.rank import Rank
+from ep_lib.require import index, instance, refuse, several, show
+from ep_lib.runtime.rank import Rank
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,7 @@ class DeviceHost:
     """
 
     def __init__(self, rank: Rank) -> None:
-        if not callable(getattr(rank, "to_device", None)):
-            refuse("rank", rank, "the Rank that main got")
-        self._rank = rank
+        self._rank = instance("rank", rank, Rank, "the Rank that main got")
         self._registered: dict[int, ArrayInfo] = {}  # by address
         self._tables: dict[int, Any] = {}  # handle -> the array that it points to
         self._closed = False

@@ -151,7 +151,7 @@ def launch_dimensions(
 def _dimensions(
     kernel: str, what: str, value: int | Sequence[int], limits: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    numbers = value if isinstance(value, Sequence) else (value,)
+    numbers = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else (value,)
     given = []
     for each in numbers:
         number = each if type(each) is int else index(each)
@@ -176,7 +176,7 @@ def dynamic_shared(kernel: str, value: Any) -> int:
 
 def used_arrays(kernel: str, uses: Any) -> list[ArrayInfo]:
     """What a launch's ``uses`` names. Raises ArgumentError."""
-    if type(uses) is not tuple and (is_array(uses) or not isinstance(uses, Iterable)):
+    if type(uses) is not tuple and (is_array(uses) or not isinstance(uses, Iterable) or isinstance(uses, (str, bytes))):
         refuse(f"kernel '{kernel}': uses", uses, "a list of arrays")
     arrays = []
     for array in uses:

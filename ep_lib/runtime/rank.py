@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatc
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
 from ep_lib.memory.symmetric import SymmetricHeap
-from ep_lib.require import index, instance, refuse, show
+from ep_lib.require import brief, index, instance, refuse, show
 from ep_lib.runtime.call_names import name_of_result
 
 
@@ -216,7 +217,8 @@ class Rank:
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised ``xp`` array in this rank's own memory (not symmetric)."""
         self._require_open()
-        array = self.xp.empty(_shape(shape), element_type(dtype))
+        with _enough_memory(shape):
+            array = self.xp.empty(_shape(shape), element_type(dtype))
         self._backend.register_array(array)
         self._backend.left_unwritten(array)
         return array
@@ -224,7 +226,8 @@ class Rank:
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
         self._require_open()
-        return self._backend.host_array(_shape(shape), element_type(dtype))
+        with _enough_memory(shape):
+            return self._backend.host_array(_shape(shape), element_type(dtype))
 
     def to_device(self, array: Any) -> Any:
         """A copy of an array, or of nested lists of numbers, where this rank's kernels can use it."""
@@ -274,6 +277,15 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return dimensions
 
 
+@contextlib.contextmanager
+def _enough_memory(shape: Any) -> Iterator[None]:
+    """Raises ArgumentError where an array of this shape finds no memory."""
+    try:
+        yield
+    except MemoryError as error:
+        raise ArgumentError(f"shape is {brief(shape)}, and there is no memory for it: {error}; ask for less") from error
+
+
 def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raises ArgumentError unless every element of this type can be ``fill``, or an array of that shape."""
     if not isinstance(fill, (bool, int, float, complex, np.generic, np.ndarray, str, bytes, tuple)):
@@ -283,7 +295,7 @@ def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
     try:
         with np.errstate(all="raise"):
             if isinstance(fill, np.ndarray):
-                np.broadcast_to(fill, shape).astype(dtype)
+                np.broadcast_to(like("numpy", fill), shape).astype(dtype, casting="same_kind")
             else:
                 np.full((), fill, dtype)
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -1,6 +1,6 @@
 """Hostile calls: every public callable, each of its parameters in turn with every value of a table of nasty ones.
 
-A call may return, or raise an exception of ``ep_lib.errors``; :func:`try_calls` collects everything else. Python's own
+A call may return, or raise an exception of ``ep_lib.errors``; :class:`Tally` collects everything else. Python's own
 TypeError for a call that does not fit the signature is no concern here: names are always right, values are not.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,19 +192,14 @@ class Tally:
             self.accepted.append((call, parameter, value))
 
 
-def try_calls(
-    calls: Iterable[Call],
-    values: Callable[[], Mapping[str, Any]],
-    tally: Tally,
-    only: Callable[[str], bool] | None = None,
+def try_one(
+    call: Call, chosen: Mapping[str, Sequence[str]], values: Callable[[], Mapping[str, Any]], tally: Tally
 ) -> None:
-    """Each call with each parameter replaced by each value; ``only`` may leave out values, by their names."""
-    names = [name for name in values() if only is None or only(name)]
-    for call in calls:
-        for parameter in call.fresh():
-            for name in names:
-                arguments = {**call.fresh(), parameter: values()[name]}
-                tally.add(call.name, parameter, name, lambda call=call, arguments=arguments: call.function(**arguments))
+    """``call`` with the ``chosen`` values, by their names, in some of its parameters: first the first of each."""
+    for names in zip(*chosen.values(), strict=True):
+        fresh = values()
+        arguments = {**call.fresh(), **{p: fresh[name] for p, name in zip(chosen, names, strict=True)}}
+        tally.add(call.name, ", ".join(chosen), ", ".join(names), lambda given=arguments: call.function(**given))
 
 
 def parameters(calls: Iterable[Call]) -> Iterator[tuple[Call, str]]:

@@ -1,0 +1,207 @@
+"""The public callables, each with arguments that work, for hostile calls: see :mod:`support.hostile`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import ep_lib
+from ep_lib import Buffer, Fabric, Kernel, Rank, reference
+from ep_lib.compat import ibgda, nixl
+from support.hostile import Call
+
+SOURCE = """
+#include <ep/platform.cuh>
+extern "C" __global__ void k(float* x, int n, float f, bool b) {}
+struct S { int a; float* p; };
+extern "C" __global__ void s(S v, const long long* q) {}
+"""
+K, S = Kernel.from_source(SOURCE, "k"), Kernel.from_source(SOURCE, "s")
+BF16, FP8 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 16, "max_tokens": 4}
+X, X128 = np.zeros((4, 16), BF16), np.zeros((4, 128), BF16)
+IDX, W = np.array([[0, 1], [1, 2], [3, -1], [2, 3]]), np.ones((4, 2), np.float32)
+
+
+def nothing(*_: Any) -> None:
+    """A main that does nothing."""
+
+
+def call(title: str, function: Callable[..., Any], /, **arguments: Any) -> Call:
+    return Call(title, function, lambda: arguments)
+
+
+def of_values(folder: Path) -> list[Call]:
+    """What needs no rank."""
+    file = folder / "kernel.cu"
+    file.write_text(SOURCE)
+    hardware = ep_lib.HARDWARE["h20-cx7"]
+    timeline = ep_lib.simulate(nothing, 1)
+    faults: dict[str, Any] = {"broken_links": (), "stopped_ranks": {}, "stalled_links": {}, "delayed_messages": {}}
+    pcie = {"allow_nvlink_for_normal_mode": False, "bounce_bytes": 4096, "merge_sender_receiver": False}
+    return [
+        call("Fabric", Fabric, kind="rc", ranks_per_node=1, p2p=True, queue_pairs=4, queue_depth=64, **faults),
+        call("Fabric, faults", lambda **a: ep_lib.spawn(nothing, 2, fabric=Fabric("rc", **a)), **faults),
+        call("a link", lambda link: ep_lib.spawn(nothing, 2, fabric=Fabric(broken_links=(link,))), link=(0, 1)),
+        call("from_source", Kernel.from_source, source=SOURCE, name="k", filename="k", include=(), defines={}),
+        call("from_file", Kernel.from_file, path=file, name="k", include=(), defines={}, options=()),
+        call("a define", lambda value: Kernel.from_source(SOURCE, "k", defines={"A": value}), value=1),
+        call("an option", lambda option: Kernel.from_source(SOURCE, "k", options=[option]), option="-DA=1"),
+        call("a folder", lambda place: Kernel.from_source(SOURCE, "k", include=[place]), place=folder),
+        call("compile", K.compile, target="emulator"),
+        call("symmetric_bytes", Buffer.symmetric_bytes, world_size=2, dtype="bfloat16", num_sms=4, **SHAPE),
+        call("symmetric_bytes, PCIe", Buffer.symmetric_bytes, world_size=2, **SHAPE, **pcie),
+        call("scaled", hardware.scaled, k=2.0),
+        call("Link", ep_lib.Link, **{f.name: getattr(hardware.nic, f.name) for f in dataclasses.fields(hardware.nic)}),
+        call("Hardware", ep_lib.Hardware, **{f.name: getattr(hardware, f.name) for f in dataclasses.fields(hardware)}),
+        call("Rank", Rank, backend=None),
+        call("save", timeline.save, path=folder / "t.json"),
+    ]
+
+
+def of_spawn() -> list[Call]:
+    common: dict[str, Any] = {"main": nothing, "ranks": 1, "args": (), "heap_bytes": None, "timeout": None}
+    return [
+        call("spawn", ep_lib.spawn, **common, backend="emulator", seed=0, fabric=None, transport=None),
+        call("check", ep_lib.check, **common, fabric=None, seeds=1, compare_values=True, stop_at_first=False),
+        call("simulate", ep_lib.simulate, **common, fabric=None, hardware="h20-cx7"),
+        call("init", lambda **a: ep_lib.init(**a).close(), backend="emulator", seed=0, heap_bytes=None, timeout=None),
+    ]
+
+
+def of_a_rank(rank: Rank) -> list[Call]:
+    x = rank.symmetric((4, 4), np.float32)
+    args = (x, 1, 1.0, True)
+    return [
+        call("symmetric", rank.symmetric, shape=4, dtype=np.float32, fill=0),
+        Call("free", rank.free, lambda: {"array": rank.symmetric(4, np.float32)}),
+        call("offset_of", rank.offset_of, array=x),
+        call("peer_address", rank.peer_address, array=x, peer=0),
+        call("empty", rank.empty, shape=4, dtype=np.float32),
+        call("host_array", rank.host_array, shape=4, dtype=np.float32),
+        call("to_device", rank.to_device, array=np.zeros(3)),
+        call("to_host", rank.to_host, array=x),
+        call("all_gather", rank.all_gather, obj=1),
+        call("rank.launch", rank.launch, kernel=K, grid=1, block=1, args=args, shared_bytes=0, uses=()),
+        call("kernel.launch", lambda r, g, b: K.launch(r, g, b, *args), r=rank, g=1, b=1),
+        call("arguments", lambda x, n, f, b: K.launch(rank, 1, 1, x, n, f, b), x=x, n=0, f=1.0, b=True),
+        call("structs", lambda v, q: S.launch(rank, 1, 1, v, q), v=bytes(16), q=np.zeros(4, np.int64)),
+        call("Buffer", lambda r: Buffer(r, **SHAPE), r=0),
+    ]
+
+
+def of_a_buffer(rank: Rank, **options: Any) -> list[Call]:
+    buffer = Buffer(rank, **SHAPE, num_sms=2, **options)
+    recv = buffer.dispatch(X, IDX, W)
+    flags = {"async_finish": False, "sorted_by_expert": False}
+    new = {"topk_idx": IDX, "topk_weights": W, "num_worst_tokens": 0, "expert_alignment": 1, "copy": True}
+    return [
+        call("dispatch", buffer.dispatch, x=X, **new, **flags),
+        call("dispatch again", buffer.dispatch, x=X, topk_idx=None, handle=recv.handle, topk_weights=W),
+        call("dispatch FP8", lambda x, s: buffer.dispatch((x, s), IDX), x=np.zeros((4, 16), FP8), s=W),
+        call("combine", buffer.combine, x=recv.x, handle=recv.handle, topk_weights=W, bias=None, **flags),
+        call("combine_input", buffer.combine_input, handle=recv.handle, like=X),
+        call("no low latency", buffer.low_latency_dispatch, x=X, topk_idx=IDX),
+    ]
+
+
+def of_low_latency(rank: Rank) -> list[Call]:
+    shape = {**SHAPE, "hidden": 128}
+    buffer = Buffer(rank, **shape, num_sms=2, num_max_dispatch_tokens_per_rank=4)
+    sent = buffer.low_latency_dispatch(X128, IDX, use_fp8=False)
+    some: dict[str, Any] = {"topk_idx": IDX, "topk_weights": W, "async_finish": False}
+    return [
+        call("low_latency_dispatch", buffer.low_latency_dispatch, x=X128, use_fp8=True, **some),
+        call("low_latency_combine", buffer.low_latency_combine, x=sent.recv_x, handle=sent.handle, out=None, **some),
+        call("next buffer", buffer.get_next_low_latency_combine_buffer, handle=sent.handle),
+        call("mask", buffer.low_latency_update_mask_buffer, rank=1, mask=True),
+    ]
+
+
+def of_the_reference() -> list[Call]:
+    xs, idxs, weights = [X] * 2, [IDX] * 2, [W] * 2
+    came = reference.dispatch(xs, idxs, weights, num_experts=4)
+    ll = reference.low_latency_dispatch([X128] * 2, idxs, num_experts=4, max_tokens=4, use_fp8=False)
+    rows, _ = reference.expert_rows(came[0].topk_idx, experts=2)
+    fp8, scales = reference.quantize_fp8(X128)
+    routed: dict[str, Any] = {"topk_idxs": idxs, "topk_weights": weights, "num_experts": 4}
+    local = {"topk_idx": came[0].topk_idx, "experts": 2, "alignment": 1}
+    return [
+        call("layout", reference.layout, topk_idx=IDX, num_experts=4, world_size=2),
+        call("dispatch", reference.dispatch, xs=xs, **routed),
+        call("an array", lambda x, i, w: reference.dispatch([x, X], [i, IDX], [w, W], num_experts=4), x=X, i=IDX, w=W),
+        call("combine", reference.combine, ys=[each.x for each in came], **routed, biases=None),
+        call("expert_rows", reference.expert_rows, **local),
+        call("reduce", reference.reduce_expert_rows, y=np.zeros((len(rows), 16), BF16), **local),
+        call(
+            "low_latency_combine",
+            reference.low_latency_combine,
+            ys=[e.x for e in ll],
+            received=ll,
+            topk_weights=weights,
+        ),
+        call("weights", reference.weights_per_rank, topk_idx=IDX, topk_weights=W, experts_per_rank=2, world_size=2),
+        call("quantize_fp8", reference.quantize_fp8, x=X128),
+        call("dequantize_fp8", reference.dequantize_fp8, q=fp8, scales=scales),
+    ]
+
+
+def of_compat(rank: Rank) -> list[Call]:
+    signal, data = rank.symmetric(4, np.uint64), rank.symmetric(4, np.float32)
+    host = nixl.DeviceHost(rank)
+    host.register(data)
+    host.register(signal)
+    write = host.create_write_req(data, 0)
+    return [
+        call("init_efa", ibgda.init_efa_device_state, rank=rank, num_channels=1, num_devices=1),
+        call("DeviceHost", nixl.DeviceHost, rank=rank),
+        call("register", host.register, array=data),
+        call("deregister", host.deregister, array=None),
+        call("create_write_req", host.create_write_req, local=data, peers=0, remote=data),
+        call("create_signal_req", host.create_signal_req, signals=signal, peers=0),
+        call("create_gpu_req", host.create_gpu_req, request=write),
+        call("handle_array", host.handle_array, handles=[host.create_gpu_req(write)]),
+        call("prep_local_view", host.prep_local_view, arrays=[data]),
+        call("prep_remote_view", host.prep_remote_view, entries=[(data, 0)]),
+        call("an entry", lambda entry: host.prep_remote_view([entry]), entry=(data, 0)),
+        call("release", host.release, handle=-5),
+    ]
+
+
+def of_torch(rank: Rank) -> list[Call]:
+    import torch
+
+    from ep_lib import moe
+    from ep_lib.moe import layer
+
+    class Same(torch.nn.Module):
+        def forward(self, x: Any, *_: Any) -> Any:
+            return x
+
+    x, idx, weights = torch.zeros(4, 16, dtype=torch.bfloat16), torch.tensor(IDX), torch.ones(4, 2)
+    buffer = Buffer(rank, **SHAPE, num_sms=2)
+    sent = moe.dispatch(buffer, x, idx, weights)
+    w_in, w_out = torch.zeros(4, 16, 8), torch.zeros(4, 8, 16)
+    whole = layer.MoELayer.create(16, 8, 4, 2, torch.Generator())
+    sizes = {"hidden": 16, "ffn": 8, "num_experts": 4, "top_k": 2}
+    routed = {"topk_idx": idx, "topk_weights": weights}
+    return [
+        call("moe.dispatch", moe.dispatch, buffer=buffer, x=x, **routed, handle=None, num_worst_tokens=0),
+        call("moe.combine", moe.combine, buffer=buffer, x=sent.x, handle=sent.handle, topk_weights=None),
+        call("ExpertParallel", layer.ExpertParallel, where=buffer, experts=Same(), gate=None, num_worst_tokens=0),
+        call("forward", layer.ExpertParallel(buffer, Same()), x=x, **routed),
+        call("route", layer.route, logits=torch.zeros(4, 4), top_k=2),
+        call("load_per_expert", layer.load_per_expert, topk_idx=idx, num_experts=4),
+        call("load_balancing_loss", layer.load_balancing_loss, routing=layer.route(torch.zeros(4, 4), 2)),
+        call("of_rank", layer.ExpertRange.of_rank, num_experts=4, rank=0, world_size=2),
+        call("Experts", layer.Experts, w_in=w_in, w_out=w_out),
+        call("experts", layer.Experts(w_in, w_out), x=x, **routed),
+        call("create", layer.MoELayer.create, **sizes, generator=torch.Generator()),
+        call("layer", whole, x=torch.zeros(4, 16), buffer=None),
+        call("shard", whole.shard, rank=0, world_size=2),
+    ]
