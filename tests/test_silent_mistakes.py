@@ -364,6 +364,38 @@ def test_a_nic_sends_what_nobody_has_written() -> None:
     assert "the NIC reads" in str(report)
 
 
+@pytest.mark.parametrize("kind", ["symmetric", "to_device", "plain", "host"])
+@pytest.mark.parametrize("when", ["launch", "gather", "after"])
+def test_the_host_writes_what_a_kernel_may_be_using(kind: str, when: str) -> None:
+    def main(rank: Rank) -> None:
+        zeros = np.zeros(64, np.int32)
+        make: dict[str, Callable[[], Any]] = {
+            "symmetric": lambda: rank.symmetric(64, np.int32),
+            "to_device": lambda: rank.to_device(zeros),
+            "plain": zeros.copy,
+            "host": lambda: rank.host_array(64, np.int32),
+        }
+        x, out = make[kind](), rank.to_device(zeros[:1])
+        x[:] = 1
+        checked("sum").launch(rank, 1, 1, x, 64, out)
+        if when == "gather":
+            rank.all_gather(None)
+        if when == "after":
+            rank.synchronize()
+        x[3:5] = 2
+        checked("sum").launch(rank, 1, 1, x, 64, out)
+        rank.synchronize()
+
+    report = ep_lib.check(main, 2, seeds=1)
+    if kind == "host" or when == "after":
+        assert report.ok, str(report)
+        return
+    [finding] = report.findings
+    assert finding.kind == "race" and "rank.synchronize() between the launch" in finding.remedy, str(report)
+    assert "(bytes 12 to 17) that the kernel 'sum' may be using" in finding.message and finding.ranks == (0, 1)
+    assert len({*finding.lines}) == 2 and all("test_silent_mistakes.py:" in line for line in finding.lines)
+
+
 def test_two_symmetric_arrays_in_another_order() -> None:
     def main(rank: Rank) -> None:
         if rank == 0:

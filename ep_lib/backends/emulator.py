@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_lib.backends.base import MAX_SHARED_BYTES
+from ep_lib.emulator.host_watch import HostWatch
 from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_arrays
@@ -117,6 +118,7 @@ class EmulatorBackend:
         self.heap_bytes = world.machine.heap_bytes
         self.heap_spread = HEAP_SPREAD
         self.checks = world.machine.checks
+        self._watch = HostWatch(rank, world.machine.host_writes) if self.checks else None
         self.streams: Streams = NoStreams()
         self.multiprocessors: int | None = None
         self.shared_bytes = MAX_SHARED_BYTES
@@ -150,6 +152,8 @@ class EmulatorBackend:
         """An ordinary array: kernels run in the host's memory."""
         array = np.zeros(shape, dtype)
         self.register_array(array)
+        if self._watch is not None:
+            self._watch.share(array.__array_interface__["data"][0], array.nbytes)
         return array
 
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -211,9 +215,13 @@ class EmulatorBackend:
                 _require_allocated(kernel.name, info)
             if info.nbytes:
                 ranges.append((info.address, info.address + info.nbytes, not info.readonly))
+        if self._watch is not None:
+            self._watch.look()
         self._last_ticket = self._machine.launch(
             self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes
         )
+        if self._watch is not None:
+            self._watch.launched(kernel.name, kernel.path, arrays)
         self._in_use.append(arrays)
 
     def _load(self, kernel: Kernel) -> EmulatorImage:
@@ -225,8 +233,12 @@ class EmulatorBackend:
     def synchronize(self) -> None:
         """Waits until this rank's launches have finished; meanwhile the other ranks run."""
         self._check_open()
+        if self._watch is not None:
+            self._watch.look()
         self._world.wait_for_ticket(self.rank, self._last_ticket)
         self._in_use.clear()
+        if self._watch is not None:
+            self._watch.waited(all_ended=True)
         if not self.fault_word[0]:
             return
         record = self._heap[: device_state.FAULT_BYTES]
@@ -249,7 +261,12 @@ class EmulatorBackend:
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         """Every rank's ``obj`` in rank order; ``what`` names the operation in errors."""
-        return self._world.all_gather(self.rank, what, obj)
+        if self._watch is not None:
+            self._watch.look()
+        gathered = self._world.all_gather(self.rank, what, obj)
+        if self._watch is not None:
+            self._watch.waited(all_ended=False)
+        return gathered
 
     def barrier(self) -> None:
         """Returns when every rank has come here with its kernels finished."""

@@ -130,7 +130,7 @@ class DeviceHost:
     def release(self, handle: int) -> None:
         """Give back one handle, view or handle array, once no kernel uses it any more (this waits for them)."""
         self._require_open()
-        number = self._require_handle(handle)
+        number = self._require_handle(handle, "released twice?")
         self._rank.synchronize()
         del self._tables[number]
 
@@ -144,11 +144,11 @@ class DeviceHost:
             self._registered.clear()
 
     # ---- inside -----------------------------------------------------------------------------------------------------
-    def _require_handle(self, handle: Any) -> int:
+    def _require_handle(self, handle: Any, why: str = "released?") -> int:
         number = index(handle)
         if number is None or number not in self._tables:
             shown = show(handle) if number is None else f"{number:#x}"
-            raise ArgumentError(f"{shown} is not a handle of this DeviceHost (released?)")
+            raise ArgumentError(f"{shown} is not a handle of this DeviceHost ({why})")
         return number
 
     def _local_region(self, array: Any) -> Region:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
+from ep_lib.emulator.host_watch import HostWrite
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
@@ -22,7 +23,7 @@ from ep_lib.runtime.emulated import make_machine, run_program
 
 _UNPROVEN = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
-    "what the host's Python does with arrays is not watched."
+    "of what the host's Python does with arrays, only writes while a kernel may run are seen."
 )
 
 
@@ -261,7 +262,7 @@ class _Search:
                 if program.plain_volatile:
                     self._polled |= parse_polls(machine.polls)
                 report = machine.end_checks()
-            found = parse(report, seed)
+            found = [*parse(report, seed), *(_of_host(write, seed) for write in machine.host_writes)]
             if error is not None and not found and not isinstance(error, _FINDINGS):
                 raise error
             if seed == 0:
@@ -300,6 +301,17 @@ class _Search:
         if known is not None:
             found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
         self.findings[key] = found
+
+
+def _of_host(write: HostWrite, seed: int) -> Finding:
+    text = (
+        f"the host of rank {write.rank} writes an array of {write.array} (bytes {write.first} to "
+        f"{write.first + write.nbytes}) that the kernel '{write.kernel}' may be using: after its launch at "
+        f"{write.launched}, before {write.seen}"
+    )
+    remedy = "wait first: rank.synchronize() between the launch and the host's write"
+    lines = (write.launched, write.seen)
+    return Finding("race", text, seed, remedy, seeds=(seed,), lines=lines, ranks=(write.rank,))
 
 
 def _how_exact(finding: Finding) -> tuple[int, bool]:
