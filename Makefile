@@ -40,7 +40,7 @@ $(shell [ ! -e "$(VENV_MADE)" ] || { [ -x "$(PY)" ] && [ "$$(cat "$(VENV_MADE)")
 LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 
-.PHONY: help lab demo test quick nightly lint .emulator format check-machine clean distclean
+.PHONY: help lab demo test quick nightly sanitize matrix lint .emulator format check-machine clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -67,6 +67,17 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 
 nightly: $(TEST_INSTALLED)  ## every right kernel on every fabric under the checker, 1,000 schedules each (about 20 minutes)
 	"$(PY)" -m pytest $(PYTEST_FLAGS) tests/test_right_kernels.py --seeds 1000
+
+# What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.
+SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:handle_sigbus=0:handle_abort=0:handle_sigfpe=0:handle_sigill=0
+
+sanitize: $(TEST_INSTALLED)  ## the emulator's C++ under AddressSanitizer and UBSan, over a part of the tests (needs g++; minutes)
+	EP_LIB_CXX=g++ EP_LIB_SANITIZE=1 ASAN_OPTIONS="$(SANITIZER_OPTIONS)" UBSAN_OPTIONS=print_stacktrace=1 \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+		"$(PY)" -m pytest -q -m "not slow" tests/test_emulator_runtime.py tests/test_network.py tests/test_checker.py tests/test_flat.py
+
+matrix: | check-machine  ## the oldest and the newest dependencies, for every Python here, smoke-tested (needs a package index)
+	"$(PYTHON)" .ci/matrix.py
 
 lint: $(TEST_INSTALLED)  ## format and type checks only
 	"$(PY)" -m ruff check .

@@ -8,6 +8,8 @@ EP_LIB_CACHE_DIR     where compiled kernels are kept                            
 EP_LIB_CXX           the C++ compiler of the emulator: a name or a path               g++, then clang++
 EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sentence   ``0``
 EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
+EP_LIB_SANITIZE      ``1`` compiles the emulator with AddressSanitizer and UBSan        ``0``
+                     (``make sanitize`` sets it: their libraries must be loaded first)
 EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0          ``0``
 EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU (slow)            ``0``
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
@@ -54,6 +56,7 @@ class Config:
     cxx: str | None = None
     debug: bool = False
     heap_bytes: int | None = None
+    sanitize: bool = False
     seed: int = 0
     share_gpus: bool = False
     stack_bytes: int | None = None
@@ -71,6 +74,7 @@ class Config:
             cxx=_text(env, "EP_LIB_CXX"),
             debug=_flag(env, "EP_LIB_DEBUG"),
             heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
+            sanitize=_flag(env, "EP_LIB_SANITIZE"),
             seed=_seed(env),
             share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
             stack_bytes=_stack(env),

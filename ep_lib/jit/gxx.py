@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ep_lib import processes
+from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, diagnostics, digest, names, toolkit
 from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
@@ -70,6 +71,8 @@ _RUNTIME_FLAGS = [
     "-fdiagnostics-color=never",
 ]
 _RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
+# The heap only: fibers leave their stacks without a word to the sanitizer.
+_SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--param=asan-stack=0", "-O1"]
 _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
@@ -207,15 +210,19 @@ def build_runtime() -> Path:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         objects = [str(future.result()) for future in running]
-        command = [compiler.path, *_RUNTIME_LINK_FLAGS, *objects, "-ldl", "-o", str(folder / name)]
+        command = [compiler.path, *_RUNTIME_LINK_FLAGS, *_sanitizer(), *objects, "-ldl", "-o", str(folder / name)]
         _tool(command, "the emulator", folder / name)
 
     return cache.entry("runtime", key, name, build) / name
 
 
+def _sanitizer() -> list[str]:
+    return _SANITIZER_FLAGS if Config.from_environment().sanitize else []
+
+
 def _runtime_key(compiler: Compiler, sources: Sequence[Path]) -> str:
     headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), _RUNTIME_ROOTS, home=toolkit.PACKAGE)
-    flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS]
+    flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
     return digest.key(headers, ["runtime", toolkit.library_version(), compiler.path, compiler.identity, *flags])
 
 
@@ -226,7 +233,17 @@ def _runtime_object(compiler: Compiler, source: Path) -> Path:
     def build(folder: Path, _: Path) -> None:
         target = folder / "runtime.o"
         same_everywhere = f"-ffile-prefix-map={toolkit.PACKAGE}=ep_lib"
-        command = [compiler.path, *_RUNTIME_FLAGS, same_everywhere, *includes, "-c", str(source), "-o", str(target)]
+        command = [
+            compiler.path,
+            *_RUNTIME_FLAGS,
+            *_sanitizer(),
+            same_everywhere,
+            *includes,
+            "-c",
+            str(source),
+            "-o",
+            str(target),
+        ]
         _tool(command, "the emulator", target)
 
     return cache.entry("object", _runtime_key(compiler, [source]), "runtime.o", build) / "runtime.o"
