@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ep_lib.backends import cuda as cuda_backend
 from ep_lib.backends.base import Backend
 from ep_lib.bootstrap import SingleBootstrap
 from ep_lib.cuda import devices as cuda_devices
@@ -184,6 +185,23 @@ def test_cuda_errors_become_sentences() -> None:
     refused = cuda_errors.launch_error(701, "too many resources", 0, "big", "<<<1, 1024>>>", 255)
     assert isinstance(refused, KernelLaunchError)
     assert "255 registers" in str(refused)
+
+
+def test_a_process_that_was_stopped_looks_again_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = cuda_backend.CudaBackend.__new__(cuda_backend.CudaBackend)
+    backend.rank, backend.kernel_timeout, backend._lost, backend._pending = 0, 1.0, None, {"exchange": 1}
+    backend._hint_from_record = lambda: ""
+
+    def wait(times: list[float], ready_after: int) -> None:
+        clock, looks = iter(times), iter([cuda_errors.NOT_READY] * ready_after + [0])
+        backend._query = lambda event: next(looks)
+        monkeypatch.setattr(cuda_backend, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+        backend._wait_for(5, 1.0)
+
+    wait([0.0, 5.0, 5.05], ready_after=2)  # SIGSTOP for five seconds: the kernel has ended meanwhile
+    with pytest.raises(KernelTimeout, match="kernels still run after 1 s"):
+        wait([0.05 * i for i in range(99)], ready_after=99)
+    assert isinstance(backend._lost, KernelTimeout)
 
 
 # ---- on GPUs -----------------------------------------------------------------------------------------------------

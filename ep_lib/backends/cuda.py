@@ -48,6 +48,7 @@ DEFAULT_KERNEL_TIMEOUT = 120.0  # seconds that synchronize() waits
 DEVICE_TIMEOUT = 30.0  # seconds of one wait inside a kernel; never more than half of the host's limit
 _BUSY_POLL = 0.0005  # seconds of polling without sleeping, for short kernels
 _POLL_SLEEP = 0.0002
+_STOPPED = 0.1  # seconds between two looks: this process was stopped, or the machine is very busy
 _FAREWELL = 0.5  # seconds to tell the other ranks that this one leaves
 
 # cudaDeviceAttr
@@ -378,9 +379,12 @@ class CudaBackend:
             )
 
     def _wait_for(self, event: int, deadline: float) -> None:
-        start = time.monotonic()
+        start = before = time.monotonic()
         while self._query(event) == cuda_errors.NOT_READY:
             now = time.monotonic()
+            if now - before > _STOPPED:  # the answer is old, and the limit is for kernels, not for this process
+                deadline += now - before
+            before = now
             if now > deadline:
                 self._lost = KernelTimeout(
                     f"rank {self.rank}: kernels still run after {self.kernel_timeout:g} s. Started since the last "
