@@ -308,6 +308,64 @@ def test_ranks_that_free_different_arrays_are_told() -> None:
     assert isinstance(refusal(main, 2), RankMismatchError)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda other: other.barrier(),
+        lambda other: other.all_gather(1),
+        lambda other: other.symmetric(4, "f4"),
+        lambda other: Buffer(other, **SHAPE),
+    ],
+)
+def test_the_rank_of_another_main(call: Callable[[Rank], Any]) -> None:
+    ranks: dict[int, Rank] = {}
+
+    def main(rank: Rank) -> None:
+        ranks[rank.rank] = rank
+        rank.barrier()
+        if rank == 0:
+            call(ranks[1])
+        rank.barrier()
+
+    error = refusal(main, 2)
+    assert isinstance(error, ArgumentError)
+    assert "this is the Rank of rank 1, and the main of rank 0 uses it" in str(error)
+
+
+def test_an_array_of_another_rank() -> None:
+    arrays: dict[int, Any] = {}
+
+    def main(rank: Rank) -> None:
+        arrays[rank.rank] = rank.symmetric(64, np.int32)
+        rank.barrier()
+        kernel("put").launch(rank, 1, 1, arrays[1], 0, 0)
+
+    assert "of another rank; pass this rank's own" in str(refusal(main, 2))
+
+
+def test_a_rank_after_its_spawn() -> None:
+    kept: list[Rank] = []
+
+    def main(rank: Rank) -> None:
+        kept.append(rank)
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        ep_lib.spawn(main, 1, "emulator")
+    with pytest.raises(BufferClosedError, match="is of a spawn\\(\\) that has ended"):
+        kept[0].barrier()
+
+
+@pytest.mark.parametrize("main", [lambda: None, lambda rank, more: None, lambda *, rank: None])
+def test_a_main_that_does_not_take_a_rank(main: Callable[..., Any]) -> None:
+    with pytest.raises(ArgumentError, match="cannot be called with a Rank and 0 more"):
+        ep_lib.spawn(main, 1, "emulator")
+
+
+def test_a_rank_is_not_sent() -> None:
+    assert "pass rank.rank, its number" in str(refusal(lambda rank: rank.all_gather([rank])))
+
+
 # ---- what the checker says of hosts ----------------------------------------------------------------------------------
 
 CHECKED = """

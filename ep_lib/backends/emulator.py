@@ -131,6 +131,7 @@ class EmulatorBackend:
         self._transport: Transport[EmulatorImage] = registry.heap_class(transport)(setup)
         self.transport = transport
         self._heap_begin = world.machine.heap_address(rank)
+        self._heaps = world.machine.heap_address(0), world.machine.heap_address(world.size - 1) + len(self._heap)
         self._allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()  # by offset
         self._images: dict[Kernel, EmulatorImage] = {}
         self._last_ticket = 0
@@ -211,8 +212,13 @@ class EmulatorBackend:
                     f"kernel '{kernel.name}' got an array on {info.device}; the emulator runs on the CPU: pass "
                     f"NumPy arrays or torch CPU tensors, or run with backend='cuda'"
                 )
-            if 0 <= info.address - self._heap_begin < len(self._heap) and info.kind == "numpy":
+            if 0 <= info.address - self._heap_begin < len(self._heap):
                 _require_allocated(kernel.name, info)
+            elif self._heaps[0] <= info.address < self._heaps[1]:
+                raise ArgumentError(
+                    f"kernel '{kernel.name}' of rank {self.rank} got an array (shape {info.shape}, type {info.dtype}) "
+                    "of another rank; pass this rank's own, and reach the other's by ep::peer_ptr or rank.peer_address"
+                )
             if info.nbytes:
                 ranges.append((info.address, info.address + info.nbytes, not info.readonly))
         if self._watch is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ep_lib.emulator.machine import Machine
-from ep_lib.errors import DeadlockError, EpError, RankMismatchError
+from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, RankMismatchError
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep  # as code objects name their files
 _LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
@@ -51,6 +51,7 @@ class _Member:
         self.number = number
         self.turn = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
+        self.ident = 0  # of the thread, while main runs
         self.ticket = 0  # waits for this launch
         self.collective: _Collective | None = None
         self.gathered: list[bytes] = []
@@ -101,6 +102,7 @@ class World:
     # ---- called by ranks, on their own threads ---------------------------------------------------------------
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Returns when the rank's launch has finished; raises what ended the run otherwise."""
+        self._require_own(self._members[rank])
         if ticket and self.machine.done_ticket(rank) < ticket:
             self.machine.raise_if_broken()
             member = self._members[rank]
@@ -111,12 +113,28 @@ class World:
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order; copies, as they would be between processes."""
         member = self._members[rank]
+        self._require_own(member)
         member.collective = _Collective(what, pickle.dumps(obj), *_caller())
         self._give_up_turn(member)
         return [pickle.loads(payload) for payload in member.gathered]
 
     def leave(self, rank: int) -> None:
         """The rank is closed; the world goes on until its spawn ends."""
+
+    def _require_own(self, member: _Member) -> None:
+        """Raises ArgumentError where one rank's main uses the Rank of another, which would wait for itself for ever,
+        and BufferClosedError where a Rank is used after its spawn."""
+        caller = threading.get_ident()
+        if caller == member.ident:
+            return
+        for other in self._members:
+            if other.ident == caller and not other.done:
+                raise ArgumentError(
+                    f"this is the Rank of rank {member.number}, and the main of rank {other.number} uses it; every "
+                    "main uses the Rank that it was called with"
+                )
+        if self._ended:
+            raise BufferClosedError(f"rank {member.number} is of a spawn() that has ended; start a new one")
 
     def _give_up_turn(self, member: _Member) -> None:
         if self._ended:
@@ -149,6 +167,7 @@ class World:
 
     def _body(self, member: _Member, main: Callable[[int], Any]) -> None:
         try:
+            member.ident = threading.get_ident()
             member.turn.acquire()
             if not self._ended:
                 member.result = main(member.number)

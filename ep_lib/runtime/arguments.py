@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ep_lib.errors import ArgumentError
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.require import one_of, refuse, seconds, several, whole_number
+from ep_lib.require import one_of, refuse, seconds, several, show, whole_number
 from ep_lib.transports import registry
 
 
-def program(main: Callable[..., Any], ranks: Any) -> int:
-    """How many ranks call ``main``. Raises ArgumentError if ``main`` cannot be called, or not by so many."""
+def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple[Any, ...]]:
+    """How many ranks call ``main``, and what it gets besides the rank. Raises ArgumentError if ``main`` cannot be
+    called so, or not by so many."""
     if not callable(main):
         refuse("main", main, "a function that takes a Rank")
-    return whole_number("ranks", ranks, 1, MAX_RANKS)
-
-
-def further(args: Any) -> tuple[Any, ...]:
-    """What every rank's main gets besides its rank. Raises ArgumentError."""
-    return tuple(several("args", args, "a tuple or a list of what main takes after the rank"))
+    given = tuple(several("args", args, "a tuple or a list of what main takes after the rank"))
+    try:
+        signature = inspect.signature(main)
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(None, *given)
+        except TypeError as error:
+            raise ArgumentError(
+                f"main is {show(main)}{signature}, which cannot be called with a Rank and {len(given)} more: {error}; "
+                "args= are what main takes after the rank"
+            ) from error
+    return whole_number("ranks", ranks, 1, MAX_RANKS), given
 
 
 def a_seed(value: Any, name: str = "seed") -> int:

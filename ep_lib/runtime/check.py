@@ -114,7 +114,7 @@ def check(
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
     are raised.
     """
-    ranks, args = arguments.program(main, ranks), arguments.further(args)
+    ranks, args = arguments.program(main, ranks, args)
     chosen = _seeds(seeds)
     compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
     config = Config.from_environment()

@@ -61,6 +61,9 @@ class Rank:
     def __hash__(self) -> int:
         return hash(self.rank)
 
+    def __reduce__(self) -> Any:
+        raise ArgumentError(f"{self!r} cannot be copied or sent to another rank: pass rank.rank, its number")
+
     def __repr__(self) -> str:
         return f"Rank({self.rank} of {self.world_size}, backend={self.backend!r}{', closed' if self.is_closed else ''})"
 

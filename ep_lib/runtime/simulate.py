@@ -39,7 +39,7 @@ def simulate(
     ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it raises, and
     ArgumentError for unknown hardware.
     """
-    ranks, args = arguments.program(main, ranks), arguments.further(args)
+    ranks, args = arguments.program(main, ranks, args)
     config = Config.from_environment()
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout

@@ -41,7 +41,7 @@ def spawn(
     """
     config = Config.from_environment()
     backend = one_of("backend", config.backend if backend is None else backend, BACKENDS)
-    ranks, args = arguments.program(main, ranks), arguments.further(args)
+    ranks, args = arguments.program(main, ranks, args)
     seed = arguments.a_seed(config.seed if seed is None else seed)
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
