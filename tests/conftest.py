@@ -20,14 +20,21 @@ pytest.register_assert_rewrite("support", "wrong_variants")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--seeds N``: schedules of each right kernel (tests/test_right_kernels.py)."""
+    """``--seeds N``: schedules of each right kernel (tests/test_right_kernels.py). ``--rounds N``: random times."""
     parser.addoption("--seeds", type=int, default=50, help="schedules of each right kernel (default 50)")
+    parser.addoption("--rounds", type=int, default=3, help="repetitions of tests with random times (default 3)")
 
 
 @pytest.fixture
 def seeds(request: pytest.FixtureRequest) -> int:
     """How many schedules to try."""
     return int(request.config.getoption("--seeds"))
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> int:
+    """How often a test with random times is repeated."""
+    return int(request.config.getoption("--rounds"))
 
 
 @pytest.hookimpl(trylast=True)
