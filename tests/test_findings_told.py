@@ -68,6 +68,9 @@ ONE_BLOCK = [
     ),
 ]
 BLOCKS = [
+    Told("one_side_takes_the_lock", ("the other does not take it", "lock of line {take} of", "before line {B}")),
+    Told("cleared_beside_atomics", ("__sync", "between line {A} and line {B}"), ("signal",)),
+    Told("atomic_of_a_block_between_blocks", ("scope: gpu is the smallest",), ("system",), kind="scope"),
     Told("plain_counter_of_the_grid", ("atomic addition", "line {A}"), ("lock",)),
     Told(
         "lock_without_fences", ("both hold the lock", "__threadfence()", "given back in line {give}"), ("atomic add",)
@@ -109,9 +112,19 @@ PEERS = [
     Told("credit_before_the_read", ("give the credit (line {S}", "after the read (line {B}"), kind="slot reused"),
     Told("one_credit_too_many", ("credit", "line {B}"), kind="slot reused"),
     Told("two_ranks_own_one_place", ("a place of its own for each writer", "line {A}")),
+    Told("spins_on_a_plain_load", ("release where it is set", "in line {B}"), ("put_signal",)),
+    Told(
+        "exchange_without_credit",
+        ("wait for a credit", "line {A}", "line {B}"),
+        ("give the credit",),
+        kind="slot reused",
+    ),
     Told("relaxed_flag_then_data", ("without release", "line {S}", "__threadfence_system() is enough")),
 ]
 NICS = [
+    Told("put_of_what_a_block_writes", ("wait for line {A}", "before line {B}"), ("quiet",), blocks=2),
+    Told("get_of_what_a_put_brings", ("before the get", "line {B}"), ("sent on",), ranks=3),
+    Told("added_by_nic_and_by_gpu", ("only one kind", "line {A}", "line {B}"), kind="staged atomic"),
     Told("put_then_bare_signal", ("a quiet (or a fence) between line {A} and line {S}",), kind="signal overtakes data"),
     Told("quiet_before_the_put", ("between line {A} and line {S}",), kind="signal overtakes data"),
     Told("fence_is_no_quiet", ("a quiet between line {A} and line {B}",), kind="source reused"),

@@ -278,6 +278,8 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
         return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
     if signal and wait:
         return f"the {thing} is stored in {signal}, and waited for in line {wait.line}"
+    if signal and thing == "lock":
+        return f"taken in {signal}"
     return f"the {thing}: {signal or wait}" if signal or wait else ""
 
 
@@ -331,8 +333,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     """A sentence such as "put a quiet between line 41 and line 43 of x.cu"; empty if nothing can be said.
 
     ``how``: empty, "between", "between_two", "around_two", "before", "after", "before_credit", "at", "both", "swap",
-    "own", "own_wait", "wait", "wait_for", "wait_post", "credit", "credit_late", "credit_put", "written" or "outside".
-    ``what`` is put there.
+    "own", "own_wait", "take", "wait", "wait_for", "wait_post", "credit", "credit_late", "credit_put", "written" or
+    "outside". ``what`` is put there.
     ``first``, ``last``: in the order of one thread's program (not of "..._two").
     """
     if how == "before_credit" and first and last and first.file == last.file and last.line < first.line:
@@ -363,6 +365,8 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     if how == "own":
         lines = str(first) if first == last else _two(first, last)
         return f"check the index in {lines}: two threads are there for one place"
+    if how == "take":
+        return f"take the lock of {first} before {last} too"
     if how == "own_wait":
         lines = _two(first, last)
         return f"{lines} write the same place: let the NIC write elsewhere, or wait for its signal in between"

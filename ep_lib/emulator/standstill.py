@@ -170,7 +170,7 @@ def _all_wait_first(groups: Sequence[_Group]) -> Standstill:
 def _missing(groups: Sequence[_Group]) -> Standstill:
     lines = [f"nobody has stored to what {g.who} waits for in {g.place}" for g in groups if g.nobody and g.place]
     for g in groups:
-        if g.polls and not g.nobody and g.last and g.last.place:
+        if g.polls and not g.nobody and g.last and g.last.place and g.last.place.line != g.place.line:
             lines.append(
                 f"what {g.who} waits for in {g.place} was last stored by {g.last.thread} in {g.last.place}: {g.sees}"
             )

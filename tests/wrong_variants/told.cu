@@ -256,6 +256,32 @@ extern "C" __global__ void lock_never_given_back(int* data, uint64_t* flag, int*
     if (blockIdx.x == 5) atomicExch(&lock_word, 0);
 }
 
+extern "C" __global__ void one_side_takes_the_lock(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        while (atomicCAS(&lock_word, 0, 1) != 0) {  // take
+        }
+        __threadfence();
+        data[0] = 4;  // A
+        __threadfence();
+        atomicExch(&lock_word, 0);
+    } else {
+        out[0] = data[0];  // B
+    }
+}
+
+extern "C" __global__ void cleared_beside_atomics(int* data, uint64_t* flag, int* out, int n, int round) {
+    __shared__ int total;
+    if (threadIdx.x == 0) total = 0;       // A
+    atomicAdd(&total, data[threadIdx.x]);  // B
+    __syncthreads();
+    if (threadIdx.x == 0) out[0] = total;
+}
+
+extern "C" __global__ void atomic_of_a_block_between_blocks(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x == 0) atomicAdd_block(data, 1);  // A B
+}
+
 // ---- ranks that reach each other by loads and stores ----------------------------------------------------------------
 
 extern "C" __global__ void fence_of_a_gpu_towards_a_peer(int* data, uint64_t* flag, int* out, int n, int round) {
@@ -421,6 +447,25 @@ extern "C" __global__ void works_too_long(int* data, uint64_t* flag, int* out, i
     }
 }
 
+extern "C" __global__ void spins_on_a_plain_load(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x == 0) {
+        ep::signal_set(flag, 1, 1 - ep::rank());  // A
+        while (flag[0] == 0) __nanosleep(10);     // B
+    }
+}
+
+extern "C" __global__ void exchange_without_credit(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int peer = 1 - ep::rank();
+    if (threadIdx.x == 0)
+        for (int i = 1; i <= 4; i++) {
+            *ep::peer_ptr(data, peer) = i;  // A
+            ep::signal_set(flag, i, peer);
+            while (ep::ld_acquire_sys_u64(flag) < i) {
+            }
+            out[i] = data[0];  // B
+        }
+}
+
 // ---- ranks behind NICs ----------------------------------------------------------------------------------------------
 
 extern "C" __global__ void put_then_bare_signal(int* data, uint64_t* flag, int* out, int n, int round) {
@@ -551,4 +596,26 @@ extern "C" __global__ void poll_the_data_itself(int* data, uint64_t* flag, int* 
         }
         ep::net_quiet();
     }
+}
+
+extern "C" __global__ void put_of_what_a_block_writes(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (blockIdx.x == 1) data[512 + threadIdx.x] = threadIdx.x;  // A
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        ep::net_put_nbi(data, data + 512, 256, 1 - ep::rank());  // B
+        ep::net_quiet();
+    }
+}
+
+extern "C" __global__ void get_of_what_a_put_brings(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x != 0) return;
+    if (ep::rank() == 0) ep::net_put_nbi(data, data + 512, 64, 1);  // A
+    if (ep::rank() == 2) ep::net_get_nbi(data + 256, data, 64, 1);  // B
+    ep::net_quiet();
+}
+
+extern "C" __global__ void added_by_nic_and_by_gpu(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x != 0) return;
+    if (ep::rank() == 1) ep::net_atomic_add_u64_nbi(flag, 1, 0);  // A
+    if (ep::rank() == 0) ep::red_add_relaxed_sys_u64(flag, 1);    // B
+    ep::net_quiet();
 }

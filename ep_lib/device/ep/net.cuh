@@ -8,7 +8,8 @@
 //     net_put_signal_nbi_block                    posts one request for all
 //     net_put_signal_nbi                          data, then a 64-bit signal: never seen before its data
 //     net_atomic_add_u32_nbi, _u64_nbi            adds to the peer's copy of a counter
-//     net_fence(peer, qp)                         what is posted later arrives after what was posted before
+//     net_fence(peer, qp)                         what is posted later arrives after what was posted before (gets: see
+//                                                 there)
 //     net_quiet(peer, qp)                         waits until all that was posted before is done
 //
 // A queue pair is a numbered stream of operations to one peer; kAllQueuePairs and kAllPeers mean every one.
@@ -105,6 +106,10 @@ EP_DEVICE void net_atomic_add_u64_nbi(uint64_t* counter_mine, uint64_t value, in
 }
 
 // What this rank posts to `peer` from now on arrives after what it has posted there before. It waits for nothing.
+//
+// That holds for puts, signals and additions. Gets: the simulated NICs keep a put behind the gets before the fence, as
+// RC's fence does; NVSHMEM's fence says nothing of gets. So portable code has a quiet between a get and a put to what it
+// reads. That a get has arrived in `dst` no fence tells, only quiet.
 EP_DEVICE void net_fence(int peer, int qp = kAllQueuePairs) { transport::net_fence(peer, qp); }
 
 // Waits until what this rank has posted there is done: sources may be reused, targets are written, gets have arrived.

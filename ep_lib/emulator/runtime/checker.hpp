@@ -274,6 +274,8 @@ class Checker {
         const char* how = "";
         uint32_t from = 0, to = 0;
         uint32_t signal = 0, wait = 0;  // lines by which the two sides were to synchronise
+        uintptr_t lock = 0;             // which both sides seem to hold: if it turns out to be none, that is taken back
+        bool sets_flag = false;         // ... that the atomic sets and the plain access reads
         bool mixed = false;             // an atomic against a plain access: is it a signal?
         // For "swap": whose access it was that the signal came before. Whether it signals later shows at the end.
         bool unsettled = false;
@@ -296,6 +298,7 @@ class Checker {
         const Slot& slot;
         const Cell& cell;
         bool again;  // the second access writes what was written before
+        uintptr_t address;
     };
 
     size_t new_ids(int rank, uint32_t count, bool nic);
@@ -336,9 +339,10 @@ class Checker {
     Verdict judge(const Conflict& c) const;
     bool judge_synchronisation(const Conflict& c, Verdict* v) const;
     bool judge_hand_over(const Conflict& c, Verdict* v) const;
+    bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
-    bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uint64_t block) const;
+    bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
     Verdict judge_threads(const Conflict& c) const;
     Verdict judge_nic(const Conflict& c) const;
@@ -368,6 +372,7 @@ class Checker {
     VectorClock& link(std::unordered_map<uint64_t, VectorClock>& clocks, int source, int target, int queue_pair);
     std::string side(const Side& s) const;
     std::string place(uint32_t pc) const;
+    uint64_t offset_of(uint32_t pc) const;
 
     Machine& m_;
     const bool plain_volatile_;  // whether two volatile accesses conflict, on words that nobody polls

@@ -42,6 +42,11 @@ constexpr const char* kWaitWritten =
 constexpr const char* kReused = "slot reused";
 constexpr const char* kOvertakes = "signal overtakes data";
 
+constexpr const char* kFences[] = {"__threadfence_block()", "__threadfence()", "__threadfence_system()"};
+constexpr const char* kScopes[] = {"block", "gpu", "sys"};
+constexpr const char* kReach[] = {"threads of its own block only", "threads of its own GPU only", "everyone"};
+constexpr const char* kOtherIs[] = {"in the same block", "in another block", "on another rank"};
+
 inline const char* warp_barrier(size_t threads) { return threads > kWarpSize ? kSyncwarpAmongMany : kSyncwarp; }
 
 const Checker::Record* Checker::record_of(uint32_t id, uint32_t time) const {
@@ -67,7 +72,7 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     Finding& finding = note(first, second);
     if (finding.count > kJudged) return;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) finding.words.insert(a.address / sizeof(uint64_t));
-    Verdict verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again});
+    Verdict verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address});
     const Verdict& known = finding.verdict;
     if (verdict.certainty < known.certainty) return;
     if (verdict.certainty == known.certainty && (known.to || !verdict.to)) return;
@@ -129,6 +134,15 @@ std::string Checker::place(uint32_t pc) const {
                        ",\"offset\":" + std::to_string(s.begin + offset - 1 - image->base);
         }
     return "\"image\":\"\",\"offset\":0";
+}
+
+// Where it is in its library, of which ranks may have copies.
+uint64_t Checker::offset_of(uint32_t pc) const {
+    for (const auto& image : m_.images)
+        for (const auto& s : image->segments)
+            if (static_cast<uint32_t>(pc - static_cast<uint32_t>(s.begin)) < s.end - s.begin)
+                return static_cast<uint32_t>(pc - static_cast<uint32_t>(image->base));
+    return 0;
 }
 
 std::string Checker::spot(uint32_t pc) const { return pc ? "{" + place(pc) + "}" : "null"; }
@@ -196,11 +210,20 @@ std::string Checker::polls() const {
     return out + "]";
 }
 
-// "swap" says that a signal comes before its data. It does not if the writer signals once more, or if nobody polled it.
+// "swap" says that a signal comes before its data. It does not if the writer signals once more.
 Checker::Verdict Checker::settled(const Finding& f) const {
     Verdict v = f.verdict;
+    if (v.lock && !witness.is_exclusive(v.lock)) {
+        v.detail =
+            "compare-and-swap and exchange order nothing by themselves: what is behind such a word is not published";
+        v.remedy = "release/acquire on the swaps (and a count beside the value, if one may come back: ABA)";
+        v.what = "use acquire and release, or fences around it,";
+        return v;
+    }
     if (v.mixed) {
-        if (!witness.is_poll(v.wait)) {
+        if (v.sets_flag) {
+            v.remedy = "atomics on both sides: release where it is set, acquire where it is looked at";
+        } else if (!witness.is_poll(v.wait)) {
             v.remedy = "atomics on both sides, or an order between the two (a barrier, release/acquire)";
             v.what = "use an atomic too, or come after the other thread's release";
         }
@@ -216,7 +239,7 @@ Checker::Verdict Checker::settled(const Finding& f) const {
     }
     const uint32_t later = witness.signalled_since(v.writer_block, v.writer, v.written, v.from);
     const uint32_t again = witness.signalled_since(v.writer_block, v.writer, v.written, 0);
-    if (!later && !again && v.from && (!v.wait || witness.is_poll(v.wait))) {
+    if (!later && !again) {
         v.signal = v.from;
         return v;
     }
@@ -343,12 +366,16 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
             v.to = c.pc;
             return v;
         }
+        const int needed = nic ? static_cast<int>(EPEMU_SCOPE_SYSTEM)
+                               : scope_between(c.t, ids_of(c.slot.id).rank, past_of(c.slot.id, c.slot.time).block);
         v.kind = staged ? "staged atomic" : "scope";
         v.remedy = staged ? "one kind of writer for a counter: NICs or GPUs"
-                          : "system scope (an atomic of a narrower scope is none for other GPUs)";
-        v.what = staged ? "" : "make the scope that of the whole system";
-        v.how = staged ? "" : "at";
-        v.to = (c.flags >> kScopeShift & 3) < (c.slot.flags >> kScopeShift & 3) ? c.pc : c.slot.pc;
+                          : std::string("scope: ") + kScopes[needed] + " is the smallest that reaches a thread " +
+                                kOtherIs[needed] + (needed == EPEMU_SCOPE_SYSTEM ? " (the system)" : " (the device)");
+        v.what = staged ? "let only one kind add there" : std::string("give it the scope ") + kScopes[needed];
+        v.how = staged ? "both" : "at";
+        v.from = c.slot.pc;
+        v.to = staged ? c.pc : (c.flags >> kScopeShift & 3) < (c.slot.flags >> kScopeShift & 3) ? c.pc : c.slot.pc;
         return v;
     }
     if ((c.flags ^ c.slot.flags) & kAtomic && (nic || past_of(c.slot.id, c.slot.time).block != c.t.block)) {
@@ -364,6 +391,7 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
             v.remedy = kAtomicSignal;
             v.what = "use an atomic with release or acquire, such as ep::st_release_sys or ep::ld_acquire_sys";
             v.mixed = true;
+            v.sets_flag = atomic_writes && !plain_writes;
             v.wait = atomic_pc;
         } else if (!plain_writes) {  // a NIC fetches what a thread sets
             v.remedy = "wait (acquire) for a signal of the thread that sets it, before the NIC is told to read it";
@@ -445,11 +473,6 @@ namespace {
 bool acquires(int order) { return order == EPEMU_ACQUIRE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 bool releases(int order) { return order == EPEMU_RELEASE || order == EPEMU_ACQ_REL || order == EPEMU_SEQ_CST; }
 
-constexpr const char* kFences[] = {"__threadfence_block()", "__threadfence()", "__threadfence_system()"};
-constexpr const char* kScopes[] = {"block", "gpu", "sys"};
-constexpr const char* kReach[] = {"threads of its own block only", "threads of its own GPU only", "everyone"};
-constexpr const char* kOtherIs[] = {"in the same block", "in another block", "on another rank"};
-
 // One side of a hand-over: how far its release or acquire reaches, and the line that keeps it from reaching further.
 struct Reach {
     int scope = -1;  // -1: it neither releases nor acquires
@@ -472,6 +495,7 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
     for (const SyncLoad* l : witness.loads_of(t.block)) {
         const SyncStore& s = l->seen;
         if (!s.pc || s.kind == SyncKind::kNic || s.block != block || s.id == l->id) continue;
+        if (l->is_of(c.address)) continue;  // this is what they fight about
         if (l->id != t.id && !happens_before(l->id, l->time, t.clock)) continue;
         const bool own = s.id == slot.id;
         if (own ? s.time < slot.time : !happens_before(slot.id, slot.time, s.known)) continue;
@@ -496,6 +520,7 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
         v->signal = s.pc;
         v->wait = l->pc;
         v->how = "at";
+        v->lock = lock ? l->address : 0;
         if (side.scope >= 0) {
             const std::string narrow = side.by_fence ? "the fence"
                                        : giver       ? "the " + thing + "'s store"
@@ -534,6 +559,23 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
     return false;
 }
 
+// One side held a lock, the other did not take it.
+bool Checker::judge_one_sided_lock(const Conflict& c, Verdict* v) const {
+    if (!c.t.owner || ids_of(c.slot.id).nic) return false;
+    const SyncStore *theirs = witness.held(c.slot.id, c.slot.time, &v->lock),
+                    *mine = witness.held(c.t.id, c.t.time, &v->lock);
+    if ((theirs != nullptr) == (mine != nullptr)) return false;
+    v->kind = "race";
+    v->certainty = 45;
+    v->signal = (theirs ? theirs : mine)->pc;
+    v->detail = "one of the two holds a lock, and the other does not take it";
+    v->remedy = "the same lock on both sides";
+    v->how = "take";
+    v->from = v->signal;
+    v->to = theirs ? c.pc : c.slot.pc;
+    return true;
+}
+
 // A wait that was over at once, with a value of an earlier launch.
 bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const {
     if (!reader) return false;
@@ -560,8 +602,13 @@ bool Checker::judge_stale(const ThreadCheck* reader, const Past& writer, Verdict
 
 // The writer has waited for a credit, but for one that was given before the read.
 void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const {
+    const auto data_waits = witness.loads_of(reader_block);  // by what the reader waits for the data is no credit
+    if (data_waits.empty()) return;
     for (const SyncLoad* l : witness.loads_of(writer.block)) {
         if (!l->seen.pc || l->seen.block != reader_block || l->seen.kind == SyncKind::kNic) continue;
+        if (std::any_of(data_waits.begin(), data_waits.end(),
+                        [&](const SyncLoad* d) { return offset_of(d->pc) == offset_of(l->pc); }))
+            continue;
         if (l->id != writer.id && !happens_before(l->id, l->time, writer.clock)) continue;
         v->signal = l->seen.pc;
         v->wait = l->pc;
@@ -573,9 +620,9 @@ void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block,
 }
 
 // Whether a thread has seen what this other one of the block stored: they do not meet at barriers alone.
-bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uint64_t block) const {
-    for (const SyncLoad* l : witness.loads_of(block))
-        if (l->seen.pc && l->seen.block == block &&
+bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const {
+    for (const SyncLoad* l : witness.loads_of(t.block))
+        if (l->seen.pc && l->seen.block == t.block && !l->is_of(data) &&
             ((l->id == t.id && l->seen.id == other) || (l->id == other && l->seen.id == t.id)))
             return true;
     return false;
@@ -592,16 +639,18 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.how = "between";
     v.from = slot.pc;
     v.to = c.pc;
-    if (judge_hand_over(c, &v)) return v;
-    for (const Slot& own : c.cell.slots)  // both read, add and write back in one line
-        if (!reads && !they_read && c.pc == slot.pc && own.id == t.id && own.bytes && !(own.flags & kWrites)) {
+    if (judge_hand_over(c, &v) || judge_one_sided_lock(c, &v)) return v;
+    constexpr uint32_t kOneStatement = 96;  // bytes of code between a read and its write
+    for (const Slot& own : c.cell.slots)    // both read, add and write back in one line
+        if (!reads && c.pc - own.pc < kOneStatement && !they_read && c.pc == slot.pc && own.id == t.id && own.bytes &&
+            !(own.flags & kWrites)) {
             v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
             v.certainty = 50;
             v.what = "use an atomic read-modify-write";
             v.how = "at";
             return v;
         }
-    const bool by_flags = past.block == t.block && hand_over_by_flags(t, slot.id, t.block);
+    const bool by_flags = past.block == t.block && hand_over_by_flags(t, slot.id, c.address);
     if (past.block == t.block && !by_flags) {
         const bool warp = slot.id / kWarpSize == t.id / kWarpSize;
         v.remedy = warp ? warp_barrier(threads) : kSyncthreads;
@@ -848,9 +897,20 @@ Checker::Verdict Checker::judge_nic(const Conflict& c) const {
         v.kind = "source reused";
         v.what = "a quiet";
         v.certainty = 22;
+        if (!c.again && !knows_of_post && c.t.owner && c.t.rank == first->poster.rank) {  // it was not ready yet
+            v.kind = "race";
+            v.remedy = "release/acquire (or a barrier) between the block that writes the source and the post";
+            v.how = "wait_post";
+            v.from = c.pc;
+            v.to = slot.pc;
+            return v;
+        }
         if (second && second->poster.rank != first->poster.rank) {  // sent on before it came, or again while it leaves
             v.kind = c.again ? kReused : "race";
-            v.remedy = c.again ? kCredit : "wait (acquire) for the data before it is sent on";
+            v.remedy = c.again ? kCredit
+                       : first->kind == NetKind::kGet
+                           ? "wait (acquire) for a signal that the data has come, before the get"
+                           : "wait (acquire) for the data before it is sent on";
             v.how = c.again ? "credit_late" : "wait";
             v.from = c.pc;
             v.to = slot.pc;

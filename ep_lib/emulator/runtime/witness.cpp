@@ -15,7 +15,7 @@ int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
 }  // namespace
 
-void Witness::load(const Fiber& f, uintptr_t address, int, int order, int scope, uint32_t pc) {
+void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
     auto& loads = blocks_[f.block->id].loads;
     const ThreadCheck& t = *f.check;
     const auto same = std::find_if(loads.begin(), loads.end(), [&](const SyncLoad& l) {
@@ -23,6 +23,7 @@ void Witness::load(const Fiber& f, uintptr_t address, int, int order, int scope,
     });
     SyncLoad look;
     look.address = address;
+    look.size = size;
     look.id = t.id;
     look.time = t.time;
     look.pc = pc;
@@ -80,7 +81,11 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
         if (s.gives_turn) l.takers.insert(s.id);
     }
     gave_back_ = l.taken.pc && l.taken.id == s.id && l.taken.block == s.block;
-    if (gave_back_) l.taken = SyncStore();
+    if (gave_back_) {
+        if (l.holds.size() == kKept) l.holds.pop_front();
+        l.holds.emplace_back(l.taken, s.time);
+        l.taken = SyncStore();
+    }
     if (l.old.size() == kOldValues) l.old.pop_front();
     if (l.last.pc) l.old.push_back({read_raw(address, size), pc});
     log(s);
@@ -103,6 +108,7 @@ void Witness::swapped(const Fiber& f, uintptr_t address) {
     auto& loads = blocks_[f.block->id].loads;
     l.last.kind = SyncKind::kSwap;
     if (gave_back_) return;
+    if (l.taken.pc) l.exclusive = false;
     l.taken = l.last;
     l.takers.insert(l.last.id);
     if (!loads.empty()) loads.back().swap = true;
@@ -151,7 +157,7 @@ const SyncStore* Witness::last_store(uintptr_t address) const {
 
 const SyncStore* Witness::holder(uintptr_t address) const {
     const auto it = locations_.find(address);
-    return it == locations_.end() || !it->second.taken.pc ? nullptr : &it->second.taken;
+    return it == locations_.end() || !it->second.taken.pc || !it->second.exclusive ? nullptr : &it->second.taken;
 }
 
 std::vector<OldValue> Witness::old_values(uintptr_t address) const {
@@ -162,7 +168,25 @@ std::vector<OldValue> Witness::old_values(uintptr_t address) const {
 
 bool Witness::is_lock(uintptr_t address, uint32_t id) const {
     const auto it = locations_.find(address);
-    return it != locations_.end() && it->second.takers.count(id) != 0;
+    return it != locations_.end() && it->second.exclusive && it->second.takers.count(id) != 0;
+}
+
+bool Witness::is_exclusive(uintptr_t address) const {
+    const auto it = locations_.find(address);
+    return it == locations_.end() || it->second.exclusive;
+}
+
+const SyncStore* Witness::held(uint32_t id, uint32_t time, uintptr_t* lock) const {
+    for (const auto& [address, l] : locations_) {
+        if (!l.exclusive || l.holds.empty()) continue;  // what was never given back may be a signal
+        const SyncStore* found = l.taken.pc && l.taken.id == id && l.taken.time <= time ? &l.taken : nullptr;
+        for (const auto& [taken, until] : l.holds)
+            if (taken.id == id && taken.time <= time && time <= until) found = &taken;
+        if (!found) continue;
+        *lock = address;
+        return found;
+    }
+    return nullptr;
 }
 
 uint32_t Witness::signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const {

@@ -45,10 +45,12 @@ struct OldValue {
 // A look at it, and what was seen.
 struct SyncLoad {
     uintptr_t address = 0;
+    int size = 0;
     uint32_t id = 0, time = 0, pc = 0;
     int64_t launch = 0;
     int order = 0, scope = 0;
     bool swap = false, polls = false;
+    bool is_of(uintptr_t place) const { return place - address < static_cast<uintptr_t>(size); }
     FenceSeen fence;  // the widest acquiring one that has followed
     SyncStore seen;   // id 0 with pc 0: nobody had stored yet
 };
@@ -71,6 +73,9 @@ class Witness {
     const SyncStore* holder(uintptr_t address) const;
     std::vector<OldValue> old_values(uintptr_t address) const;
     bool is_lock(uintptr_t address, uint32_t id) const;
+    // Whether nobody has swapped this word while another thread seemed to hold it as a lock.
+    bool is_exclusive(uintptr_t address) const;
+    const SyncStore* held(uint32_t id, uint32_t time, uintptr_t* lock) const;  // a lock that this thread held then
     bool is_poll(uint32_t pc) const { return polls_.count(pc) != 0; }
     // A line by which a thread of this block, which knew of (id, time), has signalled since: another than `but`. Else 0.
     uint32_t signalled_since(uint64_t block, uint32_t id, uint32_t time, uint32_t but) const;
@@ -80,7 +85,9 @@ class Witness {
         SyncStore last;
         SyncStore taken;  // by a swap; pc 0: nobody holds it
         std::unordered_set<uint32_t> takers;
-        std::unordered_set<uint32_t> added_first;  // threads that added before they looked, as at a barrier
+        bool exclusive = true;
+        std::deque<std::pair<SyncStore, uint32_t>> holds;  // the latest: how it was taken, and until when
+        std::unordered_set<uint32_t> added_first;          // threads that added before they looked, as at a barrier
         std::deque<OldValue> old;
     };
     struct BlockLog {
