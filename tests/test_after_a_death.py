@@ -14,7 +14,7 @@ from support.dispatch_combine_cases import BF16
 import ep_lib
 from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.cuda.faults import ShownFault
-from ep_lib.errors import ArgumentError, BufferClosedError, EpError, PeerTimeout
+from ep_lib.errors import ArgumentError, BufferClosedError, EpError, PeerTimeout, RankMismatchError
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import describe
 from ep_lib.moe.direct.tuning import EMULATED
@@ -243,6 +243,50 @@ def test_a_buffer_whose_operation_was_skipped_is_out_of_step() -> None:
             ep_lib.Kernel.from_source(SLEEP, "sleep_a_minute").launch(rank, 1, 1)
             rank.synchronize()
         rank.barrier()
+
+    ep_lib.spawn(main, 2, "emulator")
+
+
+def tries_again(rank: Rank, what: str) -> None:
+    """A dispatch without counts that is refused on the device: its results are NaN, and the next call works."""
+    x, good = rows_of(rank.rank), {"num_worst_tokens": rank.world_size * TOKENS, "async_finish": True}
+    idx = np.where(IDX == 2, EXPERTS, IDX) if what == "expert" else IDX
+    weights = WEIGHTS if what == "options" and rank.rank else None
+    refused = {"expert": ArgumentError, "options": RankMismatchError}[what]
+    shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": TOKENS, "num_sms": 3}
+    with Buffer(rank, **shape) as buffer:
+        for _ in range(2):
+            recv = buffer.dispatch(x, idx, weights, **good)
+            out, _ = buffer.combine(recv.x, recv.handle, async_finish=True)
+            with pytest.raises(refused):
+                rank.synchronize()
+            assert is_nan(recv.x).all() and (recv.topk_idx == -1).all() and is_nan(out).all()
+            assert not recv.tokens_per_expert.any()
+            recv = buffer.dispatch(x, IDX, **good)
+            out, _ = buffer.combine(recv.x, recv.handle, async_finish=True)
+            rank.synchronize()
+            assert (out == (x.astype(np.float32) * rank.world_size).astype(BF16)).all()
+
+
+@pytest.mark.parametrize(("what", "ranks"), [("expert", 1), ("options", 2)])
+def test_what_kernels_refuse_is_nan_and_the_ranks_stay_in_step(what: str, ranks: int) -> None:
+    ep_lib.spawn(tries_again, ranks, "emulator", args=(what,))
+
+
+def test_rows_that_find_no_room_leave_nan_and_the_ranks_in_step() -> None:
+    def main(rank: Rank) -> None:
+        x, rows = rows_of(rank.rank), 2 * TOKENS
+        shape = {"num_experts": EXPERTS, "top_k": 3, "hidden": HIDDEN, "max_tokens": TOKENS, "num_sms": 3}
+        with Buffer(rank, **shape) as buffer:
+            for room in (rows - rank.rank, rows):
+                recv = buffer.dispatch(x, IDX, WEIGHTS, num_worst_tokens=room, async_finish=True)
+                if room < rows:
+                    with pytest.raises(ArgumentError, match="brought 10 rows, and num_worst_tokens was 9"):
+                        rank.synchronize()
+                    assert is_nan(recv.x).all() and is_nan(recv.topk_weights).all() and (recv.src_rank == -1).all()
+                else:
+                    rank.synchronize()
+                    assert not is_nan(recv.x).any()
 
     ep_lib.spawn(main, 2, "emulator")
 
