@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from ep_lib import cli
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache, digest, gxx, toolkit
 from ep_lib.jit.kernel import Kernel
@@ -268,3 +270,76 @@ def test_contents_prune_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cache.entry("test", "b", "done", _write)
     assert cache.clear() > 0 and list(tmp_path.iterdir()) == []
     assert cache.contents() == []
+
+
+@pytest.fixture
+def counted_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An empty cache, and a compiler that only writes down what it was asked for."""
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path / "cache"))
+    asked: list[str] = []
+
+    def run(command: Sequence[str]) -> tuple[int, str]:
+        target = Path(command[command.index("-o") + 1])
+        target.write_bytes(b"\x7fELF")
+        asked.append(target.name)
+        return 0, ""
+
+    monkeypatch.setattr(gxx, "_run", run)
+    return asked
+
+
+def test_an_interrupted_first_compile_goes_on_where_it_was(
+    counted_compiles: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = len(list(toolkit.RUNTIME_SOURCES.glob("*.cpp")))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    real = gxx._run
+
+    def fail_after_five(command: Sequence[str]) -> tuple[int, str]:
+        if len(counted_compiles) == 5:
+            raise KeyboardInterrupt
+        return real(command)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gxx, "_run", fail_after_five)
+        with pytest.raises(KeyboardInterrupt):
+            gxx.build_runtime()
+    assert "compiling the emulator, once for this machine" in capsys.readouterr().err
+    gxx.build_runtime()
+    assert counted_compiles.count("runtime.o") == number
+    assert len(counted_compiles) == number + 1
+    gxx.build_runtime()
+    assert len(counted_compiles) == number + 1
+
+
+def test_checkouts_of_one_source_share_the_emulator(
+    tmp_path: Path, counted_compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = gxx.build_runtime()
+    other = tmp_path / "other" / "ep_lib"
+    for root in (toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE):
+        shutil.copytree(root, other / root.relative_to(toolkit.PACKAGE))
+    roots = [other / root.relative_to(toolkit.PACKAGE) for root in gxx._RUNTIME_ROOTS]
+    monkeypatch.setattr(gxx, "_RUNTIME_ROOTS", roots)
+    monkeypatch.setattr(toolkit, "RUNTIME_SOURCES", roots[0])
+    monkeypatch.setattr(toolkit, "PACKAGE", other)
+    counted_compiles.clear()
+    assert gxx.build_runtime() == first and counted_compiles == []
+    with (other / "emulator" / "runtime" / "network.cpp").open("a") as file:
+        file.write("// another\n")
+    assert gxx.build_runtime() != first and counted_compiles.count("runtime.o") == 1
+
+
+def test_the_command_shows_prunes_and_clears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path / "cache"))
+    cache.entry("emulator", "key", "done", lambda folder, _: (folder / "done").write_bytes(bytes(3 << 20)) and None)
+    assert cli.main(["cache"]) == 0
+    shown = capsys.readouterr().out
+    assert "3.0 MiB       1  emulator      kernels for the emulator" in shown and str(tmp_path / "cache") in shown
+    assert cli.main(["cache", "prune", "--days", "1"]) == 0 and "removed 0.0 MiB" in capsys.readouterr().out
+    assert cli.main(["cache", "clear", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["freed_bytes"] > 3 << 20 and told["kinds"] == []
+    assert cli.main(["cache", "prune", "--days", "-1"]) == 1 and "--days is -1" in capsys.readouterr().err
