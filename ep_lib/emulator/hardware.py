@@ -18,7 +18,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from ep_lib.errors import ArgumentError
-from ep_lib.require import instance, number, show, text
+from ep_lib.require import brief, instance, number, show, text
 
 
 def _check(part: Link | Gpu, whose: str, above_zero: tuple[str, ...]) -> None:
@@ -116,7 +116,10 @@ class Hardware:
         A program with rows ``k`` times shorter takes the time of the full rows, and is simulated ``k`` times as fast.
         What does not shrink with the rows (flags, counts, indices) then counts ``k`` times as well.
         """
-        k = number("hardware's scale k", k)
+        try:
+            k = number("k", k)
+        except ArgumentError as error:
+            raise ArgumentError(f"hardware is scaled by {brief(k)}; it must be a number above zero") from error
         return Hardware(
             self.name if k == 1 else f"{self.name} / {k:g}",
             self.gpu.scaled(k),

@@ -18,7 +18,7 @@ from typing import Any
 
 import ep_lib
 from ep_lib.errors import EpError, GradingError
-from ep_lib.require import show
+from ep_lib.require import a_path, show
 
 METADATA = "exercise.toml"
 CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # of an installed wheel (setup.py)
@@ -147,7 +147,7 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
         raise GradingError(
             f"the exercise is {show(name)}; name it by its number or its folder: 1, '01', '01_write_signal'"
         )
-    root = root or workshop_root()
+    root = workshop_root() if root is None else a_path("root", root)
     known = names(root)
     wanted = f"{name:02d}" if isinstance(name, int) else name.strip().rstrip("/")
     if wanted.isdigit():

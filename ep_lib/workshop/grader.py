@@ -18,8 +18,8 @@ from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
 from ep_lib.processes import temporary_folder
-from ep_lib.require import a_path
-from ep_lib.workshop.exercises import Exercise, Task, find, workshop_root
+from ep_lib.require import a_path, flag, instance, refuse
+from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
@@ -172,7 +172,12 @@ def grade(
     wrong answer, also a crash or an endless loop, gives a grade; GradingError means that the grader could not work.
     """
     began = time.monotonic()
-    exercise = find(name, root or workshop_root())
+    public = flag("public", public)
+    if not callable(progress):
+        refuse("progress", progress, "a function that takes a line of text")
+    if limits is not None:
+        instance("limits", limits, Limits, "an ep_lib.workshop.sandbox.Limits")
+    exercise = find(name, root)
     folder = _submission_folder(exercise, mine)
     tests = load(exercise.name, public=public)
     limits = limits or Limits()
