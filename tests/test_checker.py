@@ -237,8 +237,8 @@ LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
     ("moe/common/notify", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "exchange_counts"),
     (
         "moe/common/notify",
-        "    __syncthreads();\n    if (thread_in_block() == 0) {\n        fence_sys();",
-        "    if (thread_in_block() == 0) {\n        fence_sys();",
+        "const uint32_t mine = __syncthreads_or(!ok) ? 1 + kFailedBlock : 1;",
+        "const uint32_t mine = ok ? 1 : 1 + kFailedBlock;",
         "dispatch",
     ),
     ("moe/common/notify", "atom_add_acq_rel_gpu_u32", "atom_add_relaxed_gpu_u32", "stage"),

@@ -1,7 +1,7 @@
 // The kernels of 03_ibgda_shim.cu with their classic mistakes. DELIBERATELY WRONG: for notebooks, tests, the checker.
 //
-// Each has the parameters of the right kernel. Two of them are right on InfiniBand (fabric "rc") and wrong on EFA
-// ("srd") only: they pass every test on the first cluster.
+// Each has the parameters of the right kernel. The first two give the right result on our model of InfiniBand (fabric
+// "rc") and a wrong one on EFA ("srd"): they pass every test on the first cluster.
 #include <ep/ibgda_shim.cuh>
 
 namespace {
@@ -32,8 +32,10 @@ extern "C" __global__ void channel_send_trusts_the_queue_pair(char* inbox, const
     if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 }
 
-// WRONG on EFA, RIGHT on InfiniBand: every rank adds to one counter, its owner by the GPU's atomics and the others
-// through the NIC. A staged atomic of EFA's NIC writes back what it read before, and the GPU's addition is gone.
+// WRONG on EFA, NOT PROMISED on InfiniBand: every rank adds to one counter, its owner by the GPU's atomics and the others
+// through the NIC. A staged atomic of EFA's NIC writes back what it read before, and the GPU's addition is gone. An
+// InfiniBand NIC adds in one step of its own, but only one that reports IBV_ATOMIC_GLOB promises more than order among
+// its own atomics; most report IBV_ATOMIC_HCA.
 extern "C" __global__ void count_together(uint32_t* counters, int times, int target) {
     if (threadIdx.x != 0) return;
     const int qp = queue_pair_of(static_cast<int>(blockIdx.x));

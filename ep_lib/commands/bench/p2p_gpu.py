@@ -178,7 +178,8 @@ class _Pair:
         return [_row(how, size, times, 1, _threads_for(words))]
 
     def _packet_round(self, words: int, mine: Array, theirs: Array, rounds: int) -> float:
-        message = (mine, theirs, self._outbox, self._received, words, self._packet_rounds)
+        sent, received = (array[: 8 * words].view(np.uint64) for array in (self._outbox, self._received))
+        message = (mine, theirs, sent, received, words, self._packet_rounds)
         self._packet_rounds += rounds
         return self._time(self._ping_packets, 1, _threads_for(words), message, rounds)
 

@@ -87,7 +87,7 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
         l.taken = SyncStore();
     }
     if (l.old.size() == kOldValues) l.old.pop_front();
-    if (l.last.pc) l.old.push_back({read_raw(address, size), pc});
+    if (l.last.pc) l.old.push_back({read_raw(address, std::min(size, 8)), pc});
     log(s);
     l.last = std::move(s);
 }
