@@ -9,7 +9,8 @@ namespace epemu {
 namespace {
 
 constexpr size_t kOldValues = 4;
-constexpr size_t kKept = 24;  // loads and stores of a block: of different lines, so few are enough
+constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered
+constexpr size_t kKept = 24;       // loads and stores of a block: of different lines, so few are enough
 
 int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
@@ -18,9 +19,21 @@ int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc) {
     auto& loads = blocks_[f.block->id].loads;
     const ThreadCheck& t = *f.check;
-    const auto same = std::find_if(loads.begin(), loads.end(), [&](const SyncLoad& l) {
-        return l.id == t.id && l.pc == pc && l.address == address;
-    });
+    const auto location = locations_.find(address);
+    const SyncStore* last = location == locations_.end() ? nullptr : &location->second.last;
+    const auto is_same = [&](const SyncLoad& l) { return l.id == t.id && l.pc == pc && l.address == address; };
+    const auto newest = std::find_if(loads.rbegin(), loads.rend(), is_same);  // a polling loop finds itself at once
+    if (newest != loads.rend()) {
+        const bool unchanged = last ? newest->seen.pc == last->pc && newest->seen.time == last->time : !newest->seen.pc;
+        if (unchanged && newest->time == t.time) {
+            polls_.insert(pc);
+            newest->fence = FenceSeen();
+            if (newest == loads.rbegin()) return;
+        }
+        loads.erase(std::next(newest).base());
+    } else if (loads.size() == kKept) {
+        loads.pop_front();
+    }
     SyncLoad look;
     look.address = address;
     look.size = size;
@@ -30,14 +43,7 @@ void Witness::load(const Fiber& f, uintptr_t address, int size, int order, int s
     look.launch = launch_of(f);
     look.order = order;
     look.scope = scope;
-    if (const auto it = locations_.find(address); it != locations_.end()) look.seen = it->second.last;
-    if (same != loads.end()) {
-        if (same->seen.pc == look.seen.pc && same->seen.time == look.seen.time && same->time == look.time)
-            polls_.insert(pc);
-        loads.erase(same);
-    } else if (loads.size() == kKept) {
-        loads.pop_front();
-    }
+    if (last) look.seen = *last;
     loads.push_back(std::move(look));
 }
 
@@ -139,8 +145,15 @@ void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uin
 void Witness::finished(uint64_t block) {
     const auto it = blocks_.find(block);
     if (it == blocks_.end()) return;
-    it->second.loads.clear();  // its stores may be asked for until the end
-    if (it->second.stores.empty()) blocks_.erase(it);
+    it->second.loads.clear();
+    if (it->second.stores.empty()) {
+        blocks_.erase(it);
+        return;
+    }
+    finished_.push_back(block);  // what it stored may be asked for at the end
+    if (finished_.size() <= kFinished) return;
+    blocks_.erase(finished_.front());
+    finished_.pop_front();
 }
 
 std::vector<const SyncLoad*> Witness::loads_of(uint64_t block) const {

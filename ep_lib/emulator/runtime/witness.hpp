@@ -101,6 +101,7 @@ class Witness {
     bool gave_back_ = false;  // a lock, by the last store
     std::unordered_map<uintptr_t, Location> locations_;
     std::unordered_map<uint64_t, BlockLog> blocks_;
+    std::deque<uint64_t> finished_;                      // of them, the oldest first
     std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
     std::unordered_set<uint32_t> polls_;                 // lines that looked twice and saw the same
 };
