@@ -389,6 +389,8 @@ def _load_image(folder: Path, number: int) -> EmulatorImage:
 def _run(command: Sequence[str]) -> tuple[int, str]:
     """Runs a compiler; returns its exit status and messages (in English, without colours)."""
     environment = {**os.environ, "LC_ALL": "C", "GCC_COLORS": ""}
+    if _sanitizer():
+        environment.pop("LD_PRELOAD", None)  # the sanitizers are for this process, not for the compiler
     try:
         done = processes.run(command, cpu_s=_CPU_S, idle_s=_IDLE_S, environment=environment)
     except processes.TookTooLong as error:
