@@ -62,6 +62,7 @@ def test_what_a_rank_has(name: str) -> None:
     check(tally)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize")
 def test_torch() -> None:
     pytest.importorskip("torch")
 

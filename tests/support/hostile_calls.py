@@ -68,7 +68,7 @@ def of_spawn() -> list[Call]:
     common: dict[str, Any] = {"main": nothing, "ranks": 1, "args": (), "heap_bytes": None, "timeout": None}
     return [
         call("spawn", ep_lib.spawn, **common, backend="emulator", seed=0, fabric=None, transport=None),
-        call("check", ep_lib.check, **common, fabric=None, seeds=1, compare_values=True, stop_at_first=False),
+        call("check", ep_lib.check, **common, seeds=1, compare_values=True, volatile="relaxed", resident_blocks=None),
         call("simulate", ep_lib.simulate, **common, fabric=None, hardware="h20-cx7"),
         call("init", lambda **a: ep_lib.init(**a).close(), backend="emulator", seed=0, heap_bytes=None, timeout=None),
     ]
