@@ -17,7 +17,7 @@ Checker* checker;
 namespace {
 
 constexpr size_t kGranule = 16, kPage = 4096, kCachedPages = 1024;
-constexpr size_t kFewSlots = 24;    // beside a granule; from then on they are kept by thread
+constexpr size_t kFewSlots = 6;     // beside a granule; from then on they are kept by thread
 constexpr size_t kRacesAtOnce = 4;  // of one access with a crowd, that are looked at
 constexpr size_t kLocations = 16;   // whose releases and acquires a thread remembers
 constexpr size_t kPublishers = 16;  // of a location, that are told apart by block
@@ -255,8 +255,9 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     if (a.own_memory && crowd.rank != a.t.rank) return Fate::kGoes;
     const bool same_kind = crowd.bytes == a.bytes && crowd.flags == a.flags;
     if (same_kind) {
-        const auto mine = crowd.by_thread.find(a.t.id);
-        if (mine != crowd.by_thread.end() && mine->second.time == a.t.time) return Fate::kSame;
+        const WarpAccesses* mine = crowd.find(a.t.id / kWarpSize);
+        const uint32_t lane = a.t.id % kWarpSize;
+        if (mine && (mine->lanes >> lane & 1) && mine->time[lane] == a.t.time) return Fate::kSame;
     }
     if (!((crowd.flags | a.flags) & kWrites)) return Fate::kStays;
     const int scope = std::min(a.flags >> kScopeShift & 3, crowd.flags >> kScopeShift & 3);
@@ -269,13 +270,13 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     if (!crowd.known.same(a.t.clock) || crowd.known.empty()) {
         bool all = true;
         size_t races = 0;
-        for (const auto& [id, slot] : crowd.by_thread) {
-            if (id == a.t.id || happens_before(id, slot.time, a.t.clock)) continue;
+        crowd.for_each([&](const Slot& slot) {
+            if (slot.id == a.t.id || happens_before(slot.id, slot.time, a.t.clock)) return true;
             all = false;
-            if (!conflict(a, slot)) continue;
+            if (!conflict(a, slot)) return true;
             race(a, slot, cell, again);
-            if (++races == kRacesAtOnce) break;
-        }
+            return ++races < kRacesAtOnce;
+        });
         if (!all) return Fate::kStays;
         crowd.known = a.t.clock;
     }
@@ -343,6 +344,33 @@ inline void Checker::touch_cell(Cell& cell, const Access& a) {
     }
 }
 
+Checker::WarpAccesses* Checker::Crowd::find(uint32_t warp) {
+    if (place.empty()) {
+        for (WarpAccesses& w : warps)
+            if (w.warp == warp) return &w;
+        return nullptr;
+    }
+    const auto found = place.find(warp);
+    return found == place.end() ? nullptr : &warps[found->second];
+}
+
+void Checker::Crowd::add(const Slot& slot) {
+    constexpr size_t kFewWarps = 8;
+    const uint32_t warp = slot.id / kWarpSize, lane = slot.id % kWarpSize;
+    WarpAccesses* accesses = find(warp);
+    if (!accesses) {
+        warps.push_back({warp, 0, 0, {}});
+        accesses = &warps.back();
+        if (warps.size() == kFewWarps)
+            for (size_t i = 0; i < warps.size(); i++) place[warps[i].warp] = static_cast<uint32_t>(i);
+        if (warps.size() > kFewWarps) place[warp] = static_cast<uint32_t>(warps.size() - 1);
+    }
+    accesses->lanes |= 1u << lane;
+    accesses->time[lane] = slot.time;
+    accesses->pc = slot.pc;
+    known = VectorClock();
+}
+
 // Beside the cell, which is full.
 void Checker::remember(Cell& cell, const Slot& access) {
     Slot& last = cell.slots[3];
@@ -363,12 +391,11 @@ void Checker::remember(Cell& cell, const Slot& access) {
         auto crowd = std::find_if(more.crowds.begin(), more.crowds.end(),
                                   [&](const Crowd& c) { return c.bytes == slot.bytes && c.flags == flags; });
         if (crowd == more.crowds.end()) {
-            more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}});
+            more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}, {}});
             crowd = more.crowds.end() - 1;
         }
         if (crowd->rank != ids_of(slot.id).rank || ids_of(slot.id).nic) crowd->rank = -1;
-        crowd->by_thread[slot.id] = slot;
-        crowd->known = VectorClock();
+        crowd->add(slot);
     };
     if (more.crowds.empty() && more.slots.size() < kFewSlots) {
         more.slots.push_back(access);
@@ -442,7 +469,10 @@ void Checker::read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t 
         for (const Slot& slot : more_[cell.slots[3].id].slots) look(slot);
         for (const Crowd& crowd : more_[cell.slots[3].id].crowds)
             if (crowd.flags & kWrites)
-                for (const auto& [id, slot] : crowd.by_thread) look(slot);
+                crowd.for_each([&](const Slot& slot) {
+                    look(slot);
+                    return true;
+                });
     }
 }
 
@@ -461,12 +491,24 @@ uint8_t atomic_flags(int order, int scope, bool writes) {
 
 Known Checker::publish(ThreadCheck& t) {
     t.clock.raise(t.id, t.time++);
+    if (t.proxied_time) t.proxied.raise(t.id, std::exchange(t.proxied_time, 0));
     return {t.clock, t.proxied};
 }
 
+void Checker::join(VectorClock& clock, const VectorClock& other) {
+    if (other.empty() || clock.same(other)) return;
+    if (!joined_.clock.same(clock) || !joined_.other.same(other)) {
+        joined_.clock = clock;
+        joined_.other = other;
+        joined_.both = clock;
+        joined_.both.join(other);
+    }
+    clock = joined_.both;
+}
+
 void Checker::join(ThreadCheck& t, const Known& known) {
-    t.clock.join(known.clock);
-    t.proxied.join(known.proxied);
+    join(t.clock, known.clock);
+    join(t.proxied, known.proxied);
 }
 
 // What threads synchronise by, if any has released there. Another owner's memory may have been at this address before.
@@ -708,7 +750,10 @@ void Checker::join_all(const Each& each) {
     });
     previous = Known();
     each([](ThreadCheck& t) { t.clock = t.proxied = VectorClock(); });
-    each([&](ThreadCheck& t) { joined.clock.raise(t.id, t.time++); });
+    each([&](ThreadCheck& t) {
+        joined.clock.raise(t.id, t.time++);
+        if (t.proxied_time) joined.proxied.raise(t.id, std::exchange(t.proxied_time, 0));
+    });
     each([&](ThreadCheck& t) {
         t.clock = joined.clock;
         t.proxied = joined.proxied;
@@ -913,7 +958,8 @@ Known Checker::barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc) {
 void Checker::barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, uintptr_t pc) {
     join(*fiber->check, complete);
     fiber->check->waited_pc = static_cast<uint32_t>(pc);
-    touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_ACQUIRE, EPEMU_SCOPE_BLOCK, false), pc);
+    if (fiber->lane == 0)  // what holds for the one that arrives holds for the others
+        touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_ACQUIRE, EPEMU_SCOPE_BLOCK, false), pc);
 }
 
 void Checker::copies_complete(const BulkCheck& check, bool written, Known* known) {
@@ -964,7 +1010,11 @@ void Checker::polled(uintptr_t address, uintptr_t pc) {
 }
 
 // What happened before it, bulk copies see from now on.
-void Checker::proxy_fence(Fiber* fiber) { fiber->check->proxied = publish(*fiber->check).clock; }
+void Checker::proxy_fence(Fiber* fiber) {
+    ThreadCheck& t = *fiber->check;
+    t.proxied = t.clock;
+    t.proxied_time = t.time++;
+}
 
 VectorClock Checker::net_posted_so_far(int source, int target, int queue_pair) {
     VectorClock all;

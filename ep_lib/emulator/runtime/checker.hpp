@@ -61,8 +61,9 @@ struct AtLocation {
 
 // A thread of a kernel, or an operation of a NIC.
 struct ThreadCheck {
-    VectorClock clock;    // what happens before it; its own past does, without being in here
-    VectorClock proxied;  // the part of it, and of its own past, that a bulk copy of it sees
+    VectorClock clock;          // what happens before it; its own past does, without being in here
+    VectorClock proxied;        // the part of it that a bulk copy of it sees
+    uint32_t proxied_time = 0;  // its own past up to here is seen too, and not in `proxied` yet; 0: it is
     uint32_t id;
     uint32_t time;  // its own, grows whenever it publishes
     int rank;
@@ -183,13 +184,28 @@ class Checker {
         bool has_more() const { return slots[3].flags == kMoreBeside; }
     };
     static constexpr uint8_t kMoreBeside = 0xff;
-    // Accesses to one granule with the same bytes and flags, the latest of each thread.
+    // Accesses to one granule with the same bytes and flags, the latest of each thread, warp by warp.
+    struct WarpAccesses {
+        uint32_t warp, lanes, pc;  // pc: of the latest
+        uint32_t time[kWarpSize];
+    };
     struct Crowd {
         uint16_t bytes;
         uint8_t flags;
         int rank;  // of all of them, -1: several
-        std::unordered_map<uint32_t, Slot> by_thread;
-        VectorClock known;  // whatever has this clock comes after all of them
+        std::vector<WarpAccesses> warps;
+        std::unordered_map<uint32_t, uint32_t> place;  // in `warps`, from the first of which a search would take long
+        VectorClock known;                             // whatever has this clock comes after all of them
+        WarpAccesses* find(uint32_t warp);
+        void add(const Slot& slot);
+        template <class Each>
+        void for_each(const Each& each) const {
+            for (const WarpAccesses& w : warps)
+                for (uint32_t rest = w.lanes; rest; rest &= rest - 1) {
+                    const uint32_t lane = __builtin_ctz(rest);
+                    if (!each(Slot{w.warp * kWarpSize + lane, w.time[lane], w.pc, bytes, flags, 0})) return;
+                }
+        }
     };
     struct More {
         std::vector<Slot> slots;  // up to kFewSlots
@@ -355,7 +371,8 @@ class Checker {
     void not_fenced(const Access& a, const Slot& slot);
     const Record* record_of(uint32_t id, uint32_t time) const;
     static Known publish(ThreadCheck& t);
-    static void join(ThreadCheck& t, const Known& known);
+    void join(VectorClock& clock, const VectorClock& other);
+    void join(ThreadCheck& t, const Known& known);
     static int scope_between(const ThreadCheck& t, int rank, uint64_t block);
     Location* known_location(const ThreadCheck& t, uintptr_t address, int size);
     Location& location(const ThreadCheck& t, uintptr_t address, int size);
@@ -376,6 +393,9 @@ class Checker {
 
     Machine& m_;
     const bool plain_volatile_;  // whether two volatile accesses conflict, on words that nobody polls
+    struct {
+        VectorClock clock, other, both;
+    } joined_;  // the last join: lanes of a warp often do the same one after the other
     std::set<uintptr_t> polled_words_;
     std::set<uint32_t> polled_at_;
     Cell* heap_cells_;
