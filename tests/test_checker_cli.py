@@ -111,3 +111,18 @@ def test_missing_files_and_impossible_numbers(tmp_path: Path) -> None:
     assert "--seeds is 0" in command(script, "--seeds", "0").stderr
     assert "do not fill nodes" in command(script, "--ranks", "3", "--fabric", "rc", "--ranks-per-node", "2").stderr
     assert command(script, "--fabric", "pigeon").returncode == 2
+
+
+def test_a_grid_barrier_of_more_blocks_than_are_resident(tmp_path: Path) -> None:
+    script = tmp_path / "barrier.py"
+    script.write_text(
+        "import numpy as np\nimport ep_lib\n"
+        "SOURCE = '''extern \"C\" __global__ void meet(unsigned* count) {\n"
+        "    atomicAdd(count, 1);\n    while (atomicAdd(count, 0) < gridDim.x) {\n    }\n}'''\n"
+        "kernel = ep_lib.Kernel.from_source(SOURCE, 'meet')\n\n\n"
+        "def main(rank):\n    kernel.launch(rank, 3, 1, rank.to_device(np.zeros(1, np.uint32)))\n"
+    )
+    few = ("--ranks", "1", "--seeds", "2", "--volatile", "plain")
+    assert command(script, *few).returncode == 0
+    stuck = command(script, *few, "--resident-blocks", "2")
+    assert stuck.returncode == 1 and "deadlock" in stuck.stdout

@@ -46,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="seconds for all together, of the script's own time (default: %(default)g)",
     )
+    parser.add_argument(
+        "--volatile",
+        choices=("relaxed", "plain"),
+        default="relaxed",
+        help="plain: report volatile accesses that carry data and that nothing orders (default: %(default)s)",
+    )
+    parser.add_argument("--resident-blocks", type=int, help="the most blocks of a rank that run at a time")
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
 
@@ -74,6 +81,8 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
         "fabric": args.fabric,
         "ranks_per_node": args.ranks_per_node,
         "timeout": args.timeout,
+        "volatile": args.volatile,
+        "resident_blocks": args.resident_blocks,
         "answer_to": theirs,
     }
     with os.fdopen(ours, "rb", buffering=0) as answers, processes.guarded() as guard:
@@ -129,6 +138,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
             request["seeds"],
             timeout=request["timeout"],
+            volatile=request["volatile"],
+            resident_blocks=request["resident_blocks"],
         )
     except EpError as error:
         return {"error": str(error)}
