@@ -182,7 +182,7 @@ def test_sleeping_takes_time():
 def test_unknown_hardware_names_what_there_is():
     with pytest.raises(errors.ArgumentError, match=r"'h21'.*'h20-cx7', 'h100-cx7', 'p5-efa'"):
         simulate(Run("puts"), hardware="h21")
-    with pytest.raises(errors.ArgumentError, match="scale k is 0; it must be a number above zero"):
+    with pytest.raises(errors.ArgumentError, match="scaled by 0; it must be a number above zero"):
         CX7.scaled(0)
 
 

@@ -19,6 +19,8 @@ _ROLE = re.compile(r"//\s*role:\s*(.*)")
 _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
+_TEST_LINE = re.compile(r"line \d+ of \S*/hidden/\w+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
+_COPY = re.compile(r"\S*\bmine/(?=\S)")
 _A_LINE = "a line of the test"  # left out of a list of who waits where: they wait for a thread of their own warp
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
@@ -69,10 +71,20 @@ def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
     lines = [f"{complaint.kind}: {complaint.message}"]
     lines += [_side_text(side, given) for side in dict.fromkeys(complaint.sides)]
     if complaint.remedy:
-        lines.append(f"{_LABEL.format('remedy')}{complaint.remedy}")
+        lines.append(f"{_LABEL.format('remedy')}{_without_test_lines(complaint.remedy)}")
     if complaint.detail:
-        lines.append(f"{_LABEL.format('because')}{complaint.detail}")
+        lines.append(f"{_LABEL.format('because')}{_without_test_lines(complaint.detail)}")
     return "\n".join(lines)
+
+
+def _without_test_lines(text: str) -> str:
+    """The text of a finding with the learner's own files and lines, but with none of the test's."""
+
+    def line(place: re.Match[str]) -> str:
+        same = place["same"]  # ", and waited for in line 51": of the same file
+        return _A_LINE + (same[: same.rindex("line")] + "another" if same else "")
+
+    return _COPY.sub("", _TEST_LINE.sub(line, text))
 
 
 def _role(place: re.Match[str]) -> str:

@@ -112,7 +112,8 @@ extern "C" __global__ void receive_each(const uint64_t* signals, int messages, c
 
 // ---- Rung 4: staged atomics -----------------------------------------------------------------------------------------
 // InfiniBand's NIC adds in hardware. EFA's stages an atomic: it reads, adds, and writes back. Atomics that all come by
-// NIC do not disturb each other, but one that a GPU makes in between is lost. So a counter has one kind of writer: here
+// NIC do not disturb each other, but one that a GPU makes in between is lost on EFA, and InfiniBand promises only that
+// atomics of one NIC respect each other (IBV_ATOMIC_HCA). So a counter has one kind of writer: here
 // every rank has a slot of its own in the target's `counters`, and the reader sums them up.
 extern "C" __global__ void count_by_source(uint32_t* counters, int times, int target) {
     if (threadIdx.x != 0) return;

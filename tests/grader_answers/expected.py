@@ -21,7 +21,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_memory_hog": ({3, 5}, "MiB of memory"),
         "wrong_relaxed_signal": ({1, 4}, "stored without release"),
         "wrong_volatile_wait": ({2}, "loaded without acquire"),
-        "wrong_gpu_scope": ({3, 5}, "a scope that includes the other rank"),
+        "wrong_gpu_scope": ({3, 5}, "the smallest that reaches a thread on another rank"),
         "wrong_fence_before_barrier": ({3, 5}, "comes after the barrier"),
         "wrong_lane_waits": ({5}, "missing __syncwarp"),
         "wrong_blinds_the_checker": ({1, 2, 3, 4, 5}, "the checker was switched off"),
