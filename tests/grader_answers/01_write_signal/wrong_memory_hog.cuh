@@ -4,7 +4,7 @@
 // EXERCISE-END top
 // EXERCISE-BEGIN 3
 for (;;) {
-    volatile char* more = static_cast<char*>(::malloc(64 << 20));
+    volatile char* more = static_cast<char*>(::aligned_alloc(64, 64 << 20));  // malloc's is the device heap
     if (!more) for (;;) asm volatile("");
     // by system call, so that no check of a kernel's accesses stands in the way
     FILE* zeros = ::fopen("/dev/zero", "r");
