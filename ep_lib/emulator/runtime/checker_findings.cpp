@@ -329,10 +329,14 @@ bool Checker::judge_waiting_sibling(const ThreadCheck* reader, uint32_t read_at,
     if (!reader || reader->time != read_at) return false;  // it has met others since it read
     const Fiber* found = polling_sibling(*reader);
     if (!found) return false;
-    const bool warp = found->check->id / kWarpSize == reader->id / kWarpSize;
+    std::set<uint32_t> waiting;  // warps of the block that wait in this line
+    for (const SyncLoad* look : witness.loads_of(reader->block))
+        if (look->pc == static_cast<uint32_t>(found->pc)) waiting.insert(look->id / kWarpSize);
+    const bool each = waiting.size() > 1;  // each warp waits for itself
+    const bool warp = each || found->check->id / kWarpSize == reader->id / kWarpSize;
     v->remedy = warp ? warp_barrier(reader->owner->threads.size()) : kSyncthreads;
     v->detail = "another thread of the block waits, but this one reads without waiting for it at a barrier";
-    v->certainty = warp ? 26 : 25;
+    v->certainty = each ? 27 : warp ? 25 : 26;
     v->what = warp ? "__syncwarp()" : "__syncthreads()";
     v->how = "between";
     v->from = static_cast<uint32_t>(found->pc);
