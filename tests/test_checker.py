@@ -273,6 +273,9 @@ def test_a_mistake_in_the_library_is_flagged(number: int, tmp_path: Path, monkey
 
 
 # ---- what a report says ----------------------------------------------------------------------------------------------
+RARE = {"read before others waited": 60}  # in few schedules does another thread wait just then
+
+
 def report_of(name: str, seeds: int = 20) -> ep_lib.CheckReport:
     number = [v.name for v in variants.VARIANTS].index(name)
     variant = variants.VARIANTS[number]
@@ -312,7 +315,7 @@ def line_of(name: str, text: str) -> int:
     ],
 )  # fmt: skip
 def test_a_finding_says_where_to_put_what_is_missing(name: str, first: str, second: str, says: str) -> None:
-    report = report_of(name)
+    report = report_of(name, RARE.get(name, 20))
     wanted = says.format(line_of(name, first), line_of(name, second))
     assert any(wanted in f.place for f in report.findings), f"{wanted!r} is not in {report}"
 
