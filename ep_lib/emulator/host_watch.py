@@ -9,11 +9,11 @@ kernels have. Reads by a host, and writes that change nothing, are not seen.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ep_lib.callers import outer_frame
 from ep_lib.memory.arrays import ArrayInfo
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -40,10 +40,8 @@ class _Kept(NamedTuple):
 
 
 def _where() -> str:
-    """``file:line`` of the innermost frame outside of ep_lib."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
+    """``file:line`` of the user's program."""
+    frame = outer_frame()
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ep_lib.callers import outer_frame
 from ep_lib.emulator.machine import Machine
 from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, RankMismatchError
 
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep  # as code objects name their files
 _LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
 _UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
 
@@ -81,10 +79,8 @@ def _raise(member: _Member, name: str) -> NoReturn:
 
 
 def _caller() -> tuple[str, int]:
-    """File and line of the innermost frame outside ep_lib: where the user's program is."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
+    """File and line of the user's program."""
+    frame = outer_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 

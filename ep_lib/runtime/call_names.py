@@ -8,19 +8,17 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+from ep_lib.callers import outer_frame
+
 _Span = tuple[int | None, int | None, int | None, int | None]  # first and last line, first and last column
 
 
 def name_of_result() -> tuple[str, str]:
     """What the innermost call from outside of ep_lib is assigned to ("" if that is not seen), and ``file:line``."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
+    frame = outer_frame()
     code = frame.f_code
     first, last, begin, end = list(code.co_positions())[frame.f_lasti // 2]
     source = "".join(linecache.getlines(code.co_filename))
