@@ -1,4 +1,4 @@
-"""A rank is killed, stopped or late while two GPUs exchange tokens: nobody may be handed a wrong result.
+"""A rank is killed, stopped or late while two GPUs exchange tokens: no call may return a wrong result.
 
     python benchmarks/gpu_faults.py [--runs 20] [--ways cached,graph,...] [--faults kill,stop,late] [--json FILE]
 

@@ -294,22 +294,20 @@ def prune(days: float) -> int:
             age = _STALE_S if item.name.startswith(".") else days * _DAY
             if now - _last_use(item) < age:
                 continue
-            nbytes = _nbytes(item)
-            _discard(item)
-            if not item.exists():
-                freed += nbytes
+            freed += _free(item)
     return freed
 
 
 def clear() -> int:
     """Removes everything; returns the bytes. Processes that run go on: what they have loaded stays until they end."""
-    freed = 0
-    for item in list(cache_dir().iterdir()):
-        nbytes = _nbytes(item)
-        _discard(item)
-        if not item.exists():
-            freed += nbytes
-    return freed
+    return sum(map(_free, list(cache_dir().iterdir())))
+
+
+def _free(item: Path) -> int:
+    """Removes a file or a folder; returns its bytes, 0 if it would not go."""
+    nbytes = _nbytes(item)
+    _discard(item)
+    return 0 if item.exists() else nbytes
 
 
 def _tidy() -> None:

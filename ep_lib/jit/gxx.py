@@ -191,7 +191,7 @@ def build_runtime() -> Path:
     """The emulator's C++ runtime as a shared library, compiled at first use and cached.
 
     That takes most of a minute of CPU time, once: checkouts of the same source share it, and each file of it is kept
-    by itself, for whoever goes on after an interruption or changes another file.
+    by itself: after an interruption it goes on where it stopped, and a change of one file compiles that file only.
     """
     compiler = toolkit.find_compiler()
     sources = sorted(toolkit.RUNTIME_SOURCES.glob("*.cpp"))
