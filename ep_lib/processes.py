@@ -7,6 +7,7 @@ process and its children have had, and, apart from that, the time in which none 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ep_lib.errors import BackendUnavailable
 
@@ -26,7 +28,7 @@ _LOOK_S = 1.0  # between two looks at processes that run, at most
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
-# Reads process groups, a line each, until "done" or until its pipe ends because the writer is gone: killed, perhaps.
+# Reads process groups, a line each, until "done" or until its pipe ends because the writers are gone: killed, perhaps.
 _GUARD = """
 trap '' INT TERM HUP
 groups=
@@ -37,6 +39,10 @@ done
 [ -z "$groups" ] || kill -s KILL -- $groups
 [ $# = 0 ] || rm -rf -- "$@" || { sleep 1; rm -rf -- "$@"; }
 """
+
+# A child's first steps: it names its group to the guard, whose pipe is its standard input until then. A parent that is
+# killed before that leaves no orphan: the pipe ends only after the child has told.
+_CHILD = 'echo $$ >&0; stdin=$1; shift; exec "$@" <"$stdin"'
 
 
 class TookTooLong(Exception):
@@ -68,26 +74,24 @@ def run(
     tag = f"EP_LIB_RUN={secrets.token_hex(8)}"
     environment = {**(os.environ if environment is None else environment), "EP_LIB_RUN": tag.partition("=")[2]}
     look_s = min(_LOOK_S, idle_s / 4, cpu_s / 4)
+    given = None if stdin is None else stdin.encode()
     with guarded() as guard:
-        process = subprocess.Popen(
+        process = guard.start(
             command,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            has_stdin=stdin is not None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             env=environment,
             process_group=0,
         )
         try:
-            guard.add(process.pid)
             own = OwnTime(lambda: tagged(tag))
             while True:
                 try:
-                    out, err = process.communicate(stdin, timeout=look_s)
-                    return Ended(process.returncode, out, err)
+                    out, err = process.communicate(given, timeout=look_s)
+                    return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
                 except subprocess.TimeoutExpired:
-                    stdin = None  # it is on its way
+                    given = None  # it is on its way
                     own.require(cpu_s=cpu_s, idle_s=idle_s)
         finally:
             end_group(process)
@@ -129,30 +133,55 @@ class Guard:
             stderr=subprocess.DEVNULL,
             cwd="/",
             start_new_session=True,
+            bufsize=0,
         )
+        assert self._shell.stdin is not None
+        self._pipe = self._shell.stdin
 
-    def add(self, group: int) -> None:
-        """The process group ends with this process."""
-        self._tell(str(group))
+    def start(
+        self, command: Sequence[str], *, has_stdin: bool = False, pass_fds: Sequence[int] = (), **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process that ends with this one, with all its process group.
+
+        ``has_stdin``: a pipe to its standard input, else it reads nothing. ``options`` are subprocess.Popen's and must
+        make a new group or session. Raises OSError if the command cannot be started.
+        """
+        if shutil.which(command[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+        stdin, ours, theirs = os.devnull, -1, -1
+        if has_stdin:
+            theirs, ours = os.pipe()
+            stdin = f"/dev/fd/{theirs}"
+        try:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", _CHILD, "ep_lib-child", stdin, *command],
+                stdin=self._pipe,
+                pass_fds=(*pass_fds, theirs) if has_stdin else pass_fds,
+                **options,
+            )
+        except BaseException:
+            if has_stdin:
+                os.close(ours)
+            raise
+        finally:
+            if has_stdin:
+                os.close(theirs)
+        if has_stdin:
+            child.stdin = os.fdopen(ours, "wb")
+        return child
 
     def done(self) -> None:
         """All has been cleaned up."""
-        self._tell("done")
-        assert self._shell.stdin is not None
-        with contextlib.suppress(OSError):
-            self._shell.stdin.close()
-        self._shell.wait()
-
-    def _tell(self, word: str) -> None:
-        assert self._shell.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # somebody killed the shell
-            self._shell.stdin.write(f"{word}\n".encode())
-            self._shell.stdin.flush()
+            self._pipe.write(b"done\n")
+        with contextlib.suppress(OSError):
+            self._pipe.close()
+        self._shell.wait()
 
 
 @contextlib.contextmanager
 def guarded(*folders: Path) -> Iterator[Guard]:
-    """If this process is killed meanwhile, ``folders`` are removed, and the groups given to the guard are killed."""
+    """If this process is killed meanwhile, ``folders`` are removed, and what the guard has started is killed."""
     guard = Guard(folders)
     try:
         yield guard
@@ -163,15 +192,13 @@ def guarded(*folders: Path) -> Iterator[Guard]:
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A private folder that is removed at the end, also if this process is killed."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    try:
-        with guarded(folder):
-            try:
-                yield folder
-            finally:
-                _remove(folder)
-    finally:
-        _remove(folder)
+    folder = (parent or Path(tempfile.gettempdir())) / f"{prefix}{secrets.token_hex(8)}"
+    with guarded(folder):  # before it is there: this process can be killed right after it has made it
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            _remove(folder)
 
 
 def _remove(folder: Path) -> None:

@@ -100,17 +100,15 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
         work = tmp_path / "cwd"
         work.mkdir(exist_ok=True)
         (work / "script.py").write_text(script)
-        real = subprocess.Popen
+        start = processes.Guard.start
 
-        def popen(command: list[str], **options: object) -> object:
-            if command[0] != sys.executable:
-                return real(command, **options)  # type: ignore[call-overload]
+        def instead(guard: processes.Guard, command: list[str], **options: object) -> object:
             limit, _, serve = command[-1].partition("; from pathlib")
             fd = serve.split("sys.stdin.buffer, ")[1].split(",")[0]
             code = f"{limit}; reply = {fd}; exec(open('script.py').read())"
-            return real([*command[:-1], code], **options)  # type: ignore[call-overload]
+            return start(guard, [*command[:-1], code], **options)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(sandbox_module.subprocess, "Popen", popen)
+        monkeypatch.setattr(processes.Guard, "start", instead)
         made.append(Sandbox(tmp_path, Limits(**limits), work, {}))  # type: ignore[arg-type]
         return made[-1]
 

@@ -62,6 +62,22 @@ def test_a_command_ends_with_the_process_that_ran_it(how: signal.Signals) -> Non
     assert until(lambda: not running(word))
 
 
+STARTS_AND_DIES = """
+import os, signal, sys
+from ep_lib import processes
+guard = processes.Guard()
+guard.start(["sleep", sys.argv[1]], process_group=0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_parent_that_dies_right_after_a_start_leaves_no_orphan() -> None:
+    words = [f"5432.{os.getpid()}{number}" for number in range(10)]
+    for word in words:
+        assert python(STARTS_AND_DIES, word).wait() == -signal.SIGKILL
+    assert until(lambda: not any(map(running, words)))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_temporary_folder_goes_with_its_process(how: signal.Signals, tmp_path: Path) -> None:
     parent = python(FOLDER, str(tmp_path))

@@ -13,7 +13,6 @@ import io
 import json
 import os
 import select
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -87,9 +86,8 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
     }
     with os.fdopen(ours, "rb", buffering=0) as answers, processes.guarded() as guard:
         try:
-            child = subprocess.Popen(
+            child = guard.start(
                 processes.python("-m", _MODULE, json.dumps(request)),
-                stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if args.json else None,
                 pass_fds=(theirs,),
                 start_new_session=True,
@@ -97,7 +95,6 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
         finally:
             os.close(theirs)
         try:
-            guard.add(child.pid)
             answer = _read(answers, processes.OwnTime(lambda: processes.in_group(child.pid)), args.timeout)
         except processes.TookTooLong:
             raise CheckFailed(

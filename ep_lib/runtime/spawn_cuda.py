@@ -94,9 +94,8 @@ class _Crew:
         control, theirs = socket_pair()
         hub_end = self._hub_ends[job.rank]
         try:
-            process = subprocess.Popen(
+            process = self._guard.start(
                 [sys.executable, "-P", "-u", "-c", _START, str(theirs), str(hub_end), json.dumps(sys.path)],
-                stdin=subprocess.DEVNULL,
                 pass_fds=(theirs, hub_end),
                 process_group=0,  # Ctrl-C in a terminal is for the parent, which ends them all
             )
@@ -105,7 +104,6 @@ class _Crew:
             os.close(hub_end)
             self._hub_ends[job.rank] = -1
         self._processes.append(process)
-        self._guard.add(process.pid)
         self._controls.append(control)
         with contextlib.suppress(OSError):  # it died at once: collect() finds out how
             control.send_bytes(dumps(job))

@@ -157,9 +157,9 @@ class Sandbox:
         }
         try:
             self._guard = Guard()
-            self._child = subprocess.Popen(
+            self._child = self._guard.start(
                 [sys.executable, "-I", "-B", "-X", "faulthandler", "-c", code],
-                stdin=subprocess.PIPE,
+                has_stdin=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(write_end,),
@@ -175,7 +175,6 @@ class Sandbox:
             raise
         finally:
             os.close(write_end)
-        self._guard.add(self._child.pid)
         self._reply_fd = read_end
         assert self._child.stdin is not None and self._child.stdout is not None
         for fd in (read_end, self._child.stdin.fileno(), self._child.stdout.fileno()):
