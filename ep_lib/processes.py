@@ -146,8 +146,7 @@ class Guard:
         ``has_stdin``: a pipe to its standard input, else it reads nothing. ``options`` are subprocess.Popen's and must
         make a new group or session. Raises OSError if the command cannot be started.
         """
-        if shutil.which(command[0]) is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+        _require_program(command[0])
         stdin, ours, theirs = os.devnull, -1, -1
         if has_stdin:
             theirs, ours = os.pipe()
@@ -177,6 +176,15 @@ class Guard:
         with contextlib.suppress(OSError):
             self._pipe.close()
         self._shell.wait()
+
+
+def _require_program(word: str) -> None:
+    """Raises what subprocess would: the shell that starts a command only says so on its standard error."""
+    is_there = Path(word).is_file() if os.sep in word else shutil.which(word) is not None
+    if not is_there:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
+    if os.sep in word and not os.access(word, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), word)
 
 
 @contextlib.contextmanager
