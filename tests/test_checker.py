@@ -185,6 +185,19 @@ def test_values_that_depend_on_the_schedule() -> None:
     assert ep_lib.check(main, 2, seeds=10, compare_values=False).ok
 
 
+def test_a_failure_ends_the_search_if_that_is_asked_for() -> None:
+    calls: list[int] = []
+
+    def main(rank: ep_lib.Rank) -> int:
+        calls.append(rank.rank)
+        assert len(calls) != 3, "the third run fails"
+        return len(calls)
+
+    report = ep_lib.check(main, 1, seeds=6, stop_at_failure=True)
+    assert report.seeds == (0, 1, 2)
+    assert {each.kind for each in report.findings} == {"values differ", "assertion"}
+
+
 def test_an_operation_tells_its_life() -> None:
     names = [v.name for v in variants.VARIANTS]
     which = len(KERNELS) + names.index("signal without quiet")

@@ -225,6 +225,7 @@ FLAGS: dict[str, Callable[[Rank, Any], Any]] = {
     "p2p": lambda rank, v: ep_lib.Fabric("rc", p2p=v),
     "compare_values": lambda rank, v: ep_lib.check(print, 1, compare_values=v),
     "stop_at_first": lambda rank, v: ep_lib.check(print, 1, stop_at_first=v),
+    "stop_at_failure": lambda rank, v: ep_lib.check(print, 1, stop_at_failure=v),
 }
 LOW_LATENCY_FLAGS = ["use_fp8", "async_finish", "return_recv_hook"]
 

@@ -91,6 +91,7 @@ def check(
     timeout: float | None = None,
     compare_values: bool = True,
     stop_at_first: bool = False,
+    stop_at_failure: bool = False,
     resident_blocks: int | None = None,
     volatile: str = "relaxed",
 ) -> CheckReport:
@@ -104,9 +105,9 @@ def check(
     replays what any other call with the same arguments found with seed s.
 
     ``compare_values``: main's results must not depend on the seed. ``stop_at_first``: the first seed with a finding is
-    the last. ``resident_blocks``: the most blocks of a rank that run at a time, as a GPU holds only so many (SMs x
-    blocks an SM; None: all that fit into 2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends.
-    ``volatile``: "relaxed" is the letter of PTX, by which two volatile accesses are no race; "plain" reports two that
+    the last. ``stop_at_failure``: the first seed with which main does not return is the last. ``resident_blocks``: the
+    most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
+    2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter of PTX, by which two volatile accesses are no race; "plain" reports two that
     nothing orders if no thread polls what they touch, as data behind a lock must not rely on it. ``fabric``,
     ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit ends the search.
 
@@ -117,6 +118,7 @@ def check(
     ranks, args = arguments.program(main, ranks, args)
     chosen = _seeds(seeds)
     compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
+    stop_at_failure = flag("stop_at_failure", stop_at_failure)
     config = Config.from_environment()
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
@@ -132,7 +134,7 @@ def check(
         search.measure()
     for seed in chosen:
         ran_out = search.try_schedule(seed)
-        if ran_out or (stop_at_first and search.told):
+        if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.failed):
             break
     depths = Counter(map(pct_depth, search.tried))
     return CheckReport(
@@ -196,7 +198,7 @@ class _Search:
         self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
         self._steps = 0  # of the run of seed 0
         self._polled: set[str] = set()  # lines
-        self._failed = self._has_values = False
+        self.failed = self._has_values = False
 
     @property
     def told(self) -> list[Finding]:
@@ -204,7 +206,7 @@ class _Search:
 
         What CUDA leaves open is a mistake only if results depend on it; volatile accesses to what is polled are none.
         """
-        harmless = self._compare_values and self._has_values and not (self.values_differ or self._failed)
+        harmless = self._compare_values and self._has_values and not (self.values_differ or self.failed)
         differs = self.findings.get(("values differ",))
         told = []
         for finding in self.findings.values():
@@ -231,7 +233,7 @@ class _Search:
         """Runs main once. Returns whether it ran into the time limit."""
         run = self._run(seed)
         if run.end is not None:
-            self._failed = True
+            self.failed = True
             self.add([run.end])
         self.add(run.found)
         if run.end is None and self._compare_values:

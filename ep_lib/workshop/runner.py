@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,6 @@ from ep_lib.workshop.scenario import Array, Ref, Scenario, pack
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
 _MAX_TEXT = 500
-
-
-@dataclass
-class _Checked:
-    """What runs under the checker gave: the last run's arrays by rank, findings, and what ended a run early."""
-
-    arrays: dict[int, list[Array]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    end: Finding | None = None
 
 
 class Runner:
@@ -68,12 +58,14 @@ class Runner:
                 fabric=scenario.fabric,
             )
             return pack({"nonce": nonce, "failure": None}, _body(results))
-        checked = _check(main, scenario)
-        complaints = [_as_json(finding) for finding in checked.findings[:_MAX_FINDINGS]]
-        if checked.end is not None:
-            failure = {"kind": checked.end.kind, "message": _cut(_end_text(checked.end)), "location": ""}
+        arrays, findings = _check(main, scenario)
+        # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
+        complaints = [_as_json(finding) for finding in findings if finding.second is not None][:_MAX_FINDINGS]
+        end = next((finding for finding in findings if finding.second is None), None)
+        if end is not None:
+            failure = {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
-        results = [checked.arrays[rank] for rank in range(scenario.ranks)]
+        results = [arrays[rank] for rank in range(scenario.ranks)]
         return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
 
     def _main(self, scenario: Scenario) -> Callable[[ep_lib.Rank], list[Array]]:
@@ -98,30 +90,27 @@ class Runner:
         return main
 
 
-def _check(main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> _Checked:
-    """Runs one seed after the other under the checker, until a run does not come to its end."""
-    checked = _Checked()
+def _check(
+    main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario
+) -> tuple[dict[int, list[Array]], tuple[Finding, ...]]:
+    """Runs the scenario's seeds under the checker: the last run's arrays by rank, and the findings of all."""
+    arrays: dict[int, list[Array]] = {}
 
     def keep(rank: ep_lib.Rank) -> None:
-        checked.arrays[rank.rank] = main(rank)
+        arrays[rank.rank] = main(rank)
 
-    for seed in scenario.check_seeds:
-        report = ep_lib.check(
-            keep,
-            scenario.ranks,
-            scenario.fabric,
-            seeds=[seed],
-            heap_bytes=scenario.heap_bytes,
-            timeout=scenario.timeout_s,
-            compare_values=False,
-        )
-        # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
-        checked.findings += [each for each in report.findings if each.second is not None]
-        ends = [each for each in report.findings if each.second is None]
-        if ends:
-            checked.end = ends[0]
-            break
-    return checked
+    report = ep_lib.check(
+        keep,
+        scenario.ranks,
+        scenario.fabric,
+        seeds=scenario.check_seeds,
+        heap_bytes=scenario.heap_bytes,
+        timeout=scenario.timeout_s,
+        compare_values=False,
+        stop_at_failure=True,
+        volatile="plain",
+    )
+    return arrays, report.findings
 
 
 def _end_text(end: Finding) -> str:
