@@ -107,9 +107,10 @@ def check(
     ``compare_values``: main's results must not depend on the seed. ``stop_at_first``: the first seed with a finding is
     the last. ``stop_at_failure``: the first seed with which main does not return is the last. ``resident_blocks``: the
     most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
-    2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter of PTX, by which two volatile accesses are no race; "plain" reports two that
-    nothing orders if no thread polls what they touch, as data behind a lock must not rely on it. ``fabric``,
-    ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit ends the search.
+    2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter
+    of PTX, by which two volatile accesses are no race; "plain" reports two that nothing orders if no thread polls what
+    they touch, as data behind a lock must not rely on it. ``fabric``, ``heap_bytes`` and ``timeout`` as for
+    :func:`ep_lib.spawn`; a run into the time limit ends the search.
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
