@@ -35,6 +35,7 @@ class Pct : public QueueSchedule {
     }
 
     bool step() override {
+        network_top_ = INT64_MIN;  // also of operations that the end of their block has finished
         if (!m_.network->in_flight.empty() && move_network()) return true;
         if (queue_.empty()) return false;
         run_turn(highest_warp());
@@ -108,7 +109,6 @@ class Pct : public QueueSchedule {
         for (const auto& op : m_.network->in_flight)
             if (op->priority > above) order.push_back(op.get());
         std::sort(order.begin(), order.end(), [](const NetOp* a, const NetOp* b) { return a->priority > b->priority; });
-        network_top_ = INT64_MIN;
         for (NetOp* op : order) {
             const bool completes = op->delivered;
             if (!network_move(m_, op)) continue;  // it waits for others: those that follow are next
