@@ -14,7 +14,8 @@ VENV ?= .venv
 LAB ?= 1
 TORCH_INDEX ?=
 PIP_FLAGS ?=
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+# One process more than there are cores: tests that start processes wait for them.
+PYTEST_FLAGS ?= -n $(shell expr $$(nproc) + 1) --dist worksteal
 
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
