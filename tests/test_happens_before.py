@@ -85,6 +85,19 @@ def a_flag_that_its_sender_cleared() -> Program:
     return two_ranks(send, [see, when(see, first)])
 
 
+def a_flag_that_its_reader_clears() -> Program:
+    """A write comes before what follows a read that observes it, be it relaxed; not before that read itself."""
+    see = at(ATOMIC, False)
+    return two_ranks([at(ATOMIC, True)], [see, when(see, at(PLAIN, True))])
+
+
+def a_counter_that_another_thread_clears() -> Program:
+    """The last of three adders has seen the others' additions, and tells a fourth thread by a release."""
+    sees, told = at(EXCHANGE, True), at(ATOMIC, False, ACQUIRE, offset=8)
+    tells = [sees, when(sees, at(ATOMIC, True, RELEASE, offset=8))]
+    return two_ranks([at(EXCHANGE, True)], [at(EXCHANGE, True)], tells, [told, when(told, at(PLAIN, True))])
+
+
 def an_acquire_behind_a_relaxed_read() -> Program:
     """The relaxed read saw the release; the acquire of the same location, which has changed since, completes it."""
     see, acquire = at(ATOMIC, False), at(ATOMIC, False, ACQUIRE)
@@ -130,6 +143,8 @@ def an_acquire_fence_is_no_release() -> Program:
     [
         a_release_then_a_relaxed_store,
         a_flag_that_its_sender_cleared,
+        a_flag_that_its_reader_clears,
+        a_counter_that_another_thread_clears,
         an_acquire_behind_a_relaxed_read,
         a_wider_atomic_behind_a_narrower_one,
         readers_of_overlapping_bytes,

@@ -80,11 +80,9 @@ _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEV
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
-# so do `new` and `delete` (under their mangled names), what a function finds wrong with its own stack at its end, and
-# the naps of CUDA's C++ library between two looks: a nap of the system would stop all fibers.
+# so do `new` and `delete` (under their mangled names), and what a function finds wrong with its own stack at its end.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
-#include <time.h>
 extern "C" {
 extern char* epemu_shared_base;
 void* __tsan_memcpy(void*, const void*, size_t);
@@ -93,7 +91,6 @@ void* __tsan_memset(void*, int, size_t);
 void epemu_stack_damaged(void);
 void* epemu_malloc(size_t);
 void epemu_free(void*);
-void epemu_nanosleep(unsigned);
 #define HIDDEN __attribute__((visibility("hidden")))
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
 HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
@@ -105,8 +102,6 @@ HIDDEN void _ZdaPv(void* p) { epemu_free(p); }
 HIDDEN void _ZdlPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void _ZdaPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
-HIDDEN int nanosleep(const struct timespec*, struct timespec*) { epemu_nanosleep(0); return 0; }
-HIDDEN int sched_yield(void) { epemu_nanosleep(0); return 0; }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
 }
 """

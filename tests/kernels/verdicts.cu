@@ -60,6 +60,27 @@ EP_DEVICE void shared_cuda_barrier(Memory m) {
     barrier.arrive_and_wait();
     m.out[me()] = 1;
 }
+EP_DEVICE void boxes_behind_cuda_barriers(Memory m) {
+    using Barrier = cuda::barrier<cuda::thread_scope_block>;
+    __shared__ Barrier full, empty;
+    __shared__ uint32_t box[kWarpSize];
+    if (me() == 0) {
+        init(&full, blockDim.x);
+        init(&empty, blockDim.x);
+    }
+    __syncthreads();
+    for (int i = 0; i < 3; i++) {
+        if (me() < kWarpSize) {
+            box[me()] = i + me();
+            (void)full.arrive();
+            empty.arrive_and_wait();
+        } else {
+            full.arrive_and_wait();
+            m.out[me()] = box[me() - kWarpSize];
+            (void)empty.arrive();
+        }
+    }
+}
 EP_DEVICE void shared_added_to_first(Memory m) {
     __shared__ unsigned word;
     atomicAdd(&word, 1);
@@ -257,6 +278,17 @@ EP_DEVICE void grid_barrier(Memory m) {
     }
 }
 
+// Whoever has seen the last addition clears the counter by a plain store; one that has seen none of it may not.
+template <bool kSees>
+EP_DEVICE void clears_a_counter(Memory m) {
+    if (me() != 0) return;
+    auto* const count = reinterpret_cast<unsigned*>(m.flag);
+    const bool last = atomicAdd(count, 1u) == gridDim.x - 1;
+    if (kSees ? last : blockIdx.x == 0) *count = 0;
+}
+EP_DEVICE void the_last_clears_a_counter(Memory m) { clears_a_counter<true>(m); }
+EP_DEVICE void one_clears_a_counter(Memory m) { clears_a_counter<false>(m); }
+
 // ---- volatile
 template <bool kFences>
 EP_DEVICE void volatile_data_behind_a_lock(Memory m) {
@@ -285,21 +317,25 @@ EP_DEVICE void volatile_flag(Memory m) {
     m.out[0] = m.data[0];
 }
 
-#define EP_VERDICTS(one)                                                                                               \
-    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)        \
-        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(shared_added_to_first)                            \
-            one(all_tell_when_they_have_read) one(one_tells_before_it_reads) one(get_reads_what_a_put_brings)          \
-                one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) one(nics_add) one(half_of_a_flag) \
-                    one(nic_adds_to_half) one(tma_rows) one(tma_rows_without_wait) one(tma_rows_of_the_round_before)   \
-                        one(tma_rows_without_wait_read) one(tma_rows_without_wait_written)                             \
-                            one(tma_rows_signalled_too_early) one(tma_rows_without_fence)                              \
-                                one(tma_rows_without_syncwarp) one(tma_rows_of_a_block_that_ends) one(tma_sums)        \
-                                    one(tma_sums_without_syncwarp) one(shuffle_beyond_the_mask)                        \
-                                        one(shuffle_whose_value_is_dropped) one(activemask_taken_as_the_warp)          \
-                                            one(activemask_of_whoever_is_there) one(read_only_of_what_the_block_wrote) \
-                                                one(ldg_of_what_the_block_wrote) one(read_only_of_input)               \
-                                                    one(grid_barrier) one(volatile_data_behind_a_right_lock)           \
-                                                        one(volatile_data_behind_a_wrong_lock) one(volatile_flag)
+#define EP_VERDICTS(one)                                                                                              \
+    one(fence_of_the_system) one(fence_of_the_device) one(fence_of_the_block) one(shared_volatile_stored_first)       \
+        one(shared_atomic_stored_first) one(shared_cuda_barrier) one(boxes_behind_cuda_barriers)                      \
+            one(shared_added_to_first) one(all_tell_when_they_have_read) one(one_tells_before_it_reads)               \
+                one(get_reads_what_a_put_brings) one(put_after_get) one(put_after_get_and_fence) one(nic_and_gpu_add) \
+                    one(nics_add) one(half_of_a_flag) one(nic_adds_to_half) one(tma_rows) one(tma_rows_without_wait)  \
+                        one(tma_rows_of_the_round_before) one(tma_rows_without_wait_read)                             \
+                            one(tma_rows_without_wait_written) one(tma_rows_signalled_too_early)                      \
+                                one(tma_rows_without_fence) one(tma_rows_without_syncwarp)                            \
+                                    one(tma_rows_of_a_block_that_ends) one(tma_sums) one(tma_sums_without_syncwarp)   \
+                                        one(shuffle_beyond_the_mask) one(shuffle_whose_value_is_dropped)              \
+                                            one(activemask_taken_as_the_warp) one(activemask_of_whoever_is_there)     \
+                                                one(read_only_of_what_the_block_wrote)                                \
+                                                    one(ldg_of_what_the_block_wrote) one(read_only_of_input)          \
+                                                        one(grid_barrier) one(the_last_clears_a_counter)              \
+                                                            one(one_clears_a_counter)                                 \
+                                                                one(volatile_data_behind_a_right_lock)                \
+                                                                    one(volatile_data_behind_a_wrong_lock)            \
+                                                                        one(volatile_flag)
 
 extern "C" __global__ void verdict(int which, uint32_t* data, uint64_t* flag, uint32_t* out) {
     const Memory m = {data, flag, out};

@@ -3,8 +3,9 @@
 The oracle knows nothing of clocks, slots and schedules. A run is known by what its reads saw: every write stores a
 number of its own in each of its bytes, so each byte that is read names its writer. From that follow the edges of the
 PTX memory model (PTX ISA, "Memory Consistency Model"): which release pattern synchronises with which acquire pattern,
-through which read-modify-writes. Base causality order is their transitive closure with program order; a race is a pair
-of overlapping accesses of two threads, at least one a write, that it does not order and that are not morally strong.
+through which read-modify-writes. Base causality order is their transitive closure with program order; causality order
+adds that a write comes before what follows a read that observes it. A race is a pair of overlapping accesses of two
+threads, at least one a write, that causality order leaves unordered and that are not morally strong.
 """
 
 from __future__ import annotations
@@ -244,6 +245,7 @@ class Events:
         self.count = len(self.ops)
         self.by_number = {op.number: e for e, op in enumerate(self.ops) if op.writes}
         self.before = self._closure(self._edges())
+        self.seen_before = self._observed()
 
     def _scope_reaches(self, a: int, b: int) -> bool:
         (rank_a, block_a), (rank_b, block_b) = (self.program.place(self.thread[e]) for e in (a, b))
@@ -328,6 +330,11 @@ class Events:
                     before[i][j] |= before[k][j]
         return before
 
+    def _observed(self) -> set[tuple[int, int]]:
+        """A write, and what a read that observes it comes before: causality order, beyond base causality."""
+        reads = [e for e in range(self.count) if self.ops[e].strong and self.read[e]]
+        return {(w, e) for r in reads for w in self._observes(r) for e in range(self.count) if self.before[r][e]}
+
     def races(self) -> list[tuple[int, int]]:
         found = []
         for a, b in itertools.combinations(range(self.count), 2):
@@ -338,6 +345,7 @@ class Events:
                 continue
             if one.offset >= other.offset + other.width or other.offset >= one.offset + one.width:
                 continue
-            if not (self.before[a][b] or self.before[b][a] or self._morally_strong(a, b)):
+            ordered = self.before[a][b] or self.before[b][a] or {(a, b), (b, a)} & self.seen_before
+            if not (ordered or self._morally_strong(a, b)):
                 found.append((a, b))
         return found

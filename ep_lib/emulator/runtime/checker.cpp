@@ -610,6 +610,36 @@ bool Checker::observes(const Location& l, const ThreadCheck& t, int scope) const
     return l.strong && std::min(l.scope, scope) >= scope_between(t, l.rank, l.block);
 }
 
+// A thread reads what was written there last, and so observes the chain of writes that it ends.
+void Checker::observe(Location& l, const ThreadCheck& t) {
+    constexpr size_t kKept = 8;
+    std::deque<Observed>& all = l.observed_by[t.id];
+    if (!all.empty() && all.back().to == l.writes) return;
+    if (all.size() == kKept) all.pop_front();
+    all.push_back({l.chain, l.writes, t.time});
+}
+
+// Whether this access comes after a strong read that observed the other one, a strong write to the same place: its own
+// thread's, or one that happens before it.
+bool Checker::has_observed(const Access& a, const Slot& slot) const {
+    if ((slot.flags & (kWrites | kAtomic)) != (kWrites | kAtomic)) return false;
+    if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) return false;
+    const auto granule = locations_.find(a.address / kGranule);
+    if (granule == locations_.end()) return false;
+    for (const Location& l : granule->second) {
+        if (slot.bytes != static_cast<uint16_t>(((1u << l.size) - 1) << l.address % kGranule)) continue;
+        const auto last = l.last_write.find(slot.id);
+        if (last == l.last_write.end()) continue;
+        for (const auto& [id, all] : l.observed_by)
+            for (const Observed& seen : all) {
+                if (last->second < seen.from || last->second > seen.to) continue;
+                const bool mine = id == a.t.id && (!a.t.owner || seen.time >= past_of(id, a.t.time).since);
+                if (mine || happens_before(id, seen.time, a.t.clock)) return true;
+            }
+    }
+    return false;
+}
+
 // A strong read of a location; null: nothing was ever published there.
 void Checker::acquire_from(const Location* l, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
                            uint32_t pc) {
@@ -650,7 +680,10 @@ void Checker::acquire_from(const Location* l, ThreadCheck& t, uintptr_t address,
     if (why != Hint::kNone) t.owner->hint = {why, l->writer_rank, l->store_pc, pc};
 }
 
-void Checker::wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc) {
+void Checker::wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
+                               bool updates) {
+    l.last_write[t.id] = ++l.writes;
+    if (!updates || !observes(l, t, scope)) l.chain = l.writes;
     l.strong = true;
     l.scope = scope;
     l.rank = t.rank;
@@ -684,8 +717,10 @@ void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int sco
     ThreadCheck& t = *fiber->check;
     witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
-    acquire_from(known_location(t, address, size), t, address, size, order, scope, static_cast<uint32_t>(pc));
+    Location* l = known_location(t, address, size);
+    acquire_from(l, t, address, size, order, scope, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, false), pc);
+    if (l && observes(*l, t, scope)) observe(*l, t);  // orders what follows, not this access
 }
 
 void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
@@ -697,7 +732,7 @@ void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int sc
     l.published.clear();
     l.any_release = false;
     release_into(l, t, order, scope);
-    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc));
+    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc), false);
 }
 
 // The read of a read-modify-write that needs what was there.
@@ -714,9 +749,13 @@ void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int s
     Location& l = location(t, address, size);
     acquire_from(&l, t, address, size, order, scope, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, true), pc, kReadsToo);
-    if (!observes(l, t, scope)) l.published.clear();
+    if (observes(l, t, scope)) {
+        observe(l, t);
+    } else {
+        l.published.clear();
+    }
     release_into(l, t, order, scope);
-    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc));
+    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc), true);
 }
 
 void Checker::fence(Fiber* fiber, int order, int scope) {
@@ -885,7 +924,7 @@ void Checker::net_signalled(NetOp& op) {
     Known known = {t.clock, t.proxied};
     known.clock.raise(t.id, t.time);
     contribute(l, t, std::move(known), EPEMU_SCOPE_SYSTEM);
-    wrote_atomically(l, t, EPEMU_SCOPE_SYSTEM, op.source_rank, pc);
+    wrote_atomically(l, t, EPEMU_SCOPE_SYSTEM, op.source_rank, pc, adds);
 }
 
 void Checker::net_completed(NetOp& op) {

@@ -1,10 +1,12 @@
 // The checker: which accesses nothing orders, and what is missing between them.
 //
-// Happens-before is the base causality order of the PTX memory model. A thread's own program, __syncthreads and
+// Happens-before is the causality order of the PTX memory model. A thread's own program, __syncthreads and
 // __syncwarp order; a release pattern (a release; a fence or a release of this location, then a strong write) publishes;
 // an acquire pattern (an acquire; a strong read, then a fence or an acquire of this location) that observes it joins.
 // What is observed passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one
-// width, with scopes that reach each other. Fences order nothing by themselves, sequentially consistent ones neither.
+// width, with scopes that reach each other. A write that a strong read observes comes before what follows that read, so
+// whoever has seen the last of a counter's additions may set it to 0 by a plain store. Fences order nothing by
+// themselves, sequentially consistent ones neither.
 // Shuffles and votes order nothing. An operation of a NIC is a thread of its own: it starts when it is posted, and its
 // end happens before nothing but a quiet, or an acquire of a signal behind it. tests/support/happens_before.py says the
 // same in a few lines of Python, and random programs compare the two.
@@ -243,6 +245,10 @@ class Checker {
         int scope, rank;  // of the first operation of the release pattern
         uint64_t block;
     };
+    struct Observed {
+        uint32_t from, to;  // writes of the location
+        uint32_t time;      // of the thread that observed them
+    };
     struct Location {
         uintptr_t address = 0;
         int size = 0;
@@ -252,6 +258,11 @@ class Checker {
         bool strong = false;
         int scope = 0, rank = -1;
         uint64_t block = 0;
+        // Strong writes are numbered. Whoever has observed one has observed those before it too, back to the last that
+        // was no read-modify-write of what was there: `chain`.
+        uint32_t writes = 0, chain = 0;
+        std::unordered_map<uint32_t, uint32_t> last_write;               // by thread
+        std::unordered_map<uint32_t, std::deque<Observed>> observed_by;  // by thread, the latest last
         // for reports
         uint32_t writer = 0, store_pc = 0;
         int writer_rank = -1;
@@ -380,9 +391,11 @@ class Checker {
     void contribute(Location& l, const ThreadCheck& t, Known known, int scope);
     void release_into(Location& l, ThreadCheck& t, int order, int scope);
     bool observes(const Location& l, const ThreadCheck& t, int scope) const;
+    static void observe(Location& l, const ThreadCheck& t);
+    bool has_observed(const Access& a, const Slot& slot) const;
     void acquire_from(const Location* l, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
                       uint32_t pc);
-    void wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc);
+    void wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc, bool updates);
     void note_acquired(ThreadCheck& t, const Location& l, uint32_t pc);
     template <class Each>
     void join_all(const Each& each);

@@ -68,6 +68,7 @@ Checker::Finding& Checker::note(const Side& first, const Side& second) {
 }
 
 void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool again) {
+    if (has_observed(a, slot)) return;
     const Side first = {slot.id, slot.time, slot.pc, slot.flags}, second = {a.t.id, a.t.time, a.pc, a.flags};
     Finding& finding = note(first, second);
     if (finding.count > kJudged) return;
