@@ -106,7 +106,7 @@ $(LAB_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machin
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
-	$(PIP) --editable '.[lab$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PIP) --editable '.[lab,mpi$(if $(CUDA),$(comma)$(CUDA))]'
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.

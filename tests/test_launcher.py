@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ep_lib.cuda import devices as cuda_devices
-from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
 from ep_lib.runtime import launcher
 from ep_lib.runtime.launcher import World, detect, init
@@ -72,14 +72,12 @@ def without_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_the_emulator_in_several_processes_is_refused(without_launcher: pytest.MonkeyPatch) -> None:
-    for name, value in TORCHRUN.items():
-        without_launcher.setenv(name, value)
-    with pytest.raises(BackendUnavailable, match=r"torchrun started 4 processes.*ep_lib.spawn\(main, ranks=4"):
-        init("emulator")
+def test_several_processes_take_the_emulator_with_a_warning(without_launcher: pytest.MonkeyPatch) -> None:
+    config, world = launcher.Config.from_environment({}), World("torchrun", 0, 4, 0)
     without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: "no GPU here")
-    with pytest.raises(BackendUnavailable, match="cuda backend cannot be used: no GPU here"):
-        init()
+    with pytest.warns(RuntimeWarning, match="run on the emulator, since there is no GPU to use here: no GPU here"):
+        assert launcher._choose_backend(None, config, world) == "emulator"
+    assert launcher._choose_backend("emulator", config, world) == "emulator"
     with pytest.raises(ArgumentError, match="tpu"):
         init("tpu")
 

@@ -112,6 +112,10 @@ class Backend(Protocol):
         this."""
         ...
 
+    def heap_reserve(self, offset: int, nbytes: int) -> None:
+        """Told that an array will lie there in this rank's heap. Raises OutOfSymmetricMemory."""
+        ...
+
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Told where arrays lie in the heap: (begin, end) offsets, sorted (for checks)."""
         ...

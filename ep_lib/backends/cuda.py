@@ -19,7 +19,7 @@ import numpy as np
 
 from ep_lib.backends.base import Streams
 from ep_lib.bootstrap import Bootstrap
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet
 from ep_lib.cuda import errors as cuda_errors
 from ep_lib.cuda.devices import device_for, import_cupy
 from ep_lib.cuda.faults import Hook, ShownFault
@@ -33,7 +33,6 @@ from ep_lib.errors import (
     KernelLaunchError,
     KernelTimeout,
     PeerTimeout,
-    RankMismatchError,
 )
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
@@ -165,6 +164,9 @@ class CudaBackend:
         ctypes.memset(address, 0, nbytes)
         return np.frombuffer((ctypes.c_char * nbytes).from_address(address), kind)[: np.prod(shape)].reshape(shape)
 
+    def heap_reserve(self, offset: int, nbytes: int) -> None:
+        """Nothing to do: the whole heap was allocated at the start."""
+
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
@@ -266,11 +268,7 @@ class CudaBackend:
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         self._check_open()
-        gathered = self._bootstrap.all_gather((what, obj), self._meeting_timeout)
-        if any(other != what for other, _ in gathered):
-            calls = ", ".join(f"rank {rank}: {other}" for rank, (other, _) in enumerate(gathered))
-            raise RankMismatchError(f"the ranks are in different collective operations: {calls}")
-        return [theirs for _, theirs in gathered]
+        return meet(self._bootstrap, what, obj, self._meeting_timeout)
 
     def barrier(self) -> None:
         self.synchronize()

@@ -24,6 +24,7 @@ from ep_lib.transports.base import EmulatorSetup, Transport
 if TYPE_CHECKING:
     from ep_lib.backends.base import Streams
     from ep_lib.emulator.machine import Machine
+    from ep_lib.emulator.process_world import ProcessWorld
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.gxx import EmulatorImage
     from ep_lib.jit.kernel import Kernel
@@ -111,7 +112,7 @@ class EmulatorBackend:
 
     name = "emulator"
 
-    def __init__(self, world: World | SoloWorld, rank: int, transport: str = "emulated") -> None:
+    def __init__(self, world: World | SoloWorld | ProcessWorld, rank: int, transport: str = "emulated") -> None:
         self.rank = rank
         self.world_size = world.size
         self.xp: ModuleType = np
@@ -162,6 +163,10 @@ class EmulatorBackend:
         array: np.ndarray[Any, Any] = np.empty(shape, dtype)
         self.register_array(array)
         return array if kind == "numpy" else as_kind(kind, array, dtype)
+
+    def heap_reserve(self, offset: int, nbytes: int) -> None:
+        """Takes memory for an array, where it must be taken ahead."""
+        self._world.reserve(offset, nbytes)
 
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Kernels launched from now on that touch a heap outside of these arrays are faulty."""
@@ -226,6 +231,7 @@ class EmulatorBackend:
         self._last_ticket = self._machine.launch(
             self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes
         )
+        self._world.launched(self.rank, self._last_ticket)
         if self._watch is not None:
             self._watch.launched(kernel.name, kernel.path, arrays)
         self._in_use.append(arrays)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import cloudpickle
 
-from ep_lib.errors import ArgumentError, PeerTimeout
+from ep_lib.errors import ArgumentError, PeerTimeout, RankFailed, RankMismatchError
 
 DEFAULT_TIMEOUT = 120.0  # seconds that a collective waits: long enough for a slow import on one rank
+
+
+CLOSE = "close()"  # the operation of ranks that leave
+Look = Callable[[], None]
 
 
 class Bootstrap(Protocol):
@@ -25,10 +29,11 @@ class Bootstrap(Protocol):
     world_size: int
     local_rank: int
 
-    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         """Every rank's ``obj``, in rank order.
 
-        ``timeout`` is in seconds (None: 120). Raises PeerTimeout that names the missing ranks when it runs out and
+        ``timeout`` is in seconds (None: 120). ``look`` is called now and then while others are missing, and what it
+        raises ends the wait. Raises PeerTimeout that names the missing ranks when it runs out and
         RankFailed when a rank has ended.
         """
         ...
@@ -76,6 +81,26 @@ def missing_error(rank: int, world_size: int, missing: Iterable[int], operation:
     )
 
 
+def meet(
+    bootstrap: Bootstrap, what: str, obj: object, timeout: float | None = None, look: Look | None = None
+) -> list[Any]:
+    """Every rank's ``obj``, in rank order, where all are in the operation ``what``.
+
+    Raises RankFailed if one is closing, RankMismatchError if one is in another operation, and what all_gather() does.
+    """
+    gathered = bootstrap.all_gather((what, obj), timeout, look)
+    if any(other != what for other, _ in gathered):
+        closing = [rank for rank, (other, _) in enumerate(gathered) if other == CLOSE]
+        if closing and what != CLOSE:
+            raise RankFailed(
+                f"rank {closing[0]} is closing, after an error or at its end; rank {bootstrap.rank} waits in {what}",
+                rank=closing[0],
+            )
+        calls = ", ".join(f"rank {rank}: {other}" for rank, (other, _) in enumerate(gathered))
+        raise RankMismatchError(f"the ranks are in different collective operations: {calls}")
+    return [theirs for _, theirs in gathered]
+
+
 def read_int(environ: Mapping[str, str], *names: str) -> int | None:
     """The first of the variables that is set, as a number; None where none is. Raises ArgumentError."""
     for name in names:
@@ -108,7 +133,7 @@ class SingleBootstrap:
     world_size = 1
     local_rank = 0
 
-    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         return [loads(dumps(obj))]
 
     def barrier(self, timeout: float | None = None) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, missing_error
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, dumps, loads, missing_error
 from ep_lib.errors import RankFailed
 
+_LOOK_SECONDS = 0.2
 REPLY_GRACE = 5.0  # seconds past a collective's limit in which the hub's own answer must arrive
 
 
@@ -144,14 +145,19 @@ class HubBootstrap:
         self._lock = threading.Lock()
         self._closed = False
 
-    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
+        """The hub sees by itself when a rank's process ends; ``look`` is called all the same."""
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         with self._lock:
             operation, self._operation = self._operation, self._operation + 1
             try:
                 self._connection.send(("gather", operation, limit, dumps(obj)))
-                if not self._connection.poll(limit + REPLY_GRACE):
-                    raise EOFError
+                deadline = time.monotonic() + limit + REPLY_GRACE
+                while not self._connection.poll(_LOOK_SECONDS if look is not None else limit + REPLY_GRACE):
+                    if look is not None:
+                        look()
+                    if time.monotonic() >= deadline:
+                        raise EOFError
                 kind, *rest = self._connection.recv()
             except (EOFError, OSError) as error:
                 message = f"rank {self.rank} lost its connection to the process that started the ranks"

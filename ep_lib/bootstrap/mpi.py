@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, missing_error
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error
 from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.errors import BackendUnavailable, RankFailed
 
 _BYE_TAG = 0
 _POLL_SECONDS = 0.0005
+_LOOK_SECONDS = 0.2
 
 
 class MpiBootstrap:
@@ -50,7 +51,7 @@ class MpiBootstrap:
         self._gone: set[int] = set()
         self._closed = False
 
-    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         operation, self._operation = self._operation, self._operation + 1
         tag = 1 + operation % 30_000  # MPI promises tags up to 32767
@@ -58,7 +59,7 @@ class MpiBootstrap:
         parts: dict[int, bytes] = {self.rank: data}
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         sends = [self._comm.Isend([data, self._mpi.BYTE], dest=rank, tag=tag) for rank in others]
-        deadline = time.monotonic() + limit
+        deadline, next_look = time.monotonic() + limit, time.monotonic() + _LOOK_SECONDS
         while len(parts) < self.world_size or sends:
             for rank in others:
                 if rank not in parts and self._comm.Iprobe(source=rank, tag=tag):
@@ -73,6 +74,9 @@ class MpiBootstrap:
                     f"rank {lost[0]} will not join host collective {operation}: it had already finished", rank=lost[0]
                 )
             if missing or sends:
+                if look is not None and time.monotonic() > next_look:
+                    look()
+                    next_look = time.monotonic() + _LOOK_SECONDS
                 if time.monotonic() > deadline:
                     raise missing_error(self.rank, self.world_size, missing or others, operation, limit)
                 time.sleep(_POLL_SECONDS)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, check_rank, missing_error, read_int
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_error, read_int
 from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.errors import ArgumentError, BackendUnavailable, RankFailed
 
@@ -73,12 +73,12 @@ class TorchrunBootstrap:
         self._pieces: list[str] = []  # keys that this rank has set for the previous operation
         self._closed = False
 
-    def all_gather(self, obj: object, timeout: float | None = None) -> list[Any]:
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         operation, self._operation = self._operation, self._operation + 1
         keys = [f"{operation}/{rank}" for rank in range(self.world_size)]
         try:
-            return self._exchange(keys, dumps(obj), operation, limit)
+            return self._exchange(keys, dumps(obj), operation, limit, look)
         except self._store_error as error:
             first = str(error).partition("\n")[0]
             raise RankFailed(
@@ -87,7 +87,7 @@ class TorchrunBootstrap:
                 rank=0,
             ) from error
 
-    def _exchange(self, keys: list[str], data: bytes, operation: int, limit: float) -> list[Any]:
+    def _exchange(self, keys: list[str], data: bytes, operation: int, limit: float, look: Look | None) -> list[Any]:
         before, self._pieces = self._pieces, self._set(keys[self.rank], data)
         deadline = time.monotonic() + limit
         while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
@@ -100,6 +100,8 @@ class TorchrunBootstrap:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise missing_error(self.rank, self.world_size, missing, operation, limit)
+            if look is not None:
+                look()
             self._wait(keys[missing[0]], min(left, _SLICE))
         parts = [loads(self._get(key, rank), rank) for rank, key in enumerate(keys)]
         for key in before:  # all ranks have set a key of this operation, so all are past the one before

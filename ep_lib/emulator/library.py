@@ -36,6 +36,7 @@ class Settings(Structure):
         ("max_resident_threads", c_uint64),
         ("max_resident_blocks", c_uint64),
         ("program_steps", c_uint64),
+        ("home", c_int64),
         ("fabric", FabricSettings),
     ]
 
@@ -69,6 +70,7 @@ _SIGNATURES = {
     "epemu_create": ([c_int, POINTER(Settings)], c_void_p),
     "epemu_destroy": ([c_void_p], None),
     "epemu_machine_heap": ([c_void_p, c_int], c_void_p),
+    "epemu_map_heap": ([c_void_p, c_int, c_int], c_int),
     "epemu_set_arrays": ([c_void_p, c_int, POINTER(c_uint64), c_uint64], None),
     "epemu_load_image": ([c_void_p, c_char_p, c_char_p], c_void_p),
     "epemu_error": ([], c_char_p),

@@ -54,6 +54,14 @@ class _Runner:
         """CPU time of the thread so far: what counts for limits, since the machine may be busy with other things."""
         return time.clock_gettime(self._clock)
 
+    def seconds(self) -> tuple[float, float]:
+        """CPU time of the thread so far, and the time in which it wanted a CPU and had none."""
+        try:
+            used, delayed, _ = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text().split()
+        except OSError:  # a kernel without CONFIG_SCHED_INFO
+            return self.cpu_seconds(), 0.0
+        return int(used) * 1e-9, int(delayed) * 1e-9
+
     def _work(self) -> None:
         lib = library.load()
         lib.epemu_prepare_thread()
@@ -137,7 +145,9 @@ class Machine:
         fabric: Fabric,
         max_resident_blocks: int = 0,
         program_steps: int = 0,
+        home: int = -1,
     ) -> None:
+        """``home``: the rank of this process where each rank is one, whose heaps then come by :meth:`map_heap`."""
         _bury()
         self.ranks = ranks
         self.heap_bytes = heap_bytes
@@ -150,6 +160,7 @@ class Machine:
             max_resident_threads=max_resident_threads,
             max_resident_blocks=max_resident_blocks,
             program_steps=program_steps,
+            home=home,
             fabric=library.FabricSettings(
                 KINDS.index(fabric.kind), fabric.ranks_per_node, fabric.p2p, fabric.queue_pairs, fabric.queue_depth
             ),
@@ -217,6 +228,11 @@ class Machine:
 
     def heap_address(self, rank: int) -> int:
         return int(self._lib.epemu_machine_heap(self.handle, rank))
+
+    def map_heap(self, rank: int, descriptor: int) -> None:
+        """A rank's heap is this file from now on. Raises OSError."""
+        if number := self._lib.epemu_map_heap(self.handle, rank, descriptor):
+            raise OSError(number, os.strerror(number))
 
     def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of a rank's heap, without a copy."""
@@ -354,9 +370,18 @@ class Machine:
             with _running:
                 self._lib.epemu_drain_network(self.handle)
 
+    @staticmethod
+    def seconds() -> tuple[float, float]:
+        """CPU time of all kernels of this process so far, and the time in which they wanted a CPU and had none."""
+        return _runner().seconds()
+
+    def stop(self) -> None:
+        """Asks kernels that run to end; any thread may."""
+        self._lib.epemu_stop(self.handle)
+
     def _stop(self, run: _Run) -> None:
         while not run.finished.is_set():
-            self._lib.epemu_stop(self.handle)
+            self.stop()
             run.finished.wait(0.01)
 
     def _show_output(self) -> None:

@@ -96,6 +96,12 @@ class World:
         self._ended = False
 
     # ---- called by ranks, on their own threads ---------------------------------------------------------------
+    def launched(self, rank: int, ticket: int) -> None:
+        """The rank has queued a kernel, which runs when all ranks wait."""
+
+    def reserve(self, begin: int, nbytes: int) -> None:
+        """A heap of this process's own takes memory as it is touched."""
+
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Returns when the rank's launch has finished; raises what ended the run otherwise."""
         self._require_own(self._members[rank])
@@ -259,6 +265,12 @@ class SoloWorld:
         self.machine = machine
         self.timeout = timeout
         self.size = 1
+
+    def launched(self, rank: int, ticket: int) -> None:
+        """The rank has queued a kernel, which runs when it is waited for."""
+
+    def reserve(self, begin: int, nbytes: int) -> None:
+        """A heap of this process's own takes memory as it is touched."""
 
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Runs the rank's kernels up to this launch."""

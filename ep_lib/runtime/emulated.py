@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.runtime.rank import Rank
@@ -28,11 +31,12 @@ def make_machine(
     heap_bytes: int | None = None,
     resident_blocks: int | None = None,
     program_steps: int = 0,
+    home: int = -1,
 ) -> Machine:
     """A machine of ``ranks`` ranks. ``heap_bytes``: of each rank's symmetric heap. Raises BackendUnavailable.
 
     ``resident_blocks``: the most blocks of a rank that run at a time. ``program_steps``: Machine.steps of another run
-    of the same program, for the schedules of PCT.
+    of the same program, for the schedules of PCT. ``home``: the rank of this process, where each rank is one.
     """
     from ep_lib.emulator.machine import Machine
 
@@ -46,6 +50,7 @@ def make_machine(
         fabric=fabric,
         max_resident_blocks=resident_blocks or 0,
         program_steps=program_steps,
+        home=home,
     )
 
 
@@ -85,3 +90,24 @@ def solo_rank(*, seed: int, heap_bytes: int | None = None, timeout: float | None
 
     machine = make_machine(1, seed=seed, heap_bytes=heap_bytes, fabric=Fabric())
     return Rank(EmulatorBackend(SoloWorld(machine, timeout=_TIMEOUT_S if timeout is None else timeout), 0))
+
+
+def process_rank(
+    bootstrap: Bootstrap, *, seed: int, fabric: Fabric, heap_bytes: int | None = None, timeout: float | None = None
+) -> Rank:
+    """A rank that is a process, beside others of the same host: their heaps are shared memory. Collective.
+
+    Real concurrency decides what happens in which order; ``seed`` is for the delays of the emulated NICs.
+    """
+    from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.emulator.process_world import ProcessWorld
+    from ep_lib.emulator.shared_heaps import SharedHeaps
+    from ep_lib.memory import device_state
+
+    timeout = _TIMEOUT_S if timeout is None else timeout
+    machine = make_machine(bootstrap.world_size, seed=seed, fabric=fabric, heap_bytes=heap_bytes, home=bootstrap.rank)
+    heaps = SharedHeaps(bootstrap, machine, max(DEFAULT_TIMEOUT, timeout))
+    limit_ns = min(device_state.DEFAULT_TIMEOUT_NS, int(timeout / 2 * 1e9))  # a kernel gives up before its host does
+    begin = device_state.HEADER.offsets["timeout_ns"]
+    machine.heap_view(bootstrap.rank)[begin : begin + 8].view(np.uint64)[0] = limit_ns
+    return Rank(EmulatorBackend(ProcessWorld(machine, bootstrap, heaps, timeout=timeout), bootstrap.rank))

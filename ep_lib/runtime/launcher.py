@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, check_rank, read_int
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
-from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.emulator.fabric import Fabric, make_fabric
+from ep_lib.errors import ArgumentError
 from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
@@ -94,14 +96,16 @@ def init(
     heap_bytes: int | None = None,
     timeout: float | None = None,
     transport: str | None = None,
+    fabric: Fabric | str | None = None,
 ) -> Rank:
     """This process's :class:`Rank`: one of many under mpirun, torchrun or srun, the only one otherwise. Collective.
 
-    ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. The
-    emulator runs all ranks in one process, so several processes need "cuda". ``heap_bytes`` is the size of the
-    symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error, ``seed`` the
-    emulator's, ``transport`` how GPUs reach each other (as in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end,
-    or use ``with ep_lib.init() as rank:``.
+    ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. On the
+    emulator each process runs the kernels of its own rank, the symmetric heaps are memory that the processes of a host
+    share, and real concurrency decides the order (:func:`ep_lib.spawn` is the deterministic one). ``heap_bytes`` is the
+    size of the symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error,
+    ``seed`` the emulator's, ``fabric`` what connects emulated ranks, ``transport`` how GPUs reach each other (both as
+    in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
 
     Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
     """
@@ -115,9 +119,16 @@ def init(
     if chosen == "emulator":
         if transport is not None:
             raise ArgumentError(f"transport is {brief(transport)}; it is for GPUs, and this rank runs on the emulator")
-        from ep_lib.runtime.emulated import solo_rank
+        from ep_lib.runtime.emulated import process_rank, solo_rank
 
-        return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
+        if world.world_size == 1:
+            make_fabric(fabric, 1)
+            return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
+        bootstrap = make_bootstrap(world)
+        connected = make_fabric(fabric, bootstrap.world_size)
+        return process_rank(bootstrap, seed=seed, fabric=connected, heap_bytes=heap_bytes, timeout=timeout)
+    if fabric is not None:
+        raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
     from ep_lib.backends.cuda import CudaBackend
 
     transport = arguments.a_transport(config.transport if transport is None else transport)
@@ -126,23 +137,21 @@ def init(
 
 
 def _choose_backend(backend: str | None, config: Config, world: World) -> str:
-    """The backend to use. Raises BackendUnavailable for the emulator in several processes."""
+    """The backend to use. Rank 0 of several warns (RuntimeWarning) where nobody asked for the emulator."""
     from ep_lib.cuda.devices import unusable_reason
 
     if backend is not None:
-        one_of("backend", backend, BACKENDS)
-    several = world.world_size != 1
-    reason: str | None = None
-    if backend is None and os.environ.get("EP_LIB_BACKEND", "").strip():
-        backend = config.backend
-    if backend is None:
-        reason = unusable_reason()
-        backend = "cuda" if reason is None else "emulator"
-    if backend == "emulator" and several:
-        size = "several" if world.world_size is None else str(world.world_size)
-        because = f" The cuda backend cannot be used: {reason}." if reason is not None else ""
-        raise BackendUnavailable(
-            f"{world.launcher} started {size} processes, but the emulator runs all ranks inside one process: start one "
-            f'process and call ep_lib.spawn(main, ranks={world.world_size or "N"}, backend="emulator").{because}'
+        return one_of("backend", backend, BACKENDS)
+    if os.environ.get("EP_LIB_BACKEND", "").strip():
+        return config.backend
+    reason = unusable_reason()
+    if reason is None:
+        return "cuda"
+    if world.world_size != 1 and world.rank == 0:
+        warnings.warn(
+            f"the ranks run on the emulator, since there is no GPU to use here: {reason}. backend='emulator', or "
+            "EP_LIB_BACKEND=emulator, says that this is meant",
+            RuntimeWarning,
+            stacklevel=3,
         )
-    return backend
+    return "emulator"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.backends.base import Backend, Streams
-from ep_lib.errors import ArgumentError, BufferClosedError, EpError, RankMismatchError
+from ep_lib.errors import ArgumentError, BufferClosedError, EpError, OutOfSymmetricMemory, RankMismatchError
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
 from ep_lib.memory.symmetric import SymmetricHeap
@@ -141,14 +141,26 @@ class Rank:
         error: EpError | None = None
         try:
             offset = self._heap.allocate(nbytes, hint="start with a larger heap_bytes= (or EP_LIB_HEAP_BYTES)")
+            self._backend.heap_reserve(offset, nbytes)
         except EpError as caught:
             error = caught
+            if offset is not None:
+                self._heap.free(offset)
+                offset = None
         # Every rank says what it wants, and what it got, before any rank goes on or gives up.
         name = name_of_result() if self._backend.checks else ("", "")
         said = self._backend.all_gather((dimensions, str(dtype), offset, name), "symmetric()")
         wanted = [each[:3] for each in said]
         if error is None and len(set(wanted)) == 1 and self._backend.checks:
             error = self._find_swapped([each[3] for each in said], wanted[0][:2])
+        short = next((rank for rank, (_, _, place) in enumerate(wanted) if place is None), None)
+        if error is None and short is not None and len({each[:2] for each in wanted}) == 1:
+            error = OutOfSymmetricMemory(
+                f"rank {short} has no room for a symmetric array of shape {dimensions}, type {dtype}; its own error "
+                "says more",
+                requested=nbytes,
+                available=0,
+            )
         if error is None and len(set(wanted)) > 1:
             error = RankMismatchError(
                 "the ranks allocate different symmetric arrays: "

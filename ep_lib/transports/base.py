@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ep_lib.bootstrap import Bootstrap
+from ep_lib.bootstrap.base import CLOSE
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import BackendUnavailable, EpError
 
@@ -89,7 +90,7 @@ def closing_barrier(bootstrap: Bootstrap, timeout: float) -> bool:
 
     def meet() -> bool:
         try:
-            bootstrap.all_gather(("close()", None), timeout)  # a rank in another collective sees this name
+            bootstrap.all_gather((CLOSE, None), timeout)  # a rank in another collective sees this name
         except EpError:
             return False
         return True

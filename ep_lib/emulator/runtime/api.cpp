@@ -1,6 +1,7 @@
 // What Python calls, through ctypes (ep_lib/emulator/library.py mirrors these declarations).
 #include <algorithm>
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,12 @@ Machine* epemu_create(int ranks, const Settings* settings) {
 void epemu_destroy(Machine* m) { delete m; }
 
 char* epemu_machine_heap(Machine* m, int rank) { return m->heaps + rank * m->heap_stride; }
+// The heap of a rank is this file from now on, which its process has too. 0, or an errno.
+int epemu_map_heap(Machine* m, int rank, int file) {
+    void* where = m->heaps + rank * m->heap_stride;
+    void* got = mmap(where, m->settings.heap_span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+    return got == MAP_FAILED ? errno : 0;
+}
 // The symmetric arrays that a rank has now: begins and ends, sorted. What it launches after this may touch them.
 void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
     auto now = std::make_shared<std::vector<Range>>();
@@ -75,6 +82,7 @@ void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t co
                                    [](const Range& r, uintptr_t begin) { return r.end <= begin; });
         return it != now->end() && it->begin < old.end;
     };
+    HostTurn turn(*m);
     Rank& owner = m->ranks[rank];
     if (owner.arrays) owner.freed.insert(owner.freed.end(), owner.arrays->begin(), owner.arrays->end());
     owner.freed.erase(std::remove_if(owner.freed.begin(), owner.freed.end(), overlaps), owner.freed.end());
@@ -105,6 +113,7 @@ Image* epemu_load_image(Machine* m, const char* path, const char* name) {
             return 1;
         },
         image.get());
+    HostTurn turn(*m);
     m->images.push_back(std::move(image));
     return m->images.back().get();
 }
@@ -126,6 +135,7 @@ struct LaunchRequest {
 // Queues a launch; returns its ticket, which the rank's launches finish in order.
 int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest* r) {
     auto launch = std::make_unique<Launch>();
+    HostTurn turn(*m);
     Rank& rank = m->ranks[r->rank];
     launch->ticket = ++rank.last_ticket;
     launch->rank = r->rank;
@@ -149,14 +159,19 @@ int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest*
     rank.queue.push_back(std::move(launch));
     return rank.last_ticket;
 }
-int64_t epemu_done_ticket(Machine* m, int rank) { return m->ranks[rank].done_ticket; }
+int64_t epemu_done_ticket(Machine* m, int rank) {
+    HostTurn turn(*m);
+    return m->ranks[rank].done_ticket;
+}
 
 // Arrays that kernels of a rank may reach by addresses inside structs, while they are registered.
 void epemu_register(Machine* m, int rank, uint64_t begin, uint64_t end, int writable) {
+    HostTurn turn(*m);
     m->ranks[rank].ranges.push_back({begin, end, writable != 0});
     sort_ranges(m->ranks[rank].ranges);
 }
 void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
+    HostTurn turn(*m);
     auto& ranges = m->ranks[rank].ranges;
     auto it =
         std::find_if(ranges.begin(), ranges.end(), [&](const Range& r) { return r.begin == begin && r.end == end; });

@@ -5,12 +5,15 @@
 // access to memory comes to sanitizer_hooks.cpp and memory.cpp, each CUDA built-in to builtins.cpp, each operation of a
 // NIC to network.cpp. The checker (checker.hpp) and virtual time (virtual_time.hpp) watch all that, if they are on.
 //
-// One OS thread at a time runs a Machine (Python's worker thread), so nothing here is locked except the text that
-// kernels print, which another thread drains.
+// One OS thread at a time runs a Machine (Python's worker thread). In a world of one process the others wait meanwhile, so
+// nothing is locked except the text that kernels print, which another thread drains. In a world of several processes
+// (Settings::home) each has a Machine of its own: the heaps of all ranks are memory that the processes share, what
+// happens in them has the order of the machine, and a rank's host goes on while its kernels run (host_lock).
 #pragma once
 #include <stdarg.h>
 #include <stdint.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -254,6 +257,7 @@ struct Settings {
     uint64_t max_resident_threads;  // a rank
     uint64_t max_resident_blocks;   // a rank; 0: as many as fit
     uint64_t program_steps;         // of a run of this program, for PCT; 0: not known
+    int64_t home;                   // the one rank whose kernels run here, the others are processes; -1: all run here
     FabricSettings fabric;
 };
 
@@ -316,12 +320,31 @@ struct Machine {
     std::string fault_text;
     std::string report, findings;  // JSON for Python
 
+    // In a world of several processes: who holds it may change this. A run gives it to those that ask.
+    std::mutex host_lock;
+    std::atomic<int> hosts_asking{0};
+
     volatile int stop_request = 0;
     std::mutex output_lock;
     std::string output;
 
     Machine(int ranks, const Settings& settings);
     ~Machine();
+    bool has_other_processes() const { return settings.home >= 0; }
+};
+
+// What a host does to a machine whose kernels may be running meanwhile.
+class HostTurn {
+  public:
+    explicit HostTurn(Machine& m) : m_(m) {
+        m_.hosts_asking++;
+        m_.host_lock.lock();
+        m_.hosts_asking--;
+    }
+    ~HostTurn() { m_.host_lock.unlock(); }
+
+  private:
+    Machine& m_;
 };
 
 // Not visible outside the library, so that calls and variables take no detour through its tables.
@@ -361,6 +384,8 @@ void resolve_activemask(Warp* warp);
 
 // memory.cpp
 uint64_t read_raw(uintptr_t address, int size);
+void write_raw(uintptr_t address, uint64_t value, int size);
+bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size);  // false: it is not `old` any more
 void forget_polls();                           // the running fiber did something that others can see
 void note_store(uintptr_t address, int size);  // a plain store by a fiber that may be polling
 void check_access_outside(uintptr_t address, size_t size, bool write, uintptr_t pc);

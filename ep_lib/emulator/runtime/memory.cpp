@@ -82,8 +82,6 @@ void check_aligned(uintptr_t address, int size, bool write, uintptr_t pc) {
                     describe_address(*machine, address));
 }
 
-void write_raw(uintptr_t address, uint64_t value, int size) { memcpy(reinterpret_cast<void*>(address), &value, size); }
-
 template <class F>
 uint64_t bits_of(F value) {
     uint64_t bits = 0;
@@ -162,6 +160,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     current->pc = pc;
     maybe_preempt();
     if (checker) checker->store(current, address, size, order, scope, pc);
+    if (order == EPEMU_SEQ_CST && machine->has_other_processes()) __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (timed && timed->remote(address) > 0) {
         timed->store_later(address, value, size, timed->remote(address));
         return forget_polls();
@@ -204,12 +203,38 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     }
     if (checker) checker->update(current, address, size, order, scope, pc);
     if (checker && (op == EPEMU_ATOMIC_CAS || op == EPEMU_ATOMIC_EXCH)) checker->witness.swapped(*current, address);
-    write_raw(address, now, size);
+    while (!replace_raw(address, old, now, size)) {  // another process was quicker
+        old = read_raw(address, size);
+        now = truncate(apply(op, old, value, compare, size), size);
+    }
     forget_polls();
     machine->progress++;
     wake(address);
     maybe_preempt();
     return old;
+}
+
+// A 16-byte atomic while other processes may do one. False if a compare-and-swap finds another value; `old`: what it found.
+#if defined(__x86_64__)
+__attribute__((target("cx16")))
+#endif
+bool swap16(int op, void* p, const void* value, const void* compare, void* old) {
+#if defined(__x86_64__)
+    using Word = unsigned __int128;
+    Word before, after;
+    memcpy(&before, op == EPEMU_ATOMIC_CAS ? compare : old, sizeof before);
+    memcpy(&after, value, sizeof after);
+    for (;;) {
+        const Word found = __sync_val_compare_and_swap(static_cast<Word*>(p), before, after);
+        memcpy(old, &found, sizeof found);
+        if (found == before) return true;
+        if (op == EPEMU_ATOMIC_CAS) return false;
+        before = found;
+    }
+#else
+    raise_fault(Fault::kTrap, current->pc, 0,
+                "a 16-byte atomic, which ranks in processes of their own have on x86-64 only: use ep_lib.spawn");
+#endif
 }
 
 bool is_remote(uintptr_t address) {
@@ -225,10 +250,45 @@ void forget_polls() {
     }
 }
 
+// One access of the machine each, where the size is one that it has: other processes may look at the same time.
 uint64_t read_raw(uintptr_t address, int size) {
+    switch (address & (size - 1) ? 0 : size) {
+        case 1: return __atomic_load_n(reinterpret_cast<uint8_t*>(address), __ATOMIC_ACQUIRE);
+        case 2: return __atomic_load_n(reinterpret_cast<uint16_t*>(address), __ATOMIC_ACQUIRE);
+        case 4: return __atomic_load_n(reinterpret_cast<uint32_t*>(address), __ATOMIC_ACQUIRE);
+        case 8: return __atomic_load_n(reinterpret_cast<uint64_t*>(address), __ATOMIC_ACQUIRE);
+    }
     uint64_t value = 0;
     memcpy(&value, reinterpret_cast<void*>(address), size);
     return value;
+}
+
+void write_raw(uintptr_t address, uint64_t value, int size) {
+    switch (address & (size - 1) ? 0 : size) {
+        case 1: return __atomic_store_n(reinterpret_cast<uint8_t*>(address), value, __ATOMIC_RELEASE);
+        case 2: return __atomic_store_n(reinterpret_cast<uint16_t*>(address), value, __ATOMIC_RELEASE);
+        case 4: return __atomic_store_n(reinterpret_cast<uint32_t*>(address), value, __ATOMIC_RELEASE);
+        case 8: return __atomic_store_n(reinterpret_cast<uint64_t*>(address), value, __ATOMIC_RELEASE);
+    }
+    memcpy(reinterpret_cast<void*>(address), &value, size);
+}
+
+template <class Word>
+bool replace_word(uintptr_t address, uint64_t old, uint64_t value) {
+    auto expected = static_cast<Word>(old);
+    return __atomic_compare_exchange_n(reinterpret_cast<Word*>(address), &expected, static_cast<Word>(value), false,
+                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+bool replace_raw(uintptr_t address, uint64_t old, uint64_t value, int size) {
+    switch (machine->has_other_processes() ? size : 0) {
+        case 1: return replace_word<uint8_t>(address, old, value);
+        case 2: return replace_word<uint16_t>(address, old, value);
+        case 4: return replace_word<uint32_t>(address, old, value);
+        case 8: return replace_word<uint64_t>(address, old, value);
+    }
+    write_raw(address, value, size);
+    return true;
 }
 
 void note_store(uintptr_t address, int size) {
@@ -308,7 +368,11 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     if (checker) checker->update(current, address, kBytes, order, scope, pc);
     if (!memcmp(old, value, kBytes)) return;
     if (checker) checker->witness.swapped(*current, address);
-    memcpy(p, value, kBytes);
+    if (machine->has_other_processes()) {
+        if (!swap16(op, p, value, compare, old)) return;
+    } else {
+        memcpy(p, value, kBytes);
+    }
     forget_polls();
     machine->progress++;
     wake(address);
@@ -321,6 +385,7 @@ void epemu_read_only(const void* p, int size) {
 void epemu_fence(int order, int scope) {
     current->pc = EPEMU_PC;
     if (checker) checker->fence(current, order, scope);
+    if (machine->has_other_processes()) __atomic_thread_fence(__ATOMIC_SEQ_CST);
     maybe_preempt();
 }
 

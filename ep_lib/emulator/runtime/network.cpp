@@ -59,9 +59,13 @@ bool apply_signal(Machine& m, NetOp& op) {
     Network& net = *m.network;
     uint64_t now = op.value;
     if (op.signal_op == EPEMU_SIGNAL_ADD) {
-        const bool in_hardware = net.settings.kind != Fabric::kSrd;
+        const bool in_hardware = net.settings.kind != Fabric::kSrd || m.has_other_processes();
         if (in_hardware) {
-            now = read_raw(op.signal, op.value_bytes) + op.value;
+            uint64_t before;
+            do {
+                before = read_raw(op.signal, op.value_bytes);
+                now = before + op.value;
+            } while (!replace_raw(op.signal, before, now, op.value_bytes));
         } else if (!op.staged) {
             if (net.staging[op.target_rank]) return false;  // one at a time: atomics of NICs do not lose each other
             net.staging[op.target_rank] = op.staged = true;
@@ -73,7 +77,7 @@ bool apply_signal(Machine& m, NetOp& op) {
         }
     }
     if (checker) checker->net_signalled(op);
-    memcpy(reinterpret_cast<void*>(op.signal), &now, op.value_bytes);
+    if (!(op.signal_op == EPEMU_SIGNAL_ADD && m.has_other_processes())) write_raw(op.signal, now, op.value_bytes);
     wake_range(op.signal, op.value_bytes);
     op.signal = 0;
     return true;

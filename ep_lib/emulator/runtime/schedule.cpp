@@ -13,6 +13,7 @@ std::unique_ptr<Schedule> make_schedule(Machine& m) {
 #define EPEMU_MAKE(name) make_##name,
     constexpr Make kMake[] = {EPEMU_POLICIES(EPEMU_MAKE)};
 #undef EPEMU_MAKE
+    if (m.has_other_processes()) return make_real_time(m);
     return kMake[static_cast<uint64_t>(policy_of(m.settings.seed))](m);
 }
 

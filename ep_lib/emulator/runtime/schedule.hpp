@@ -53,6 +53,11 @@ class Schedule {
     virtual void pass(double ns);   // for all, when no thread can run
     virtual void drain();           // everything that is in flight arrives, as far as it can
 
+    // ---- a world of several processes --------------------------------------------------------------------------
+    enum class Look { kNothing, kChanged, kAll };   // at which of the threads that poll
+    virtual Look look() { return Look::kNothing; }  // asked between turns: what may others have done?
+    virtual Look wait() { return Look::kNothing; }  // no thread can go on; kNothing: nor will one ever
+
   protected:
     Machine& m_;
 };
@@ -92,6 +97,7 @@ class QueueSchedule : public Schedule {
 
 // The schedule of this machine's seed.
 std::unique_ptr<Schedule> make_schedule(Machine& m);
+std::unique_ptr<Schedule> make_real_time(Machine& m);  // where the machine has other processes, whatever the seed
 // The place of a policy in EPEMU_POLICIES, by which seeds find it.
 enum class Policy : uint64_t {
 #define EPEMU_NAME(name) name,

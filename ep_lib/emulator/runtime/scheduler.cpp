@@ -1,5 +1,6 @@
 // The scheduler: which blocks are resident, which threads are parked, and the loop that asks the schedule for one turn
 // after the other until an awaited launch is finished, nothing can go on, or a stop is requested.
+#include <sched.h>
 #include <string.h>
 
 #include <algorithm>
@@ -198,6 +199,30 @@ size_t unpark_if(Machine& m, bool only_changed, bool only_clock) {
     return woken;
 }
 
+// ---- a world of several processes -----------------------------------------------------------------------------------
+
+// This rank's host may queue launches, and the like, between two turns.
+void let_hosts_in(Machine& m) {
+    while (m.hosts_asking) {
+        m.host_lock.unlock();
+        sched_yield();
+        m.host_lock.lock();
+    }
+}
+
+void look_at_polls(Machine& m, Schedule::Look look) {
+    if (look == Schedule::Look::kNothing || !m.num_parked) return;
+    unpark_if(m, true, false);
+    if (look == Schedule::Look::kAll) unpark_if(m, false, false);
+}
+
+void wait_for_others(Machine& m) {
+    m.host_lock.unlock();
+    const Schedule::Look look = m.schedule->wait();
+    m.host_lock.lock();
+    look_at_polls(m, look);
+}
+
 // What happens when no warp is runnable: is it over, or do bounded loops and time limits still change something?
 class Quiescence {
   public:
@@ -343,6 +368,7 @@ Outcome run(Machine& m, const int64_t* awaited) {
     machine = &m;
     checker = m.checker.get();
     timed = m.time;
+    std::unique_lock<std::mutex> held(m.host_lock);
     Quiescence quiescence(m);
     refill(m);
     Outcome outcome = Outcome::kDone;
@@ -355,12 +381,21 @@ Outcome run(Machine& m, const int64_t* awaited) {
             m.full_patience = std::max(kLeastPatience, m.full_patience / 2);
             admit_more(m);
         }
+        if (m.has_other_processes()) {
+            let_hosts_in(m);
+            look_at_polls(m, m.schedule->look());
+        }
         if (m.schedule->step()) {
             if (m.fault == Fault::kNone) continue;
             outcome = Outcome::kFault;
             break;
         }
-        if (unpark_if(m, true, false) || admit_more(m) || quiescence.resolve()) continue;
+        if (unpark_if(m, true, false) || admit_more(m)) continue;
+        if (m.has_other_processes()) {
+            wait_for_others(m);
+            continue;
+        }
+        if (quiescence.resolve()) continue;
         outcome = Outcome::kDeadlock;
         break;
     }

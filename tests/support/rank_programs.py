@@ -1,0 +1,176 @@
+"""What ranks do that are processes of their own: ``python rank_programs.py NAME FOLDER``; each leaves FOLDER/<rank>."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ep_lib
+from ep_lib import Fabric, Kernel, Rank
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ep_lib.runtime import launcher
+from ep_lib.runtime.rank_process import encode
+from support import buffer_cases, low_latency_cases, pcie_cases
+from support.dispatch_combine_cases import make_case
+
+SOURCE = """
+#include <ep/memory.cuh>
+#include <ep/net.cuh>
+#include <ep/peer.cuh>
+#include <ep/wait.cuh>
+using namespace ep;
+// Rank 0 and 1 in turns: data, then the signal; what arrived wrong is counted.
+extern "C" __global__ void ping_pong(uint64_t* signal, int* data, int* wrong, int rounds) {
+    const int other = rank() ^ 1;
+    if (threadIdx.x || rank() > 1) return;
+    for (int r = 1; r <= rounds; ++r) {
+        if (rank() == 1) while (ld_acquire_sys_u64(signal) < uint64_t(r)) {}
+        for (int i = 0; rank() == 1 && i < 8; ++i) *wrong += data[i] != r;
+        for (int i = 0; i < 8; ++i) peer_ptr(data, other)[i] = r;
+        st_release_sys_u64(peer_ptr(signal, other), r);
+        if (rank() == 0) while (ld_acquire_sys_u64(signal) < uint64_t(r)) {}
+        for (int i = 0; rank() == 0 && i < 8; ++i) *wrong += data[i] != r;
+    }
+}
+// Everybody at rank 0's words at once.
+extern "C" __global__ void atomics(unsigned long long* sum, float* parts, int* most, uint64_t* by_nic) {
+    atomicAdd(peer_ptr(sum, 0), 1ull);
+    atomicAdd(peer_ptr(parts, 0), 0.5f);
+    atomicMax(peer_ptr(most, 0), rank() * 1000 + int(threadIdx.x));
+    for (int old = *peer_ptr(most + 1, 0), seen;; old = seen) {
+        seen = atomicCAS(peer_ptr(most + 1, 0), old, old + 2);
+        if (seen == old) break;
+    }
+    if (threadIdx.x == 0) net_atomic_add_u64_nbi(by_nic, 1, 0);
+    net_quiet();
+}
+extern "C" __global__ void wait_for(uint64_t* signal) { while (ld_acquire_sys_u64(signal) == 0) {} }
+extern "C" __global__ void tell(uint64_t* signal, int to) { st_release_sys_u64(peer_ptr(signal, to), 1); }
+extern "C" __global__ void wait_with_a_limit(uint64_t* signal) { wait_until_ge(signal, 1, {kPhaseUser, 1, 0}); }
+"""
+
+
+def kernel(name: str) -> Kernel:
+    return Kernel.from_source(SOURCE, name)
+
+
+def memory(rank: Rank) -> Any:
+    """What small kernels use: signal, data, wrong or most."""
+    return rank.symmetric(2, np.uint64), rank.symmetric(8, np.int32), rank.symmetric(2, np.int32)
+
+
+def ping_pong(rank: Rank) -> int:
+    signal_word, data, wrong = memory(rank)
+    kernel("ping_pong").launch(rank, 1, 32, signal_word, data, wrong, 300)
+    rank.barrier()
+    return int(wrong[0])
+
+
+def atomics(rank: Rank) -> Any:
+    by_nic, _, most = memory(rank)
+    total, parts = rank.symmetric(1, np.uint64), rank.symmetric(1, np.float32)
+    kernel("atomics").launch(rank, 3, 64, total, parts, most, by_nic)
+    rank.barrier()
+    return [int(total[0]), float(parts[0]), most.tolist(), int(by_nic[0])]
+
+
+def in_the_background(rank: Rank) -> bool:
+    """A kernel goes on while its host waits for other ranks, and its signal ends another's wait."""
+    signal_word, _, _ = memory(rank)
+    if rank == 0:
+        kernel("wait_for").launch(rank, 1, 1, signal_word)
+    rank.all_gather("it waits")
+    if rank == 1:
+        kernel("tell").launch(rank, 1, 1, signal_word, 0)
+    rank.all_gather("told")
+    rank.synchronize()
+    return True
+
+
+def buffers(rank: Rank) -> Any:
+    """Every mode, some seeds each."""
+    size = rank.world_size
+    direct = [buffer_cases.run_case(rank, make_case(seed, world_size=size)) for seed in range(4)]
+    pcie = [pcie_cases.run_case(rank, make_case(seed, world_size=size), seed) for seed in range(2)]
+    low = [
+        low_latency_cases.run_case(rank, low_latency_cases.low_latency_case(seed, fp8=fp8, world_size=size), fp8)
+        for seed, fp8 in enumerate((False, True))
+    ]
+    return direct, pcie, low
+
+
+def die(rank: Rank) -> None:
+    """Rank 1 is killed before it sends; rank 0's kernel waits for it, the others wait in a barrier."""
+    signal_word, _, _ = memory(rank)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        kernel("wait_for").launch(rank, 1, 1, signal_word)
+        rank.synchronize()
+    rank.barrier()
+
+
+def never_sends(rank: Rank) -> None:
+    """Rank 0's kernel waits for what nobody sends, rank 1 is there all the time."""
+    signal_word, _, _ = memory(rank)
+    if rank == 0:
+        kernel("wait_for").launch(rank, 1, 1, signal_word)
+        rank.synchronize()
+    rank.barrier()
+
+
+def paused(rank: Rank) -> None:
+    """Rank 1 stands still, as on a machine that sleeps, until somebody continues it; rank 0 waits with a limit."""
+    signal_word, _, _ = memory(rank)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if rank == 0:
+        kernel("wait_with_a_limit").launch(rank, 1, 1, signal_word)
+        rank.synchronize()
+
+
+def too_much(rank: Rank) -> None:
+    rank.symmetric(1 << 20, np.uint8)
+    if rank == 1:
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        os.posix_fallocate = full
+    rank.symmetric(1 << 20, np.uint8)
+
+
+def other_heap(rank: Rank) -> None:
+    """What is wrong comes before: see main."""
+
+
+NORMAL = (ping_pong, atomics, in_the_background, buffers)
+FAILING = (die, never_sends, paused, too_much, other_heap)
+PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
+
+
+def main(name: str, folder: Path, options: dict[str, Any]) -> None:
+    me = launcher.detect().rank
+    if name == "other_heap":
+        options["heap_bytes"] = (1 + me) << 20
+    if "fabric" in options:
+        options["fabric"] = Fabric(**options["fabric"])
+    try:
+        with ep_lib.init(**options) as rank:
+            result: Any = PROGRAMS[name](rank)
+    except ep_lib.errors.EpError as error:
+        result = encode(error)
+    (folder / f"{me}").write_bytes(pickle.dumps(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))

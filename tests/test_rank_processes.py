@@ -1,0 +1,191 @@
+"""Ranks on the emulator that are processes: one program under mpiexec, torchrun, or started by hand; no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import buffer_cases, low_latency_cases
+from support.dispatch_combine_cases import make_case
+
+from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
+from ep_lib.errors import KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
+from ep_lib.runtime.rank_process import RemoteError, decode
+
+PROGRAM = Path(__file__).parent / "support" / "rank_programs.py"
+ENOUGH = 120.0  # seconds after which a test gives up waiting
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI", "SLURM"))}
+    return {**kept, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "EP_LIB_BACKEND": "emulator"}
+
+
+def start(name: str, folder: Path, ranks: int, **options: Any) -> list[subprocess.Popen[str]]:
+    """As srun does it: nobody ends the other ranks when one dies, and nothing heavy is imported."""
+    step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}{time.time_ns()}"}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), name, str(folder), json.dumps(options)],
+            env={**environment(), **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]], folder: Path) -> list[Any]:
+    """What each rank left; None for one that was killed."""
+    said = [process.communicate(timeout=ENOUGH)[1] for process in processes]
+    left = [folder / f"{rank}" for rank in range(len(processes))]
+    assert all(file.exists() or process.returncode < 0 for file, process in zip(left, processes, strict=True)), said
+    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    return [read(file) if file.exists() else None for file in left]
+
+
+def read(file: Path) -> Any:
+    """What a rank's program returned, or the error that it raised."""
+    left = pickle.loads(file.read_bytes())
+    return decode(left, int(file.name)) if isinstance(left, RemoteError) else left
+
+
+def run(name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
+    return finish(start(name, folder, ranks, **options), folder)
+
+
+def launch(command: list[str], name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
+    done = subprocess.run(
+        [*command, str(PROGRAM), name, str(folder), json.dumps(options)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    return [read(folder / f"{rank}") for rank in range(ranks)]
+
+
+def mpiexec(ranks: int) -> list[str]:
+    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
+    found = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        pytest.skip("needs mpiexec: pip install mpich")
+    return [found, "-n", str(ranks), sys.executable]
+
+
+def test_data_comes_before_its_signal(tmp_path: Path) -> None:
+    assert run("ping_pong", tmp_path, 2) == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["p2p", "rc", "srd"])
+def test_atomics_of_processes_lose_nothing(kind: str, tmp_path: Path) -> None:
+    node = {} if kind == "p2p" else {"ranks_per_node": 3}
+    total, parts, most, by_nic = run("atomics", tmp_path, 3, fabric={"kind": kind, **node})[0]
+    assert (total, parts, most, by_nic) == (3 * 192, 3 * 96.0, [2063, 2 * 3 * 192], 9)
+
+
+def test_kernels_go_on_while_their_host_waits(tmp_path: Path) -> None:
+    assert run("in_the_background", tmp_path, 2) == [True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_buffer_under_mpiexec_equals_the_oracle(ranks: int, tmp_path: Path) -> None:
+    check_buffers(launch(mpiexec(ranks), "buffers", tmp_path, ranks))
+
+
+@pytest.mark.slow
+def test_a_buffer_under_torchrun_equals_the_oracle(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    check_buffers(launch(torchrun, "buffers", tmp_path, 2, fabric={"kind": "srd", "ranks_per_node": 2}))
+
+
+def check_buffers(results: list[Any]) -> None:
+    size = len(results)
+    for seed in range(4):
+        buffer_cases.check_case(make_case(seed, world_size=size), [result[0][seed] for result in results])
+    for seed in range(2):
+        buffer_cases.check_case(make_case(seed, world_size=size), [result[1][seed] for result in results])
+    for seed, fp8 in enumerate((False, True)):
+        case = low_latency_cases.low_latency_case(seed, fp8=fp8, world_size=size)
+        low_latency_cases.check_case(case, fp8, [result[2][seed] for result in results])
+
+
+def test_a_killed_rank_is_named_by_all_others(tmp_path: Path) -> None:
+    errors = run("die", tmp_path, 3, timeout=60)
+    assert errors[1] is None
+    for rank in (0, 2):
+        assert isinstance(errors[rank], RankFailed) and errors[rank].rank == 1, errors[rank]
+        assert "rank 1" in str(errors[rank]) and "ended" in str(errors[rank])
+    assert "while (ld_acquire_sys_u64(signal) == 0)" in str(errors[0])
+
+
+def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:
+    errors = run("never_sends", tmp_path, 2, timeout=2)
+    assert isinstance(errors[0], KernelTimeout) and "waited for 2 s" in str(errors[0]), errors[0]
+    assert "rank 0 block 0 thread 0" in str(errors[0]) and errors[0].waiters
+    assert isinstance(errors[1], RankFailed) and errors[1].rank == 0, errors[1]
+
+
+def test_a_paused_rank_is_named_by_who_waits_for_it(tmp_path: Path) -> None:
+    processes = start("paused", tmp_path, 2, timeout=2)
+    assert wait_until(lambda: (tmp_path / "0").exists() or processes[0].poll() is not None)
+    processes[1].send_signal(signal.SIGCONT)
+    errors = finish(processes, tmp_path)
+    assert isinstance(errors[0], PeerTimeout) and (errors[0].rank, errors[0].peer) == (0, 1), errors[0]
+
+
+def test_an_interrupt_ends_the_kernels(tmp_path: Path) -> None:
+    processes = start("never_sends", tmp_path, 2)
+    assert wait_until(lambda: is_mapped(processes[0].pid))
+    time.sleep(0.5)  # it may wait in a barrier, or for its kernel by now: it is to end from both
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        _, err = process.communicate(timeout=ENOUGH)
+        assert process.returncode != 0 and "KeyboardInterrupt" in err
+    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+
+
+def wait_until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + ENOUGH
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return held
+
+
+def is_mapped(pid: int) -> bool:
+    """Whether a rank has its shared heaps, and their names are gone."""
+    try:
+        return f"{_PREFIX}" in Path(f"/proc/{pid}/maps").read_text() and not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    except OSError:
+        return False
+
+
+def test_no_room_in_shared_memory_is_told_on_every_rank(tmp_path: Path) -> None:
+    errors = run("too_much", tmp_path, 2)
+    assert isinstance(errors[1], OutOfSymmetricMemory) and "/dev/shm" in str(errors[1]) and "shm-size" in str(errors[1])
+    assert isinstance(errors[0], OutOfSymmetricMemory) and "rank 1" in str(errors[0]), errors[0]
+
+
+def test_unequal_heaps_are_refused(tmp_path: Path) -> None:
+    errors = run("other_heap", tmp_path, 2)
+    assert isinstance(errors[0], RankMismatchError) and isinstance(errors[1], (RankMismatchError, RankFailed)), errors
+    assert "heap_bytes must be the same on all ranks; got rank 0: 1048576, rank 1: 2097152" in str(errors[0])
