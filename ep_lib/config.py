@@ -104,17 +104,25 @@ def _cache_dir(env: Mapping[str, str]) -> Path | None:
     text = _text(env, "EP_LIB_CACHE_DIR")
     if text is None:
         return None
-    path = Path(text).expanduser()
+    path = _path("EP_LIB_CACHE_DIR", text)
     if path.exists() and not path.is_dir():
         raise _refuse("EP_LIB_CACHE_DIR", text, "a directory, or a path where one can be made; this is a file")
-    return path.absolute()
+    return path
+
+
+def _path(name: str, text: str) -> Path:
+    try:
+        text.encode()  # compilers and their messages get it as UTF-8
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, UnicodeEncodeError) as error:  # ~ of somebody who has no home; bytes that are no text
+        raise _refuse(name, text, f"a path: {error}") from error
 
 
 def _workshop(env: Mapping[str, str]) -> Path | None:
     text = _text(env, "EP_LIB_WORKSHOP")
     if text is None:
         return None
-    path = Path(text).expanduser().absolute()
+    path = _path("EP_LIB_WORKSHOP", text)
     if not path.is_dir():
         raise _refuse("EP_LIB_WORKSHOP", text, "the directory of a checkout; there is no such directory")
     return path

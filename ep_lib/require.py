@@ -30,7 +30,8 @@ def show(value: Any) -> str:
     """A value in the text of an error: short, on one line, with its type; arrays by shape and dtype."""
     library = type(value).__module__.partition(".")[0]
     if library in ("numpy", "torch", "cupy") and hasattr(value, "shape") and hasattr(value, "dtype") and value.shape:
-        return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
+        kind = "a masked array" if isinstance(value, np.ma.MaskedArray) else "an array"
+        return f"{kind} of shape {tuple(value.shape)} and type {value.dtype}"
     return f"{brief(value)} ({type(value).__name__})"
 
 

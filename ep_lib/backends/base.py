@@ -120,6 +120,10 @@ class Backend(Protocol):
         """Told where arrays lie in the heap: (begin, end) offsets, sorted (for checks)."""
         ...
 
+    def was_freed(self, array: Array) -> bool:
+        """Whether free() has given a symmetric array back, or the one that this is a view of, as far as is known."""
+        ...
+
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array of the caller's ``kind`` ("numpy", "cupy" or "torch"), made without a kernel, where
         kernels of this rank may reach it. bfloat16 and FP8 are uint16 and uint8 in CuPy."""

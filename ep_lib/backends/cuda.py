@@ -170,6 +170,10 @@ class CudaBackend:
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
+    def was_freed(self, array: Array) -> bool:
+        """Not known: arrays of CuPy keep nothing of where they came from."""
+        return False
+
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array of the caller's kind. bfloat16 and FP8 are uint16 and uint8 in CuPy. torch's come from
         torch's own allocator, which knows about its streams and graphs."""

@@ -175,6 +175,11 @@ class EmulatorBackend:
             self._allocations.pop(offset).freed = True
         self._machine.set_arrays(self.rank, arrays)
 
+    def was_freed(self, array: Array) -> bool:
+        """Whether free() has given this symmetric array back, or the one that it is a view of."""
+        allocation = _Allocation.of(array)
+        return allocation is not None and allocation.freed
+
     def register_array(self, array: np.ndarray[Any, Any]) -> None:
         """Lets kernels of this rank reach an array by its address alone, for as long as the array lives."""
         nbytes = array.nbytes
@@ -199,6 +204,7 @@ class EmulatorBackend:
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
         self._check_open()
+        self._world.require_own(self.rank)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image = self._images.get(kernel) or self._load(kernel)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)

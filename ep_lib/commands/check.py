@@ -25,6 +25,7 @@ from ep_lib.errors import ArgumentError, EpError
 from ep_lib.runtime.check import check
 
 _MODULE = "ep_lib.commands.check"
+_STDERR = 2  # the descriptor: a notebook's sys.stderr has none
 _LOOK_S = 0.2  # between two looks at the script's time
 
 
@@ -88,7 +89,7 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
         try:
             child = guard.start(
                 processes.python("-m", _MODULE, json.dumps(request)),
-                stdout=sys.stderr.fileno() if args.json else None,
+                stdout=_STDERR if args.json else None,
                 pass_fds=(theirs,),
                 start_new_session=True,
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.require import whole_number
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
 FIRST_NOTEBOOK = "00_start_here.ipynb"
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    whole_number("--port", args.port, 1, 65535)
     if importlib.util.find_spec("jupyterlab") is None:
         raise BackendUnavailable(
             f"JupyterLab is not installed for this Python: run `{sys.executable} -m pip install 'jupyterlab>=4.2,<5'`"

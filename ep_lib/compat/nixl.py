@@ -60,6 +60,7 @@ class DeviceHost:
     def __init__(self, rank: Rank) -> None:
         self._rank = instance("rank", rank, Rank, "the Rank that main got")
         self._registered: dict[int, ArrayInfo] = {}  # by address
+        self._requests: set[Request] = set()
         self._tables: dict[int, Any] = {}  # handle -> the array that it points to
         self._closed = False
 
@@ -87,19 +88,21 @@ class DeviceHost:
         """
         source = self._local_region(local)
         target = local if remote is None else remote
-        return Request("kWriteRequest", (source, *self._remote_regions(target, peers)))
+        return self._request("kWriteRequest", (source, *self._remote_regions(target, peers)))
 
     def create_signal_req(self, signals: Any, peers: int | Iterable[int]) -> Request:
         """Adds to the peers' copies of ``signals``, a symmetric array of 64-bit integers."""
         dtype = describe(signals).dtype
         if dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
             raise ArgumentError(f"signals are 64-bit integers, the array has dtype {dtype}")
-        return Request("kSignalRequest", self._remote_regions(signals, peers))
+        return self._request("kSignalRequest", self._remote_regions(signals, peers))
 
     def create_gpu_req(self, request: Request) -> int:
         """The handle of a request, for a kernel's ``uintptr_t`` or ``nixlGpuXferReqH`` parameter."""
         if not isinstance(request, Request):
             raise ArgumentError(f"expected what create_write_req() returned, got {type(request).__name__}")
+        if request not in self._requests:
+            raise ArgumentError(f"{show(request)} is a request that no create_..._req() of this DeviceHost returned")
         return self._make_table(request.kind, request.regions)
 
     def handle_array(self, handles: Sequence[int]) -> int:
@@ -141,6 +144,7 @@ class DeviceHost:
                 self._rank.synchronize()
             self._closed = True
             self._tables.clear()
+            self._requests.clear()
             self._registered.clear()
 
     # ---- inside -----------------------------------------------------------------------------------------------------
@@ -150,6 +154,11 @@ class DeviceHost:
             shown = show(handle) if number is None else f"{number:#x}"
             raise ArgumentError(f"{shown} is not a handle of this DeviceHost ({why})")
         return number
+
+    def _request(self, kind: str, regions: tuple[Region, ...]) -> Request:
+        request = Request(kind, regions)
+        self._requests.add(request)
+        return request
 
     def _local_region(self, array: Any) -> Region:
         info = self._require_registered(array)

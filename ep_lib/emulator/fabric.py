@@ -126,7 +126,7 @@ def _are_seconds(value: Any) -> bool:
 def make_fabric(fabric: Fabric | str | None, ranks: int) -> Fabric:
     """The Fabric that an argument means: a kind's name, a Fabric, or None for P2P. Raises ArgumentError."""
     if fabric is None or isinstance(fabric, str):
-        fabric = Fabric(fabric or "p2p")
+        fabric = Fabric("p2p" if fabric is None else fabric)
     if not isinstance(fabric, Fabric):
         raise ArgumentError(
             f"fabric is {show(fabric)}; it must be one of {', '.join(map(repr, KINDS))} or an ep_lib.Fabric"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import gxx, toolkit
@@ -107,7 +109,21 @@ _SIGNATURES = {
     "epemu_time_host": ([c_void_p, c_int, c_int64], None),
     "epemu_polls": ([c_void_p], c_char_p),
     "epemu_findings": ([c_void_p], c_char_p),
+    "epemu_take_no_memory": ([], c_int),
 }
+
+
+def _require_memory(had_none: Callable[[], int], result: Any, function: Any, arguments: Any) -> Any:
+    """Raises BackendUnavailable if the call that has just returned found no memory."""
+    if had_none():
+        raise BackendUnavailable(
+            "the emulator found no memory for its own data: use fewer ranks, threads or seeds, end other programs, or "
+            "raise the limit of `ulimit -v`"
+        )
+    return result
+
+
+_NEEDS_NO_MEMORY = ("epemu_symbol", "epemu_error", "epemu_done_ticket", "epemu_take_no_memory", "epemu_take_output")
 
 
 @functools.cache
@@ -120,6 +136,8 @@ def load() -> ctypes.CDLL:
             function = getattr(library, name)
             function.argtypes = arguments
             function.restype = result
+            if name not in _NEEDS_NO_MEMORY:
+                function.errcheck = functools.partial(_require_memory, library.epemu_take_no_memory)
     except (OSError, AttributeError) as error:  # made by gcc in place of g++, for example
         raise BackendUnavailable(
             f"the emulator, as compiled by {toolkit.find_compiler().path}, cannot be loaded ({error}): is that a C++ "

@@ -39,6 +39,17 @@ class _Run:
     awaited: ctypes.Array[ctypes.c_int64]
     finished: threading.Event = field(default_factory=threading.Event)
     outcome: int = library.DONE
+    error: BackendUnavailable | None = None
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts it. Raises BackendUnavailable if this process may have no more threads."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise BackendUnavailable(
+            f"this process cannot start another thread ({error}): use fewer ranks, or raise the limit of `ulimit -u`"
+        ) from error
 
 
 class _Runner:
@@ -47,7 +58,7 @@ class _Runner:
     def __init__(self) -> None:
         self._runs: queue.SimpleQueue[_Run] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ep_lib emulator", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         self._clock = time.pthread_getcpuclockid(self._thread.ident or 0)
 
     def cpu_seconds(self) -> float:
@@ -67,7 +78,10 @@ class _Runner:
         lib.epemu_prepare_thread()
         while True:
             run = self._runs.get()
-            run.outcome = lib.epemu_run(run.machine, run.awaited)
+            try:
+                run.outcome = lib.epemu_run(run.machine, run.awaited)
+            except BackendUnavailable as error:
+                run.error = error.with_traceback(None)
             run.finished.set()
 
     def submit(self, run: _Run) -> None:
@@ -104,10 +118,16 @@ def pct_depth(seed: int) -> int:
 @contextlib.contextmanager
 def _copy_in_memory(library: Path) -> Iterator[str]:
     """The path of a copy that is no file, for as long as this lasts. A loaded library needs it no longer."""
-    handle = os.memfd_create(library.name)
     try:
-        with os.fdopen(handle, "wb", closefd=False) as file:
-            file.write(library.read_bytes())
+        handle = os.memfd_create(library.name)
+    except OSError as error:
+        raise _no_copy(library, error) from error
+    try:
+        try:
+            with os.fdopen(handle, "wb", closefd=False) as file:
+                file.write(library.read_bytes())
+        except OSError as error:
+            raise _no_copy(library, error) from error
         # The loader knows libraries by how their paths are spelled, and descriptors are used again.
         spelling = "".join("/." if bit == "1" else "/" for bit in f"{next(_copies):b}")
         yield f"/proc/self/fd{spelling}/{handle}"
@@ -116,6 +136,13 @@ def _copy_in_memory(library: Path) -> Iterator[str]:
 
 
 _copies = itertools.count(1)
+
+
+def _no_copy(library: Path, error: OSError) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"a compiled kernel with variables of its own ({library}) cannot be copied in memory: {error.strerror}; free "
+        "some memory, or close some files"
+    )
 
 
 class _Memory:
@@ -359,6 +386,9 @@ class Machine:
             finally:
                 self._stop(run)  # an interrupt ends the kernels before it goes on
                 self._show_output()
+        if run.error is not None:
+            self._error = run.error
+            self.raise_if_broken()
         if run.outcome != library.DONE:
             report = self._lib.epemu_report(self.handle).decode()
             self._error = outcomes.to_error(report, timeout=timeout, host_waits=host_waits)

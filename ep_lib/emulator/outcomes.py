@@ -10,10 +10,12 @@ from ep_lib.emulator import symbols
 from ep_lib.emulator.findings import Access, Finding
 from ep_lib.emulator.standstill import explain
 from ep_lib.errors import DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout, ThreadId, Waiter
+from ep_lib.jit.source import filename_of
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
 
 _OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
+_ASSERTED_AT = re.compile(r"\((/.+):(\d+)\)$")
 _ADVICE = {
     "address": "check the index, the size and, for another rank's memory, ep::peer_ptr",
     "stack": "the kernel needs more stack than a thread has; raise EP_LIB_STACK_BYTES or use smaller local arrays",
@@ -37,10 +39,15 @@ def _list(waiters: tuple[Waiter, ...], host_waits: list[str]) -> str:
     return "\n".join(lines + [f"  {text}" for text in host_waits])
 
 
+def _as_named(match: re.Match[str]) -> str:
+    """The place of a failed assertion, with the file as its user calls it: a source string has a copy in the cache."""
+    return f"({filename_of(match[1]) or match[1]}:{match[2]})"
+
+
 def _fault(fault: dict[str, Any]) -> KernelFault:
     thread = _thread(fault)
     place = symbols.find(fault["image"], fault["offset"])
-    text = fault["text"] or "overflows its stack"
+    text = _ASSERTED_AT.sub(_as_named, fault["text"]) or "overflows its stack"
     if fault["kind"] == "signal" and fault["address"]:
         text += f" (0x{fault['address']:x})"
     message = f"kernel '{fault['kernel']}', {thread}: {text}"

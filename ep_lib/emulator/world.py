@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ep_lib.callers import outer_frame
-from ep_lib.emulator.machine import Machine
+from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, RankMismatchError
 
 _LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
@@ -104,7 +104,7 @@ class World:
 
     def wait_for_ticket(self, rank: int, ticket: int) -> None:
         """Returns when the rank's launch has finished; raises what ended the run otherwise."""
-        self._require_own(self._members[rank])
+        self.require_own(rank)
         if ticket and self.machine.done_ticket(rank) < ticket:
             self.machine.raise_if_broken()
             member = self._members[rank]
@@ -115,7 +115,7 @@ class World:
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order; copies, as they would be between processes."""
         member = self._members[rank]
-        self._require_own(member)
+        self.require_own(rank)
         member.collective = _Collective(what, pickle.dumps(obj), *_caller())
         self._give_up_turn(member)
         return [pickle.loads(payload) for payload in member.gathered]
@@ -123,10 +123,10 @@ class World:
     def leave(self, rank: int) -> None:
         """The rank is closed; the world goes on until its spawn ends."""
 
-    def _require_own(self, member: _Member) -> None:
+    def require_own(self, rank: int) -> None:
         """Raises ArgumentError where one rank's main uses the Rank of another, which would wait for itself for ever,
         and BufferClosedError where a Rank is used after its spawn."""
-        caller = threading.get_ident()
+        caller, member = threading.get_ident(), self._members[rank]
         if caller == member.ident:
             return
         for other in self._members:
@@ -149,12 +149,13 @@ class World:
     # ---- the driver ------------------------------------------------------------------------------------------
     def run_all(self, main: Callable[[int], Any]) -> list[Any]:
         """Calls ``main(rank)`` on every rank; returns the results, or raises the first failure."""
-        for member in self._members:
-            member.thread = threading.Thread(
-                target=self._body, args=(member, main), name=f"rank {member.number}", daemon=True
-            )
-            member.thread.start()
         try:
+            for member in self._members:
+                thread = threading.Thread(
+                    target=self._body, args=(member, main), name=f"rank {member.number}", daemon=True
+                )
+                start_thread(thread)
+                member.thread = thread
             while not all(m.done or self._is_lost(m) for m in self._members):
                 self._take_turns()
                 if not self._finish_collective():
@@ -277,6 +278,9 @@ class SoloWorld:
         if ticket and self.machine.done_ticket(rank) < ticket:
             self.machine.run([ticket], timeout=self.timeout, host_waits=[])
         self.machine.host_waited(rank, ticket)
+
+    def require_own(self, rank: int) -> None:
+        """There is no other."""
 
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """The one rank's object, copied as between processes."""

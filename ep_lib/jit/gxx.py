@@ -80,7 +80,8 @@ _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEV
 
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
-# so do `new` and `delete` (under their mangled names), and what a function finds wrong with its own stack at its end.
+# so do `new` and `delete` (under their mangled names), ways to end the process, and what a function finds wrong with
+# its own stack at its end.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {
@@ -91,6 +92,7 @@ void* __tsan_memset(void*, int, size_t);
 void epemu_stack_damaged(void);
 void* epemu_malloc(size_t);
 void epemu_free(void*);
+void epemu_exited(void);
 #define HIDDEN __attribute__((visibility("hidden")))
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
 HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
@@ -101,6 +103,10 @@ HIDDEN void _ZdlPv(void* p) { epemu_free(p); }
 HIDDEN void _ZdaPv(void* p) { epemu_free(p); }
 HIDDEN void _ZdlPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void _ZdaPvm(void* p, size_t) { epemu_free(p); }
+HIDDEN void exit(int) { epemu_exited(); }
+HIDDEN void _exit(int) { epemu_exited(); }
+HIDDEN void _Exit(int) { epemu_exited(); }
+HIDDEN void quick_exit(int) { epemu_exited(); }
 HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
 }
@@ -220,7 +226,13 @@ def build_runtime() -> Path:
 
 
 def _sanitizer() -> list[str]:
-    return _SANITIZER_FLAGS if Config.from_environment().sanitize else []
+    if not Config.from_environment().sanitize:
+        return []
+    if "libasan" not in Path("/proc/self/maps").read_text():  # it would end the process
+        raise BackendUnavailable(
+            "EP_LIB_SANITIZE is set, and the sanitizers' libraries are not loaded: run `make sanitize`, or unset it"
+        )
+    return _SANITIZER_FLAGS
 
 
 def _runtime_key(compiler: Compiler, sources: Sequence[Path]) -> str:

@@ -23,7 +23,7 @@ from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
 from ep_lib.jit.source import Define, KernelSource
 from ep_lib.memory.arrays import ArrayInfo, describe, is_array
-from ep_lib.require import index, refuse, show, text
+from ep_lib.require import index, refuse, several, show, text
 
 Dim = int | Sequence[int]  # a grid or block size: a number, or up to three
 _TARGET = re.compile(r"sm_\d+[af]?")
@@ -321,9 +321,11 @@ def _bool(param: Param, arg: Any) -> MarshalledArg:
 def _struct(param: Param, arg: Any) -> MarshalledArg:
     arrays: tuple[ArrayInfo, ...] = ()
     if hasattr(arg, "ep_kernel_arg"):
-        data = bytes(arg.ep_kernel_arg())
+        data = arg.ep_kernel_arg()
+        if not isinstance(data, (bytes, bytearray)):
+            raise _Refused(f"is a {param} by value; ep_kernel_arg() of {show(arg)} returned {show(data)}, not bytes")
         if hasattr(arg, "ep_kernel_arrays"):
-            arrays = tuple(describe(array) for array in arg.ep_kernel_arrays())
+            arrays = tuple(map(describe, several("ep_kernel_arrays()", arg.ep_kernel_arrays(), "a list of arrays")))
     elif isinstance(arg, (bytes, bytearray, memoryview, ctypes.Structure, ctypes.Union, ctypes.Array)):
         data = bytes(arg)
     elif isinstance(arg, np.generic) or (isinstance(arg, np.ndarray) and arg.ndim == 0):
@@ -334,7 +336,7 @@ def _struct(param: Param, arg: Any) -> MarshalledArg:
         )
     if len(data) != param.size:
         raise _Refused(f"is a {param} by value; got {len(data)} bytes ({type(arg).__name__})")
-    return MarshalledArg(data, None, arrays)
+    return MarshalledArg(bytes(data), None, arrays)
 
 
 _CONVERTERS = {

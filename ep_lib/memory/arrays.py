@@ -20,6 +20,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # An array of NumPy, CuPy or torch. CuPy has no types, and what the three share has no name.
 Array: TypeAlias = Any
 
+_NO_NUMBERS = "USMm"  # kinds of NumPy's types: texts, bytes, dates and times
+
 # torch's names of the types that NumPy lacks
 _TORCH_EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
     "torch.bfloat16": BFLOAT16,
@@ -70,7 +72,7 @@ def describe(obj: Any) -> ArrayInfo:
         kind = _kind_of(cls)
     if kind == "numpy":
         flags, interface, dtype = obj.flags, obj.__array_interface__, obj.dtype
-        if dtype.hasobject or not dtype.isnative:
+        if dtype.hasobject or not dtype.isnative or dtype.kind in _NO_NUMBERS:
             _refuse_elements(obj)
         address, readonly = interface["data"]
         strides = None if flags.c_contiguous else obj.strides
@@ -131,9 +133,15 @@ def element_type(dtype: Any) -> np.dtype[Any]:
             found = np.dtype(dtype)
         except (TypeError, ValueError, SyntaxError):
             found = None
-    if found is None or found.hasobject or not found.isnative or not found.itemsize or found.subdtype is not None:
+    if found is None or not _is_of_numbers(found):
         refuse("dtype", dtype, "a type of numbers in this machine's byte order, such as np.float32 or 'bfloat16'")
     return found
+
+
+def _is_of_numbers(dtype: np.dtype[Any]) -> bool:
+    if dtype.hasobject or not dtype.isnative or not dtype.itemsize or dtype.subdtype is not None:
+        return False
+    return dtype.kind not in _NO_NUMBERS and (dtype.type is not np.void or dtype.fields is not None)
 
 
 def _refuse_elements(array: np.ndarray[Any, Any]) -> NoReturn:
@@ -141,6 +149,11 @@ def _refuse_elements(array: np.ndarray[Any, Any]) -> NoReturn:
         raise ArgumentError(
             f"an array of shape {array.shape} and type {array.dtype} holds Python objects, which kernels cannot use; "
             "make it numbers first: array.astype(np.float32), for example"
+        )
+    if array.dtype.kind in _NO_NUMBERS:
+        raise ArgumentError(
+            f"an array of shape {array.shape} and type {array.dtype} holds no numbers, which kernels need; pass its "
+            "bytes, array.view(np.uint8), or what they mean as numbers"
         )
     raise ArgumentError(
         f"an array of shape {array.shape} has its bytes in the other order (dtype {array.dtype.str!r}); swap them: "

@@ -24,7 +24,7 @@ from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
-from ep_lib.require import instance
+from ep_lib.require import instance, refuse
 from ep_lib.runtime.rank import Rank
 
 
@@ -88,6 +88,8 @@ class Buffer:
         too small for :meth:`symmetric_bytes`.
         """
         instance("rank", rank, Rank, "the Rank that main got")
+        if on_fault is not None and not callable(on_fault):
+            refuse("on_fault", on_fault, "None, or a function that takes the error")
         self._config = make_config(
             rank.world_size,
             num_experts=num_experts,
@@ -145,7 +147,10 @@ class Buffer:
         Low-latency mode adds, for T = num_max_dispatch_tokens_per_rank, ``4 * world_size * T`` rows of bfloat16
         (dispatch and combine, a double buffer each), flags and packets.
         """
-        config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
+        try:
+            config = make_config(world_size, dtype=dtype, num_sms=num_sms, **arguments)
+        except TypeError as error:  # a name that is missing, or none of them
+            raise ArgumentError(f"symmetric_bytes() takes the arguments of Buffer: {error}") from error
         more = make_low_latency_map(config)[1] if has_low_latency(config) else 0
         if config.allow_nvlink_for_normal_mode:
             return make_direct_map(config)[1] + more

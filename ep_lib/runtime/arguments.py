@@ -17,6 +17,8 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
     called so, or not by so many."""
     if not callable(main):
         refuse("main", main, "a function that takes a Rank")
+    if _never_runs(main) or _never_runs(type(main).__call__):
+        refuse("main", main, "an ordinary function: calling an async def or a generator runs nothing of it")
     given = tuple(several("args", args, "a tuple or a list of what main takes after the rank"))
     try:
         signature = inspect.signature(main)
@@ -31,6 +33,12 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
                 "args= are what main takes after the rank"
             ) from error
     return whole_number("ranks", ranks, 1, MAX_RANKS), given
+
+
+def _never_runs(function: Any) -> bool:
+    """Whether a call of it only makes an object that somebody else must run."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
 
 
 def a_seed(value: Any, name: str = "seed") -> int:

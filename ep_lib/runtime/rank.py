@@ -16,8 +16,11 @@ from ep_lib.errors import ArgumentError, BufferClosedError, EpError, OutOfSymmet
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
 from ep_lib.memory.symmetric import SymmetricHeap
-from ep_lib.require import brief, index, instance, refuse, show
+from ep_lib.require import brief, flag, index, instance, refuse, show
 from ep_lib.runtime.call_names import name_of_result
+
+# What pickle raises, and the classes of what it copies
+_NO_COPY = (pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError, LookupError, ImportError)
 
 
 class Rank:
@@ -117,8 +120,8 @@ class Rank:
         """Collective: the ``obj`` of every rank (small, picklable), in rank order."""
         self._require_open()
         try:
-            pickle.dumps(obj)
-        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+            pickle.loads(pickle.dumps(obj))
+        except _NO_COPY as error:
             raise ArgumentError(
                 f"all_gather() got {show(obj)}, which cannot be copied to other ranks: {error}; pass numbers, texts, "
                 "arrays, or lists and dicts of them"
@@ -204,7 +207,7 @@ class Rank:
         launched after this, and touch it, are faulty."""
         self._require_open()
         offset = describe(array).address - self._backend.heap_address(self.rank)
-        if not self._heap.owns(offset):
+        if not self._heap.owns(offset) or self._backend.was_freed(array):
             raise ArgumentError("free() got an array that symmetric() did not return, or that was freed before")
         self._heap.free(offset)
         self._backend.heap_in_use(self._heap.arrays)
@@ -214,7 +217,7 @@ class Rank:
         self._require_open()
         info = describe(array)
         offset = info.address - self._backend.heap_address(self.rank)
-        if not self._heap.holds(offset, offset + info.nbytes):
+        if not self._heap.holds(offset, offset + info.nbytes) or self._backend.was_freed(array):
             raise ArgumentError(
                 f"the array at 0x{info.address:x} ({info.nbytes} bytes) is not in rank {self.rank}'s symmetric heap, "
                 "or was freed; allocate it with rank.symmetric()"
@@ -287,7 +290,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     dimensions = tuple(n for n in numbers if n is not None)
     if len(dimensions) < len(numbers) or any(n < 0 for n in dimensions):
         refuse("shape", shape, "whole numbers, none of them negative")
-    if math.prod(dimensions) >= 2**62 or len(dimensions) > 32:
+    if math.prod(filter(None, dimensions)) >= 2**58 or len(dimensions) > 32:  # NumPy multiplies them without the zeros
         refuse("shape", shape, "at most 32 numbers, whose product fits into memory")
     return dimensions
 
@@ -303,8 +306,11 @@ def _enough_memory(shape: Any) -> Iterator[None]:
 
 def _check_fill(fill: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raises ArgumentError unless every element of this type can be ``fill``, or an array of that shape."""
-    if not isinstance(fill, (bool, int, float, complex, np.generic, np.ndarray, str, bytes, tuple)):
+    numbers = (bool, int, float, complex, np.generic, np.ndarray, tuple)
+    if not isinstance(fill, numbers) or isinstance(fill, (str, bytes, np.datetime64, np.timedelta64)):
         refuse("fill", fill, f"a number that is a {dtype}, or None")
+    if dtype.kind == "b" and not isinstance(fill, np.ndarray):
+        flag("fill", fill)
     if np.iscomplexobj(fill) and dtype.kind != "c":
         refuse("fill", fill, f"a number that is a {dtype}, without an imaginary part")
     try:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.run import MESSAGE_COLORS, MESSAGE_WORDS
-from ep_lib.viz.style import INK, QUIET, byte_unit, headline, legend_below, new_picture, short_number, tidy
+from ep_lib.viz.style import INK, QUIET, byte_unit, draws, headline, legend_below, new_picture, short_number, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Timeline
@@ -22,6 +22,7 @@ _MOST_NUMBERED = 24  # more messages than these are bars without numbers
 _EARLY = "#D55E00"
 
 
+@draws
 def fabrics_side_by_side(
     rc: Timeline,
     srd: Timeline,

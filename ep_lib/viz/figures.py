@@ -29,6 +29,7 @@ from ep_lib.viz.style import (
     QUIET,
     RANK_COLORS,
     byte_unit,
+    draws,
     headline,
     ink_on,
     legend_below,
@@ -76,6 +77,7 @@ def rows_of(report: Report) -> list[Row]:
     return list(rows)
 
 
+@draws
 def ceiling_of(report: Report, what: str = "") -> float:
     """GB/s per GPU: the best that bare kernels reached in that run, all GPUs at once; "stores", "loads", or either."""
     bare = [row for row in rows_of(report) if row["group"] == "ceiling" and row["by"] == "kernel"]
@@ -85,6 +87,7 @@ def ceiling_of(report: Report, what: str = "") -> float:
     return max(found)
 
 
+@draws
 def roofline(report: Report, *, latency_us: float | None = None, title: str | None = None) -> Figure:
     """GB/s on the wire against the bytes that leave a GPU, below the two limits: bandwidth and latency.
 
@@ -137,6 +140,7 @@ def roofline(report: Report, *, latency_us: float | None = None, title: str | No
     return picture
 
 
+@draws
 def shares_of_ceiling(report: Report, *, tokens: int | None = None, title: str | None = None) -> Figure:
     """One panel per operation, one bar per library and number of SMs: which share of the ceiling it reaches.
 
@@ -179,6 +183,7 @@ def shares_of_ceiling(report: Report, *, tokens: int | None = None, title: str |
     return picture
 
 
+@draws
 def bandwidth_by_sms(report: Report, *, title: str | None = None) -> Figure:
     """GB/s on the wire against the number of SMs that a Buffer may use, beside bare stores and loads with as many."""
     rows = rows_of(report)
@@ -276,6 +281,7 @@ def _who(row: Row) -> str:
     return f"{row['by']}\n{row['note']}" if row.get("note") else str(row["by"])
 
 
+@draws
 def transports_compared(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:
     """Left, microseconds of one way (half a round trip); right, GB/s; both against bytes, with the copy engine.
 
@@ -350,6 +356,7 @@ def _power_of_two(size: int) -> str:
     return str(size)
 
 
+@draws
 def published_and_model(rows: Sequence[Any], *, title: str | None = None) -> Figure:
     """``rows``: dataclasses or mappings with the fields that ``ep-lib bench pcie --model`` gives.
 

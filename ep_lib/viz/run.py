@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, QUIET, byte_unit, ink_on, legend_beside, place, short_number, tidy
+from ep_lib.viz.style import INK, QUIET, byte_unit, draws, ink_on, legend_beside, place, short_number, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Message, Span, Timeline
@@ -58,6 +58,7 @@ class Lane:
     packed: tuple[int, ...] = ()
 
 
+@draws
 def run_timeline(
     run: Timeline,
     *,

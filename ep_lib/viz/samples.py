@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.run import under_way, until
-from ep_lib.viz.style import EMPTY, INK, byte_unit, headline, legend_beside, new_picture, rank_color, tidy
+from ep_lib.viz.style import EMPTY, INK, byte_unit, draws, headline, legend_beside, new_picture, rank_color, tidy
 
 if TYPE_CHECKING:
     from ep_lib.emulator.timeline import Sample, Timeline
@@ -26,6 +26,7 @@ _MOST_LINES = 8  # with more lines in one panel, only each rank's mean is drawn
 _STYLES = ("-", "--", ":", "-.")
 
 
+@draws
 def samples_over_time(
     run: Timeline,
     names: Iterable[str] | str | None = None,

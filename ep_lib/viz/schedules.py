@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import RANK_COLORS, ink_on, legend_beside, place, rank_color, tidy
+from ep_lib.viz.style import RANK_COLORS, draws, ink_on, legend_beside, place, rank_color, tidy
 
 RIGHT = "right"
 """Drawn first and in green; everything else is a way to go wrong."""
@@ -20,6 +20,7 @@ RIGHT = "right"
 _RIGHT_COLOR = "#009E73"
 
 
+@draws
 def interleavings(
     runs: Mapping[str, Sequence[int] | Any],
     *,
@@ -55,6 +56,7 @@ def interleavings(
     return figure
 
 
+@draws
 def outcomes(counts: Mapping[str, Mapping[str, int]], *, title: str | None = None, axes: Axes | None = None) -> Figure:
     """``counts[program][what happened]`` is a number of runs, one bar per program; "right" is what should happen."""
     if not counts or any(n < 0 for row in counts.values() for n in row.values()):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import EMPTY, ink_on, legend_beside, place, rank_color, rank_hatch, tidy
+from ep_lib.viz.style import EMPTY, draws, ink_on, legend_beside, place, rank_color, rank_hatch, tidy
 
 _MOST_LABELLED_SLOTS = 40  # with more cells in a row, they are too narrow for labels
 
@@ -21,6 +21,7 @@ _CLASH = "#D55E00"
 _SHORTEST = 0.8  # of a bar, so that its number fits
 
 
+@draws
 def slot_layout(
     sources: Sequence[Any],
     *,
@@ -94,6 +95,7 @@ def _legend(axes: Axes, rows: Sequence[Any], slots: int) -> None:
     legend_beside(axes, handles, fontsize=8)
 
 
+@draws
 def slots_over_time(
     written: Any,
     read: Any,

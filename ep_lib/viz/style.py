@@ -9,9 +9,11 @@ can tell apart; black is replaced by grey, so that text stays readable on every 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from ep_lib.errors import ArgumentError
+from ep_lib.errors import ArgumentError, EpError
+from ep_lib.require import show
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What Python, NumPy and matplotlib make of data that is not what a picture shows
+_NO_PICTURE = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError)
 
 RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 """One colour per rank; they repeat from rank 8 on, with hatching where there is room."""
@@ -62,6 +71,27 @@ def place(axes: Axes | None, width: float, height: float) -> tuple[Figure, Axes]
     return figure, axes
 
 
+def draws(function: Callable[P, T]) -> Callable[P, T]:
+    """A picture looks at its data while it draws them: what it cannot draw is an ArgumentError that shows all of it."""
+
+    @functools.wraps(function)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except EpError:
+            raise
+        except _NO_PICTURE as error:
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+            shown = ", ".join(f"{name} is {show(value)}" for name, value in given.items())
+            raise ArgumentError(
+                f"{function.__name__}() cannot draw this: {shown} ({type(error).__name__}: {error}); "
+                f"help({function.__name__}) says what it takes"
+            ) from error
+
+    return drawn
+
+
+@draws
 def rank_color(rank: int) -> str:
     """The colour of a rank."""
     return RANK_COLORS[rank % len(RANK_COLORS)]

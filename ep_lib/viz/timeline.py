@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from ep_lib.errors import ArgumentError
-from ep_lib.viz.style import INK, RANK_COLORS, ink_on, legend_beside, place, tidy
+from ep_lib.viz.style import INK, RANK_COLORS, draws, ink_on, legend_beside, place, tidy
 
 WAITING = "wait"
 """Events of this kind are drawn hatched and grey."""
@@ -35,6 +35,7 @@ class Event:
     to: int | None = None
 
 
+@draws
 def timeline(
     events: Sequence[Event],
     *,

@@ -17,6 +17,7 @@ from ep_lib.viz.style import (
     QUIET,
     byte_unit,
     counts_of,
+    draws,
     ink_on,
     place,
     rank_color,
@@ -33,6 +34,7 @@ _INCHES_A_COLUMN = 0.135
 _INCHES_A_LINE = 0.27
 
 
+@draws
 def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | None = None) -> Figure:
     """A map of ``matrix[source][destination]`` bytes.
 
@@ -75,6 +77,7 @@ def bytes_between_ranks(matrix: Any, *, title: str | None = None, axes: Axes | N
     return figure
 
 
+@draws
 def load_per_expert(
     load: Any, *, ranks: int | None = None, title: str | None = None, axes: Axes | None = None
 ) -> Figure:
@@ -107,6 +110,7 @@ def load_per_expert(
     return figure
 
 
+@draws
 def rank_legend(figure: Figure | Any, ranks: int, *, label: str = "rank", extra: Sequence[Patch] = ()) -> None:
     """A legend of rank colours in one line below the picture."""
     patches = [
@@ -126,6 +130,7 @@ def rank_legend(figure: Figure | Any, ranks: int, *, label: str = "rank", extra:
         text.set_color(QUIET)
 
 
+@draws
 def routed_text(
     text: bytes, owner: Any, *, columns: int = 80, title: str | None = None, axes: Axes | None = None
 ) -> Figure:

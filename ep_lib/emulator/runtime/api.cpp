@@ -37,9 +37,9 @@ Machine::Machine(int ranks_, const Settings& settings_)
     while ((size_t{1} << heap_shift) < settings.heap_span) heap_shift++;
     heap_stride = size_t{1} << heap_shift;
     heaps_bytes = heap_stride * num_ranks;
-    heaps = static_cast<char*>(reserve(heaps_bytes));
-    shared_area = static_cast<char*>(reserve(kSharedSlots * kSharedSlotBytes));
     for (size_t i = kSharedSlots; i-- > 0;) free_slots.push_back(static_cast<uint32_t>(i));
+    heaps = static_cast<char*>(reserve(heaps_bytes));  // last: nothing is thrown after it
+    shared_area = static_cast<char*>(reserve(kSharedSlots * kSharedSlotBytes));
 }
 
 Machine::~Machine() {
@@ -59,10 +59,12 @@ extern "C" {
 
 // Null if the address space for the heaps cannot be had.
 Machine* epemu_create(int ranks, const Settings* settings) {
-    auto* m = new Machine(ranks, *settings);
-    if (m->heaps && m->shared_area) return m;
-    delete m;
-    return nullptr;
+    return with_memory([&]() -> Machine* {
+        auto* m = new Machine(ranks, *settings);
+        if (m->heaps && m->shared_area) return m;
+        delete m;
+        return nullptr;
+    });
 }
 void epemu_destroy(Machine* m) { delete m; }
 
@@ -75,47 +77,52 @@ int epemu_map_heap(Machine* m, int rank, int file) {
 }
 // The symmetric arrays that a rank has now: begins and ends, sorted. What it launches after this may touch them.
 void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
-    auto now = std::make_shared<std::vector<Range>>();
-    for (uint64_t i = 0; i < count; i++) now->push_back({offsets[2 * i], offsets[2 * i + 1], true});
-    const auto overlaps = [&](const Range& old) {
-        auto it = std::lower_bound(now->begin(), now->end(), old.begin,
-                                   [](const Range& r, uintptr_t begin) { return r.end <= begin; });
-        return it != now->end() && it->begin < old.end;
-    };
-    HostTurn turn(*m);
-    Rank& owner = m->ranks[rank];
-    if (owner.arrays) owner.freed.insert(owner.freed.end(), owner.arrays->begin(), owner.arrays->end());
-    owner.freed.erase(std::remove_if(owner.freed.begin(), owner.freed.end(), overlaps), owner.freed.end());
-    owner.arrays = std::move(now);
+    with_memory([&] {
+        auto now = std::make_shared<std::vector<Range>>();
+        for (uint64_t i = 0; i < count; i++) now->push_back({offsets[2 * i], offsets[2 * i + 1], true});
+        const auto overlaps = [&](const Range& old) {
+            auto it = std::lower_bound(now->begin(), now->end(), old.begin,
+                                       [](const Range& r, uintptr_t begin) { return r.end <= begin; });
+            return it != now->end() && it->begin < old.end;
+        };
+        HostTurn turn(*m);
+        Rank& owner = m->ranks[rank];
+        if (owner.arrays) owner.freed.insert(owner.freed.end(), owner.arrays->begin(), owner.arrays->end());
+        owner.freed.erase(std::remove_if(owner.freed.begin(), owner.freed.end(), overlaps), owner.freed.end());
+        owner.arrays = std::move(now);
+    });
 }
 
 // Loads a compiled kernel, which reports call `name`. The path must be fresh for a second copy with globals of its own.
 // Null: see epemu_error.
 Image* epemu_load_image(Machine* m, const char* path, const char* name) {
-    void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return nullptr;
-    auto image = std::make_unique<Image>();
-    image->path = name;
-    image->handle = handle;
-    struct link_map* map = nullptr;
-    dlinfo(handle, RTLD_DI_LINKMAP, &map);
-    image->base = map->l_addr;
-    dl_iterate_phdr(
-        [](dl_phdr_info* info, size_t, void* data) {
-            auto* image = static_cast<Image*>(data);
-            if (info->dlpi_addr != image->base) return 0;
-            for (int i = 0; i < info->dlpi_phnum; i++) {
-                const auto& p = info->dlpi_phdr[i];
-                if (p.p_type != PT_LOAD) continue;
-                const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
-                image->segments.push_back({begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
-            }
-            return 1;
-        },
-        image.get());
-    HostTurn turn(*m);
-    m->images.push_back(std::move(image));
-    return m->images.back().get();
+    return with_memory([&]() -> Image* {
+        void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!handle) return nullptr;
+        auto image = std::make_unique<Image>();
+        image->path = name;
+        image->handle = handle;
+        struct link_map* map = nullptr;
+        dlinfo(handle, RTLD_DI_LINKMAP, &map);
+        image->base = map->l_addr;
+        dl_iterate_phdr(
+            [](dl_phdr_info* info, size_t, void* data) {
+                auto* image = static_cast<Image*>(data);
+                if (info->dlpi_addr != image->base) return 0;
+                for (int i = 0; i < info->dlpi_phnum; i++) {
+                    const auto& p = info->dlpi_phdr[i];
+                    if (p.p_type != PT_LOAD) continue;
+                    const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
+                    image->segments.push_back(
+                        {begin, begin + p.p_memsz, (p.p_flags & PF_X) != 0, (p.p_flags & PF_W) != 0});
+                }
+                return 1;
+            },
+            image.get());
+        HostTurn turn(*m);
+        m->images.push_back(std::move(image));
+        return m->images.back().get();
+    });
 }
 const char* epemu_error() { return dlerror(); }
 void* epemu_symbol(Image* image, const char* name) { return dlsym(image->handle, name); }
@@ -134,30 +141,33 @@ struct LaunchRequest {
 
 // Queues a launch; returns its ticket, which the rank's launches finish in order.
 int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest* r) {
-    auto launch = std::make_unique<Launch>();
-    HostTurn turn(*m);
-    Rank& rank = m->ranks[r->rank];
-    launch->ticket = ++rank.last_ticket;
-    launch->rank = r->rank;
-    launch->kernel = r->kernel;
-    launch->image = image;
-    launch->entry = reinterpret_cast<Entry>(entry);
-    launch->grid = {r->grid[0], r->grid[1], r->grid[2]};
-    launch->block = {r->block[0], r->block[1], r->block[2]};
-    launch->num_blocks = uint64_t{r->grid[0]} * r->grid[1] * r->grid[2];
-    launch->static_shared = r->static_shared;
-    launch->dynamic_shared = r->dynamic_shared;
-    launch->arg_bytes.resize(r->num_arg_bytes + 16);
-    char* aligned = launch->arg_bytes.data() + (16 - reinterpret_cast<uintptr_t>(launch->arg_bytes.data()) % 16) % 16;
-    if (r->num_arg_bytes) memcpy(aligned, r->arg_bytes, r->num_arg_bytes);
-    for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
-    launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
-    sort_ranges(launch->ranges);
-    launch->arrays = rank.arrays;
-    if (m->checker) m->checker->launched(launch.get());
-    if (m->time) m->time->launched(launch.get());
-    rank.queue.push_back(std::move(launch));
-    return rank.last_ticket;
+    return with_memory([&]() -> int64_t {
+        auto launch = std::make_unique<Launch>();
+        HostTurn turn(*m);
+        Rank& rank = m->ranks[r->rank];
+        launch->ticket = rank.last_ticket + 1;
+        launch->rank = r->rank;
+        launch->kernel = r->kernel;
+        launch->image = image;
+        launch->entry = reinterpret_cast<Entry>(entry);
+        launch->grid = {r->grid[0], r->grid[1], r->grid[2]};
+        launch->block = {r->block[0], r->block[1], r->block[2]};
+        launch->num_blocks = uint64_t{r->grid[0]} * r->grid[1] * r->grid[2];
+        launch->static_shared = r->static_shared;
+        launch->dynamic_shared = r->dynamic_shared;
+        launch->arg_bytes.resize(r->num_arg_bytes + 16);
+        char* aligned =
+            launch->arg_bytes.data() + (16 - reinterpret_cast<uintptr_t>(launch->arg_bytes.data()) % 16) % 16;
+        if (r->num_arg_bytes) memcpy(aligned, r->arg_bytes, r->num_arg_bytes);
+        for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
+        launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
+        sort_ranges(launch->ranges);
+        launch->arrays = rank.arrays;
+        if (m->checker) m->checker->launched(launch.get());
+        if (m->time) m->time->launched(launch.get());
+        rank.queue.push_back(std::move(launch));
+        return ++rank.last_ticket;
+    });
 }
 int64_t epemu_done_ticket(Machine* m, int rank) {
     HostTurn turn(*m);
@@ -166,9 +176,11 @@ int64_t epemu_done_ticket(Machine* m, int rank) {
 
 // Arrays that kernels of a rank may reach by addresses inside structs, while they are registered.
 void epemu_register(Machine* m, int rank, uint64_t begin, uint64_t end, int writable) {
-    HostTurn turn(*m);
-    m->ranks[rank].ranges.push_back({begin, end, writable != 0});
-    sort_ranges(m->ranks[rank].ranges);
+    with_memory([&] {
+        HostTurn turn(*m);
+        m->ranks[rank].ranges.push_back({begin, end, writable != 0});
+        sort_ranges(m->ranks[rank].ranges);
+    });
 }
 void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
     HostTurn turn(*m);
@@ -182,16 +194,21 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
 // Runs kernels until one of the awaited tickets (0: none, by rank) is done. Returns an Outcome; epemu_report says more.
 int epemu_run(Machine* m, const int64_t* awaited) {
     install_signal_handlers();
-    const Outcome outcome = run(*m, awaited);
+    const Outcome outcome = with_memory([&] { return run(*m, awaited); });
+    machine = nullptr;
+    checker = nullptr;
+    timed = nullptr;
     restore_signal_handlers();
     return static_cast<int>(m->fault == Fault::kHang ? Outcome::kStopped : outcome);
 }
 // Lets everything that is in flight arrive, as far as it can.
 void epemu_drain_network(Machine* m) {
-    machine = m;
-    checker = m->checker.get();
-    timed = m->time;
-    m->schedule->drain();
+    with_memory([&] {
+        machine = m;
+        checker = m->checker.get();
+        timed = m->time;
+        m->schedule->drain();
+    });
     machine = nullptr;
     checker = nullptr;
     timed = nullptr;
@@ -227,25 +244,33 @@ int epemu_check_begin(Machine* m, int plain_volatile) {
 }
 // Memory that the host gives out without a value: reads of it are findings until somebody writes there.
 void epemu_check_unwritten(Machine* m, uint64_t begin, uint64_t end) {
-    if (m->checker) m->checker->fill_unwritten(begin, end);
+    with_memory([&] {
+        if (m->checker) m->checker->fill_unwritten(begin, end);
+    });
 }
 void epemu_check_end(Machine* m) { m->checker.reset(); }
 // What the host of a rank knows: its launches up to a ticket have ended; or (rank -1) all hosts have met.
 void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
-    if (!m->checker) return;
-    if (rank < 0) {
-        m->checker->host_met();
-    } else {
-        m->checker->host_waited(rank, ticket);
-    }
+    with_memory([&] {
+        if (!m->checker) return;
+        if (rank < 0) {
+            m->checker->host_met();
+        } else {
+            m->checker->host_waited(rank, ticket);
+        }
+    });
 }
 const char* epemu_polls(Machine* m) {
-    m->findings = m->checker ? m->checker->polls() : "[]";
-    return m->findings.c_str();
+    return with_memory([&]() -> const char* {
+        m->findings = m->checker ? m->checker->polls() : "[]";
+        return m->findings.c_str();
+    });
 }
 const char* epemu_findings(Machine* m) {
-    m->findings = m->checker ? m->checker->findings() : "[]";
-    return m->findings.c_str();
+    return with_memory([&]() -> const char* {
+        m->findings = m->checker ? m->checker->findings() : "[]";
+        return m->findings.c_str();
+    });
 }
 
 }  // extern "C"
@@ -257,9 +282,11 @@ extern "C" {
 
 // Virtual time is on from here; call it before anything is launched.
 void epemu_time_begin(Machine* m, const HardwareModel* hardware) {
-    auto virtual_time = std::make_unique<VirtualTime>(*m, *hardware);
-    m->time = virtual_time.get();
-    m->schedule = std::move(virtual_time);  // what is earliest runs, whatever the seed
+    with_memory([&] {
+        auto virtual_time = std::make_unique<VirtualTime>(*m, *hardware);
+        m->time = virtual_time.get();
+        m->schedule = std::move(virtual_time);  // what is earliest runs, whatever the seed
+    });
 }
 
 const SpanRecord* epemu_time_spans(Machine* m, uint64_t* count) {
@@ -284,11 +311,13 @@ const char* epemu_image_path(Machine* m, int number) {
 }
 // A rank's host has waited for a ticket; rank -1: all hosts have met.
 void epemu_time_host(Machine* m, int rank, int64_t ticket) {
-    if (rank < 0) {
-        m->time->hosts_met();
-    } else {
-        m->time->host_waited(rank, ticket);
-    }
+    with_memory([&] {
+        if (rank < 0) {
+            m->time->hosts_met();
+        } else {
+            m->time->host_waited(rank, ticket);
+        }
+    });
 }
 
 void epemu_trace_value(const char* name, double value) {

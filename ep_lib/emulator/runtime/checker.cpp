@@ -37,23 +37,29 @@ bool on_stack(const Fiber* fiber, uintptr_t address) {
 }  // namespace
 
 Checker::Checker(Machine& m, bool plain_volatile)
-    : m_(m), plain_volatile_(plain_volatile), page_cache_(kCachedPages), ranks_(m.num_ranks) {
+    : m_(m), plain_volatile_(plain_volatile), page_cache_(kCachedPages), ranks_(m.num_ranks), free_ops_(m.num_ranks) {
     heap_cells_bytes_ = m.heaps_bytes / kGranule * sizeof(Cell);
     shared_cells_bytes_ = kSharedSlots * kSharedSlotBytes / kGranule * sizeof(Cell);
     shared_written_bytes_ = kSharedSlots * kSharedSlotBytes / 8;
     heap_cells_ = reserve<Cell>(heap_cells_bytes_);
     shared_cells_ = reserve<Cell>(shared_cells_bytes_);
     shared_written_ = reserve<uint8_t>(shared_written_bytes_);
-    if (!heap_cells_ || !shared_cells_ || !shared_written_) throw std::bad_alloc();
-    free_ops_.resize(m.num_ranks);
+    if (!heap_cells_ || !shared_cells_ || !shared_written_) {
+        give_back();
+        throw std::bad_alloc();
+    }
 }
 
 Checker::~Checker() {
     for (auto& op : m_.network->in_flight) delete static_cast<OpCheck*>(op->check);
+    give_back();
+    for (auto& page : pages_) free(page.second);
+}
+
+void Checker::give_back() {
     if (heap_cells_) munmap(heap_cells_, heap_cells_bytes_);
     if (shared_cells_) munmap(shared_cells_, shared_cells_bytes_);
     if (shared_written_) munmap(shared_written_, shared_written_bytes_);
-    for (auto& page : pages_) free(page.second);
 }
 
 // ---- ids, launches, the host --------------------------------------------------------------------------------------
@@ -162,6 +168,7 @@ Checker::Cell* Checker::cells_of_page(uintptr_t page) {
     if (cached.page == page) return cached.cells;
     Cell*& cells = pages_[page];
     if (!cells) cells = static_cast<Cell*>(calloc(kPage / kGranule, sizeof(Cell)));
+    if (!cells) no_memory();
     cached = {page, cells};
     return cells;
 }

@@ -425,6 +425,8 @@ class Checker {
     std::vector<uint32_t> ids_by_chunk_;
     std::unordered_map<uint64_t, std::deque<size_t>> free_ids_;  // by rank and count
     std::unordered_map<const Launch*, LaunchCheck> launches_;
+    void give_back();  // the address space for cells
+
     std::vector<RankCheck> ranks_;
     std::unordered_map<uintptr_t, std::vector<Location>> locations_;  // by granule
     std::deque<More> more_;

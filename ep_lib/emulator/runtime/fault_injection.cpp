@@ -105,15 +105,17 @@ using namespace epemu;
 extern "C" {
 
 void epemu_stall_link(Machine* m, int from, int to, uint64_t after, uint64_t ns) {
-    injected_faults(*m).links[from * m->num_ranks + to].stalls.push_back({after, ns, 0});
+    with_memory([&] { injected_faults(*m).links[from * m->num_ranks + to].stalls.push_back({after, ns, 0}); });
 }
 void epemu_delay_message(Machine* m, int from, int to, uint64_t number, uint64_t ns) {
-    injected_faults(*m).links[from * m->num_ranks + to].delays[number] = ns;
+    with_memory([&] { injected_faults(*m).links[from * m->num_ranks + to].delays[number] = ns; });
 }
 void epemu_stop_rank(Machine* m, int rank, uint64_t after) {
-    FaultInjection::Rank& r = injected_faults(*m).ranks[rank];
-    r.will_stop = true;
-    r.sends_left = after;
+    with_memory([&] {
+        FaultInjection::Rank& r = injected_faults(*m).ranks[rank];
+        r.will_stop = true;
+        r.sends_left = after;
+    });
 }
 int epemu_rank_stopped(Machine* m, int rank) { return has_stopped(*m, rank); }
 

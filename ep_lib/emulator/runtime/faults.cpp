@@ -1,10 +1,13 @@
 // Faults end a run, never the process: checks raise them, and signal handlers catch what no check saw coming.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
+#include <new>
 #include <utility>
 
 #include "machine.hpp"
@@ -16,6 +19,9 @@ constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
 constexpr int kStopSignal = SIGURG;  // ignored by default, so a late one does no harm
 struct sigaction previous[64];
 pthread_t runner;
+std::new_handler previous_new_handler;
+sigjmp_buf* reading_text;  // where to go if a text that a kernel prints is not there
+thread_local bool had_no_memory;
 uint64_t switches_at_last_stop;
 
 uintptr_t program_counter(const ucontext_t* context) {
@@ -25,6 +31,18 @@ uintptr_t program_counter(const ucontext_t* context) {
     return context->uc_mcontext.pc;
 #else
 #error "the emulator runs on x86-64 and aarch64"
+#endif
+}
+
+// Where a function returns to that has just been called, and has not touched the stack yet; 0 if that is not known.
+uintptr_t return_address(const ucontext_t* context) {
+#if defined(__x86_64__)
+    const auto stack = reinterpret_cast<uintptr_t>(current->stack);
+    const auto at = static_cast<uintptr_t>(context->uc_mcontext.gregs[REG_RSP]);
+    const bool is_inside = at >= stack && at + sizeof at <= stack + machine->settings.stack_bytes;
+    return is_inside ? *reinterpret_cast<uintptr_t*>(at) : 0;
+#else
+    return context->uc_mcontext.regs[30];
 #endif
 }
 
@@ -56,14 +74,22 @@ void leave_damaged(uintptr_t pc) {
 }
 
 void on_crash(int signal, siginfo_t* info, void* context) {
-    if (!current || !pthread_equal(pthread_self(), runner)) {
+    const bool is_ours = pthread_equal(pthread_self(), runner);
+    if (is_ours && reading_text) siglongjmp(*reading_text, 1);
+    if (!current || !is_ours) {
         sigaction(signal, &previous[signal], nullptr);  // not ours: it happens again, for the previous handler
         if (signal == SIGABRT) raise(signal);
         return;
     }
     const uintptr_t pc = program_counter(static_cast<ucontext_t*>(context));
     Dl_info nothing;
-    if (!dladdr(reinterpret_cast<void*>(pc), &nothing)) return leave_damaged(pc);  // a return to where no code is
+    if (!dladdr(reinterpret_cast<void*>(pc), &nothing)) {
+        const uintptr_t caller = return_address(static_cast<ucontext_t*>(context));
+        if (caller && current->block->launch->image->contains(caller, true))
+            return leave(Fault::kSignal, caller, pc,
+                         pc ? "calls a function where no code is" : "calls a function at 0x0");
+        return leave_damaged(pc);  // a return to where no code is
+    }
     // +1: reports look up the instruction before a return address.
     leave(Fault::kSignal, pc + 1,
           signal == SIGSEGV || signal == SIGBUS ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, signal_text(signal));
@@ -83,6 +109,8 @@ void on_stop(int, siginfo_t*, void* context) {
 
 }  // namespace
 
+void note_no_memory() { had_no_memory = true; }
+
 void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text) {
     machine->fault = kind;
     machine->faulting = current;
@@ -90,6 +118,25 @@ void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text) 
     machine->fault_address = address;
     machine->fault_text = std::move(text);  // nothing on an abandoned stack is ever destroyed
     abandon_fiber();
+}
+
+void no_memory() {
+    const char here = 0;
+    const bool on_a_fiber = current && pthread_equal(pthread_self(), runner) && current->stack &&
+                            static_cast<size_t>(&here - current->stack) < machine->settings.stack_bytes;
+    if (!on_a_fiber) throw std::bad_alloc();
+    had_no_memory = true;  // nothing can be thrown through a kernel
+    leave(Fault::kStack, 0, 0, "");
+    abort();
+}
+
+bool is_text_there(const std::function<void()>& read) {
+    sigjmp_buf here;
+    reading_text = &here;
+    const bool is_there = !sigsetjmp(here, 0);
+    if (is_there) read();
+    reading_text = nullptr;
+    return is_there;
 }
 
 void install_signal_handlers() {
@@ -100,6 +147,10 @@ void install_signal_handlers() {
     sigaltstack(&stack, nullptr);
     runner = pthread_self();
     switches_at_last_stop = ~0ull;
+    previous_new_handler = std::set_new_handler([] {
+        if (!pthread_equal(pthread_self(), runner) && previous_new_handler) return previous_new_handler();
+        no_memory();
+    });
     struct sigaction action{};
     // SA_NODEFER: the handlers leave by a jump, which does not restore the signal mask.
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
@@ -110,6 +161,7 @@ void install_signal_handlers() {
 }
 
 void restore_signal_handlers() {
+    std::set_new_handler(previous_new_handler);
     for (int signal : kSignals) sigaction(signal, &previous[signal], nullptr);
     sigaction(kStopSignal, &previous[kStopSignal], nullptr);
 }
@@ -130,6 +182,16 @@ void epemu_prepare_thread() {
 // A function of a kernel returns, and the guard behind its local arrays is gone.
 void epemu_stack_damaged() {
     if (epemu::current) epemu::leave_damaged(reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
+    abort();
+}
+
+// Whether a function of this file or of api.cpp found no memory since the last look, on this thread.
+int epemu_take_no_memory() { return std::exchange(epemu::had_no_memory, false); }
+
+void epemu_exited() {
+    if (epemu::current)
+        epemu::raise_fault(epemu::Fault::kTrap, reinterpret_cast<uintptr_t>(__builtin_return_address(0)), 0,
+                           "calls exit(), which kernels do not have: return ends a thread, __trap() the kernel");
     abort();
 }
 

@@ -105,8 +105,10 @@ struct StackPool {
     void grow(size_t stack_bytes) {
         constexpr size_t kStacks = 4096;
         const size_t bytes = kStacks * stack_bytes;
+        chunks.reserve(chunks.size() + 1);
+        free_stacks.reserve((chunks.size() + 1) * kStacks);  // giving one back needs no memory
         void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) abort();
+        if (memory == MAP_FAILED) no_memory();
         madvise(memory, bytes, MADV_NOHUGEPAGE);  // most stacks use a single small page
         chunks.push_back({static_cast<char*>(memory), bytes});
         for (size_t i = kStacks; i-- > 0;) free_stacks.push_back(static_cast<char*>(memory) + i * stack_bytes);
@@ -171,8 +173,8 @@ void prepare(Fiber* fiber) {
 }  // namespace
 
 Fiber* switch_to(Fiber* fiber) {
-    current = fiber;
     if (!fiber->stack) prepare(fiber);
+    current = fiber;
     epemu_switch(&scheduler_stack_pointer, fiber->stack_pointer);
     return std::exchange(current, nullptr);
 }

@@ -15,8 +15,10 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -400,6 +402,19 @@ bool in_an_array(Launch& launch, size_t offset, size_t size, bool write);  // th
 
 // faults.cpp
 [[noreturn]] void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text);
+[[noreturn]] void no_memory();  // the runtime itself has none: ends the run
+void note_no_memory();
+// What Python calls and needs memory: if there is none, it returns nothing, and epemu_take_no_memory says so.
+template <class F>
+auto with_memory(F f) -> decltype(f()) {
+    try {
+        return f();
+    } catch (const std::bad_alloc&) {
+        note_no_memory();
+        return decltype(f())();
+    }
+}
+bool is_text_there(const std::function<void()>& read);  // runs it; false if it touched memory that does not exist
 void install_signal_handlers();
 void restore_signal_handlers();
 

@@ -249,7 +249,14 @@ bool awaited_done(const Machine& m, const int64_t* awaited) {
 
 void print(Machine& m, Fiber* fiber) {
     char text[4096];
-    vsnprintf(text, sizeof text, fiber->format, *fiber->format_args);
+    if (!is_text_there([&] { vsnprintf(text, sizeof text, fiber->format, *fiber->format_args); })) {
+        m.fault = Fault::kSignal;
+        m.faulting = fiber;
+        m.fault_pc = fiber->pc;
+        m.fault_address = 0;
+        m.fault_text = "prints a text (%s) that is not there";
+        return;
+    }
     std::lock_guard<std::mutex> guard(m.output_lock);
     m.output += text;
     m.progress++;
@@ -309,6 +316,7 @@ void run_lane(Machine& m, Fiber* fiber) {
     if (m.fault != Fault::kNone) return;
     if (fiber->state == State::kPrinting) {
         print(m, fiber);
+        if (m.fault != Fault::kNone) return;
         fiber->state = State::kRunnable;
     }
     if (fiber->state == State::kRunnable) {
@@ -400,9 +408,6 @@ Outcome run(Machine& m, const int64_t* awaited) {
         break;
     }
     if (outcome != Outcome::kDone) write_report(m, outcome);
-    machine = nullptr;
-    checker = nullptr;
-    timed = nullptr;
     return outcome;
 }
 

@@ -1,5 +1,7 @@
 #include "vector_clock.hpp"
 
+#include "machine.hpp"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,19 +12,25 @@ namespace {
 
 size_t in_use;
 
+void* had(void* memory) {
+    if (!memory) no_memory();
+    return memory;
+}
+
 // Nodes of one type come and go all the time: keep those that are free.
 template <class Node>
 struct Pool {
+    static constexpr size_t kKeep = 4096;
     std::vector<Node*> free;
+    Pool() { free.reserve(kKeep); }  // giving one back needs no memory
     Node* take() {
         in_use += sizeof(Node);
-        if (free.empty()) return static_cast<Node*>(malloc(sizeof(Node)));
+        if (free.empty()) return static_cast<Node*>(had(malloc(sizeof(Node))));
         Node* node = free.back();
         free.pop_back();
         return node;
     }
     void give_back(Node* node) {
-        constexpr size_t kKeep = 4096;
         in_use -= sizeof(Node);
         if (free.size() < kKeep) {
             free.push_back(node);
@@ -67,7 +75,7 @@ VectorClock::Middle* VectorClock::new_middle(const Middle* like) {
 
 VectorClock::Top* VectorClock::new_top(const Top* like, uint32_t size) {
     const size_t bytes = sizeof(Top) + size * sizeof(Middle*);
-    auto* top = static_cast<Top*>(calloc(1, bytes));
+    auto* top = static_cast<Top*>(had(calloc(1, bytes)));
     in_use += bytes;
     top->references = 1;
     top->size = size;
