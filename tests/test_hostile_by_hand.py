@@ -13,7 +13,7 @@ import pytest
 import ep_lib
 from ep_lib import Rank, cli
 from ep_lib.compat import nixl
-from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, KernelFault, KernelLaunchError
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, KernelFault
 
 WORDS = """
 #include <cassert>
@@ -94,9 +94,6 @@ def test_types_that_are_no_numbers(dtype: Any) -> None:
         for make in (rank.symmetric, rank.empty, rank.host_array):
             with pytest.raises(ArgumentError, match="type of numbers"):
                 make(3, dtype)
-        if np.dtype(dtype).itemsize and np.dtype(dtype).kind != "V":
-            with pytest.raises(KernelLaunchError, match="holds no numbers"):
-                kernel("add").launch(rank, 1, 1, np.zeros(3, dtype))
 
     spawn(main)
 

@@ -1,17 +1,22 @@
-"""Every write and every compile made to fail at its n-th call, for all n: it is told, and the next time all is well."""
+"""Every write, compile, allocation and thread made to fail at its n-th call, for all n: told, and all is well after."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ep_lib
 from ep_lib.errors import BackendUnavailable, EpError
 from ep_lib.jit import cache, gxx, toolkit
 from ep_lib.jit.kernel import Kernel
@@ -168,3 +173,67 @@ def test_an_interrupt_at_any_write_leaves_no_damage(fresh: Callable[[], Path]) -
             compile_kernel()
         assert not half_made(folder)
         assert compile_kernel() == right
+
+
+# ---- memory, threads, copies of libraries ----------------------------------------------------------------------------
+@pytest.mark.skipif(bool(os.environ.get("LD_PRELOAD")), reason="something else is preloaded: the sanitizers")
+def test_every_allocation_of_the_emulator_that_fails_is_told(tmp_path: Path, rounds: int) -> None:
+    preloaded = tmp_path / "no_memory.so"
+    source = Path(__file__).parent / "support" / "no_memory.cpp"
+    subprocess.run(["g++", "-O1", "-fPIC", "-shared", "-o", preloaded, source, "-ldl"], check=True)
+    program = Path(__file__).parent / "programs" / "no_memory.py"
+    every = 1 if rounds > 10 else 8  # of the many allocations under the checker
+    done = subprocess.run(
+        [sys.executable, "-P", program, preloaded, str(every)],
+        env={**os.environ, "LD_PRELOAD": str(preloaded)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for found in json.loads(done.stdout.splitlines()[-1]):
+        assert found["calls"] > 100
+        assert found["told"] == found["tried"]
+        assert not found["wrong"]
+
+
+def _no_thread() -> RuntimeError:
+    return RuntimeError("can't start new thread")
+
+
+def test_every_thread_that_does_not_start_is_told() -> None:
+    def spawn() -> list[int]:
+        return ep_lib.spawn(lambda rank: rank.rank, 4, "emulator")
+
+    with failing(None, _no_thread, [(threading.Thread, "start")]) as all_of_them:
+        assert spawn() == [0, 1, 2, 3]
+    before = threading.active_count()
+    for number in range(1, all_of_them.calls + 1):
+        with (
+            failing(number, _no_thread, [(threading.Thread, "start")]),
+            pytest.raises(BackendUnavailable, match=r"another thread.*ulimit -u"),
+        ):
+            spawn()
+        assert spawn() == [0, 1, 2, 3]
+    assert threading.active_count() == before
+
+
+def test_a_kernel_with_variables_that_cannot_be_copied_is_told() -> None:
+    kernel = Kernel.from_source(
+        '__device__ int calls; extern "C" __global__ void count(int* x) { *x = ++calls; }', "count"
+    )
+
+    def main(rank: ep_lib.Rank) -> int:
+        array = rank.symmetric(1, np.int32)
+        kernel.launch(rank, 1, 1, array)
+        return int(rank.to_host(array)[0])
+
+    assert ep_lib.spawn(main, 2, "emulator") == [1, 1]
+    for place in ((os, "memfd_create"), (os, "fdopen")):
+        for number in (1, 2):
+            with (
+                failing(number, _no_space, [place]),
+                pytest.raises(BackendUnavailable, match="cannot be copied in memory"),
+            ):
+                ep_lib.spawn(main, 2, "emulator")
+    assert ep_lib.spawn(main, 2, "emulator") == [1, 1]

@@ -72,7 +72,7 @@ def describe(obj: Any) -> ArrayInfo:
         kind = _kind_of(cls)
     if kind == "numpy":
         flags, interface, dtype = obj.flags, obj.__array_interface__, obj.dtype
-        if dtype.hasobject or not dtype.isnative or dtype.kind in _NO_NUMBERS:
+        if dtype.hasobject or not dtype.isnative:
             _refuse_elements(obj)
         address, readonly = interface["data"]
         strides = None if flags.c_contiguous else obj.strides
@@ -149,11 +149,6 @@ def _refuse_elements(array: np.ndarray[Any, Any]) -> NoReturn:
         raise ArgumentError(
             f"an array of shape {array.shape} and type {array.dtype} holds Python objects, which kernels cannot use; "
             "make it numbers first: array.astype(np.float32), for example"
-        )
-    if array.dtype.kind in _NO_NUMBERS:
-        raise ArgumentError(
-            f"an array of shape {array.shape} and type {array.dtype} holds no numbers, which kernels need; pass its "
-            "bytes, array.view(np.uint8), or what they mean as numbers"
         )
     raise ArgumentError(
         f"an array of shape {array.shape} has its bytes in the other order (dtype {array.dtype.str!r}); swap them: "

@@ -15,7 +15,15 @@ from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
 from ep_lib.emulator.host_watch import HostWrite
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
-from ep_lib.errors import ArgumentError, DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout
+from ep_lib.errors import (
+    ArgumentError,
+    BackendUnavailable,
+    DeadlockError,
+    EpError,
+    KernelFault,
+    KernelTimeout,
+    PeerTimeout,
+)
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, whole_number
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
@@ -259,6 +267,8 @@ class _Search:
             try:
                 result = run_program(program.main, machine, program.args, program.timeout)
                 machine.drain_network()  # what was still under way may have come too late
+            except BackendUnavailable:  # this machine lacks something, memory perhaps: that is no fault of main
+                raise
             except (*_FINDINGS, *_MAY_FOLLOW) as caught:
                 error = caught
             finally:
