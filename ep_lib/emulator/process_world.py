@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, meet
-from ep_lib.emulator.machine import Machine
+from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.emulator.shared_heaps import SharedHeaps
 from ep_lib.errors import EpError, KernelTimeout, RankFailed
 from ep_lib.processes import TookTooLong
@@ -60,7 +60,7 @@ class ProcessWorld:
         self._failure: EpError | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         atexit.register(self._end)  # a thread inside a kernel must not outlive Python's memory
 
     # ---- kernels -----------------------------------------------------------------------------------------------
@@ -141,6 +141,9 @@ class ProcessWorld:
         return str(self._failure).partition("Unfinished:\n")[2]
 
     # ---- the others --------------------------------------------------------------------------------------------
+    def require_own(self, rank: int) -> None:
+        """There is no other in this process."""
+
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order. Raises RankFailed, PeerTimeout, RankMismatchError."""
         return meet(self._bootstrap, what, obj, self._meeting_timeout, self._look_at_the_others(what))
