@@ -54,7 +54,7 @@ CASES = [
     Case("nic_adds_to_half", "width", "one width", "rc"),
     Case("tma_rows"),
     Case("tma_rows_without_wait", "read before arrival", "tma_wait before"),
-    Case("tma_rows_of_the_round_before", "read before arrival", "tma_wait before"),
+    Case("tma_rows_of_the_round_before", "read before arrival", "the phase of each round"),
     Case("tma_rows_without_wait_read", "source reused", "tma_wait_read before"),
     Case("tma_rows_without_wait_written", "signal overtakes data", "tma_wait_written between"),
     Case("tma_rows_signalled_too_early", "signal overtakes data", "tma_wait_written between"),

@@ -66,6 +66,32 @@ ONE_BLOCK = [
         ("__sync",),
         kind="slot reused",
     ),
+    Told("histogram_without_atomics", ("atomic addition", "line {A}"), ("__sync",)),
+    Told(
+        "waits_in_front_of_its_own_barrier",
+        ("barrier in line {barrier}", "line {wait}", "no line behind that barrier can store it", "wait after it"),
+        kind="deadlock",
+        lines=False,
+    ),
+    Told(
+        "counter_that_passed_its_value",
+        ("it was 2 until line {add}", "made it 3", "wait for >=", "line {A}"),
+        kind="deadlock",
+        lines=False,
+    ),
+    Told(
+        "tma_row_filled_again",
+        ("tma_wait_read() after line {A}", "before line {B} of", "runs again"),
+        ("__syncwarp",),
+        kind="source reused",
+    ),
+    Told(
+        "tma_wait_always_for_phase_0",
+        ("an earlier round", "then 1, 0, 1", "line {wait}"),
+        ("__syncwarp",),
+        kind="read before arrival",
+        lines=False,
+    ),
 ]
 BLOCKS = [
     Told("one_side_takes_the_lock", ("the other does not take it", "lock of line {take} of", "before line {B}")),
@@ -83,6 +109,16 @@ BLOCKS = [
     Told("fence_of_a_block_between_blocks", ("use __threadfence() in line {narrow}", "smallest"), (" lock",)),
     Told("last_block_without_a_fence", ("without release", "in line {count}", "__threadfence() is enough")),
     Told("grid_barrier_without_a_fence", ("without release", "__threadfence() is enough")),
+    Told(
+        "fence_before_the_barrier",
+        ("the fence comes before the barrier", "__threadfence() behind the barrier", "line {count}"),
+    ),
+    Told(
+        "volatile_sum_under_a_bare_lock",
+        ("both hold the lock", "given back in line {give}", "__threadfence()"),
+        ("atomic add",),
+        kind="volatile",
+    ),
     Told(
         "locks_in_both_orders",
         ("a circle", "waits for the lock that rank 0 block 0 thread 0 holds, taken in line {first}", "one order"),
@@ -109,6 +145,13 @@ PEERS = [
     Told("epoch_waits_for_the_one_before", ("a round behind", "line {wait}")),
     Told("waits_for_a_value_that_passed", ("it was 1 until line {S}", "wait for >="), kind="deadlock", lines=False),
     Told("everyone_waits_first", ("a circle", "line {A}", "signal first"), ranks=3, kind="deadlock", lines=False),
+    Told(
+        "everyone_waits_first_with_a_limit",
+        ("a circle", "line {A}", "signal first", "the signal (line {S})"),
+        ranks=3,
+        kind="timeout",
+        lines=False,
+    ),
     Told("credit_before_the_read", ("give the credit (line {S}", "after the read (line {B}"), kind="slot reused"),
     Told("one_credit_too_many", ("credit", "line {B}"), kind="slot reused"),
     Told("two_ranks_own_one_place", ("a place of its own for each writer", "line {A}")),
@@ -137,6 +180,18 @@ NICS = [
     Told("signal_of_another_put", ("between line {A} and line {S}",), kind="signal overtakes data"),
     Told("relay_without_waiting", ("before it is sent on", "line {B}"), ranks=3),
     Told("get_then_put_of_one_word", ("quiet between line {A} and line {B}",), fabric="rc", kind="source reused"),
+    Told(
+        "put_and_signal_on_two_queue_pairs",
+        ("the fence between the two orders one queue pair", "a quiet between line {A} and line {S}"),
+        fabric="rc",
+        kind="signal overtakes data",
+    ),
+    Told(
+        "quiet_for_another_rank",
+        ("is for rank", "name the rank of the put in line {quiet}"),
+        ranks=3,
+        kind="signal overtakes data",
+    ),
     Told("poll_the_data_itself", ("a signal of its own", "line {B}"), fabric="rc", fill=0),
 ]
 ALL = [
@@ -170,11 +225,19 @@ def lines_of(kernel: str) -> dict[str, int]:
 @pytest.mark.parametrize("told", ALL, ids=[told.kernel for told in ALL])
 def test_a_learner_reads_the_two_lines_and_the_cause(told: Told) -> None:
     report = ep_lib.check(
-        main, told.ranks, told.fabric, SEEDS, (told,), compare_values=False, heap_bytes=1 << 20, timeout=30
+        main,
+        told.ranks,
+        told.fabric,
+        SEEDS,
+        (told,),
+        compare_values=False,
+        heap_bytes=1 << 20,
+        timeout=30,
+        volatile="plain",
     )
     lines = lines_of(told.kernel)
     [finding] = [f for f in report.findings if f.kind == told.kind][:1] or pytest.fail(f"not found:\n{report}")
-    text = " ".join((finding.message if told.kind == "deadlock" else "", finding.detail, finding.remedy, finding.place))
+    text = " ".join(("" if told.lines else finding.message, finding.detail, finding.remedy, finding.place))
     for words in told.says:
         assert words.format(**lines) in text, f"{words.format(**lines)!r} is not in\n{finding}"
     for words in told.not_said:

@@ -63,7 +63,7 @@ def _span(what: str, first: int, last: int) -> str:
 class Access:
     """One side of a finding. For an operation of a NIC, thread and line are those that posted it."""
 
-    what: str  # "reads", "writes", "reads atomically", ...
+    what: str  # "reads", "writes", "reads atomically", "writes (volatile)", ...
     thread: ThreadId
     kernel: str
     location: str  # file:line
@@ -173,7 +173,17 @@ _OVERWRITTEN = {  # the same where the second access writes
 }
 
 
+_OF_TMA = {  # the same for bulk copies
+    "signal overtakes data": "what a bulk store writes is {} although nothing says that it has been written",
+    "read before arrival": "what a bulk load brings is {} although nothing says that it has arrived",
+    "source reused": "the source of a bulk copy is overwritten although TMA may not have read it yet",
+}
+
+
 def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
+    if kind in _OF_TMA and any(side.operation and side.operation.by_tma for side in (first, second)):
+        both_write = first.what.startswith("writes") and second.what.startswith("writes")
+        return _OF_TMA[kind].format("overwritten" if both_write else "read")
     if kind == "uninitialised" and not where.startswith("shared memory"):
         return "memory is read that neither the host nor a kernel has written"
     if kind in _OVERWRITTEN and first.what.startswith("writes") and second.what.startswith("writes"):
@@ -181,9 +191,11 @@ def _sentence(kind: str, first: Access, second: Access, where: str) -> str:
     if kind != "race":
         return _SENTENCES[kind]
     a, b = _who(first, second)
-    if ("atomically" in first.what) != ("atomically" in second.what):
-        atomic, plain = (a, b) if "atomically" in first.what else (b, a)
-        return f"{atomic} uses an atomic where {plain} uses a plain access, and nothing orders the two"
+    strong = [" " in side.what for side in (first, second)]  # "reads atomically", "writes (volatile)"
+    if strong[0] != strong[1]:
+        atomic, plain = (a, b) if strong[0] else (b, a)
+        how = "a volatile access" if "(volatile)" in first.what + second.what else "an atomic"
+        return f"{atomic} uses {how} where {plain} uses a plain access, and nothing orders the two"
     if first.what.startswith("writes") and second.what.startswith("reads"):
         return f"{b} reads what {a} writes, and nothing makes it wait: it may see old bytes, or some of both"
     if first.what.startswith("reads"):

@@ -108,6 +108,7 @@ _SIGNATURES = {
     "epemu_image_path": ([c_void_p, c_int], c_char_p),
     "epemu_time_host": ([c_void_p, c_int, c_int64], None),
     "epemu_polls": ([c_void_p], c_char_p),
+    "epemu_standstill": ([c_void_p], c_char_p),
     "epemu_findings": ([c_void_p], c_char_p),
     "epemu_take_no_memory": ([], c_int),
 }

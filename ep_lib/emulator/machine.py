@@ -348,6 +348,11 @@ class Machine:
         return int(self._lib.epemu_steps(self.handle))
 
     @property
+    def standstill(self) -> str:
+        """Under checks: the threads that waited when nothing but their limits could end it, as JSON; or empty."""
+        return str(self._lib.epemu_standstill(self.handle).decode())
+
+    @property
     def polls(self) -> str:
         """While the checker is on with ``plain_volatile``: the places that polled, as JSON."""
         return str(self._lib.epemu_polls(self.handle).decode())

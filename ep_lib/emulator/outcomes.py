@@ -87,8 +87,11 @@ _STILL_RUNS = "a loop that ends, less work, or a higher timeout=: no thread wait
 _TOGETHER = "every thread that a barrier or a mask names must reach it: no return and no branch around it"
 
 
-def from_error(error: BaseException, seed: int) -> Finding:
-    """The finding that an exception of a run is. Deadlocks carry the lines where threads wait, faults their access."""
+def from_error(error: BaseException, seed: int, standstill: str = "") -> Finding:
+    """The finding that an exception of a run is. Deadlocks carry the lines where threads wait, faults their access.
+
+    ``standstill``: of the machine (:attr:`ep_lib.emulator.machine.Machine.standstill`).
+    """
     text = str(error)
     if isinstance(error, (DeadlockError, KernelTimeout)):
         kind = "deadlock" if isinstance(error, DeadlockError) else "timeout"
@@ -101,13 +104,24 @@ def from_error(error: BaseException, seed: int) -> Finding:
         remedy = remedy or _missing(error.waiters)
         return Finding(kind, text, seed, remedy, seeds=(seed,), place=place, lines=lines, ranks=ranks)
     if isinstance(error, PeerTimeout):
-        lines = (error.phase,)
-        return Finding("timeout", text, seed, _COME, seeds=(seed,), lines=lines, ranks=(error.rank,))
+        return _from_timeout(error, text, seed, json.loads(standstill or "[]"))
     if isinstance(error, AssertionError):
         return Finding("assertion", text or "an assertion in main failed", seed, seeds=(seed,))
     if not isinstance(error, KernelFault):
         return Finding("exception", f"main raised {type(error).__name__}: {text}", seed, seeds=(seed,))
     return _from_fault(error, seed)
+
+
+def _from_timeout(error: PeerTimeout, text: str, seed: int, waiting: list[dict[str, Any]]) -> Finding:
+    """A wait with a limit ends what would have been a deadlock: so it is told like one."""
+    waiters = tuple(_waiter(entry) for entry in waiting)
+    lines = tuple(sorted({w.location for w in waiters if w.location})) or (error.phase,)
+    why = explain(waiting)
+    if waiters:
+        text += "\nWho waited where:\n" + _list(waiters, [])
+        text = "\n".join([text, *(f"  {line}" for line in why.lines)])
+    ranks = tuple(sorted({error.rank, *(w.thread.rank for w in waiters)}))
+    return Finding("timeout", text, seed, why.remedy or _COME, seeds=(seed,), place=why.place, lines=lines, ranks=ranks)
 
 
 def _missing(waiters: tuple[Waiter, ...]) -> str:

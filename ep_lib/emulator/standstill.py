@@ -33,7 +33,7 @@ def explain(entries: Sequence[Mapping[str, Any]]) -> Standstill:
     if circle := _circle(groups):
         return _of_circle([groups[i] for i in circle])
     for group in groups:
-        for found in (_kept_lock(group), _passed(group)):
+        for found in (_kept_lock(group), _passed(group), _before_the_barrier(group, groups)):
             if found:
                 return found
     waiting = [g for g in groups if g.sends_later]
@@ -154,6 +154,19 @@ def _passed(group: _Group) -> Standstill | None:
         "wait for >= what is needed: a value can be passed before anyone looks",
         f"compare with < (or wait_until_ge) in {group.place}",
     )
+
+
+def _before_the_barrier(group: _Group, groups: Sequence[_Group]) -> Standstill | None:
+    """One thread of a block polls, the others wait for it at a barrier, and nobody else has stored."""
+    for polling in (groups[i] for i in group.waits_for if i < len(groups)):
+        if polling.polls and polling.nobody and group.what.startswith("__sync"):
+            line = (
+                f"{group.who} are at the barrier in {group.place}, and it waits for {polling.thread}, which waits in "
+                f"{polling.place} for a value that nobody has stored: no line behind that barrier can store it"
+            )
+            remedy = "store it before that barrier, or wait for it behind: no thread passes while one is missing"
+            return Standstill((line,), remedy, f"signal before {group.place}, or wait after it")
+    return None
 
 
 def _all_wait_first(groups: Sequence[_Group]) -> Standstill:

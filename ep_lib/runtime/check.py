@@ -281,7 +281,7 @@ class _Search:
             if seed == 0:
                 self._steps = machine.steps
             self._has_values |= result is not None and any(value is not None for value in result)
-            end = None if error is None else from_error(error, seed)
+            end = None if error is None else from_error(error, seed, machine.standstill)
             return _Run(result, found, end, isinstance(error, KernelTimeout))
         finally:
             del error  # it and this frame refer to each other, and both to the machine
@@ -333,7 +333,7 @@ def _how_exact(finding: Finding) -> tuple[int, bool]:
 
 
 def _same_place(known: Finding, finding: Finding) -> bool:
-    """The same deadlock may hold more threads in one run than in another: a common line is enough."""
-    if known.kind == finding.kind == "deadlock":
+    """The same standstill may hold more threads in one run than in another: a common line is enough."""
+    if known.kind == finding.kind and known.kind in ("deadlock", "timeout"):
         return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
     return known.key == finding.key

@@ -2,6 +2,8 @@
 // marked "// A" and "// B", and the right cause (tests/test_findings_told.py).
 #include <ep/net.cuh>
 #include <ep/signal.cuh>
+#include <ep/tma.cuh>
+#include <ep/wait.cuh>
 
 // ---- one block ------------------------------------------------------------------------------------------------------
 
@@ -618,4 +620,115 @@ extern "C" __global__ void added_by_nic_and_by_gpu(int* data, uint64_t* flag, in
     if (ep::rank() == 1) ep::net_atomic_add_u64_nbi(flag, 1, 0);  // A
     if (ep::rank() == 0) ep::red_add_relaxed_sys_u64(flag, 1);    // B
     ep::net_quiet();
+}
+
+extern "C" __global__ void put_and_signal_on_two_queue_pairs(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int peer = 1 - ep::rank();
+    if (threadIdx.x == 0) {
+        ep::net_put_nbi(data, data + 512, 64, peer, 0);  // A
+        ep::net_fence(peer, 0);
+        ep::net_atomic_add_u64_nbi(flag, 1, peer, 1);  // S
+        while (ep::ld_acquire_sys_u64(flag) == 0) {
+        }
+        out[0] = data[5];  // B
+        ep::net_quiet();
+    }
+}
+
+extern "C" __global__ void quiet_for_another_rank(int* data, uint64_t* flag, int* out, int n, int round) {
+    const int next = (ep::rank() + 1) % ep::num_ranks();
+    if (threadIdx.x == 0) {
+        ep::net_put_nbi(data, data + 512, 64, next);        // A
+        ep::net_quiet((ep::rank() + 2) % ep::num_ranks());  // quiet
+        ep::net_atomic_add_u64_nbi(flag, 1, next);
+        while (ep::ld_acquire_sys_u64(flag) == 0) {
+        }
+        out[0] = data[5];  // B
+        ep::net_quiet();
+    }
+}
+
+// ---- more of blocks and ranks ---------------------------------------------------------------------------------------
+
+extern "C" __global__ void fence_before_the_barrier(int* data, uint64_t* flag, int* out, int n, int round) {
+    data[64 * blockIdx.x + threadIdx.x] = 1;  // A
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicAdd((unsigned*)flag, 1);  // count
+        while (ep::ld_acquire_gpu_u32((unsigned*)flag) < gridDim.x) {
+        }
+    }
+    __syncthreads();
+    out[threadIdx.x] = data[64 * (1 - blockIdx.x) + threadIdx.x];  // B
+}
+
+extern "C" __global__ void histogram_without_atomics(int* data, uint64_t* flag, int* out, int n, int round) {
+    __shared__ int bins[4];
+    if (threadIdx.x < 4) bins[threadIdx.x] = 0;
+    __syncthreads();
+    bins[threadIdx.x % 4]++;  // A B
+    __syncthreads();
+    if (threadIdx.x < 4) out[threadIdx.x] = bins[threadIdx.x];
+}
+
+extern "C" __global__ void waits_in_front_of_its_own_barrier(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x == 0)
+        while (ep::ld_acquire_gpu_u64(flag) == 0) {  // wait
+        }
+    __syncthreads();  // barrier
+    if (threadIdx.x == 32) ep::st_release_gpu_u64(flag, 1);
+}
+
+extern "C" __global__ void everyone_waits_first_with_a_limit(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x != 0) return;
+    ep::wait_until_ge(flag, 1, {ep::kPhaseUser, -1, 0});          // A
+    ep::signal_add(flag, 1, (ep::rank() + 1) % ep::num_ranks());  // S
+}
+
+extern "C" __global__ void counter_that_passed_its_value(int* data, uint64_t* flag, int* out, int n, int round) {
+    unsigned* const count = (unsigned*)flag;
+    if (threadIdx.x < 3) atomicAdd(count, 1u);  // add
+    if (threadIdx.x == 32)
+        while (atomicAdd(count, 0u) != 2u) {  // A
+        }
+}
+
+extern "C" __global__ void volatile_sum_under_a_bare_lock(int* data, uint64_t* flag, int* out, int n, int round) {
+    volatile int* const sum = data;
+    if (threadIdx.x != 0) return;
+    while (atomicCAS(&lock_word, 0, 1) != 0) {  // take
+    }
+    *sum = *sum + 1;            // A B
+    atomicExch(&lock_word, 0);  // give
+}
+
+// ---- bulk copies by TMA ---------------------------------------------------------------------------------------------
+
+extern "C" __global__ void tma_row_filled_again(int* data, uint64_t* flag, int* out, int n, int round) {
+    __shared__ alignas(128) int row[32];
+    if (threadIdx.x >= 32) return;
+    for (int i = 0; i < 3; i++) {
+        row[threadIdx.x] = i;  // B
+        ep::tma_fence();
+        __syncwarp();
+        ep::tma_store(data + 32 * i, row, 128);  // A
+        ep::tma_commit();
+    }
+    ep::tma_wait_written<0>();
+}
+
+extern "C" __global__ void tma_wait_always_for_phase_0(int* data, uint64_t* flag, int* out, int n, int round) {
+    __shared__ alignas(128) int row[32];
+    __shared__ uint64_t barrier;
+    if (threadIdx.x >= 32) return;
+    if (threadIdx.x == 0) ep::tma_barrier_init(&barrier);
+    __syncwarp();
+    for (int i = 0; i < 2; i++) {
+        ep::tma_load(row, data + 32 * i, 128, &barrier);  // A
+        ep::tma_arrive(&barrier, 128);
+        ep::tma_wait(&barrier, 0);                     // wait
+        out[32 * i + threadIdx.x] = row[threadIdx.x];  // B
+        __syncwarp();
+    }
 }

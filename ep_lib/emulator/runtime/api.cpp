@@ -260,6 +260,8 @@ void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
         }
     });
 }
+// Who waited where when only a limit of time could end it; empty if that has not been.
+const char* epemu_standstill(Machine* m) { return m->standstill.c_str(); }
 const char* epemu_polls(Machine* m) {
     return with_memory([&]() -> const char* {
         m->findings = m->checker ? m->checker->polls() : "[]";

@@ -15,7 +15,9 @@
 namespace epemu {
 namespace {
 
-constexpr uint32_t kDelayOneIn = 4;    // copies that are held up
+constexpr uint32_t kDelayOneIn = 4;  // copies that are held up
+constexpr const char* kNoRound =
+    "tma_wait for a round that no tma_arrive began (the phase is 0 for the first round, then 1, 0, 1, ...)";
 constexpr uint32_t kLongestDelay = 7;  // as a power of two, in steps of the network
 
 void finish_round(BulkCopies::Barrier& barrier) {
@@ -208,7 +210,7 @@ void epemu_bulk_wait(uint64_t* barrier, uint32_t phase) {
         BulkCopies::Barrier& b = barrier_at(address, pc);
         if ((b.rounds & 1) != (phase & 1)) break;
         if (current->lane == 0) {  // the lane that arrives: nobody else will
-            if (!b.arrived) raise_fault(Fault::kTrap, pc, 0, "tma_wait for a round that no tma_arrive began");
+            if (!b.arrived) raise_fault(Fault::kTrap, pc, 0, kNoRound);
             if (!b.under_way)
                 raise_fault(Fault::kTrap, pc, 0,
                             "tma_arrive has announced " + std::to_string(std::abs(b.missing)) + " bytes " +
@@ -217,11 +219,16 @@ void epemu_bulk_wait(uint64_t* barrier, uint32_t phase) {
         b.waiters.push_back(current);
         block_current(State::kNetwork, "tma_wait", pc);
     }
-    if (checker) checker->barrier_waited(current, address, barrier_at(address, pc).complete, pc);
+    BulkCopies::Barrier& b = barrier_at(address, pc);
+    const bool again = std::exchange(b.waited[current->lane], b.rounds) == b.rounds;
+    if (checker) checker->barrier_waited(current, address, b.complete, again, pc);
     maybe_preempt();
 }
 
+// Lane 0 posts; of the others it is known only that they have come so far.
 void epemu_bulk_store(void* global, const void* shared, uint32_t bytes) {
+    if (checker) checker->store_called(current);
+    if (current->lane != 0) return;
     post(reinterpret_cast<uintptr_t>(global), reinterpret_cast<uintptr_t>(shared), bytes, 0, EPEMU_PC);
 }
 

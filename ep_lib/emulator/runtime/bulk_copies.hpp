@@ -46,6 +46,7 @@ struct BulkCopies {
         std::vector<Fiber*> waiters;
         Known round, complete;  // what who waits for a round learns; of all rounds that are over
         BulkCheck check;
+        uint32_t waited[32] = {};  // by lane: `rounds`, when it last went on
     };
     struct Group {
         uint32_t unread = 0, unwritten = 0;

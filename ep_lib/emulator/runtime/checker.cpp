@@ -684,7 +684,7 @@ void Checker::acquire_from(const Location* l, ThreadCheck& t, uintptr_t address,
     } else if (!acquire) {
         why = Hint::kNotAcquired;
     }
-    if (why != Hint::kNone) t.owner->hint = {why, l->writer_rank, l->store_pc, pc};
+    if (why != Hint::kNone) t.owner->hint = {why, l->writer_rank, l->store_pc, pc, l->writer, l->stored};
 }
 
 void Checker::wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
@@ -696,6 +696,7 @@ void Checker::wrote_atomically(Location& l, const ThreadCheck& t, int scope, int
     l.rank = t.rank;
     l.block = t.block;
     l.writer = t.id;
+    l.stored = t.time;
     l.writer_rank = writer_rank;
     l.store_pc = pc;
 }
@@ -781,7 +782,7 @@ void Checker::fence(Fiber* fiber, int order, int scope) {
     Hint& hint = t.owner->hint;
     if (hint.why != Hint::kNotAcquired || !acquires(order)) return;
     const int needed = hint.writer_rank == t.rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
-    hint = scope < needed ? Hint{Hint::kScope, hint.writer_rank, hint.store_pc, hint.load_pc} : Hint{};
+    hint.why = scope < needed ? Hint::kScope : Hint::kNone;
 }
 
 // What happened before any of these threads happens before all of them from now on. The joined clock is made while no
@@ -899,7 +900,7 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     check->record = records_.size();
     record_by_op_[static_cast<uint64_t>(id) << 32 | time] = records_.size();
     records_.push_back({op.number, op.kind, op.signal != 0, op.bytes != 0, op.source_rank, op.target_rank,
-                        op.queue_pair, op.bytes, op.poster, poster->check->id, poster->check->time - 1, m_.picks});
+                        op.queue_pair, op.bytes, op.poster, poster->check->id, poster->check->time - 1, 0, m_.picks});
     if (op.bytes) read_of_memory(check->reader, op.from, op.bytes, 0, pc);
     if (op.bytes) touch(check->reader, op.from, op.bytes, 0, pc);
 }
@@ -973,10 +974,16 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
         for (const uint32_t time : {reader.time, reader.time + 1})
             record_by_op_[static_cast<uint64_t>(reader.id) << 32 | time] = records_.size();
         records_.push_back({op.number, op.kind, false, true, op.source_rank, op.target_rank, 0, op.bytes, op.poster,
-                            poster->check->id, poster->check->time - 1, m_.picks});
+                            poster->check->id, poster->check->time - 1, 0, m_.picks});
     }
     threads->record = record_by_op_[static_cast<uint64_t>(reader.id) << 32 | reader.time];
+    records_[threads->record].call = op.copy->barrier ? 0 : poster->check->stores_called;
     touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
+}
+
+void Checker::store_called(Fiber* fiber) {
+    ThreadCheck& t = *fiber->check;
+    t.called_at[++t.stores_called % std::size(t.called_at)] = ++t.time;
 }
 
 void Checker::copy_read(const NetOp& op) {
@@ -1001,8 +1008,10 @@ Known Checker::barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc) {
     return publish(*fiber->check);
 }
 
-void Checker::barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, uintptr_t pc) {
+// `again`: for a round that this thread has waited for before.
+void Checker::barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, bool again, uintptr_t pc) {
     join(*fiber->check, complete);
+    fiber->check->asked_again_pc = again ? static_cast<uint32_t>(pc) : 0;
     fiber->check->waited_pc = static_cast<uint32_t>(pc);
     if (fiber->lane == 0)  // what holds for the one that arrives holds for the others
         touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_ACQUIRE, EPEMU_SCOPE_BLOCK, false), pc);
@@ -1046,6 +1055,7 @@ void Checker::copy_outlives(const NetOp& op, const Block* block) {
     finding.verdict.kind = "read before arrival";
     finding.verdict.remedy = "tma_wait before the block ends: its shared memory goes to another block";
     finding.verdict.certainty = 22;
+    judge_phase(*op.copy->fiber->check, &finding.verdict);
     launches_[block->launch].end.raise(check.id, check.time + 1);
 }
 

@@ -75,6 +75,9 @@ struct ThreadCheck {
     Known pending[3];                        // by scope that it takes: seen by relaxed loads, joined by the next fence
     std::vector<AtLocation> released, seen;  // fenced and pending of releases and acquires, which cover one location
     uint32_t waited_pc = 0;                  // the last wait (acquire or quiet) that told it something new
+    uint32_t stores_called = 0;              // how often it has called tma_store
+    uint32_t called_at[4];                   // by its own count, when; of the latest calls
+    uint32_t asked_again_pc = 0;             // the last tma_wait, if this thread had waited for that round before
 };
 
 // The latest synchronisation of a block that did not order anything: the likely reason for a race that follows.
@@ -82,6 +85,7 @@ struct Hint {
     enum Why : uint8_t { kNone, kNotReleased, kNotAcquired, kScope } why = kNone;
     int writer_rank = -1;
     uint32_t store_pc = 0, load_pc = 0;
+    uint32_t writer = 0, stored = 0;  // who stored it, and when by its own count
 };
 
 // A signal that a thread of the block has acquired.
@@ -139,10 +143,11 @@ class Checker {
     // Copies that end together, on a round of a barrier or in a group, are one thread: it reads at its time, and writes
     // one later.
     void copy_posted(NetOp& op, Fiber* poster, BulkCheck* check);
+    void store_called(Fiber* fiber);  // by each lane, before it is posted
     void copy_read(const NetOp& op);
     void copy_wrote(NetOp& op);
     Known barrier_arrived(Fiber* fiber, uintptr_t barrier, uintptr_t pc);
-    void barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, uintptr_t pc);
+    void barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& complete, bool again, uintptr_t pc);
     void copies_complete(const BulkCheck& check, bool written, Known* known);  // adds them to what is known
     void copies_awaited(Fiber* fiber, const BulkCheck& check, bool written);
     void copies_forgotten(const BulkCheck& check);  // no other thread will hear of them
@@ -264,7 +269,7 @@ class Checker {
         std::unordered_map<uint32_t, uint32_t> last_write;               // by thread
         std::unordered_map<uint32_t, std::deque<Observed>> observed_by;  // by thread, the latest last
         // for reports
-        uint32_t writer = 0, store_pc = 0;
+        uint32_t writer = 0, stored = 0, store_pc = 0;
         int writer_rank = -1;
         bool any_release = false;
     };
@@ -285,6 +290,7 @@ class Checker {
         size_t bytes;
         Poster poster;
         uint32_t poster_id, poster_time;
+        uint32_t call;  // of bulk stores: the how manieth of their thread the last one is
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
     struct Side {
@@ -369,6 +375,10 @@ class Checker {
     bool judge_one_sided_lock(const Conflict& c, Verdict* v) const;
     bool judge_stale(const ThreadCheck* reader, const Past& writer, Verdict* v) const;
     void judge_old_credit(const ThreadCheck& writer, uint64_t reader_block, Verdict* v) const;
+    static bool after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time);
+    bool judge_phase(const ThreadCheck& t, Verdict* v) const;
+    bool has_just_read(const Conflict& c) const;
+    void judge_other_queue(const Record& put, Verdict* v) const;
     bool hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const;
     Verdict settled(const Finding& f) const;
     Verdict judge_threads(const Conflict& c) const;

@@ -150,7 +150,11 @@ std::string Checker::spot(uint32_t pc) const { return pc ? "{" + place(pc) + "}"
 
 std::string Checker::side(const Side& s) const {
     std::string what = (s.flags & kWrites) ? "writes" : "reads";
-    if (s.flags & kAtomic) what += " atomically";
+    if (s.flags & kVolatile) {
+        what += " (volatile)";
+    } else if (s.flags & kAtomic) {
+        what += " atomically";
+    }
     std::string out = "{\"what\":" + quote(what) + "," + place(s.pc);
     const auto number = [&](const char* name, uint64_t value) {
         out += ",\"" + std::string(name) + "\":" + std::to_string(value);
@@ -353,11 +357,13 @@ Checker::Verdict Checker::judge(const Conflict& c) const {
     const bool nic = !c.t.owner || ids_of(c.slot.id).nic;
     if (c.flags & c.slot.flags & kAtomic) {
         if (c.bytes == c.slot.bytes && (c.flags & c.slot.flags & kVolatile)) {  // the option asks for it
+            if (!judge_hand_over(c, &v) && !judge_one_sided_lock(c, &v)) {
+                v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
+                v.certainty = 20;
+                v.from = c.slot.pc;
+                v.to = c.pc;
+            }
             v.kind = "volatile";
-            v.remedy = "release/acquire or a fence on both sides, or a barrier: volatile orders nothing";
-            v.certainty = 20;
-            v.from = c.slot.pc;
-            v.to = c.pc;
             return v;
         }
         const bool staged = (c.flags & c.slot.flags & kWrites) && ((c.flags ^ c.slot.flags) & kStaged);
@@ -454,8 +460,9 @@ bool Checker::judge_synchronisation(const Conflict& c, Verdict* v) const {
     for (const ThreadCheck& sibling : t.owner->threads)
         for (const Known& pending : sibling.pending)
             if (hint.why == Hint::kNone && happens_before(c.slot.id, c.slot.time, pending.clock))
-                hint = {Hint::kNotAcquired, from_rank, 0, 0};
+                hint = {Hint::kNotAcquired, from_rank, 0, 0, 0, 0};
     if (hint.why == Hint::kNone || hint.writer_rank != from_rank || from_rank < 0) return false;
+    if (!op && hint.writer == c.slot.id && hint.stored < c.slot.time) return false;  // it came before the write
     const char* texts[] = {"", "the signal in between is stored without release, so it publishes nothing",
                            "the signal in between is loaded without acquire, so nothing is ordered after it",
                            "the signal in between has a scope that does not reach the other thread"};
@@ -507,10 +514,15 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
         if (own && s.time == slot.time && !releases(s.order) && s.pc < slot.pc) continue;  // most likely came before it
         const int needed = scope_between(t, s.rank, s.block);
         Reach given, taken;
+        bool fenced_too_early = false;  // before a barrier, behind which the thread knows of what others did
         if (releases(s.order)) given.take(s.scope, s.pc, false);
-        for (const FenceSeen& f : s.fences)
-            if (f.pc && (own ? f.time >= slot.time : f.time + 1 >= s.time))
+        for (const FenceSeen& f : s.fences) {
+            if (f.pc && (own ? f.time >= slot.time : f.time + 1 >= s.time)) {
                 given.take(std::min(f.scope, s.scope), f.scope < s.scope ? f.pc : s.pc, f.scope < s.scope);
+            } else if (f.pc && !own && f.scope >= needed) {
+                fenced_too_early = true;
+            }
+        }
         if (acquires(l->order)) taken.take(l->scope, l->pc, false);
         if (l->fence.pc)
             taken.take(std::min(l->fence.scope, l->scope), l->fence.scope < l->scope ? l->fence.pc : l->pc,
@@ -527,11 +539,11 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
         v->how = "at";
         v->lock = lock ? l->address : 0;
         if (side.scope >= 0) {
-            const std::string narrow = side.by_fence ? "the fence"
+            const std::string narrow = side.by_fence ? lock ? "the fence at the lock" : "the fence"
                                        : giver       ? "the " + thing + "'s store"
                                                      : "the " + thing + "'s load";
-            v->detail = narrow + " between the two reaches " + kReach[side.scope] + ", and the other thread is " +
-                        kOtherIs[needed];
+            v->detail = narrow + (lock ? " reaches " : " between the two reaches ") + kReach[side.scope] +
+                        ", and the other thread is " + kOtherIs[needed];
             v->remedy = "scope: " + (side.by_fence ? fence : std::string(kScopes[needed])) +
                         " is the smallest that reaches a thread " + kOtherIs[needed];
             v->what = side.by_fence ? "use " + fence : std::string("give it the scope ") + kScopes[needed];
@@ -558,6 +570,12 @@ bool Checker::judge_hand_over(const Conflict& c, Verdict* v) const {
                         fence + " is enough";
             v->what = giver ? "store the signal with release" : "load the signal with acquire";
             v->to = giver ? s.pc : l->pc;
+            if (giver && fenced_too_early) {
+                v->detail =
+                    "the fence comes before the barrier, and so covers only what its own thread has done; the "
+                    "signal behind the barrier is stored without release";
+                v->what = "put " + fence + " behind the barrier, before the signal";
+            }
         }
         return true;
     }
@@ -624,6 +642,21 @@ void Checker::judge_old_credit(const ThreadCheck& writer, uint64_t reader_block,
     }
 }
 
+// Whether the thread has read the place that it writes now, in the same statement.
+bool Checker::has_just_read(const Conflict& c) const {
+    constexpr uint32_t kOneStatement = 96;  // bytes of code between a read and its write
+    const auto is_it = [&](const Slot& own) {
+        return own.id == c.t.id && (own.bytes & c.bytes) && !(own.flags & kWrites) && c.pc - own.pc < kOneStatement;
+    };
+    if (std::any_of(c.cell.slots, c.cell.slots + (c.cell.has_more() ? 3 : 4), is_it)) return true;
+    if (!c.cell.has_more()) return false;
+    const More& more = more_[c.cell.slots[3].id];
+    if (std::any_of(more.slots.begin(), more.slots.end(), is_it)) return true;
+    bool found = false;
+    for (const Crowd& crowd : more.crowds) crowd.for_each([&](const Slot& own) { return !(found = is_it(own)); });
+    return found;
+}
+
 // Whether a thread has seen what this other one of the block stored: they do not meet at barriers alone.
 bool Checker::hand_over_by_flags(const ThreadCheck& t, uint32_t other, uintptr_t data) const {
     for (const SyncLoad* l : witness.loads_of(t.block))
@@ -645,16 +678,14 @@ Checker::Verdict Checker::judge_threads(const Conflict& c) const {
     v.from = slot.pc;
     v.to = c.pc;
     if (judge_hand_over(c, &v) || judge_one_sided_lock(c, &v)) return v;
-    constexpr uint32_t kOneStatement = 96;  // bytes of code between a read and its write
-    for (const Slot& own : c.cell.slots)    // both read, add and write back in one line
-        if (!reads && c.pc - own.pc < kOneStatement && !they_read && c.pc == slot.pc && own.id == t.id && own.bytes &&
-            !(own.flags & kWrites)) {
-            v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
-            v.certainty = 50;
-            v.what = "use an atomic read-modify-write";
-            v.how = "at";
-            return v;
-        }
+    const bool writes_both = !reads && !they_read && c.pc == slot.pc;  // both read, add and write back in one line
+    if (writes_both && has_just_read(c) && !sibling_ahead(t, running(slot.id, past.block))) {
+        v.remedy = "an atomic addition (atomicAdd, red_add): read, add and write back are three steps";
+        v.certainty = 50;
+        v.what = "use an atomic read-modify-write";
+        v.how = "at";
+        return v;
+    }
     const bool by_flags = past.block == t.block && hand_over_by_flags(t, slot.id, c.address);
     if (past.block == t.block && !by_flags) {
         const bool warp = slot.id / kWarpSize == t.id / kWarpSize;
@@ -770,6 +801,25 @@ bool Checker::is_copy(const Record* r) {
     return r && (r->kind == NetKind::kBulkLoad || r->kind == NetKind::kBulkStore);
 }
 
+// Whether a thread was past its own call of a bulk store that lane 0 posts, when it did something at this time.
+bool Checker::after_own_call(const ThreadCheck& t, uint32_t call, uint32_t time) {
+    return call && call <= t.stores_called && t.stores_called - call < std::size(t.called_at) &&
+           time >= t.called_at[call % std::size(t.called_at)];
+}
+
+// A wait that was over at once.
+bool Checker::judge_phase(const ThreadCheck& t, Verdict* v) const {
+    if (!t.asked_again_pc) return false;
+    v->kind = "read before arrival";
+    v->detail = "that wait was over at once: its phase is that of an earlier round";
+    v->remedy = "the phase of each round: tma_wait with 0 for the first, then 1, 0, 1, ...";
+    v->what = "count the rounds for the phase";
+    v->how = "at";
+    v->to = t.asked_again_pc;
+    v->certainty = 30;
+    return true;
+}
+
 // One side at least is a bulk copy.
 Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, const Record* second) const {
     Verdict v;
@@ -808,6 +858,14 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
         v.what = load ? "tma_wait()" : "tma_wait_read()";
         v.remedy = load ? "tma_wait before the source of a bulk load is written again"
                         : "tma_wait_read before the source of a bulk store is written again";
+    } else if (!load && !writes && other && warp &&
+               after_own_call(*other, copy.call, c.slot.time)) {  // filled again before it was sent, by a lane ahead
+        v.kind = "source reused";
+        v.what = "tma_wait_read()";
+        v.remedy = "tma_wait_read before the source of a bulk store is written again";
+        v.certainty = 21;
+    } else if (load && other && judge_phase(*other, &v)) {
+        return v;
     } else if (!writes || (load && !came_first && (read_earlier_round || !knows))) {
         // What others wrote is sent, or what they still read is loaded again: the one that posts was too early.
         if (read_earlier_round) v.certainty = 24;
@@ -962,6 +1020,29 @@ bool Checker::judge_early_post(const Record& post, uint32_t writer, uint64_t blo
     return true;
 }
 
+// The poster has a quiet or a fence behind this put, but for another peer or queue pair, or of no use to the signal.
+void Checker::judge_other_queue(const Record& put, Verdict* v) const {
+    const NetOrder* o = witness.ordered_since(put.poster_id, put.poster_time);
+    if (!o) return;
+    const char* name = o->quiet ? "quiet" : "fence";
+    const bool peer = o->target < 0 || o->target == put.target;
+    if (peer && (o->queue_pair < 0 || o->queue_pair == put.queue_pair)) {
+        v->detail = std::string("the ") + name + " between the two orders one queue pair, and the signal takes another";
+        v->remedy = "the signal on the queue pair of its data, or a quiet between the two";
+        v->what = "a quiet";
+        return;
+    }
+    v->detail =
+        std::string("the ") + name + " between the two is for " +
+        (peer ? "queue pair " + std::to_string(o->queue_pair) + ", and this put is on queue pair " +
+                    std::to_string(put.queue_pair)
+              : "rank " + std::to_string(o->target) + ", and this put goes to rank " + std::to_string(put.target));
+    v->remedy = std::string("a ") + name + " for the peer and the queue pair of the put, before the signal";
+    v->what = std::string("name the ") + (peer ? "queue pair" : "rank") + " of the put";
+    v->how = "at";
+    v->to = o->pc;
+}
+
 // A NIC has written, and now a thread or another operation reads or writes there.
 Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first) const {
     Verdict v;
@@ -1018,6 +1099,7 @@ Checker::Verdict Checker::judge_nic_wrote(const Conflict& c, const Record& first
         v.what = "a quiet (or a fence)";
         v.to = signal_of(reader_rank, reader, first.source, c.slot.pc);
         v.how = "between";
+        judge_other_queue(first, &v);
     } else if (after_post) {
         v.kind = kOvertakes;
         v.remedy = kEachSignal;
@@ -1112,6 +1194,7 @@ Checker::Verdict Checker::judge_nic_writes(const Conflict& c, const Record& seco
         v.to = signal_of(rank, reader, second.source, c.pc);
         v.what = "a quiet (or a fence)";
         v.how = "between";
+        judge_other_queue(second, &v);
     } else if (judge_waiting_sibling(reader, slot.time, slot.pc, &v)) {
         return v;
     } else if (acquired_any && second.signal) {

@@ -321,6 +321,8 @@ struct Machine {
     uintptr_t last_local_pc = 0;
     std::string fault_text;
     std::string report, findings;  // JSON for Python
+    std::string standstill;        // who waited when only waits with a limit could go on any more; under checks
+    size_t most_waiting = 0;
 
     // In a world of several processes: who holds it may change this. A run gives it to those that ask.
     std::mutex host_lock;
@@ -428,6 +430,7 @@ std::string triple(const epemu_dim3& d);
 std::string describe_address(const Machine& m, uintptr_t address);
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);
 void write_report(Machine& m, Outcome outcome);
+void note_standstill(Machine& m);  // before time passes; the one with the most waiting threads is kept
 
 #pragma GCC visibility pop
 

@@ -334,6 +334,7 @@ void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, in
 void epemu_net_fence(int rank, int queue_pair) {
     Network& net = *machine->network;
     const int source = epemu_rank();
+    if (checker) checker->witness.net_ordered(*current, static_cast<uint32_t>(EPEMU_PC), rank, queue_pair, false);
     for (int target = 0; target < machine->num_ranks; target++)
         if (rank < 0 || rank == target) {
             link_of(net, source, target).fences.push_back({net.posted[source] + 1, queue_pair});
@@ -347,7 +348,10 @@ void epemu_net_quiet(int rank, int queue_pair) {
     const VectorClock covered = checker ? checker->net_posted_so_far(epemu_rank(), rank, queue_pair) : VectorClock();
     wait("quiet, for operations that are not complete",
          {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, pc);
-    if (checker) checker->net_quiet(current, covered, pc);
+    if (checker) {
+        checker->witness.net_ordered(*current, static_cast<uint32_t>(pc), rank, queue_pair, true);
+        checker->net_quiet(current, covered, pc);
+    }
     maybe_preempt();
 }
 

@@ -283,6 +283,12 @@ std::string describe_range(const Machine& m, uintptr_t address, size_t bytes) {
     return text;
 }
 
+void note_standstill(Machine& m) {
+    if (m.num_parked < m.most_waiting) return;
+    m.most_waiting = m.num_parked;
+    m.standstill = waiters(m);
+}
+
 void write_report(Machine& m, Outcome outcome) {
     std::string out = "{";
     if (outcome == Outcome::kFault && m.fault == Fault::kHang) outcome = Outcome::kStopped;

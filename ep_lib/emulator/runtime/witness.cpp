@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kOldValues = 4;
 constexpr size_t kFinished = 256;  // blocks that have ended, whose stores are remembered
-constexpr size_t kKept = 24;       // loads and stores of a block: of different lines, so few are enough
+constexpr size_t kNetOrders = 64;
+constexpr size_t kKept = 24;  // loads and stores of a block: of different lines, so few are enough
 
 int64_t launch_of(const Fiber& f) { return f.block->launch->ticket; }
 
@@ -92,8 +93,12 @@ void Witness::stored(const Fiber& f, uintptr_t address, int size, int order, int
         l.holds.emplace_back(l.taken, s.time);
         l.taken = SyncStore();
     }
-    if (l.old.size() == kOldValues) l.old.pop_front();
-    if (l.last.pc) l.old.push_back({read_raw(address, std::min(size, 8)), pc});
+    if (l.last.pc) {
+        const OldValue old = {read_raw(address, std::min(size, 8)), pc};
+        if (!l.old.empty() && l.old.back().value == old.value) l.old.pop_back();  // an addition of 0: a look
+        if (l.old.size() == kOldValues) l.old.pop_front();
+        l.old.push_back(old);
+    }
     log(s);
     l.last = std::move(s);
 }
@@ -126,6 +131,17 @@ void Witness::fence(const Fiber& f, int order, int scope, uint32_t pc) {
     if (order == EPEMU_RELEASE) return;
     for (SyncLoad& l : blocks_[f.block->id].loads)
         if (l.id == t.id && l.fence.scope < scope) l.fence = {pc, t.time, scope};
+}
+
+void Witness::net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet) {
+    if (net_orders_.size() == kNetOrders) net_orders_.pop_front();
+    net_orders_.push_back({f.check->id, f.check->time, pc, target, queue_pair, quiet});
+}
+
+const NetOrder* Witness::ordered_since(uint32_t id, uint32_t time) const {
+    const auto it = std::find_if(net_orders_.begin(), net_orders_.end(),
+                                 [&](const NetOrder& o) { return o.id == id && o.time > time; });
+    return it == net_orders_.end() ? nullptr : &*it;
 }
 
 void Witness::nic_stored(const ThreadCheck& op, int rank, uintptr_t address, uint32_t pc) {

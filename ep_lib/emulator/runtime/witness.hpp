@@ -55,8 +55,17 @@ struct SyncLoad {
     SyncStore seen;   // id 0 with pc 0: nobody had stored yet
 };
 
+// A quiet or a fence between operations of a NIC. -1: all peers, all queue pairs.
+struct NetOrder {
+    uint32_t id, time, pc;
+    int target, queue_pair;
+    bool quiet;
+};
+
 class Witness {
   public:
+    void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
+    const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
     void load(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void store(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
     void update(const Fiber& f, uintptr_t address, int size, int order, int scope, uint32_t pc);
@@ -103,6 +112,7 @@ class Witness {
     std::unordered_map<uint64_t, BlockLog> blocks_;
     std::deque<uint64_t> finished_;                      // of them, the oldest first
     std::unordered_map<uint32_t, FenceSeen[3]> fences_;  // by thread and scope
+    std::deque<NetOrder> net_orders_;                    // the latest, the oldest first
     std::unordered_set<uint32_t> polls_;                 // lines that looked twice and saw the same
 };
 

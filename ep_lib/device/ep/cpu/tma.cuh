@@ -47,7 +47,8 @@ EP_DEVICE void tma_wait(uint64_t* barrier, uint32_t phase) {
     if (!epemu_bulk_by_lanes()) {
         epemu_bulk_wait(barrier, phase);
     } else if ((*barrier & 1) == (phase & 1)) {
-        epemu_trap("tma_wait for a round that no tma_arrive began");
+        epemu_trap(
+            "tma_wait for a round that no tma_arrive began (the phase is 0 for the first round, then 1, 0, 1, ...)");
     }
     __syncwarp();
 }
@@ -55,7 +56,7 @@ EP_DEVICE void tma_wait(uint64_t* barrier, uint32_t phase) {
 EP_DEVICE void tma_store(void* global, const void* shared, uint32_t bytes) {
     if (epemu_bulk_by_lanes()) {
         detail::copy_by_lanes(global, shared, bytes);
-    } else if (detail::is_first_lane()) {
+    } else {
         epemu_bulk_store(global, shared, bytes);
     }
 }

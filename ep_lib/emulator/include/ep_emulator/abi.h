@@ -108,7 +108,7 @@ void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, in
 void epemu_net_fence(int rank, int queue_pair);  // -1: all; what is posted later stays behind what was posted before
 void epemu_net_quiet(int rank, int queue_pair);  // -1: all; waits until everything posted there is done
 
-// ---- bulk copies by TMA: what <ep/tma.cuh> documents, called by one lane each, except for the wait
+// ---- bulk copies by TMA: what <ep/tma.cuh> documents, called by lane 0; wait and store by all lanes
 bool epemu_bulk_by_lanes();  // in virtual time lanes copy, as before sm_90: none of the rest is called
 void epemu_bulk_init(uint64_t* barrier);
 void epemu_bulk_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier);
