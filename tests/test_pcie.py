@@ -37,6 +37,16 @@ def test_many_seeds_against_the_oracle(fabric: Fabric | str) -> None:
         check_case(case, spawn(run_case, case.world_size, "emulator", fabric=fabric, seed=seed, args=args))
 
 
+@pytest.mark.parametrize("kind", ["rc", "srd"])
+def test_each_pair_of_ranks_by_its_own_way(kind: str) -> None:
+    """Inside a node no NIC is used (its links are broken), between nodes no store (it would be a fault)."""
+    inside = tuple((a, b) for a in range(4) for b in range(4) if a // 2 == b // 2)
+    fabric = Fabric(kind, ranks_per_node=2, broken_links=inside)
+    for seed in range(4):
+        args = (make_case(40 + seed, world_size=4), seed)
+        check_case(args[0], spawn(run_case, 4, "emulator", fabric=fabric, seed=seed, args=args, transport="by_pair"))
+
+
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 9),

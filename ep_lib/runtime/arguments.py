@@ -53,6 +53,21 @@ def limits(heap_bytes: Any, timeout: Any) -> tuple[int | None, float | None]:
     return heap_bytes, None if timeout is None else seconds("timeout", timeout)
 
 
+def emulator_transport(value: Any) -> str:
+    """What is behind ``ep::net_*`` on the emulator; None is its NICs. Raises ArgumentError."""
+    if value is None:
+        return "emulated"
+    if not isinstance(value, str):
+        refuse("transport", value, "None or a str")
+    known = registry.names("emulator")
+    if value not in known:
+        raise ArgumentError(
+            f"transport is {value!r}; it is for GPUs. The emulator's networks are chosen by fabric, and its transports "
+            f"are {', '.join(map(repr, known))}"
+        )
+    return value
+
+
 def a_transport(value: Any) -> str:
     """How ranks on GPUs reach each other. Raises ArgumentError."""
     return one_of("transport", value, registry.names())

@@ -83,17 +83,26 @@ def run_program(
     return results
 
 
-def solo_rank(*, seed: int, heap_bytes: int | None = None, timeout: float | None = None) -> Rank:
+def solo_rank(
+    *, seed: int, heap_bytes: int | None = None, timeout: float | None = None, transport: str = "emulated"
+) -> Rank:
     """A world of one emulated rank in the calling thread (what ``ep_lib.init()`` gives without GPUs)."""
     from ep_lib.backends.emulator import EmulatorBackend
     from ep_lib.emulator.world import SoloWorld
 
     machine = make_machine(1, seed=seed, heap_bytes=heap_bytes, fabric=Fabric())
-    return Rank(EmulatorBackend(SoloWorld(machine, timeout=_TIMEOUT_S if timeout is None else timeout), 0))
+    world = SoloWorld(machine, timeout=_TIMEOUT_S if timeout is None else timeout)
+    return Rank(EmulatorBackend(world, 0, transport))
 
 
 def process_rank(
-    bootstrap: Bootstrap, *, seed: int, fabric: Fabric, heap_bytes: int | None = None, timeout: float | None = None
+    bootstrap: Bootstrap,
+    *,
+    seed: int,
+    fabric: Fabric,
+    heap_bytes: int | None = None,
+    timeout: float | None = None,
+    transport: str = "emulated",
 ) -> Rank:
     """A rank that is a process, beside others of the same host: their heaps are shared memory. Collective.
 
@@ -110,4 +119,5 @@ def process_rank(
     limit_ns = min(device_state.DEFAULT_TIMEOUT_NS, int(timeout / 2 * 1e9))  # a kernel gives up before its host does
     begin = device_state.HEADER.offsets["timeout_ns"]
     machine.heap_view(bootstrap.rank)[begin : begin + 8].view(np.uint64)[0] = limit_ns
-    return Rank(EmulatorBackend(ProcessWorld(machine, bootstrap, heaps, timeout=timeout), bootstrap.rank))
+    world = ProcessWorld(machine, bootstrap, heaps, timeout=timeout)
+    return Rank(EmulatorBackend(world, bootstrap.rank, transport))

@@ -13,7 +13,7 @@ from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError
-from ep_lib.require import brief, one_of
+from ep_lib.require import one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
 
@@ -104,7 +104,7 @@ def init(
     emulator each process runs the kernels of its own rank, the symmetric heaps are memory that the processes of a host
     share, and real concurrency decides the order (:func:`ep_lib.spawn` is the deterministic one). ``heap_bytes`` is the
     size of the symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error,
-    ``seed`` the emulator's, ``fabric`` what connects emulated ranks, ``transport`` how GPUs reach each other (both as
+    ``seed`` the emulator's, ``fabric`` what connects emulated ranks, ``transport`` how ranks reach each other (both as
     in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
 
     Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
@@ -117,16 +117,17 @@ def init(
     world = detect()
     chosen = _choose_backend(backend, config, world)
     if chosen == "emulator":
-        if transport is not None:
-            raise ArgumentError(f"transport is {brief(transport)}; it is for GPUs, and this rank runs on the emulator")
+        transport = arguments.emulator_transport(transport)
         from ep_lib.runtime.emulated import process_rank, solo_rank
 
         if world.world_size == 1:
             make_fabric(fabric, 1)
-            return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout)
+            return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout, transport=transport)
         bootstrap = make_bootstrap(world)
         connected = make_fabric(fabric, bootstrap.world_size)
-        return process_rank(bootstrap, seed=seed, fabric=connected, heap_bytes=heap_bytes, timeout=timeout)
+        return process_rank(
+            bootstrap, seed=seed, fabric=connected, heap_bytes=heap_bytes, timeout=timeout, transport=transport
+        )
     if fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
     from ep_lib.backends.cuda import CudaBackend

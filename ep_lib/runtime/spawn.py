@@ -8,10 +8,9 @@ from typing import Any
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError
-from ep_lib.require import one_of, refuse
+from ep_lib.require import one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
-from ep_lib.transports import registry
 
 
 def spawn(
@@ -35,7 +34,8 @@ def spawn(
     :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated ranks, an :class:`ep_lib.Fabric` or
     its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each other: "p2p" (stores over NVLink or
     PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names the build route of kernels, see
-    :mod:`ep_lib.transports.nvshmem.build`), "nixl", or "auto" (P2P where all GPUs have it).
+    :mod:`ep_lib.transports.nvshmem.build`), "nixl", or "auto" (P2P where all GPUs have it). On the emulator
+    ``ep::net_*`` are its NICs ("emulated"), or with "by_pair" stores inside a node and NICs between nodes.
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """
@@ -48,14 +48,11 @@ def spawn(
     )
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
-    if transport is not None and not isinstance(transport, str):
-        refuse("transport", transport, "None or a str")
-    if backend == "emulator" and transport is not None and transport not in registry.names("emulator"):
-        raise ArgumentError(f"transport is {transport!r}; it is for GPUs, the emulator's networks are chosen by fabric")
     if backend == "cuda":
         from ep_lib.runtime.spawn_cuda import spawn_processes
 
         transport = arguments.a_transport(config.transport if transport is None else transport)
         return spawn_processes(main, ranks, args, heap_bytes=heap_bytes, timeout=timeout, transport=transport)
+    transport = arguments.emulator_transport(transport)
     machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
-    return run_program(main, machine, args, timeout, transport or "emulated")
+    return run_program(main, machine, args, timeout, transport)

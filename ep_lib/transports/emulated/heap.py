@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ep_lib.jit.gxx import EmulatorImage
+from pathlib import Path
+
+from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
 from ep_lib.jit.kernel import Kernel
 from ep_lib.transports.base import EmulatorSetup, Module
 
@@ -25,3 +27,12 @@ class EmulatedHeap:
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Nothing to do: the heaps live as long as the machine."""
+
+
+class ByPairHeap(EmulatedHeap):
+    """``transport="by_pair"``: ``ep::net_*`` are stores to ranks of the same node, the simulated NIC to others."""
+
+    name = "by_pair"
+
+    def compile(self, kernel: Kernel, arch: str) -> EmulatorImage:
+        return build_emulator_kernel(kernel, Path(__file__).with_name("by_pair"))
