@@ -455,6 +455,78 @@ def test_the_host_writes_what_a_kernel_may_be_using(kind: str, when: str) -> Non
     assert len({*finding.lines}) == 2 and all("test_silent_mistakes.py:" in line for line in finding.lines)
 
 
+READS: dict[str, Callable[[Any], Any]] = {
+    "an element": lambda x: int(x[2]),
+    "from the end": lambda x: x[-62],
+    "a sum": lambda x: x.sum(),
+    "a slice": lambda x: x[1:9].max(),
+    "places": lambda x: x[[2, 3]],
+    "those that are": lambda x: x[x > 0],
+    "a comparison": lambda x: x == 1,
+    "a function": lambda x: np.array_equal(x, x),
+    "in a list": lambda x: np.concatenate([x, x]),
+    "a loop": lambda x: [int(value) for value in x],
+    "a list": lambda x: x.tolist(),
+    "a copy": lambda x: x.copy(),
+    "a text": str,
+    "to the others": lambda x: x.__reduce_ex__(4),
+}
+LOOKS: dict[str, Callable[[Any], Any]] = {
+    "a view": lambda x: x[2:4],
+    "its shape": np.shape,
+    "what the kernel leaves": lambda x: int(x[60]),
+    "one like it": np.zeros_like,
+    "its bytes": lambda x: x.view(np.uint8).reshape(2, -1),
+}
+ADDS = """
+extern "C" __global__ void adds(int* x) { x[threadIdx.x] += 1; }
+"""
+
+
+def reads(rank: Rank, make: str, read: Callable[[Any], Any], when: str) -> None:
+    zeros = np.zeros(64, np.int32)
+    x = {"symmetric": rank.symmetric, "empty": rank.empty, "to_device": lambda *_: rank.to_device(zeros)}[make](
+        64, np.int32
+    )
+    x[...] = 0
+    for step in range(2):
+        if when == "before":
+            read(x)
+        ep_lib.Kernel.from_source(ADDS, "adds").launch(rank, 1, 32, x)
+        if when == "launch":
+            read(x)
+        rank.synchronize()
+        assert when != "after" or int(x[3]) == step + 1
+
+
+@pytest.mark.parametrize("make", ["symmetric", "to_device", "empty"])
+@pytest.mark.parametrize("what", [*READS, *LOOKS])
+def test_the_host_reads_what_a_kernel_has_yet_to_write(make: str, what: str) -> None:
+    for when in ("before", "launch", "after"):
+        report = ep_lib.check(reads, 1, seeds=1, args=(make, {**READS, **LOOKS}[what], when))
+        if when != "launch" or what in LOOKS:
+            assert report.ok, str(report)
+            continue
+        [finding] = report.findings
+        assert finding.kind == "race" and "the launch and the host's read" in finding.remedy, str(report)
+        assert "that the kernel 'adds' has yet to write" in finding.message
+        assert len({*finding.lines}) == 2 and all("test_silent_mistakes.py:" in line for line in finding.lines)
+
+
+def test_what_is_computed_from_a_ranks_array_is_an_ordinary_one() -> None:
+    def main(rank: Rank) -> Any:
+        x = rank.symmetric(8, np.float32, 2)
+        x += 1
+        np.add(x, 1, out=x)
+        x[2:4] *= 2
+        made = (x + x, -x, x.copy(), x.astype(np.int32), np.where(x > 4, x, 0), x[[1, 2]], *rank.all_gather(x))
+        assert all(type(each) is np.ndarray for each in made)
+        return x, made
+
+    assert ep_lib.check(main, 2, seeds=2).ok
+    assert ep_lib.spawn(main, 1, "emulator")[0][0].tolist() == [4, 4, 8, 8, 4, 4, 4, 4]
+
+
 def test_two_symmetric_arrays_in_another_order() -> None:
     def main(rank: Rank) -> None:
         if rank == 0:

@@ -120,6 +120,10 @@ class Backend(Protocol):
         """Told where arrays lie in the heap: (begin, end) offsets, sorted (for checks)."""
         ...
 
+    def watched(self, array: Array) -> Array:
+        """An array that a method of Rank gives to its caller (for checks)."""
+        ...
+
     def was_freed(self, array: Array) -> bool:
         """Whether free() has given a symmetric array back, or the one that this is a view of, as far as is known."""
         ...

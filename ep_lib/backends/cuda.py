@@ -170,6 +170,10 @@ class CudaBackend:
     def heap_in_use(self, arrays: Sequence[tuple[int, int]]) -> None:
         """Nothing to do: a GPU checks addresses by its own pages only."""
 
+    def watched(self, array: Array) -> Array:
+        """As it is."""
+        return array
+
     def was_freed(self, array: Array) -> bool:
         """Not known: arrays of CuPy keep nothing of where they came from."""
         return False

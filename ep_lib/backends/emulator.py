@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_lib.backends.base import MAX_SHARED_BYTES
-from ep_lib.emulator.host_watch import HostWatch
+from ep_lib.callers import is_ours
+from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_arrays
@@ -119,7 +121,7 @@ class EmulatorBackend:
         self.heap_bytes = world.machine.heap_bytes
         self.heap_spread = HEAP_SPREAD
         self.checks = world.machine.checks
-        self._watch = HostWatch(rank, world.machine.host_writes) if self.checks else None
+        self._watch = HostWatch(rank, world.machine.host_accesses) if self.checks else None
         self.streams: Streams = NoStreams()
         self.multiprocessors: int | None = None
         self.shared_bytes = MAX_SHARED_BYTES
@@ -188,6 +190,14 @@ class EmulatorBackend:
         address, readonly = array.__array_interface__["data"]
         self._machine.register(self.rank, address, nbytes, not readonly)
         weakref.finalize(array, self._machine.unregister_later, self.rank, address, nbytes)
+
+    def watched(self, array: Array) -> Array:
+        """An array for the program: under checks one that tells when the host reads it."""
+        if self._watch is None or is_ours(sys._getframe(2)):  # that called a method of Rank
+            return array
+        watched = array.view(Watched)
+        watched.watch = self._watch
+        return watched
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
         """Under checks, kernels that read what nobody has written there are told."""

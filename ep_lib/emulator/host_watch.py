@@ -1,35 +1,47 @@
-"""Under checks: whether a rank's host writes an array while a kernel that has it may run.
+"""Under checks: whether a rank's host reads or writes an array while a kernel that has it may run.
 
-On the emulator kernels run only while every host waits, so that such a write always comes before the kernel; on a GPU
+On the emulator kernels run only while every host waits, so that such an access always comes before the kernel; on a GPU
 it comes at any time. What an array holds is kept at the launch, and compared when the host launches again or waits.
 Memory that hosts and kernels share on purpose (``rank.host_array``) is left out, and so is what the library's own
-kernels have. Reads by a host, and writes that change nothing, are not seen.
+kernels have. Writes that change nothing are not seen, nor reads of what kernels leave as it is.
+
+The arrays that ranks make for a program are :class:`Watched`, which tell of reads by indexing, by NumPy's functions and
+by the methods below; what C code reads by itself (``np.asarray``, ``torch.from_numpy``) is not seen.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
-from ep_lib.callers import outer_frame
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from ep_lib.callers import is_ours, outer_frame
 from ep_lib.memory.arrays import ArrayInfo
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
+_NUMPY = f"{os.sep}numpy{os.sep}"
 _MOST_BYTES = 1 << 20  # of an array: the first
 
 
-class HostWrite(NamedTuple):
-    """The host of ``rank`` wrote ``nbytes`` of an array, from byte ``first`` on, after it had launched ``kernel``."""
+class HostAccess(NamedTuple):
+    """The host of ``rank`` read or wrote ``nbytes`` of an array, from byte ``first`` on, after it had launched
+    ``kernel``."""
 
     rank: int
+    verb: str  # "reads" or "writes"
     kernel: str
     array: str  # its shape and type
     first: int
     nbytes: int
     launched: str  # file:line
-    seen: str  # likewise, of the next launch or wait
+    seen: str  # likewise: where it reads; for a write, the next launch or wait
 
 
 class _Kept(NamedTuple):
@@ -39,10 +51,19 @@ class _Kept(NamedTuple):
     launched: str
 
 
-def _where() -> str:
+def _where(frame: FrameType | None = None) -> str:
     """``file:line`` of the user's program."""
-    frame = outer_frame()
+    frame = outer_frame() if frame is None else frame
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+class _Read(NamedTuple):
+    """Bytes of an array that the host has read while ``kept`` was the array of a launch under way."""
+
+    kept: _Kept
+    first: int
+    nbytes: int
+    where: str
 
 
 def _content(info: ArrayInfo) -> bytes:
@@ -52,9 +73,10 @@ def _content(info: ArrayInfo) -> bytes:
 class HostWatch:
     """The arrays of one rank's launches under way."""
 
-    def __init__(self, rank: int, found: list[HostWrite]) -> None:
+    def __init__(self, rank: int, found: list[HostAccess]) -> None:
         self._rank, self._found = rank, found
         self._kept: list[_Kept] = []
+        self._reads: list[_Read] = []
         self._shared: list[tuple[int, int]] = []  # of host arrays: begin, end
 
     def share(self, address: int, nbytes: int) -> None:
@@ -68,10 +90,21 @@ class HostWatch:
             if now == data:
                 continue
             changed = [i for i, (a, b) in enumerate(zip(data, now, strict=True)) if a != b]
-            array = f"shape {info.shape} and type {info.dtype}"
             first, nbytes = changed[0], changed[-1] + 1 - changed[0]
-            self._found.append(HostWrite(self._rank, kernel, array, first, nbytes, launched, _where()))
+            self._tell("writes", self._kept[number], first, nbytes, _where())
             self._kept[number] = _Kept(info, now, kernel, launched)
+
+    def read(self, begin: int, end: int, where: str) -> None:
+        """The program's host reads this memory."""
+        for kept in self._kept:
+            at = kept.info.address
+            first, last = max(begin, at) - at, min(end, at + len(kept.data)) - at
+            if first < last:
+                self._reads.append(_Read(kept, first, last - first, where))
+
+    def _tell(self, verb: str, kept: _Kept, first: int, nbytes: int, where: str) -> None:
+        array = f"shape {kept.info.shape} and type {kept.info.dtype}"
+        self._found.append(HostAccess(self._rank, verb, kept.kernel, array, first, nbytes, kept.launched, where))
 
     def launched(self, kernel: str, path: Path | None, arrays: Sequence[ArrayInfo]) -> None:
         """A kernel that has these arrays may run from now on."""
@@ -82,7 +115,111 @@ class HostWatch:
                 self._kept.append(_Kept(info, _content(info), kernel, _where()))
 
     def waited(self, *, all_ended: bool) -> None:
-        """The rank goes on; kernels have run."""
+        """The rank goes on; kernels have run. What they have changed was read too early."""
+        early = [r for r in self._reads if self._has_changed(r)]
+        for read in early:
+            self._tell("reads", read.kept, read.first, read.nbytes, read.where)
+        self._reads = [] if all_ended else [r for r in self._reads if r not in early]
         if all_ended:
             self._kept.clear()
         self._kept = [kept._replace(data=_content(kept.info)) for kept in self._kept]
+
+    def _has_changed(self, read: _Read) -> bool:
+        """Since the host's last own write, which look() has seen."""
+        before = next((kept.data for kept in self._kept if kept.info is read.kept.info), read.kept.data)
+        part = slice(read.first, read.first + read.nbytes)
+        return _content(read.kept.info)[part] != before[part]
+
+
+# ---- arrays that tell -----------------------------------------------------------------------------------------------
+# Functions of NumPy that read, and hand no array to a ufunc or to an index in a way that shows
+# fmt: off
+_READERS = (
+    "allclose", "argmax", "argmin", "argsort", "array2string", "array_equal", "array_repr", "array_str",
+    "concatenate", "copy", "count_nonzero", "cumsum", "dot", "hstack", "histogram", "isclose", "mean", "median",
+    "nonzero", "save", "sort", "stack", "std", "sum", "take", "unique", "var", "vstack", "where",
+)
+# fmt: on
+_READING = frozenset(getattr(np, name) for name in _READERS)
+# Methods that do the same
+# fmt: off
+_METHODS = (
+    "item", "tolist", "tobytes", "copy", "astype", "argmax", "argmin", "argsort", "nonzero", "take", "dot", "cumsum",
+    "cumprod", "choose", "compress", "__int__", "__float__", "__complex__", "__index__", "__bool__", "__contains__",
+    "__repr__", "__str__", "__format__", "__reduce_ex__",
+)
+# fmt: on
+
+
+class Watched(np.ndarray[Any, Any]):
+    """An array of a rank. Its views are watched too; what is computed from it is an ordinary array."""
+
+    watch: HostWatch | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.watch = getattr(other, "watch", None)
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """The same as an ordinary array, for somebody who reads it all."""
+        plain = self.view(np.ndarray)
+        if self.watch is not None and self.size:
+            reader = _reader()
+            if not is_ours(reader):  # the library knows when it may
+                self.watch.read(*byte_bounds(plain), _where(reader))
+        return plain
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if isinstance(found, Watched) and np.may_share_memory(found, self):
+            return found  # a view, of which nothing has been read yet
+        one_each = tuple(slice(i, i + 1 or None) if isinstance(i, (int, np.integer)) else i for i in _as_tuple(key))
+        part = super().__getitem__(one_each)
+        (part if isinstance(part, Watched) and np.may_share_memory(part, self) else self).read()
+        return np.asarray(found) if isinstance(found, Watched) else found
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [x.read() if isinstance(x, Watched) else x for x in inputs]
+        for name, value in options.items():
+            if name == "out":
+                options[name] = tuple(x.view(np.ndarray) if isinstance(x, Watched) else x for x in value)
+            elif isinstance(value, Watched):
+                options[name] = value.read()
+        result = getattr(ufunc, method)(*plain, **options)
+        return self if "out" in options and result is not None and np.shares_memory(result, self) else result
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if function in _READING:
+            return function(*map(_read, args), **{name: _read(value) for name, value in options.items()})
+        return super().__array_function__(function, types, args, options)
+
+
+def _as_tuple(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Watched):
+        return value.read()
+    return type(value)(map(_read, value)) if type(value) in (list, tuple) else value
+
+
+def _reader() -> FrameType:
+    """The frame that reads, perhaps by way of NumPy."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (_NUMPY in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
+        frame = frame.f_back
+    return frame
+
+
+def _reading(name: str) -> Any:
+    def method(self: Watched, *args: Any, **options: Any) -> Any:
+        return getattr(self.read(), name)(*args, **options)
+
+    return method
+
+
+for _name in _METHODS:
+    setattr(Watched, _name, _reading(_name))

@@ -23,7 +23,7 @@ import numpy as np
 
 from ep_lib.emulator import library, outcomes
 from ep_lib.emulator.fabric import KINDS, Fabric
-from ep_lib.emulator.host_watch import HostWrite
+from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Machine:
         self._images: dict[tuple[str, int, str], int] = {}  # (path, rank or -1, its entry or "") -> Image*
         self._error: EpError | None = None
         self.checks = False
-        self.host_writes: list[HostWrite] = []  # under checks: to arrays that a kernel may be using
+        self.host_accesses: list[HostAccess] = []  # under checks: to arrays that a kernel may be using
         self.runs_in_virtual_time = False
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 

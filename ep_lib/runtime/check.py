@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
-from ep_lib.emulator.host_watch import HostWrite
+from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
 from ep_lib.errors import (
@@ -31,7 +31,7 @@ from ep_lib.runtime.emulated import make_machine, run_program
 
 _UNPROVEN = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
-    "of what the host's Python does with arrays, only writes while a kernel may run are seen."
+    "of what the host's Python does with arrays while a kernel may run, only what the ranks' own arrays tell is seen."
 )
 
 
@@ -275,7 +275,7 @@ class _Search:
                 if program.plain_volatile:
                     self._polled |= parse_polls(machine.polls)
                 report = machine.end_checks()
-            found = [*parse(report, seed), *(_of_host(write, seed) for write in machine.host_writes)]
+            found = [*parse(report, seed), *(_of_host(access, seed) for access in machine.host_accesses)]
             if error is not None and not found and not isinstance(error, _FINDINGS):
                 raise error
             if seed == 0:
@@ -316,15 +316,17 @@ class _Search:
         self.findings[key] = found
 
 
-def _of_host(write: HostWrite, seed: int) -> Finding:
+def _of_host(access: HostAccess, seed: int) -> Finding:
+    reads = access.verb == "reads"
     text = (
-        f"the host of rank {write.rank} writes an array of {write.array} (bytes {write.first} to "
-        f"{write.first + write.nbytes}) that the kernel '{write.kernel}' may be using: after its launch at "
-        f"{write.launched}, before {write.seen}"
+        f"the host of rank {access.rank} {access.verb} an array of {access.array} (bytes {access.first} to "
+        f"{access.first + access.nbytes}) that the kernel '{access.kernel}' "
+        f"{'has yet to write' if reads else 'may be using'}: after its launch at {access.launched}, "
+        f"{'at' if reads else 'before'} {access.seen}"
     )
-    remedy = "wait first: rank.synchronize() between the launch and the host's write"
-    lines = (write.launched, write.seen)
-    return Finding("race", text, seed, remedy, seeds=(seed,), lines=lines, ranks=(write.rank,))
+    remedy = f"wait first: rank.synchronize() between the launch and the host's {'read' if reads else 'write'}"
+    lines = (access.launched, access.seen)
+    return Finding("race", text, seed, remedy, seeds=(seed,), lines=lines, ranks=(access.rank,))
 
 
 def _how_exact(finding: Finding) -> tuple[int, bool]:

@@ -183,7 +183,7 @@ class Rank:
         else:
             self._backend.left_unwritten(array)
         self._backend.all_gather(None, "symmetric()")  # no peer writes into it before it is filled
-        return array
+        return self._backend.watched(array)
 
     def _find_swapped(self, names: list[tuple[str, str]], kind: tuple[Any, ...]) -> RankMismatchError | None:
         """Two arrays that another rank allocates in the other order: a and b here, b and a there. ``names``: what each
@@ -239,7 +239,7 @@ class Rank:
             array = self.xp.empty(_shape(shape), element_type(dtype))
         self._backend.register_array(array)
         self._backend.left_unwritten(array)
-        return array
+        return self._backend.watched(array)
 
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
@@ -252,7 +252,7 @@ class Rank:
         self._require_open()
         copy = self.xp.array(_from_host(array))
         self._backend.register_array(copy)
-        return copy
+        return self._backend.watched(copy)
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """A NumPy copy of an ``xp`` array, after this rank's kernels are done."""
