@@ -23,6 +23,7 @@ constexpr size_t kLocations = 16;   // whose releases and acquires a thread reme
 constexpr size_t kPublishers = 16;  // of a location, that are told apart by block
 constexpr uint64_t kManyBlocks = ~0ull, kNoBlock = ~1ull;
 constexpr uint32_t kIdChunk = 32;
+constexpr size_t kCellsAhead = 16;  // that a large access asks for in time
 
 template <class T>
 T* reserve(size_t bytes) {
@@ -438,7 +439,9 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
             any_written |= (written & bytes) != 0;
             if (flags & kWrites) written |= bytes;
         }
-        touch_cell(cell_at(address), {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared});
+        Cell& cell = cell_at(address);
+        __builtin_prefetch(&cell + kCellsAhead, 1);  // of a bulk copy: what takes longest is to wait for memory
+        touch_cell(cell, {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared});
         address += n;
     }
     // Some byte is enough: what lies between the members of a struct is copied, and never written.
