@@ -3,7 +3,7 @@
 Importing it starts nothing and loads neither torch nor CuPy.
 """
 
-from ep_lib import errors
+from ep_lib import dispatch_combine, errors
 from ep_lib.compat import ibgda
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE, Hardware, Link
@@ -32,6 +32,7 @@ __all__ = [
     "Timeline",
     "__version__",
     "check",
+    "dispatch_combine",
     "errors",
     "ibgda",
     "init",

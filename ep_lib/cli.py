@@ -1,4 +1,4 @@
-"""The command line: ``ep-lib doctor | demo | check | bench | grade | migrate | lab | cache``.
+"""The command line: ``ep-lib doctor | demo | check | bench | dispatch-combine | grade | migrate | lab | cache``.
 
 A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
 command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
@@ -30,6 +30,11 @@ _COMMANDS = (
     Entry("demo", "ep_lib.commands.demo", "train a small mixture-of-experts model and run it across ranks"),
     Entry("check", "ep_lib.commands.check", "find races, missing fences and deadlocks in a script's main(rank)"),
     Entry("bench", "ep_lib.commands.bench", "measure puts, transports and modes, on GPUs or on the emulator"),
+    Entry(
+        "dispatch-combine",
+        "ep_lib.commands.dispatch_combine",
+        "dispatch and combine once with the standalone API, checked and timed; under mpiexec, torchrun or alone",
+    ),
     Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
     Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
     Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),

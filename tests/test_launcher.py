@@ -76,8 +76,8 @@ def test_several_processes_take_the_emulator_with_a_warning(without_launcher: py
     config, world = launcher.Config.from_environment({}), World("torchrun", 0, 4, 0)
     without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: "no GPU here")
     with pytest.warns(RuntimeWarning, match="run on the emulator, since there is no GPU to use here: no GPU here"):
-        assert launcher._choose_backend(None, config, world) == "emulator"
-    assert launcher._choose_backend("emulator", config, world) == "emulator"
+        assert launcher.choose_backend(None, config, world) == "emulator"
+    assert launcher.choose_backend("emulator", config, world) == "emulator"
     with pytest.raises(ArgumentError, match="tpu"):
         init("tpu")
 
@@ -99,7 +99,7 @@ def test_the_backend_follows_the_variable_then_the_machine(without_launcher: pyt
     config = launcher.Config.from_environment({"EP_LIB_BACKEND": "cuda"})
     alone = World("single", 0, 1, 0)
     without_launcher.setattr(cuda_devices, "unusable_reason", lambda wanted=1: None)
-    assert launcher._choose_backend(None, config, alone) == "cuda"
-    assert launcher._choose_backend("emulator", config, alone) == "emulator"
+    assert launcher.choose_backend(None, config, alone) == "cuda"
+    assert launcher.choose_backend("emulator", config, alone) == "emulator"
     without_launcher.setenv("EP_LIB_BACKEND", "emulator")
-    assert launcher._choose_backend(None, launcher.Config.from_environment(), alone) == "emulator"
+    assert launcher.choose_backend(None, launcher.Config.from_environment(), alone) == "emulator"

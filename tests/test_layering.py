@@ -24,11 +24,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("compat", "ibgda", "transports.nixl_handles"),  # the last two are old names
     ("moe",),
+    ("dispatch_combine",),
     ("ep_lib",),  # the public names of __init__.py
     ("viz",),
     ("workshop",),
     ("commands",),
-    ("cli", "__main__"),
+    ("cli", "__main__", "dispatch_combine.__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -4,6 +4,7 @@
     demo      train a small mixture-of-experts model and run it across ranks
     check     find races, missing fences and deadlocks in a script's main(rank)
     bench     measure puts, transports and modes, on GPUs or on the emulator
+    dispatch-combine   the standalone API's program, which mpiexec and torchrun start as well
     grade     check your piece of an exercise with the hidden tests
     migrate   what a CUDA file written for IBGDA must change to run on EFA
     lab       open the notebooks in JupyterLab

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ep_lib.errors import RankMismatchError
 from ep_lib.memory.arrays import Array
@@ -18,7 +19,12 @@ def name_ranks(numbers: list[int]) -> str:
 
 def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
     """Raises RankMismatchError that says which ranks passed which values."""
-    mine = {name: str(value) for name, value in asdict(config).items()}
+    require_same_values(rank, asdict(config), "make different Buffers")
+
+
+def require_same_values(rank: Rank, values: Mapping[str, Any], what: str) -> None:
+    """Collective. Raises RankMismatchError on every rank, ``the ranks <what>``, if one has other values."""
+    mine = {name: str(value) for name, value in values.items()}
     passed = rank.all_gather(mine)
     complaints = []
     for name in mine:
@@ -28,7 +34,7 @@ def require_same_everywhere(rank: Rank, config: BufferConfig) -> None:
         if len(by_value) > 1:
             complaints.append(f"{name} is " + " but ".join(f"{v} on {name_ranks(r)}" for v, r in by_value.items()))
     if complaints:
-        raise RankMismatchError(f"the ranks make different Buffers: {'; '.join(complaints)}; pass the same everywhere")
+        raise RankMismatchError(f"the ranks {what}: {'; '.join(complaints)}; pass the same everywhere")
 
 
 # The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, whether x is FP8.

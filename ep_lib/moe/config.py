@@ -135,6 +135,8 @@ def _whole(name: str, value: Any) -> int:
 
 def parse_dtype(dtype: Any) -> np.dtype[Any]:
     """bfloat16 or float32, from a name, a NumPy dtype or type, or a torch dtype. Raises ArgumentError."""
+    if isinstance(dtype, np.dtype):
+        dtype = dtype.name
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", brief(dtype))
     name = str(name).removeprefix("torch.")
     for known in (BFLOAT16, FLOAT32):

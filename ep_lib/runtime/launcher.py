@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import warnings
@@ -12,7 +13,7 @@ from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, c
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.errors import ArgumentError
+from ep_lib.errors import ArgumentError, EpError
 from ep_lib.require import one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
@@ -89,6 +90,15 @@ def make_bootstrap(
     return SrunBootstrap(environ, timeout)
 
 
+def decline(world: World) -> None:
+    """Tell the other ranks that this one will not take part, since it failed before :func:`init`.
+
+    They raise RankFailed. Without it they would wait until their time limit, and inside MPI for ever.
+    """
+    with contextlib.suppress(EpError):  # what else is wrong does not matter any more
+        make_bootstrap(world).close()
+
+
 def init(
     backend: str | None = None,
     *,
@@ -115,7 +125,7 @@ def init(
     )
     seed = arguments.a_seed(config.seed if seed is None else seed)
     world = detect()
-    chosen = _choose_backend(backend, config, world)
+    chosen = choose_backend(backend, config, world)
     if chosen == "emulator":
         transport = arguments.emulator_transport(transport)
         from ep_lib.runtime.emulated import process_rank, solo_rank
@@ -137,7 +147,7 @@ def init(
     return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport))
 
 
-def _choose_backend(backend: str | None, config: Config, world: World) -> str:
+def choose_backend(backend: str | None, config: Config, world: World) -> str:
     """The backend to use. Rank 0 of several warns (RuntimeWarning) where nobody asked for the emulator."""
     from ep_lib.cuda.devices import unusable_reason
 
