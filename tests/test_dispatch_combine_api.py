@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 from support.dispatch_combine_cases import Case, assert_received, assert_same, make_case, to_numpy, unpack
 
 import ep_lib
-from ep_lib import Fabric, Rank, cli, spawn
+from ep_lib import Fabric, Kernel, Rank, cli, spawn
 from ep_lib.commands import dispatch_combine as command
 from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
 from ep_lib.dispatch_combine import context as context_module
@@ -30,6 +31,7 @@ from ep_lib.errors import (
     PeerTimeout,
     RankMismatchError,
 )
+from ep_lib.jit import nvrtc
 from ep_lib.memory.symmetric import SymmetricHeap
 from ep_lib.transports.emulated.heap import ByPairHeap
 
@@ -107,6 +109,11 @@ def test_batches_equal_the_oracle_by_every_way(seed: int) -> None:
         results = spawn(run_case, 4, "emulator", seed=seed, fabric=fabric, transport="by_pair", args=args)
         check_case(case, results)
         assert all(result["direct"] == direct for result in results)
+
+
+@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
+def test_what_finds_the_ways_compiles_for_gpus() -> None:
+    Kernel.from_source(context_module._LOOK, "find_ways").compile("sm_90")
 
 
 # ---- what the source lists as limits, one by one ---------------------------------------------------------------------
@@ -352,10 +359,11 @@ def test_the_example_of_the_docs_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 PROGRAM = [sys.executable, "-m", "ep_lib.dispatch_combine"]
 ENOUGH = 120.0  # seconds after which a test gives up waiting
 KILLED = """
-import os, signal, sys
+import os, signal
+from ep_lib.runtime import launcher
 from ep_lib.commands.dispatch_combine import _batch
 from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
-config = Config(world_size=3, rank=int(os.environ["SLURM_PROCID"]), hidden_dim=64, max_tokens_per_rank=8)
+config = Config(world_size=3, rank=launcher.detect().rank, hidden_dim=64, max_tokens_per_rank=8)
 with DispatchCombineContext(config) as context:
     handle = DispatchCombineHandle(context)
     handle.prepare_inference(*_batch(config, 0, config.rank))
@@ -420,7 +428,15 @@ def test_a_killed_rank_is_named_by_the_others() -> None:
         for rank in range(3)
     ]
     said = [process.communicate(timeout=ENOUGH)[1] for process in processes]
+    assert processes[1].returncode == -signal.SIGKILL
     for rank in (0, 2):
         assert processes[rank].returncode == 1, said[rank]
         assert "RankFailed: rank 1's process has ended" in said[rank], said[rank]
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+
+
+@pytest.mark.slow
+def test_a_killed_rank_under_mpiexec_leaves_nothing() -> None:
+    before = set(SHARED_MEMORY.iterdir())
+    assert launch(mpiexec(), "-n", "3", sys.executable, "-c", KILLED).returncode != 0
+    assert not {path.name for path in set(SHARED_MEMORY.iterdir()) - before if "mpich" in path.name}

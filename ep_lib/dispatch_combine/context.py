@@ -187,5 +187,8 @@ def _available_bytes() -> int:
             found.append(int(line.split()[1]) << 10)
     with contextlib.suppress(OSError, ValueError):  # no cgroup v2, or no limit ("max")
         group = Path("/sys/fs/cgroup")
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text())
+        files = int(stat["active_file"]) + int(stat["inactive_file"])  # cached: given up when memory is wanted
+        found.append(int((group / "memory.max").read_text()) - used + files)
     return max(0, min(found, default=1 << 62))
