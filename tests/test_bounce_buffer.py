@@ -104,8 +104,7 @@ def test_in_turn_passes_as_long_as_everything_fits(fabric: str) -> None:
 @pytest.mark.parametrize("fabric", NETWORKS)
 def test_late_credits_are_waited_for_at_both_ends(fabric: str) -> None:
     said = str(checked("exchange_late_credit", fabric))
-    assert "(credit, slot 0): the signal is 0, at least 1 was expected" in said
-    assert "(signal, slot 0): the signal is 1, at least 3 was expected" in said
+    assert "waited too long" in said and "ep::kPhaseCredit" in said and "arrived_of(ring, peer, chunk)" in said
 
 
 def test_one_counter_is_right_on_rc_and_wrong_on_srd() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import signal
@@ -156,7 +157,7 @@ def test_lab_finds_a_notebook_by_number_stem_or_file_name(tmp_path: Path) -> Non
 def test_lab_without_jupyterlab_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BackendUnavailable, match="pip install 'jupyterlab"):
-        lab.run(None)  # type: ignore[arg-type]
+        lab.run(argparse.Namespace(port=8888))
 
 
 # Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -126,6 +127,7 @@ class EmulatorBackend:
         self.multiprocessors: int | None = None
         self.shared_bytes = MAX_SHARED_BYTES
         self._world = world
+        self._thread = threading.get_ident()  # the rank's own
         self._machine = world.machine
         self._heap = world.machine.heap_view(rank)
         self.fault_word: Array = self._heap[:4].view(np.uint32)  # the code of the record
@@ -196,7 +198,7 @@ class EmulatorBackend:
         if self._watch is None or is_ours(sys._getframe(2)):  # that called a method of Rank
             return array
         watched = array.view(Watched)
-        watched.watch = self._watch
+        watched.watch = weakref.ref(self._watch)
         return watched
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
@@ -214,7 +216,8 @@ class EmulatorBackend:
     ) -> None:
         """Queues a kernel; compiles it first if need be. Raises before anything runs if the launch cannot work."""
         self._check_open()
-        self._world.require_own(self.rank)
+        if threading.get_ident() != self._thread:
+            self._world.require_own(self.rank)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
         image = self._images.get(kernel) or self._load(kernel)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
@@ -247,7 +250,8 @@ class EmulatorBackend:
         self._last_ticket = self._machine.launch(
             self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes
         )
-        self._world.launched(self.rank, self._last_ticket)
+        if self._world.runs_in_background:
+            self._world.launched(self.rank, self._last_ticket)
         if self._watch is not None:
             self._watch.launched(kernel.name, kernel.path, arrays)
         self._in_use.append(arrays)

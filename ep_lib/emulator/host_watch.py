@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -154,18 +154,20 @@ _METHODS = (
 class Watched(np.ndarray[Any, Any]):
     """An array of a rank. Its views are watched too; what is computed from it is an ordinary array."""
 
-    watch: HostWatch | None = None
+    watch: Callable[[], HostWatch | None] = staticmethod(lambda: None)  # weak: the watch keeps arrays, too
 
     def __array_finalize__(self, other: Any) -> None:
-        self.watch = getattr(other, "watch", None)
+        if isinstance(other, Watched):
+            self.watch = other.watch
 
     def read(self) -> np.ndarray[Any, Any]:
         """The same as an ordinary array, for somebody who reads it all."""
         plain = self.view(np.ndarray)
-        if self.watch is not None and self.size:
+        watch = self.watch()
+        if watch is not None and self.size:
             reader = _reader()
             if not is_ours(reader):  # the library knows when it may
-                self.watch.read(*byte_bounds(plain), _where(reader))
+                watch.read(*byte_bounds(plain), _where(reader))
         return plain
 
     def __getitem__(self, key: Any) -> Any:

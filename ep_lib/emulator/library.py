@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -114,17 +113,31 @@ _SIGNATURES = {
 }
 
 
-def _require_memory(had_none: Callable[[], int], result: Any, function: Any, arguments: Any) -> Any:
-    """Raises BackendUnavailable if the call that has just returned found no memory."""
-    if had_none():
+def require_memory(library: ctypes.CDLL) -> None:
+    """Raises BackendUnavailable if a call since the last look found no memory."""
+    if library.epemu_take_no_memory():
         raise BackendUnavailable(
             "the emulator found no memory for its own data: use fewer ranks, threads or seeds, end other programs, or "
             "raise the limit of `ulimit -v`"
         )
+
+
+def _checked(library: ctypes.CDLL, result: Any, function: Any, arguments: Any) -> Any:
+    require_memory(library)
     return result
 
 
-_NEEDS_NO_MEMORY = ("epemu_symbol", "epemu_error", "epemu_done_ticket", "epemu_take_no_memory", "epemu_take_output")
+_NEED_NO_MEMORY = (
+    "epemu_symbol",
+    "epemu_error",
+    "epemu_done_ticket",
+    "epemu_in_flight",
+    "epemu_machine_heap",
+    "epemu_rank_stopped",
+    "epemu_take_no_memory",
+    "epemu_take_output",
+)
+_OFTEN = ("epemu_launch", "epemu_register", "epemu_unregister")  # told by Machine.launch, or the next call of another
 
 
 @functools.cache
@@ -137,8 +150,8 @@ def load() -> ctypes.CDLL:
             function = getattr(library, name)
             function.argtypes = arguments
             function.restype = result
-            if name not in _NEEDS_NO_MEMORY:
-                function.errcheck = functools.partial(_require_memory, library.epemu_take_no_memory)
+            if name not in (*_NEED_NO_MEMORY, *_OFTEN):
+                function.errcheck = functools.partial(_checked, library)
     except (OSError, AttributeError) as error:  # made by gcc in place of g++, for example
         raise BackendUnavailable(
             f"the emulator, as compiled by {toolkit.find_compiler().path}, cannot be loaded ({error}): is that a C++ "

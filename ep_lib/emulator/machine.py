@@ -337,7 +337,10 @@ class Machine:
             ranges=(library.Range * max(1, len(ranges)))(*ranges),  # type: ignore[misc]  # ctypes takes tuples
             num_ranges=len(ranges),
         )
-        return int(self._lib.epemu_launch(self.handle, loaded, entry, ctypes.byref(request)))
+        ticket = int(self._lib.epemu_launch(self.handle, loaded, entry, ctypes.byref(request)))
+        if not ticket:
+            library.require_memory(self._lib)
+        return ticket
 
     def done_ticket(self, rank: int) -> int:
         return int(self._lib.epemu_done_ticket(self.handle, rank))

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, meet
 from ep_lib.emulator.machine import Machine, start_thread
@@ -45,6 +45,8 @@ class _Limit:
 class ProcessWorld:
     """What one rank's backend asks about the others. ``timeout``: seconds that its kernels may take, of CPU time, or of
     waiting for other ranks."""
+
+    runs_in_background: Literal[True] = True
 
     def __init__(self, machine: Machine, bootstrap: Bootstrap, heaps: SharedHeaps, *, timeout: float) -> None:
         self.machine = machine

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from ep_lib.callers import outer_frame
 from ep_lib.emulator.machine import Machine, start_thread
@@ -87,6 +87,8 @@ def _caller() -> tuple[str, int]:
 class World:
     """Drives the ranks of one machine. The thread that calls :meth:`run_all` is the driver."""
 
+    runs_in_background: Literal[False] = False  # kernels run when all ranks wait
+
     def __init__(self, machine: Machine, *, timeout: float) -> None:
         self.machine = machine
         self.timeout = timeout
@@ -96,9 +98,6 @@ class World:
         self._ended = False
 
     # ---- called by ranks, on their own threads ---------------------------------------------------------------
-    def launched(self, rank: int, ticket: int) -> None:
-        """The rank has queued a kernel, which runs when all ranks wait."""
-
     def reserve(self, begin: int, nbytes: int) -> None:
         """A heap of this process's own takes memory as it is touched."""
 
@@ -262,13 +261,12 @@ class World:
 class SoloWorld:
     """A world of one rank without threads of its own, for ``ep_lib.init()``: a wait runs the kernels."""
 
+    runs_in_background: Literal[False] = False
+
     def __init__(self, machine: Machine, *, timeout: float) -> None:
         self.machine = machine
         self.timeout = timeout
         self.size = 1
-
-    def launched(self, rank: int, ticket: int) -> None:
-        """The rank has queued a kernel, which runs when it is waited for."""
 
     def reserve(self, begin: int, nbytes: int) -> None:
         """A heap of this process's own takes memory as it is touched."""
