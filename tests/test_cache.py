@@ -49,7 +49,17 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGE: list[Callable[[Path], None]] = [_truncate, _empty, _garble, _fill, _remove, _folder]
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)  # who opens it waits
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+DAMAGE: list[Callable[[Path], None]] = [_truncate, _empty, _garble, _fill, _remove, _folder, _pipe, _loop]
 
 
 @pytest.fixture
@@ -194,6 +204,16 @@ def test_a_read_only_cache_serves_what_it_has(own_cache: Path, monkeypatch: pyte
     assert Kernel.from_source(SOURCE, "add").compile() == before
     with pytest.raises(BackendUnavailable, match="Read-only file system; set EP_LIB_CACHE_DIR"):
         Kernel.from_source(SOURCE + "\n", "add").compile()
+
+
+@pytest.mark.parametrize("damage", [_folder, _pipe, _loop])
+def test_a_lock_that_is_no_file_is_made_again(damage: Callable[[Path], None], own_cache: Path) -> None:
+    kernel = Kernel.from_source(SOURCE, "add")
+    image = kernel.compile().path
+    for lock in (own_cache / "locks").iterdir():
+        damage(lock)
+    shutil.rmtree(image.parent)
+    assert Kernel.from_source(SOURCE, "add").compile().path == image
 
 
 def test_new_folders_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

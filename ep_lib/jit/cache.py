@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from ep_lib import processes
@@ -178,7 +179,8 @@ def _is_sound(final: Path, marker: str) -> bool:
     """Whether all files of an entry are there and as they were written. Digests are compared once in a process, and
     again when a file looks otherwise than it did then."""
     try:
-        manifest = (final / MANIFEST).read_bytes()
+        with _open(final / MANIFEST) as file:
+            manifest = file.read()
         described = json.loads(manifest)
         files = described["files"]
         if described["digest"] != _digest_of(files) or marker not in files:
@@ -201,8 +203,17 @@ def _stamp(path: Path) -> _Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
+def _open(path: Path) -> BufferedReader:
+    """An ordinary file, to be read. Raises OSError for all else: to open a pipe would wait for somebody who writes."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+    return file
+
+
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with _open(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -220,7 +231,8 @@ def write_note(path: Path, data: bytes) -> None:
 def read_note(path: Path) -> bytes | None:
     """What :func:`write_note` has written; None if it is missing or damaged."""
     try:
-        head, _, data = path.read_bytes().partition(b"\n")
+        with _open(path) as file:
+            head, _, data = file.read().partition(b"\n")
     except OSError:
         return None
     return data if head == _NOTE_MAGIC + hashlib.sha256(data).hexdigest().encode() else None
@@ -229,8 +241,9 @@ def read_note(path: Path) -> bytes | None:
 def write_file(path: Path, data: bytes) -> None:
     """Makes sure that a file has this content. Raises BackendUnavailable if it cannot be written."""
     try:
-        if path.read_bytes() == data:
-            return
+        with _open(path) as file:
+            if file.read() == data:
+                return
     except OSError:
         pass  # missing, or not to be read
     with _typed("written", path):
@@ -259,6 +272,8 @@ def _locked(kind: str, key: str) -> Iterator[None]:
     """Holds the lock of one entry, where the file system has locks."""
     lock = cache_dir() / "locks" / f"{kind}-{key[:32]}"
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if lock.is_symlink() or (lock.exists() and not lock.is_file()):
+        _discard(lock)
     with lock.open("w") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
