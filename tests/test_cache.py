@@ -216,6 +216,19 @@ def test_a_lock_that_is_no_file_is_made_again(damage: Callable[[Path], None], ow
     assert Kernel.from_source(SOURCE, "add").compile().path == image
 
 
+@pytest.mark.parametrize("kind", ["emulator", "locks", "sources"])
+@pytest.mark.parametrize("target", ["", "nowhere"])
+def test_a_file_or_a_dead_link_in_place_of_a_folder_goes(kind: str, target: str, own_cache: Path) -> None:
+    image = Kernel.from_source(SOURCE, "add").compile().path
+    shutil.rmtree(image.parent)
+    shutil.rmtree(own_cache / kind)
+    if target:
+        (own_cache / kind).symlink_to(own_cache / target)
+    else:
+        (own_cache / kind).write_text("not a folder")
+    assert Kernel.from_source(SOURCE, "add").compile().path == image
+
+
 def test_new_folders_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path / "new"))
     old = os.umask(0)

@@ -117,7 +117,7 @@ def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None])
             return final
         if os.path.lexists(final):
             say(f"the cache entry {final} was damaged; it is made again")
-        final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(final.parent)
         with processes.temporary_folder(f".{key[:16]}-", final.parent) as folder:
             build(folder, final)
             if not (folder / marker).is_file():
@@ -131,6 +131,17 @@ def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None])
             )
     _tidy()
     return final
+
+
+def _make_folder(path: Path) -> None:
+    """Makes a folder; what has taken its name in the cache goes. Raises OSError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        for place in (path.parent, path):
+            if cache_dir() in place.parents and not place.is_dir():
+                place.unlink(missing_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _seal(folder: Path) -> None:
@@ -254,7 +265,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file so that other processes see the old content or the new one, nothing between. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:32]}-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -271,7 +282,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def _locked(kind: str, key: str) -> Iterator[None]:
     """Holds the lock of one entry, where the file system has locks."""
     lock = cache_dir() / "locks" / f"{kind}-{key[:32]}"
-    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(lock.parent)
     if lock.is_symlink() or (lock.exists() and not lock.is_file()):
         _discard(lock)
     with lock.open("w") as file:
