@@ -185,6 +185,12 @@ def test_no_room_in_shared_memory_is_told_on_every_rank(tmp_path: Path) -> None:
     assert isinstance(errors[0], OutOfSymmetricMemory) and "rank 1" in str(errors[0]), errors[0]
 
 
+def test_no_room_in_shared_memory_for_a_buffer_is_told_so(tmp_path: Path) -> None:
+    errors = run("too_large_a_buffer", tmp_path, 2)
+    assert "/dev/shm" in str(errors[1]) and "shm-size" in str(errors[1])
+    assert "rank 1 has no room" in str(errors[0]) and "heap_bytes" not in str(errors[0]), errors[0]
+
+
 def test_unequal_heaps_are_refused(tmp_path: Path) -> None:
     errors = run("other_heap", tmp_path, 2)
     assert isinstance(errors[0], RankMismatchError) and isinstance(errors[1], (RankMismatchError, RankFailed)), errors

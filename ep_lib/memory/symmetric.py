@@ -40,13 +40,18 @@ class SymmetricHeap:
                 self._used[offset] = size
                 self._arrays[offset] = offset + nbytes
                 return offset
-        largest = max((end - begin for begin, end in self._free), default=0)
+        largest = self.largest_free
         raise OutOfSymmetricMemory(
             f"the symmetric heap is too small: {size} bytes are wanted and the largest free part of its "
             f"{self.nbytes} bytes has {largest}, so {size - largest} bytes are missing; {hint}",
             requested=size,
             available=largest,
         )
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the largest part that is free."""
+        return max((end - begin for begin, end in self._free), default=0)
 
     def free(self, offset: int) -> None:
         """Gives an allocation back. Raises ArgumentError if there is none at this offset."""

@@ -62,6 +62,8 @@ class ModeMemory:
         try:
             self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)
         except OutOfSymmetricMemory as error:
+            if nbytes <= rank._heap.largest_free:  # the heap has room: the host lacks memory, and the error says where
+                raise
             what = lower if isinstance(lower, str) else lower(error.available)
             raise OutOfSymmetricMemory(
                 f"{who} needs {error.requested} bytes of symmetric memory on every rank, and the largest free part has "

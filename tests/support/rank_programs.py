@@ -140,13 +140,22 @@ def paused(rank: Rank) -> None:
 
 def too_much(rank: Rank) -> None:
     rank.symmetric(1 << 20, np.uint8)
+    fill_shared_memory(rank)
+    rank.symmetric(1 << 20, np.uint8)
+
+
+def too_large_a_buffer(rank: Rank) -> None:
+    fill_shared_memory(rank)
+    ep_lib.Buffer(rank, num_experts=2, top_k=1, hidden=8, max_tokens=4)
+
+
+def fill_shared_memory(rank: Rank) -> None:
     if rank == 1:
 
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
         os.posix_fallocate = full
-    rank.symmetric(1 << 20, np.uint8)
 
 
 def other_heap(rank: Rank) -> None:
@@ -154,7 +163,7 @@ def other_heap(rank: Rank) -> None:
 
 
 NORMAL = (ping_pong, atomics, in_the_background, buffers)
-FAILING = (die, never_sends, paused, too_much, other_heap)
+FAILING = (die, never_sends, paused, too_much, too_large_a_buffer, other_heap)
 PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
 
 
