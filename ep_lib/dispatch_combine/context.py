@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 
@@ -84,25 +85,17 @@ class DispatchCombineContext:
     @property
     def rank(self) -> Rank:
         """This rank's place in its world. Raises BufferClosedError if this context is not initialized."""
-        if self._rank is None:
-            self._refuse()
-        assert self._rank is not None
-        return self._rank
+        return self._refuse() if self._rank is None else self._rank
 
     @property
     def buffer(self) -> Buffer:
         """The engine, which all handles of this context share. Raises BufferClosedError unless it is initialized."""
-        if self._buffer is None:
-            self._refuse()
-        assert self._buffer is not None
-        return self._buffer
+        return self._refuse() if self._buffer is None else self._buffer
 
     @property
     def ways(self) -> tuple[str, ...]:
         """How this rank reaches each: "own" (itself), "p2p", "network". Raises BufferClosedError unless initialized."""
-        if self._buffer is None:
-            self._refuse()
-        return self._ways
+        return self._refuse() if self._buffer is None else self._ways
 
     def __enter__(self) -> DispatchCombineContext:
         self.initialize()
@@ -117,7 +110,7 @@ class DispatchCombineContext:
 
     # How it is done
 
-    def _refuse(self) -> None:
+    def _refuse(self) -> NoReturn:
         raise BufferClosedError(
             "this DispatchCombineContext is not initialized, or was finalized: call its initialize() on all ranks"
         )
