@@ -3,7 +3,7 @@
 Importing it starts nothing and loads neither torch nor CuPy.
 """
 
-from ep_lib import dispatch_combine, errors
+from ep_lib import dispatch_combine, errors, nixl
 from ep_lib.compat import ibgda
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE, Hardware, Link
@@ -36,6 +36,7 @@ __all__ = [
     "errors",
     "ibgda",
     "init",
+    "nixl",
     "simulate",
     "spawn",
 ]

@@ -10,6 +10,8 @@ EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sente
 EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
 EP_LIB_SANITIZE      ``1`` compiles the emulator with AddressSanitizer and UBSan        ``0``
                      (``make sanitize`` sets it: their libraries must be loaded first)
+EP_LIB_SECRET        what the processes of a run must know to talk over TCP or files  one of this user's own on
+                     (:class:`ep_lib.nixl.DeviceHost`); at least 8 characters         this machine
 EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0          ``0``
 EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU (slow)            ``0``
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
@@ -57,6 +59,7 @@ class Config:
     debug: bool = False
     heap_bytes: int | None = None
     sanitize: bool = False
+    secret: str | None = None
     seed: int = 0
     share_gpus: bool = False
     stack_bytes: int | None = None
@@ -75,6 +78,7 @@ class Config:
             debug=_flag(env, "EP_LIB_DEBUG"),
             heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
             sanitize=_flag(env, "EP_LIB_SANITIZE"),
+            secret=_text(env, "EP_LIB_SECRET"),
             seed=_seed(env),
             share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
             stack_bytes=_stack(env),

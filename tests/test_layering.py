@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transports",),
     ("backends",),
     ("runtime",),
-    ("compat", "ibgda", "transports.nixl_handles"),  # the last two are old names
+    ("compat", "nixl", "ibgda", "transports.nixl_handles"),  # the last two are old names
     ("moe",),
     ("dispatch_combine",),
     ("ep_lib",),  # the public names of __init__.py

@@ -159,9 +159,9 @@ def of_compat(rank: Rank) -> list[Call]:
     write = host.create_write_req(data, 0)
     return [
         call("init_efa", ibgda.init_efa_device_state, rank=rank, num_channels=1, num_devices=1),
-        call("DeviceHost", nixl.DeviceHost, rank=rank),
+        call("DeviceHost", nixl.DeviceHost, name=rank),
         call("register", host.register, array=data),
-        call("deregister", host.deregister, array=None),
+        call("deregister", host.deregister, what=None),
         call("create_write_req", host.create_write_req, local=data, peers=0, remote=data),
         call("create_signal_req", host.create_signal_req, signals=signal, peers=0),
         call("create_gpu_req", host.create_gpu_req, request=write),

@@ -12,13 +12,35 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable, PeerTimeout
-from ep_lib.transports.nixl.build import Installation, pip_line
+from ep_lib.transports.nixl.build import Installation, Wheel, pip_line
 
 _HELLO = b"ep_lib: connect"
 _POLL_SECONDS = 0.001  # between two looks for notifications
+
+
+@dataclass(frozen=True)
+class Library:
+    """NIXL's modules, and the exceptions that its calls raise."""
+
+    api: Any
+    bindings: Any
+    failures: tuple[type[Exception], ...]
+
+
+def load(found: Installation | Wheel) -> Library:
+    """Imports NIXL. Raises BackendUnavailable."""
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
+    try:
+        bindings = importlib.import_module(f"{found.package}._bindings")
+        api = importlib.import_module(f"{found.package}._api")
+    except ImportError as error:
+        raise BackendUnavailable(f"{found} cannot be loaded ({error}): {pip_line(found.cuda_major)}") from error
+    kinds = [value for value in vars(bindings).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return Library(api, bindings, tuple(kinds))
 
 
 class NixlAgent:
@@ -30,25 +52,16 @@ class NixlAgent:
         self._rank = rank
         self._lock = threading.Lock()  # an agent serves one thread at a time
         self._heard: set[str] = set()
-        os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
-        try:
-            self._bindings = importlib.import_module(f"{installation.package}._bindings")
-            api = importlib.import_module(f"{installation.package}._api")
-        except ImportError as error:
-            raise BackendUnavailable(
-                f"{installation} cannot be loaded ({error}): {pip_line(installation.cuda_major)}"
-            ) from error
-        self._failures = tuple(
-            value for value in vars(self._bindings).values() if isinstance(value, type) and issubclass(value, Exception)
-        )
-        if not getattr(self._bindings, "HAVE_UCX_GPU_DEVICE_API", False):
+        library = load(installation)
+        self._failures = library.failures
+        if not getattr(library.bindings, "HAVE_UCX_GPU_DEVICE_API", False):
             raise BackendUnavailable(
                 f"found {installation}, built with a UCX that has no device API; kernels need one that has (UCX 1.21 "
                 f"or later): {pip_line(installation.cuda_major)}"
             )
         # NIXL's own progress thread would take a CPU core for as long as the agent lives; see kept_going().
-        config = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-        self._agent = self._call("making an agent", lambda: api.nixl_agent(self.name, config))
+        config = library.api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+        self._agent = self._call("making an agent", lambda: library.api.nixl_agent(self.name, config))
         if "UCX" not in self._agent.backends:
             raise BackendUnavailable(
                 f"{installation} has no UCX plugin that loads; it shows {self._agent.plugin_list}: "
@@ -80,7 +93,7 @@ class NixlAgent:
                     heard = self._call("reading notifications", self._agent.get_new_notifs)
                 except BackendUnavailable:  # then connect() waits until its limit, and says for which rank
                     return
-                self._heard |= {_text(name) for name, messages in heard.items() if _HELLO in messages}
+                self._heard |= {as_text(name) for name, messages in heard.items() if _HELLO in messages}
 
         listener = threading.Thread(target=listen, name=f"{self.name}: NIXL", daemon=True)
         listener.start()
@@ -98,7 +111,7 @@ class NixlAgent:
         names = {}
         for peer, theirs in metadata.items():
             name = self._call(f"reading rank {peer}'s metadata", lambda data=theirs: self._agent.add_remote_agent(data))
-            names[_text(name)] = peer
+            names[as_text(name)] = peer
         self._peers = list(names)
         for name, peer in names.items():
             self._call(f"connecting with rank {peer}", lambda name=name: self._agent.make_connection(name))
@@ -159,5 +172,5 @@ class NixlAgent:
             ) from error
 
 
-def _text(name: str | bytes) -> str:
+def as_text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name

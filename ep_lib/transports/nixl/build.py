@@ -32,6 +32,18 @@ _UCX_VERSION = re.compile(r"#define\s+UCP_API_(MAJOR|MINOR)\s+(\d+)")
 
 
 @dataclass(frozen=True)
+class Wheel:
+    """NIXL on this machine: the module of its wheel ("nixl_cu13"), its version, and the CUDA that it is for."""
+
+    package: str
+    version: str
+    cuda_major: int
+
+    def __str__(self) -> str:
+        return f"NIXL {self.version} ({self.package})"
+
+
+@dataclass(frozen=True)
 class Installation:
     """NIXL and UCX's device headers on this machine.
 
@@ -52,11 +64,9 @@ class Installation:
         return f"NIXL {self.version} ({self.package}) with UCX {self.ucx_version} in {self.include}"
 
 
-def find(cuda_major: int | None = None) -> Installation:
-    """NIXL's wheel for this CUDA (None: any) and UCX's device headers, of ``$UCX_HOME``, else of libucx's wheel.
-
-    Raises BackendUnavailable: what was found, what is needed, which pip command brings it. Imports neither.
-    """
+def find_wheel(cuda_major: int | None = None) -> Wheel:
+    """NIXL's wheel for this CUDA (None: any). Without a GPU it works as well: it needs no CUDA library to move host
+    memory. Raises BackendUnavailable: what was found, what is needed, which pip command brings it. Imports nothing."""
     wanted = _CUDA_MAJORS if cuda_major is None else (cuda_major,)
     pip = pip_line(wanted[0])
     nixls = {major: version for major in _CUDA_MAJORS if (version := _version(f"nixl-cu{major}"))}
@@ -68,10 +78,21 @@ def find(cuda_major: int | None = None) -> Installation:
                 f"found NIXL {version} for CUDA {other}, but CuPy is for CUDA {cuda_major} and needs the same: {pip}"
             )
         raise BackendUnavailable(f"NIXL is not installed; ep_lib needs {_range(OLDEST_NIXL, TOO_NEW_NIXL)}: {pip}")
-    pip = pip_line(major)
     if not OLDEST_NIXL <= _numbers(nixls[major]) < TOO_NEW_NIXL:
         needed = _range(OLDEST_NIXL, TOO_NEW_NIXL)
-        raise BackendUnavailable(f"found NIXL {nixls[major]} (nixl-cu{major}); ep_lib needs {needed}: {pip}")
+        raise BackendUnavailable(
+            f"found NIXL {nixls[major]} (nixl-cu{major}); ep_lib needs {needed}: {pip_line(major)}"
+        )
+    return Wheel(f"nixl_cu{major}", nixls[major], major)
+
+
+def find(cuda_major: int | None = None) -> Installation:
+    """NIXL's wheel for this CUDA (None: any) and UCX's device headers, of ``$UCX_HOME``, else of libucx's wheel.
+
+    Raises BackendUnavailable: what was found, what is needed, which pip command brings it. Imports neither.
+    """
+    wheel = find_wheel(cuda_major)
+    pip = pip_line(wheel.cuda_major)
     include = _ucx_include(pip)
     text = (include / "ucp" / "api" / "ucp_version.h").read_text(encoding="utf-8")
     ucx = {name: int(number) for name, number in _UCX_VERSION.findall(text)}
@@ -80,9 +101,9 @@ def find(cuda_major: int | None = None) -> Installation:
         raise BackendUnavailable(f"found UCX {ucx['MAJOR']}.{ucx['MINOR']} in {include}; ep_lib needs {needed}: {pip}")
     match = _LIST_VERSION.search((include / _TYPES_HEADER).read_text(encoding="utf-8"))
     return Installation(
-        package=f"nixl_cu{major}",
-        version=nixls[major],
-        cuda_major=major,
+        package=wheel.package,
+        version=wheel.version,
+        cuda_major=wheel.cuda_major,
         include=include,
         ucx_version=f"{ucx['MAJOR']}.{ucx['MINOR']}",
         list_version=int(match[1]) if match else 0,

@@ -6,23 +6,18 @@ views: of their own heap, and of all others'. Plain loads and stores work too, w
 
 from __future__ import annotations
 
-import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
 from ep_lib.errors import BackendUnavailable
 from ep_lib.jit.source import KernelSource
 from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
-from ep_lib.transports.nixl import build
+from ep_lib.transports.nixl import build, views
 from ep_lib.transports.nixl.agent import NixlAgent
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
-
-_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
-_MAJOR, _MINOR = 75, 76  # cudaDeviceAttr: compute capability
-_HEAD_BYTES = 8  # of a memory view on the GPU: version (uint16), lanes (uint16), entries (uint32)
 
 
 class NixlHeap:
@@ -59,7 +54,7 @@ class NixlHeap:
     def register_module(self, module: Module, image: NvrtcImage) -> None:
         address = module.symbol(build.STATE_SYMBOL)
         if address is not None:  # a kernel without network operations has no such symbol
-            self._copy(address, self._state, _HOST_TO_DEVICE)
+            views.copy(self._runtime, address, self._state, views.HOST_TO_DEVICE)
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Leave NIXL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because others
@@ -108,42 +103,7 @@ class NixlHeap:
             return
         mine = self._agent.view_of_mine(self._own, self._size, self._device)
         others = self._agent.view_of_others(regions)
-        self._check_version(others, len(regions))
+        views.require_version(self._runtime, self._agent.installation, others, len(regions))
         self._state = mine.to_bytes(8, "little") + others.to_bytes(8, "little")
-        mapped = self._mapped_addresses(others, len(regions))
+        mapped = views.mapped_addresses(self._runtime, self._driver, self._device, others, len(regions))
         self.addresses = [*mapped[:rank], self._own, *mapped[rank:]]
-
-    def _check_version(self, view: int, entries: int) -> None:
-        """Kernels read what the host's UCX wrote: both must mean the same struct."""
-        head = self._copy(view, bytes(_HEAD_BYTES), _DEVICE_TO_HOST)
-        version, length = int.from_bytes(head[:2], "little"), int.from_bytes(head[4:], "little")
-        found = self._agent.installation
-        if version != found.list_version or length != entries:
-            raise BackendUnavailable(
-                f"found memory views of version {version} with {length} entries from NIXL {found.version}, but UCX "
-                f"{found.ucx_version}'s device headers need version {found.list_version} with {entries}: install a "
-                f"libucx that fits: {build.pip_line(found.cuda_major)}"
-            )
-
-    def _mapped_addresses(self, view: int, entries: int) -> list[int]:
-        attribute = self._runtime.deviceGetAttribute
-        arch = f"sm_{attribute(_MAJOR, self._device)}{attribute(_MINOR, self._device)}"
-        module = self._driver.moduleLoadData(build.mapped_addresses_cubin(arch))
-        function = self._driver.moduleGetFunction(module, "mapped_addresses")
-        out = int(self._runtime.malloc(8 * entries))
-        values = (ctypes.c_uint64(view), ctypes.c_uint64(out), ctypes.c_int(entries))
-        pointers = (ctypes.c_void_p * 3)(*map(ctypes.addressof, values))
-        self._driver.launchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(pointers), 0)
-        self._runtime.deviceSynchronize()
-        found = self._copy(out, bytes(8 * entries), _DEVICE_TO_HOST)
-        self._runtime.free(out)
-        self._driver.moduleUnload(module)
-        return [int.from_bytes(found[8 * i : 8 * i + 8], "little") for i in range(entries)]
-
-    def _copy(self, address: int, data: bytes, direction: int) -> bytes:
-        """Between the GPU's memory at ``address`` and a buffer that begins as ``data``; what the buffer is then."""
-        buffer: Any = ctypes.create_string_buffer(data, len(data))
-        host = ctypes.addressof(buffer)
-        to, source = (address, host) if direction == _HOST_TO_DEVICE else (host, address)
-        self._runtime.memcpy(to, source, len(data), direction)
-        return bytes(buffer.raw)

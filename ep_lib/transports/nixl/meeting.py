@@ -1,0 +1,245 @@
+"""How two DeviceHosts that know the run's secret hand each other a few bytes: over TCP, or through a file.
+
+Both sides of a connection send a greeting with a random number, prove by an HMAC over both numbers that they know the
+secret, and seal every message with a key made from all three. A file is sealed with the secret. What arrives is bytes;
+nothing here reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+import time
+from pathlib import Path
+
+from ep_lib.config import Config
+from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.processes import private_folder
+from ep_lib.require import instance, refuse, whole_number
+
+VERSION = 1
+MAX_BYTES = 64 << 20  # of one message
+
+_MAGIC = b"EP_MEET\n"
+_GREETING = struct.Struct("<8sI32s")  # magic, version, random number
+_LENGTH = struct.Struct("<Q")
+_SEAL_BYTES = 32
+_GREETING_SECONDS = 5.0  # for a stranger that connects and says nothing
+_RETRY_SECONDS = 0.05
+_YES, _NO = b"Y", b"N"
+
+
+class Stranger(RankFailed):
+    """Who answers there is no DeviceHost of this run; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, rank=-1)
+
+
+def run_secret(given: str | bytes | None = None) -> bytes:
+    """``given``, else EP_LIB_SECRET, else this user's own on this machine, made when it is first needed."""
+    found = given if given is not None else Config.from_environment().secret
+    if found is not None:
+        if not isinstance(found, (str, bytes)) or len(found) < 8:
+            size = f"{len(found)} characters long" if isinstance(found, (str, bytes)) else f"a {type(found).__name__}"
+            raise ArgumentError(
+                f"the secret is {size}; it must be a str or bytes of at least 8 (EP_LIB_SECRET, secret=)"
+            )
+        return found.encode() if isinstance(found, str) else found
+    place = private_folder() / "secret"
+    with contextlib.suppress(FileNotFoundError):
+        return place.read_bytes()
+    fresh = place.with_name(f"secret-{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(32))
+    with contextlib.suppress(FileExistsError):  # another process was quicker
+        os.link(fresh, place)
+    fresh.unlink()
+    return place.read_bytes()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens on ``host`` (an address of this machine) and ``port`` (0: any that is free)."""
+    whole_number("port", port, 0, 65535)
+    listener = socket.socket(_family(host))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(16)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise BackendUnavailable(
+                f"port {port} of {host} is in use, by another DeviceHost or another program; take another port, or 0 "
+                "for any that is free (DeviceHost.port says which)"
+            ) from error
+        raise BackendUnavailable(
+            f"cannot listen on {host}, port {port}: {error.strerror}; pass host= an address of this machine and a port "
+            "from 1024 on"
+        ) from error
+    return listener
+
+
+def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:
+    """What the next peer hands over, which gets ``mine``. Strangers are turned away, and named if nobody else comes."""
+    deadline = time.monotonic() + timeout
+    turned_away: list[str] = []
+    while True:
+        left = deadline - time.monotonic()
+        listener.settimeout(max(left, 0.001))
+        try:
+            connection, address = listener.accept()
+        except TimeoutError:
+            others = f"; turned away: {'; '.join(turned_away[-3:])}" if turned_away else ""
+            place = "{}, port {}".format(*listener.getsockname()[:2])
+            raise _nobody(
+                f"{who!r} waited {timeout:g} s for a peer on {place}; did it connect there?{others}"
+            ) from None
+        with connection:
+            try:
+                connection.settimeout(max(min(left, _GREETING_SECONDS), 0.001))
+                key = _greet(connection, secret, is_server=True)
+                connection.settimeout(max(left, 0.001))
+                theirs = _receive(connection, key)
+                _send(connection, key, mine)
+                return theirs
+            except (Stranger, OSError) as error:
+                turned_away.append(f"{address[0]}: {error}")
+
+
+def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:
+    """What the DeviceHost at that place hands over, which gets ``mine``. Tries until it listens."""
+    whole_number("port", port, 1, 65535)
+    family, deadline = _family(address), time.monotonic() + timeout
+    while True:
+        connection = socket.socket(family)
+        with connection:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                connection.connect((address, port))
+            except OSError as error:
+                if time.monotonic() + _RETRY_SECONDS < deadline:
+                    time.sleep(_RETRY_SECONDS)  # it may start later
+                    continue
+                reason = error.strerror or str(error)
+                raise _nobody(
+                    f"{who!r} reached no DeviceHost at {address}, port {port}, within {timeout:g} s ({reason}): is the "
+                    "peer started, are address and port its own, and does it listen on that address (host=)?"
+                ) from error
+            try:
+                connection.settimeout(min(max(deadline - time.monotonic(), 0.001), _GREETING_SECONDS))
+                key = _greet(connection, secret, is_server=False)
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                _send(connection, key, mine)
+                return _receive(connection, key)
+            except Stranger as error:
+                raise Stranger(f"{address}, port {port}: {error}") from None
+            except OSError as error:
+                raise Stranger(
+                    f"{address}, port {port}: it accepted the connection and then said nothing that a DeviceHost says "
+                    f"({error}): is another program there?"
+                ) from error
+
+
+def write_file(path: Path, secret: bytes, mine: bytes) -> None:
+    """``mine`` at ``path``, all at once, readable by this user only."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_MAGIC + _seal(secret, mine) + mine)
+        fresh.replace(path)
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror}; pass a path in a folder that is yours") from error
+
+
+def read_file(path: Path, secret: bytes, timeout: float, who: str) -> bytes:
+    """What another DeviceHost has written there, once it has."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            data = path.read_bytes()
+            break
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                raise _nobody(f"{who!r} waited {timeout:g} s for the file {path}; does the peer write there?") from None
+            time.sleep(_RETRY_SECONDS)
+        except OSError as error:
+            raise ArgumentError(f"cannot read {path}: {error.strerror}; pass the file that the peer writes") from error
+    start = len(_MAGIC) + _SEAL_BYTES
+    if len(data) < start or not data.startswith(_MAGIC):
+        raise Stranger(f"{path} ({len(data)} bytes) was not written by DeviceHost.write_metadata()")
+    if not hmac.compare_digest(data[len(_MAGIC) : start], _seal(secret, data[start:])):
+        raise Stranger(
+            f"{path} ({len(data)} bytes) was cut short or changed, or its writer does not know this run's secret: set "
+            "EP_LIB_SECRET to the same on both sides"
+        )
+    return data[start:]
+
+
+def _greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes:
+    """The key of this connection. Raises Stranger."""
+    mine = secrets.token_bytes(32)
+    connection.sendall(_GREETING.pack(_MAGIC, VERSION, mine))
+    magic, version, theirs = _GREETING.unpack(_exactly(connection, _GREETING.size))
+    if magic != _MAGIC:
+        raise Stranger(f"it greets with {magic!r}, and is no DeviceHost; check address and port")
+    if version != VERSION:
+        raise Stranger(f"it speaks version {version}, this ep_lib version {VERSION}: install the same ep_lib on both")
+    numbers = theirs + mine if is_server else mine + theirs
+    ours, others = (b"server", b"client") if is_server else (b"client", b"server")
+    connection.sendall(_seal(secret, ours + numbers))
+    knows = hmac.compare_digest(_exactly(connection, _SEAL_BYTES), _seal(secret, others + numbers))
+    connection.sendall(_YES if knows else _NO)
+    answer = _exactly(connection, 1)  # read in any case: closing with unread bytes would reset the peer's connection
+    if not knows or answer != _YES:
+        raise Stranger("it does not know this run's secret; set EP_LIB_SECRET (or secret=) to the same on both sides")
+    return _seal(secret, b"key" + numbers)
+
+
+def _send(connection: socket.socket, key: bytes, message: bytes) -> None:
+    connection.sendall(_LENGTH.pack(len(message)) + _seal(key, message) + message)
+
+
+def _receive(connection: socket.socket, key: bytes) -> bytes:
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if length > MAX_BYTES:
+        raise Stranger(f"it announces {length} bytes; messages have at most {MAX_BYTES}")
+    seal = _exactly(connection, _SEAL_BYTES)
+    message = _exactly(connection, length)
+    if not hmac.compare_digest(seal, _seal(key, message)):
+        raise Stranger("its message was changed on the way")
+    return message
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise Stranger(f"it closed the connection after {len(data)} of {size} bytes")
+        data += piece
+    return bytes(data)
+
+
+def _seal(key: bytes, data: bytes) -> bytes:
+    return hmac.new(key, data, hashlib.sha256).digest()
+
+
+def _family(host: str) -> socket.AddressFamily:
+    instance("host", host, str, "an address, such as '127.0.0.1' or a host's name")
+    try:
+        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    except (OSError, UnicodeError):
+        refuse("host", host, "an address or a host's name that resolves")
+
+
+def _nobody(message: str) -> PeerTimeout:
+    return PeerTimeout(message, rank=-1, peer=-1, phase="bootstrap", slot=-1, seen=0, expected=1)
