@@ -107,12 +107,12 @@ $(LAB_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machin
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
-	$(PIP) --editable '.[lab,mpi$(if $(CUDA),$(comma)$(CUDA))]'
+	$(PIP) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
 $(TEST_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
-	$(PIP) --editable '.[lab,mpi,test,$(or $(CUDA),nvrtc)]'
+	$(PIP) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
 	@touch "$@"
 
 clean:  ## remove what the tools left; the environment and compiled kernels stay

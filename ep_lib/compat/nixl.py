@@ -43,7 +43,7 @@ from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import ArgumentError, BufferClosedError, RankFailed
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
-from ep_lib.require import a_path, index, instance, refuse, seconds, several, show, text, whole_number
+from ep_lib.require import a_path, brief, index, instance, refuse, seconds, several, show, text, whole_number
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports.nixl import build, meeting, views
 from ep_lib.transports.nixl.host import HostAgent, Memory, Telemetry, Transfer, check_range, pack, unpack
@@ -111,7 +111,7 @@ class _RankSide:
 
     def deregister(self, number: int) -> None:
         if self._regions.pop(number, None) is None:
-            raise ArgumentError(f"there is no registration {show(number)}; pass what register() returned")
+            raise ArgumentError(f"there is no registration {brief(number)}; pass what register() returned")
 
     def registration_of(self, memory: Memory) -> int | None:
         return next((number for number, (known, _) in self._regions.items() if known.holds(memory)), None)

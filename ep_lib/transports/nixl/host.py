@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import struct
+import sys
 import threading
 import time
 import zlib
@@ -20,9 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from ep_lib.bootstrap import wire
 from ep_lib.errors import ArgumentError, BackendUnavailable, BufferClosedError, PeerTimeout, RankFailed
-from ep_lib.require import index, instance, one_of, refuse, show, text
+from ep_lib.require import brief, index, instance, one_of, refuse, show, text
 from ep_lib.transports.nixl.agent import as_text, load
-from ep_lib.transports.nixl.build import find_wheel, pip_line
+from ep_lib.transports.nixl.build import Wheel, find_wheel, pip_line
 from ep_lib.version import __version__
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class HostAgent:
         if not 0 < len(text("name", name)) <= 64:
             refuse("name", name, "1 to 64 characters")
         self.name, self.backend = name, text("backend", backend)
-        self.wheel = find_wheel()
+        self.wheel = _wheel_for_cupy()
         library = load(self.wheel)
         self._failures, self._bindings = library.failures, library.bindings
         self._lost = getattr(library.bindings, "nixlRemoteDisconnectError", ())
@@ -201,7 +202,7 @@ class HostAgent:
         self._require_open()
         if number not in self._regions:
             known = ", ".join(map(str, self._regions)) or "none"
-            raise ArgumentError(f"there is no registration {show(number)}; there are: {known}")
+            raise ArgumentError(f"there is no registration {brief(number)}; there are: {known}")
         memory, descs, _ = self._regions[number]
         using = [each for each in self._transfers if memory.holds(each.local)]
         if using:
@@ -215,10 +216,9 @@ class HostAgent:
     def find(self, address: int, nbytes: int, device: int) -> Memory:
         """Registered memory by its address: the registration knows whether it is DRAM or VRAM."""
         for kind in MEMORY:
-            memory = Memory(kind, address, nbytes, device)
+            memory = check_range(Memory(kind, address, nbytes, device))
             if self.registration_of(memory) is not None:
                 return memory
-        memory = check_range(Memory("DRAM", address, nbytes, device))
         known = "; ".join(str(region) for region, _, _ in self._regions.values()) or "nothing"
         raise ArgumentError(
             f"{nbytes} bytes at 0x{address:x} (device {device}) are not registered; registered: {known}. Call "
@@ -475,7 +475,7 @@ class HostAgent:
 
     def _refuse_transfer(self, transfer: Any) -> None:
         self._require_open()
-        instance("the request", transfer, Transfer, "what create_write_req() or create_read_req() returned")
+        instance("request", transfer, Transfer, "what create_write_req() or create_read_req() returned")
         whose = "of another DeviceHost" if transfer.agent is not self else "was released"
         raise ArgumentError(f"{transfer!r} {whose}; make one with create_write_req() or create_read_req()")
 
@@ -495,6 +495,15 @@ class HostAgent:
             f"{self.name!r}: {what} failed with {type(error).__name__}: {error}. {self.wheel}; NIXL_LOG_LEVEL=DEBUG "
             "and UCX_LOG_LEVEL=info make them say why"
         )
+
+
+def _wheel_for_cupy() -> Wheel:
+    """NIXL for the CUDA of CuPy, where that is in use; else any, since the CPU's memory needs none."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        with contextlib.suppress(BackendUnavailable):
+            return find_wheel(int(cupy.cuda.runtime.runtimeGetVersion()) // 1000)
+    return find_wheel()
 
 
 # ---- checks of what NIXL lets pass -----------------------------------------------------------------------------------

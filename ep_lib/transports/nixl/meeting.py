@@ -30,7 +30,7 @@ _MAGIC = b"EP_MEET\n"
 _GREETING = struct.Struct("<8sI32s")  # magic, version, random number
 _LENGTH = struct.Struct("<Q")
 _SEAL_BYTES = 32
-_GREETING_SECONDS = 5.0  # for a stranger that connects and says nothing
+_GREETING_SECONDS = 2.0  # for a stranger that connects and says nothing: others wait meanwhile
 _RETRY_SECONDS = 0.05
 _YES, _NO = b"Y", b"N"
 
@@ -134,17 +134,17 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
                     "peer started, are address and port its own, and does it listen on that address (host=)?"
                 ) from error
             try:
-                connection.settimeout(min(max(deadline - time.monotonic(), 0.001), _GREETING_SECONDS))
-                key = _greet(connection, secret, is_server=False)
+                # Until the deadline: the peer may listen already and accept later.
                 connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                key = _greet(connection, secret, is_server=False)
                 _send(connection, key, mine)
                 return _receive(connection, key)
             except Stranger as error:
                 raise Stranger(f"{address}, port {port}: {error}") from None
             except OSError as error:
                 raise Stranger(
-                    f"{address}, port {port}: it accepted the connection and then said nothing that a DeviceHost says "
-                    f"({error}): is another program there?"
+                    f"{address}, port {port}: what accepted the connection did not answer within {timeout:g} s "
+                    f"({error}): is it another program, or a DeviceHost that never calls accept()?"
                 ) from error
 
 
