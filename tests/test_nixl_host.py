@@ -215,6 +215,11 @@ def test_mistakes_are_named(pair: Pair) -> None:
         (lambda: DeviceHost("", "UCX"), "name is ''; it must be 1 to 64 characters"),
         (lambda: DeviceHost(3), "a name, or the Rank that main got"),  # type: ignore[arg-type]
         (lambda: DeviceHost("x", "USX"), r"backend is 'USX', and NIXL .* has .*UCX.*: take one of these"),
+        (
+            lambda: DeviceHost("x", secret="short"),
+            "the secret is 5 characters long; it must be a str or bytes of at least 8",
+        ),
+        (lambda: DeviceHost("x", telemetry="yes"), "telemetry is 'yes'; it must be True or False"),  # type: ignore[arg-type]
         (lambda: DeviceHost("x", port=70000), "port is 70000; it must be from 0 to 65535"),
         (lambda: DeviceHost("x", host="no such host"), "host is 'no such host'"),
         (lambda: writer.wait_notification("reader", timeout=0), "timeout is 0"),

@@ -43,7 +43,7 @@ from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import ArgumentError, BufferClosedError, RankFailed
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
-from ep_lib.require import a_path, brief, index, instance, refuse, seconds, several, show, text, whole_number
+from ep_lib.require import a_path, brief, flag, index, instance, refuse, seconds, several, show, text, whole_number
 from ep_lib.runtime.rank import Rank
 from ep_lib.transports.nixl import build, meeting, views
 from ep_lib.transports.nixl.host import HostAgent, Memory, Telemetry, Transfer, check_range, pack, unpack
@@ -197,8 +197,10 @@ class DeviceHost:
         self._tables: dict[int, Any] = {}  # handle -> the array that it points to
         self._closed = False
         self._published: dict[str, bytes] = {}
+        self._requests: set[Request | Signal] = set()
         self._listener: socket.socket | None = None
-        self._given_secret = secret
+        self._given_secret = None if secret is None else meeting.run_secret(secret)
+        flag("telemetry", telemetry)
         limit = Config.from_environment().timeout_s if timeout is None else seconds("timeout", timeout)
         self._timeout = limit or _DEFAULT_SECONDS
         self._side: _RankSide | HostAgent
@@ -340,7 +342,7 @@ class DeviceHost:
         self,
         local: Any,
         peers: Any,
-        device_id: int | None = None,
+        device_id: int = 0,
         remote_descs: bytes | None = None,
         peer_name: str | None = None,
         *,
@@ -356,16 +358,16 @@ class DeviceHost:
         """
         self._require_open()
         if index(local) is not None:
-            memory = self._side.find(local, peers, device_id or 0)
+            memory = self._side.find(local, peers, device_id)
             if isinstance(self._side, HostAgent):
                 return self._prepare("WRITE", memory, remote_descs, peer_name)
             target = self._side.remote(remote_descs, peer_name)
             if target.bytes != memory.nbytes:
                 raise ArgumentError(f"the write has {memory.nbytes} bytes here and {target.bytes} at {peer_name!r}")
-            return Request("kWriteRequest", (self._local_region(memory), target))
+            return self._request("kWriteRequest", (self._local_region(memory), target))
         source = self._local_region(self._registered_memory(local))
         target = local if remote is None else remote
-        return Request("kWriteRequest", (source, *self._remote_regions(target, peers)))
+        return self._request("kWriteRequest", (source, *self._remote_regions(target, peers)))
 
     def create_read_req(self, ptr: int, size: int, device_id: int, remote_descs: bytes, peer_name: str) -> Transfer:
         """Reads of a peer's memory into this process's own, which the host posts (kernels have no reads)."""
@@ -378,17 +380,19 @@ class DeviceHost:
         self._require_open()
         if isinstance(signals, bytes):
             if isinstance(self._side, _RankSide):
-                return Request("kSignalRequest", (_words(self._side.remote(signals, peers)),))
+                return self._request("kSignalRequest", (_words(self._side.remote(signals, peers)),))
             memory = self._side.remote(signals, peers)
             _words(Region(memory.address, memory.nbytes, -1))
             counts = np.zeros(memory.nbytes // _WORD, np.uint64)
             if memory.kind == "DRAM":  # kernels add by themselves
                 self._side.register(Memory("DRAM", counts.ctypes.data, counts.nbytes, 0), counts)
-            return Signal(memory, peers, counts)
+            signal = Signal(memory, peers, counts)
+            self._requests.add(signal)
+            return signal
         dtype = describe(signals).dtype
         if dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
             raise ArgumentError(f"signals are 64-bit integers, the array has dtype {dtype}")
-        return Request("kSignalRequest", self._remote_regions(signals, peers))
+        return self._request("kSignalRequest", self._remote_regions(signals, peers))
 
     # ---- what the host posts -----------------------------------------------------------------------------------
     def transfer(self, request: Transfer, notification: bytes = b"", timeout: float | None = None) -> None:
@@ -462,6 +466,11 @@ class DeviceHost:
 
         A named host makes handles of requests whose both sides are VRAM, and whose remote side UCX has mapped."""
         self._require_open()
+        if not isinstance(request, (Request, Transfer, Signal)):
+            raise ArgumentError(f"expected what create_write_req() returned, got {show(request)}")
+        is_mine = request.agent is self._side if isinstance(request, Transfer) else request in self._requests
+        if not is_mine:
+            raise ArgumentError(f"{show(request)} is a request that no create_..._req() of this DeviceHost returned")
         if isinstance(request, Request):
             return self._make_table(request.kind, request.regions)
         if isinstance(request, Transfer) and request.operation == "WRITE":
@@ -470,7 +479,7 @@ class DeviceHost:
             return self._make_table("kWriteRequest", (local, remote))
         if isinstance(request, Signal):
             return self._make_table("kSignalRequest", (self._mapped(request.remote, request.remote, request.peer),))
-        raise ArgumentError(f"expected what create_write_req() returned, got {show(request)}")
+        raise ArgumentError(f"{request} is a read, and kernels have none: let the host post it with transfer()")
 
     def handle_array(self, handles: Sequence[int]) -> int:
         """Address of a device array of handles, for the guide's ``data_req_handles_ptr``. Release it like a handle."""
@@ -516,6 +525,7 @@ class DeviceHost:
             self._synchronize()
         self._side.close()
         self._tables.clear()
+        self._requests.clear()
         if self._listener is not None:
             self._listener.close()
 
@@ -587,6 +597,11 @@ class DeviceHost:
             shown = show(handle) if number is None else f"{number:#x}"
             raise ArgumentError(f"{shown} is not a handle of this DeviceHost ({why})")
         return number
+
+    def _request(self, kind: str, regions: tuple[Region, ...]) -> Request:
+        request = Request(kind, regions)
+        self._requests.add(request)
+        return request
 
     def _local_region(self, memory: Memory) -> Region:
         return Region(memory.address, memory.nbytes, self._ranks().rank.rank)

@@ -157,6 +157,8 @@ def of_compat(rank: Rank) -> list[Call]:
     host.register(data)
     host.register(signal)
     write = host.create_write_req(data, 0)
+    ptr = data.ctypes.data
+    name, descs = host.add_remote_agent(host.get_metadata()), host.serialize_xfer_descs(ptr, 16, 0)
     return [
         call("init_efa", ibgda.init_efa_device_state, rank=rank, num_channels=1, num_devices=1),
         call("DeviceHost", nixl.DeviceHost, name=rank),
@@ -169,7 +171,25 @@ def of_compat(rank: Rank) -> list[Call]:
         call("prep_local_view", host.prep_local_view, arrays=[data]),
         call("prep_remote_view", host.prep_remote_view, entries=[(data, 0)]),
         call("an entry", lambda entry: host.prep_remote_view([entry]), entry=(data, 0)),
-        call("release", host.release, handle=-5),
+        call("release", host.release, what=-5),
+        call("register_vram", host.register_vram, ptr=ptr, size=16, device_id=0),
+        call("register_dram", host.register_dram, ptr=ptr, size=16),
+        call("serialize_xfer_descs", host.serialize_xfer_descs, ptr=ptr, size=16, device_id=0),
+        call("add_remote_agent", host.add_remote_agent, remote_meta=host.get_metadata()),
+        call("publish", host.publish, name="data", descs=descs),
+        call(
+            "the guide's create_write_req",
+            host.create_write_req,
+            local=ptr,
+            peers=16,
+            device_id=0,
+            remote_descs=descs,
+            peer_name=name,
+        ),
+        call("a peer's signals", host.create_signal_req, signals=descs, peers=name),
+        call("read_metadata", lambda path: host.read_metadata(path, 0.001), path="/no/such/folder"),
+        call("connect", lambda address, port: host.connect(address, port, 0.001), address="127.0.0.1", port=1),
+        call("transfer", host.transfer, request=write, notification=b"x"),
     ]
 
 

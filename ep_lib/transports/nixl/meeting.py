@@ -92,11 +92,12 @@ def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, 
     deadline = time.monotonic() + timeout
     turned_away: list[str] = []
     while True:
-        left = deadline - time.monotonic()
-        listener.settimeout(max(left, 0.001))
+        listener.settimeout(_left(deadline))
         try:
             connection, address = listener.accept()
         except TimeoutError:
+            if time.monotonic() < deadline:
+                continue
             others = f"; turned away: {'; '.join(turned_away[-3:])}" if turned_away else ""
             place = "{}, port {}".format(*listener.getsockname()[:2])
             raise _nobody(
@@ -104,9 +105,9 @@ def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, 
             ) from None
         with connection:
             try:
-                connection.settimeout(max(min(left, _GREETING_SECONDS), 0.001))
+                connection.settimeout(min(_left(deadline), _GREETING_SECONDS))
                 key = _greet(connection, secret, is_server=True)
-                connection.settimeout(max(left, 0.001))
+                connection.settimeout(_left(deadline))
                 theirs = _receive(connection, key)
                 _send(connection, key, mine)
                 return theirs
@@ -121,7 +122,7 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
     while True:
         connection = socket.socket(family)
         with connection:
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            connection.settimeout(_left(deadline))
             try:
                 connection.connect((address, port))
             except OSError as error:
@@ -135,7 +136,7 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
                 ) from error
             try:
                 # Until the deadline: the peer may listen already and accept later.
-                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                connection.settimeout(_left(deadline))
                 key = _greet(connection, secret, is_server=False)
                 _send(connection, key, mine)
                 return _receive(connection, key)
@@ -217,6 +218,11 @@ def _receive(connection: socket.socket, key: bytes) -> bytes:
     if not hmac.compare_digest(seal, _seal(key, message)):
         raise Stranger("its message was changed on the way")
     return message
+
+
+def _left(deadline: float) -> float:
+    """Seconds, as sockets take them."""
+    return min(max(deadline - time.monotonic(), 0.001), 3600.0)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
