@@ -124,7 +124,22 @@ def test_settled_roots_are_remembered_and_checked(tmp_path: Path, monkeypatch: p
     stored = list((cache.cache_dir() / "headers").glob("*.json"))
     assert len(stored) == 1 and "big.h" in stored[0].read_text()
     header.write_text("#define BIG 2\n")
+    monkeypatch.setattr(digest, "_walks", {})  # as in a new process
     assert digest.scan("#include <big.h>\n", [], [root]).digest != first.digest
     stored[0].write_text("{ not json")  # what is broken is read anew
     monkeypatch.setattr(digest._Store, "_loaded", {})
+    monkeypatch.setattr(digest, "_walks", {})
     assert digest.scan("#include <big.h>\n", [], [root]).files == (str(header),)
+
+
+def test_a_walk_is_made_again_when_an_earlier_root_gets_the_header(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        (folder / "ep").mkdir(parents=True)
+    header = second / "ep" / "a.cuh"
+    header.write_text("#define A 2\n")
+    time.sleep(0.06)  # so that it is remembered
+    before = digest.scan("#include <ep/a.cuh>\n", [first, second])
+    assert digest.scan("#include <ep/a.cuh>\n", [first, second]) == before
+    (first / "ep" / "a.cuh").write_text("#define A 1\n")
+    assert digest.scan("#include <ep/a.cuh>\n", [first, second]).files == (str(first / "ep" / "a.cuh"),)

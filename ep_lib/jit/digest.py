@@ -54,6 +54,7 @@ class Headers(NamedTuple):
 
 
 _files: dict[str, _File] = {}  # of this process
+_walks: dict[tuple[str, tuple[str, ...], tuple[str, ...], str], _Walk] = {}  # likewise
 _SETTLED_NS = 50_000_000  # a file changed more recently than this may change again within one tick of the clock
 
 
@@ -73,10 +74,34 @@ def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = (), *
     The digest is of the headers' paths and contents; a path below ``home`` counts from there, so that two copies of a
     tree give the same.
     ``settled_roots`` are large trees that hardly change (CUDA's headers): what was read there is remembered in the
-    cache directory and only checked by time and size. Includes that no root has are left to the compiler's own
-    folders, which its version covers.
+    cache directory and only checked by time and size, once in a process. Includes that no root has are left to the
+    compiler's own folders, which its version covers.
     """
-    return _Scan(roots, settled_roots, home).run(text)
+    what = (text, tuple(map(str, roots)), tuple(map(str, settled_roots)), str(home))
+    before = _walks.get(what)
+    if before is not None and before.holds():
+        return before.headers
+    walk = _Scan(roots, settled_roots, home)
+    headers = walk.run(text)
+    if walk.is_settled:
+        _walks[what] = walk.remember(headers)
+    return headers
+
+
+class _Walk(NamedTuple):
+    """A scan that need not be made again as long as what it saw outside the settled roots is the same."""
+
+    headers: Headers
+    folders: tuple[tuple[str, frozenset[str]], ...]  # the roots, and what they had
+    files: tuple[tuple[str, Stamp], ...]
+    missing: tuple[str, ...]  # places where a header was looked for
+
+    def holds(self) -> bool:
+        return (
+            all(_top_level(root) == names for root, names in self.folders)
+            and all(_stamp_of(path) == stamp for path, stamp in self.files)
+            and not any(map(os.path.isfile, self.missing))
+        )
 
 
 class _Scan:
@@ -88,6 +113,10 @@ class _Scan:
         self.roots = [(root, _top_level(root)) for root in (*map(str, roots), *settled)]
         self.settled = tuple(root + os.sep for root in settled)
         self.resolved: dict[str, str] = {}
+        self.own_roots = len(roots)
+        self.own: dict[str, Stamp] = {}  # files outside the settled roots
+        self.missing: set[str] = set()  # likewise
+        self.is_settled = True  # whether no file is so fresh that it may change unseen
         self.store = _Store(settled) if settled else None
 
     def run(self, text: str) -> Headers:
@@ -114,7 +143,7 @@ class _Scan:
         plain = name[1:-1]
         if name[0] == '"' and folder:
             path = os.path.normpath(f"{folder}/{plain}")
-            if os.path.isfile(path):  # noqa: PTH113 - see above
+            if self.is_file(path):
                 return path
         known = self.resolved.get(plain)
         if known is None:
@@ -129,15 +158,25 @@ class _Scan:
             candidates = [root for root, names in self.roots if first in names]
         for root in candidates:
             path = os.path.normpath(os.path.join(root, plain))  # noqa: PTH118
-            if os.path.isfile(path):  # noqa: PTH113
+            if self.is_file(path):
                 return path
         return ""
 
+    def is_file(self, path: str) -> bool:
+        found = os.path.isfile(path)  # noqa: PTH113
+        if not found and not path.startswith(self.settled):
+            self.missing.add(path)
+        return found
+
+    def remember(self, headers: Headers) -> _Walk:
+        return _Walk(headers, tuple(self.roots[: self.own_roots]), tuple(self.own.items()), tuple(self.missing))
+
     def read(self, path: str) -> _File:
-        status = os.stat(path)  # noqa: PTH116
-        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        stamp = _stamp_of(path)
         known = _files.get(path)
         is_settled = self.store is not None and path.startswith(self.settled)
+        if not is_settled:
+            self.own[path] = stamp
         if known is None and is_settled and self.store is not None:
             known = self.store.files.get(path)
         if known is None or known.stamp != stamp:
@@ -145,6 +184,7 @@ class _Scan:
             text = content.decode("utf-8", "replace")
             known = _File(stamp, hashlib.sha256(content).hexdigest(), tuple(_includes(text)))
             if time.time_ns() - max(stamp[:2]) < _SETTLED_NS:
+                self.is_settled = False
                 return known
             if is_settled and self.store is not None:
                 self.store.add(path, known)
@@ -182,6 +222,15 @@ class _Store:
         return {
             path: _File((s[0], s[1], s[2], s[3]), digest, tuple(names)) for path, (s, digest, names) in rows.items()
         }
+
+
+def _stamp_of(path: str) -> Stamp:
+    """Of a file; zeros if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except FileNotFoundError:
+        return 0, 0, 0, 0
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _includes(text: str) -> list[str]:
