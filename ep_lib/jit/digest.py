@@ -83,8 +83,9 @@ def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = (), *
         return before.headers
     walk = _Scan(roots, settled_roots, home)
     headers = walk.run(text)
+    remembered = walk.remember(headers)
     if walk.is_settled:
-        _walks[what] = walk.remember(headers)
+        _walks[what] = remembered
     return headers
 
 
@@ -92,16 +93,10 @@ class _Walk(NamedTuple):
     """A scan that need not be made again as long as what it saw outside the settled roots is the same."""
 
     headers: Headers
-    folders: tuple[tuple[str, frozenset[str]], ...]  # the roots, and what they had
-    files: tuple[tuple[str, Stamp], ...]
-    missing: tuple[str, ...]  # places where a header was looked for
+    paths: tuple[tuple[str, Stamp], ...]  # headers, and folders in which one was looked for that is not there
 
     def holds(self) -> bool:
-        return (
-            all(_top_level(root) == names for root, names in self.folders)
-            and all(_stamp_of(path) == stamp for path, stamp in self.files)
-            and not any(map(os.path.isfile, self.missing))
-        )
+        return all(_stamp_of(path) == stamp for path, stamp in self.paths)
 
 
 class _Scan:
@@ -114,8 +109,7 @@ class _Scan:
         self.settled = tuple(root + os.sep for root in settled)
         self.resolved: dict[str, str] = {}
         self.own_roots = len(roots)
-        self.own: dict[str, Stamp] = {}  # files outside the settled roots
-        self.missing: set[str] = set()  # likewise
+        self.own: dict[str, Stamp] = {}  # files and folders outside the settled roots
         self.is_settled = True  # whether no file is so fresh that it may change unseen
         self.store = _Store(settled) if settled else None
 
@@ -165,11 +159,23 @@ class _Scan:
     def is_file(self, path: str) -> bool:
         found = os.path.isfile(path)  # noqa: PTH113
         if not found and not path.startswith(self.settled):
-            self.missing.add(path)
+            self.look_into(os.path.dirname(path))  # noqa: PTH120
         return found
 
+    def look_into(self, folder: str) -> None:
+        """A header that appears there changes the folder; where there is none, the folder above that has it."""
+        while folder not in self.own:
+            stamp = self.own[folder] = _stamp_of(folder)
+            if time.time_ns() - max(stamp[:2]) < _SETTLED_NS:
+                self.is_settled = False
+            if stamp[3] or folder == os.path.dirname(folder):  # noqa: PTH120
+                break
+            folder = os.path.dirname(folder)  # noqa: PTH120
+
     def remember(self, headers: Headers) -> _Walk:
-        return _Walk(headers, tuple(self.roots[: self.own_roots]), tuple(self.own.items()), tuple(self.missing))
+        for root, _ in self.roots[: self.own_roots]:
+            self.look_into(root)
+        return _Walk(headers, tuple(self.own.items()))
 
     def read(self, path: str) -> _File:
         stamp = _stamp_of(path)
@@ -228,7 +234,7 @@ def _stamp_of(path: str) -> Stamp:
     """Of a file; zeros if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0, 0, 0, 0
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
