@@ -30,6 +30,8 @@ comma := ,
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --constraint .ci/constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
+# Processes that the library starts write none, and there are hundreds of them.
+BYTECODE = "$(PY)" -m compileall -q ep_lib
 # Wrong answers that the grader is tested with stay as people write them.
 CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -path tests/grader_answers -prune -o \
 	\( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.h' \) -print
@@ -57,6 +59,10 @@ endif
 
 demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
 	"$(PY)" -m ep_lib demo
+
+# One thread a process: the tests fill the cores, and NumPy's threads would spin beside them.
+test quick nightly: export OPENBLAS_NUM_THREADS = 1
+test quick nightly: export OMP_NUM_THREADS = 1
 
 test: $(TEST_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint .emulator
@@ -108,11 +114,13 @@ ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
 	$(PIP) --editable '.[lab,mpi,nixl$(if $(CUDA),$(comma)$(CUDA))]'
+	@$(BYTECODE)
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
 $(TEST_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
 	$(PIP) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
+	@$(BYTECODE)
 	@touch "$@"
 
 clean:  ## remove what the tools left; the environment and compiled kernels stay

@@ -478,7 +478,7 @@ def test_a_kernels_handle_of_vram(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     runtime = SimpleNamespace(deviceSynchronize=lambda: asked.append("synchronize"))
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, driver=None), asarray=lambda words: words)
-    monkeypatch.setattr(host, "find_wheel", lambda: build.Wheel("nixl_cu13", "1.5.1", 13))
+    monkeypatch.setattr(host, "find_wheel", lambda *_: build.Wheel("nixl_cu13", "1.5.1", 13))
     monkeypatch.setattr(host, "load", lambda wheel: library)
     monkeypatch.setattr(host, "_require_gpu_memory", lambda memory: asked.append(f"look at {memory}"))
     monkeypatch.setattr(compat, "import_cupy", lambda: cupy)
