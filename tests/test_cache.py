@@ -18,6 +18,8 @@ from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import cache, digest, gxx, toolkit
 from ep_lib.jit.kernel import Kernel
 
+pytestmark = pytest.mark.slow
+
 SOURCE = '#include <ep/platform.cuh>\nextern "C" __global__ void add(int* x, int n) { x[threadIdx.x] += n; }\n'
 
 

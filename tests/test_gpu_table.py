@@ -20,6 +20,8 @@ from gpu_clock import spread
 
 import ep_lib
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 CEILING = {
     "group": "ceiling",

@@ -14,7 +14,10 @@ from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.grader import Grade, grade
 from ep_lib.workshop.sandbox import Limits
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
+]
 
 EXERCISE = find("01")
 

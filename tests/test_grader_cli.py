@@ -19,7 +19,10 @@ from ep_lib.errors import GradingError, KernelCompileError
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import Grade, TaskGrade, as_text, grade
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
+]
 
 EXERCISE = find("01")
 TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message"}

@@ -25,7 +25,10 @@ from ep_lib.runtime.rank_process import RemoteError, decode
 PROGRAM = Path(__file__).parent / "support" / "rank_programs.py"
 ENOUGH = 120.0  # seconds after which a test gives up waiting
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
+]
 
 
 def environment() -> dict[str, str]:

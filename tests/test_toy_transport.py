@@ -16,6 +16,8 @@ from ep_lib import Kernel, Rank, spawn
 from ep_lib.errors import ArgumentError
 from ep_lib.transports import registry
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
