@@ -107,7 +107,7 @@ class ProcessWorld:
                     self._stop()
                     where = f". Meanwhile here:\n{self._waiters()}" if self._waiters() else ""
                     raise RankFailed(
-                        f"rank {ended[0]}'s process has ended, and rank {self._rank}'s kernels cannot{where}",
+                        f"rank {ended[0]}'s process has ended while rank {self._rank} waited for its kernels{where}",
                         rank=ended[0],
                     )
                 limit.require()

@@ -1,7 +1,7 @@
 """The symmetric heaps of ranks that are processes of one host: POSIX shared memory, each rank's a file in /dev/shm.
 
 A file has a name only until every rank has mapped it, so that nothing stays behind however the ranks end. Its owner
-holds a lock on it for life: whoever can take the lock knows that the owner's process has ended.
+locks it and never unlocks it: a rank that can take the lock knows that the owner's process has ended.
 """
 
 from __future__ import annotations

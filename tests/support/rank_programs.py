@@ -108,10 +108,10 @@ def buffers(rank: Rank) -> Any:
     return direct, pcie, low
 
 
-def die(rank: Rank) -> None:
-    """Rank 1 is killed before it sends; rank 0's kernel waits for it, the others wait in a barrier."""
+def never_sends(rank: Rank, dies: bool = False) -> None:
+    """Rank 0's kernel waits for what nobody sends; rank 1 is there all the time, or dies."""
     signal_word, _, _ = memory(rank)
-    if rank == 1:
+    if dies and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
         kernel("wait_for").launch(rank, 1, 1, signal_word)
@@ -119,13 +119,9 @@ def die(rank: Rank) -> None:
     rank.barrier()
 
 
-def never_sends(rank: Rank) -> None:
-    """Rank 0's kernel waits for what nobody sends, rank 1 is there all the time."""
-    signal_word, _, _ = memory(rank)
-    if rank == 0:
-        kernel("wait_for").launch(rank, 1, 1, signal_word)
-        rank.synchronize()
-    rank.barrier()
+def die(rank: Rank) -> None:
+    """Rank 1 is killed before it sends; rank 0's kernel waits for it, the others wait in a barrier."""
+    never_sends(rank, dies=True)
 
 
 def paused(rank: Rank) -> None:

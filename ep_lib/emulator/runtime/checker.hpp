@@ -5,7 +5,7 @@
 // an acquire pattern (an acquire; a strong read, then a fence or an acquire of this location) that observes it joins.
 // What is observed passes through read-modify-writes, and each pair on its way must be morally strong: atomics of one
 // width, with scopes that reach each other. A write that a strong read observes comes before what follows that read, so
-// whoever has seen the last of a counter's additions may set it to 0 by a plain store. Fences order nothing by
+// a thread that has seen the last addition to a counter may set it to 0 by a plain store. Fences order nothing by
 // themselves, sequentially consistent ones neither.
 // Shuffles and votes order nothing. An operation of a NIC is a thread of its own: it starts when it is posted, and its
 // end happens before nothing but a quiet, or an acquire of a signal behind it. tests/support/happens_before.py says the
