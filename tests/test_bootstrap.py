@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.mpi import mpiexec
 
 from ep_lib.bootstrap import SingleBootstrap, wire
 from ep_lib.bootstrap import torchrun as torchrun_module
@@ -190,29 +190,20 @@ def check_gathered(reports: list[dict[str, Any]], kind: str) -> None:
 
 
 @pytest.fixture
-def mpiexec() -> list[str]:
-    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if mpiexec is None:
-        pytest.skip("needs mpiexec: pip install mpich")
-    return [mpiexec, "-n", "2", sys.executable]
-
-
-@pytest.fixture
 def torchrun() -> list[str]:
     pytest.importorskip("torch", reason="needs torch: pip install torch")
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def test_mpiexec_names_a_late_rank(mpiexec: list[str]) -> None:
-    reports = run_program(mpiexec, "late", 2)
+def test_mpiexec_names_a_late_rank() -> None:
+    reports = run_program(mpiexec(2), "late", 2)
     check_gathered(reports, "mpi")
     assert "PeerTimeout" in reports[0]["error"]
     assert "rank 1" in reports[0]["error"]
 
 
-def test_mpiexec_names_a_rank_that_left(mpiexec: list[str]) -> None:
-    reports = run_program(mpiexec, "leave", 2)
+def test_mpiexec_names_a_rank_that_left() -> None:
+    reports = run_program(mpiexec(2), "leave", 2)
     assert "RankFailed: rank 1" in reports[0]["error"]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.dispatch_combine_cases import Case, assert_received, assert_same, make_case, to_numpy, unpack
+from support.mpi import mpiexec
 
 import ep_lib
 from ep_lib import Fabric, Kernel, Rank, cli, spawn
@@ -386,14 +387,9 @@ def launch(*command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def mpiexec() -> str:
-    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
-    return command.find_program("mpiexec") or pytest.skip("needs mpiexec: pip install mpich")
-
-
 @pytest.mark.slow
 def test_the_program_under_mpiexec() -> None:
-    mpiexec()
+    mpiexec(4)
     done = launch(*PROGRAM, "64", "8", "2", "2", "--gpu-per-node=2", "--rounds=1", "--processes=4")
     assert done.returncode == 0, done.stderr
     assert "ranks: 4 (emulator), nodes: 2" in done.stdout and done.stdout.count("bit for bit") == 1
@@ -409,7 +405,7 @@ def test_the_program_under_mpiexec() -> None:
     ],
 )
 def test_ranks_with_unequal_configs_end_at_once(other: list[str], said: str) -> None:
-    done = launch(mpiexec(), "-n", "1", *PROGRAM, "64", ":", "-n", "1", *PROGRAM, *other)
+    done = launch(*mpiexec(1), *PROGRAM[1:], "64", ":", "-n", "1", *PROGRAM, *other)
     words = " ".join(done.stderr.split())
     assert done.returncode != 0 and said in words and "Traceback" not in words, done.stderr
     assert words.count("ep-lib: ") == 2, "each rank says why it ends"
@@ -438,5 +434,5 @@ def test_a_killed_rank_is_named_by_the_others() -> None:
 @pytest.mark.slow
 def test_a_killed_rank_under_mpiexec_leaves_nothing() -> None:
     before = set(SHARED_MEMORY.iterdir())
-    assert launch(mpiexec(), "-n", "3", sys.executable, "-c", KILLED).returncode != 0
+    assert launch(*mpiexec(3), "-c", KILLED).returncode != 0
     assert not {path.name for path in set(SHARED_MEMORY.iterdir()) - before if "mpich" in path.name}

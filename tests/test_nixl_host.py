@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import pickle
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.mpi import mpiexec
 
 import ep_lib
 from ep_lib import Kernel, Rank
@@ -524,9 +524,8 @@ def test_two_processes_write_notify_and_signal() -> None:
 
 @pytest.mark.slow
 @needs_nixl
-@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="no mpiexec")
 def test_under_mpiexec_kernels_post_at_both_levels() -> None:
-    command = ["mpiexec", "-n", "2", sys.executable, str(PROGRAM), "--size", "5000"]
+    command = [*mpiexec(2), str(PROGRAM), "--size", "5000"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert all(f"written at {level} level" in done.stdout for level in ("THREAD", "WARP")), done.stdout

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
+from support.mpi import mpiexec
 
 from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
 from ep_lib.errors import KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
@@ -82,14 +83,6 @@ def launch(command: list[str], name: str, folder: Path, ranks: int, **options: A
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
     return [read(folder / f"{rank}") for rank in range(ranks)]
-
-
-def mpiexec(ranks: int) -> list[str]:
-    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py mpich")
-    found = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if found is None:
-        pytest.skip("needs mpiexec: pip install mpich")
-    return [found, "-n", str(ranks), sys.executable]
 
 
 def test_data_comes_before_its_signal(tmp_path: Path) -> None:

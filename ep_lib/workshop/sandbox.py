@@ -73,6 +73,7 @@ class Sandbox:
         self._child: subprocess.Popen[bytes] | None = None
         self._reply_fd = -1
         self._guard: Guard | None = None
+        self._next_watch = 0.0
         self.output = b""  # what the child printed, bounded
 
     def __enter__(self) -> Sandbox:
@@ -188,11 +189,10 @@ class Sandbox:
         wanted = FRAME.size
         header = -1
         readable: list[Any] = [self._reply_fd, child.stdout]
-        next_watch = 0.0
         pids = [child.pid]
         own = OwnTime(lambda: pids)
         while True:
-            if time.monotonic() >= next_watch:
+            if time.monotonic() >= self._next_watch:  # also across requests, which are short
                 pids = self._watch()
                 try:
                     own.require(cpu_s=seconds, idle_s=seconds)
@@ -200,7 +200,7 @@ class Sandbox:
                     raise ChildFailed(
                         f"it did not end within {seconds:g} s and was stopped: is there an endless loop?"
                     ) from None
-                next_watch = time.monotonic() + _WATCH_S
+                self._next_watch = time.monotonic() + _WATCH_S
             writable = [child.stdin] if to_send else []
             ready, can_write, _ = select.select(readable, writable, [], _POLL_S)
             if can_write:
