@@ -77,6 +77,7 @@ _SIGNATURES = {
     "epemu_error": ([], c_char_p),
     "epemu_symbol": ([c_void_p, c_char_p], c_void_p),
     "epemu_launch": ([c_void_p, c_void_p, c_void_p, POINTER(LaunchRequest)], c_int64),
+    "epemu_launch_service": ([c_void_p, c_void_p, c_void_p, POINTER(LaunchRequest)], c_int64),
     "epemu_done_ticket": ([c_void_p, c_int], c_int64),
     "epemu_register": ([c_void_p, c_int, c_uint64, c_uint64, c_int], None),
     "epemu_unregister": ([c_void_p, c_int, c_uint64, c_uint64], None),

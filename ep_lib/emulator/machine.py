@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.02  # how often a run's output is shown and its limit is check
 @dataclass
 class _Run:
     machine: int
-    awaited: ctypes.Array[ctypes.c_int64]
+    awaited: ctypes.Array[ctypes.c_int64] | None  # None: until services wait for work, and nothing is in flight
     finished: threading.Event = field(default_factory=threading.Event)
     outcome: int = library.DONE
     error: BackendUnavailable | None = None
@@ -178,6 +178,7 @@ class Machine:
         _bury()
         self.ranks = ranks
         self.heap_bytes = heap_bytes
+        self.queue_pairs = fabric.queue_pairs
         self._lib = library.load()
         settings = library.Settings(
             seed=seed & (2**64 - 1),
@@ -213,6 +214,7 @@ class Machine:
         self.checks = False
         self.host_accesses: list[HostAccess] = []  # under checks: to arrays that a kernel may be using
         self.runs_in_virtual_time = False
+        self._has_services = self._has_failed = False
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
     def begin_checks(self, plain_volatile: bool = False) -> None:
@@ -311,9 +313,11 @@ class Machine:
         args: Sequence[bytes],
         ranges: Sequence[tuple[int, int, bool]],
         shared_bytes: int,
+        *,
+        is_service: bool = False,
     ) -> int:
         """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
-        arguments point to."""
+        arguments point to. ``is_service``: it starts beside them and never ends, like a thread of the host."""
         self.raise_if_broken()
         self._forget_stale()
         loaded = self.load(image, rank)
@@ -337,7 +341,9 @@ class Machine:
             ranges=(library.Range * max(1, len(ranges)))(*ranges),  # type: ignore[misc]  # ctypes takes tuples
             num_ranges=len(ranges),
         )
-        ticket = int(self._lib.epemu_launch(self.handle, loaded, entry, ctypes.byref(request)))
+        start = self._lib.epemu_launch_service if is_service else self._lib.epemu_launch
+        self._has_services |= is_service
+        ticket = int(start(self.handle, loaded, entry, ctypes.byref(request)))
         if not ticket:
             library.require_memory(self._lib)
         return ticket
@@ -381,7 +387,10 @@ class Machine:
         """
         self.raise_if_broken()
         self._forget_stale()
-        run = _Run(self.handle, (ctypes.c_int64 * self.ranks)(*awaited))
+        self._run((ctypes.c_int64 * self.ranks)(*awaited), timeout, host_waits)
+
+    def _run(self, awaited: ctypes.Array[ctypes.c_int64] | None, timeout: float, host_waits: list[str]) -> None:
+        run = _Run(self.handle, awaited)
         with _running:
             runner = _runner()
             deadline = runner.cpu_seconds() + timeout
@@ -394,6 +403,7 @@ class Machine:
             finally:
                 self._stop(run)  # an interrupt ends the kernels before it goes on
                 self._show_output()
+        self._has_failed = run.error is not None or run.outcome != library.DONE
         if run.error is not None:
             self._error = run.error
             self.raise_if_broken()
@@ -404,7 +414,10 @@ class Machine:
 
     def drain_network(self) -> None:
         """Lets everything in flight arrive, except on broken links; a barrier of all ranks does this."""
-        if self._lib.epemu_in_flight(self.handle):
+        if self._has_services:
+            if not self._has_failed:
+                self._run(None, math.inf, [])
+        elif self._lib.epemu_in_flight(self.handle):
             with _running:
                 self._lib.epemu_drain_network(self.handle)
 

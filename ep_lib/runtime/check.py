@@ -102,6 +102,7 @@ def check(
     stop_at_failure: bool = False,
     resident_blocks: int | None = None,
     volatile: str = "relaxed",
+    transport: str | None = None,
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
 
@@ -117,8 +118,8 @@ def check(
     most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
     2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter
     of PTX, by which two volatile accesses are no race; "plain" reports two that nothing orders if no thread polls what
-    they touch, as data behind a lock must not rely on it. ``fabric``, ``heap_bytes`` and ``timeout`` as for
-    :func:`ep_lib.spawn`; a run into the time limit ends the search.
+    they touch, as data behind a lock must not rely on it. ``fabric``, ``transport``, ``heap_bytes`` and ``timeout`` as
+    for :func:`ep_lib.spawn`; a run into the time limit ends the search.
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
@@ -135,8 +136,9 @@ def check(
     if resident_blocks is not None:
         resident_blocks = at_least_one("resident_blocks", resident_blocks)
     volatile = one_of("volatile", volatile, _VOLATILE)
+    transport = arguments.emulator_transport(transport)
     network = make_fabric(fabric, ranks)
-    program = _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, volatile == "plain")
+    program = _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, volatile == "plain", transport)
     search = _Search(program, compare_values)
     begin = time.perf_counter()
     if chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen)):
@@ -184,6 +186,7 @@ class _Program:
     timeout: float | None
     resident_blocks: int | None
     plain_volatile: bool
+    transport: str
 
 
 class _Run(NamedTuple):
@@ -265,7 +268,7 @@ class _Search:
         result = None
         try:
             try:
-                result = run_program(program.main, machine, program.args, program.timeout)
+                result = run_program(program.main, machine, program.args, program.timeout, program.transport)
                 machine.drain_network()  # what was still under way may have come too late
             except BackendUnavailable:  # this machine lacks something, memory perhaps: that is no fault of main
                 raise

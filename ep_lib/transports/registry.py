@@ -20,6 +20,7 @@ TRANSPORTS = {
     "nvshmem": Entry("ep_lib.transports.nvshmem.heap:NvshmemHeap", variants=("whole", "link", "nvcc")),
     "nixl": Entry("ep_lib.transports.nixl.heap:NixlHeap"),
     "emulated": Entry("ep_lib.transports.emulated.heap:EmulatedHeap", backend="emulator"),
+    "proxy": Entry("ep_lib.transports.proxy.heap:ProxyHeap", backend="emulator"),
     "by_pair": Entry("ep_lib.transports.emulated.heap:ByPairHeap", backend="emulator"),
 }
 

@@ -59,7 +59,9 @@ struct HeapHeader {
     FaultRecord fault;
     uint64_t timeout_ns;  // emulator: limit of a wait; 0: kDefaultTimeoutNs (GPUs read DeviceState instead)
     IbgdaState ibgda;
-    uint64_t reserved[24];
+    uint64_t proxy_rings;      // transport="proxy": address of the rank's ProxyRing array (<ep/proxy_ring.cuh>),
+    uint64_t num_proxy_rings;  // and how many there are
+    uint64_t reserved[22];
 };
 
 // Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 552 bytes.

@@ -36,6 +36,7 @@
 //   emulated           the simulated NICs of spawn(fabric=...), also to peers of the same node and to this rank itself
 //   p2p                stores over NVLink or PCIe, which order more than a NIC does
 //   nvshmem            NVSHMEM's operations, which take whatever reaches the peer: P2P or a NIC
+//   proxy              commands to a thread of the host, which posts them (<ep/proxy_ring.cuh>)
 //   nixl               NIXL's device API, that is UCX's: stores over NVLink or PCIe, as its wheels are built today
 #pragma once
 #include <ep/put.cuh>

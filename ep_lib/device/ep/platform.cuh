@@ -6,6 +6,7 @@
 //     put signal wait            write into a peer's memory, tell it, wait for it with a limit
 //     write_signal packet ring   patterns made of these: write then signal, data with its signal, credits
 //     net transport              operations that a NIC carries out, and the transport behind them
+//     proxy_command proxy_ring   commands that a kernel pushes and a thread of the host carries out
 //     ibgda_shim nixl_device     the device functions of IBGDA/EFA and of NIXL over these transports
 //     tma fp8 trace              bulk copies by TMA, quantisation, values for a simulated timeline
 //     device_state               structs that kernels share with the host

@@ -90,6 +90,10 @@ void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t co
         if (owner.arrays) owner.freed.insert(owner.freed.end(), owner.arrays->begin(), owner.arrays->end());
         owner.freed.erase(std::remove_if(owner.freed.begin(), owner.freed.end(), overlaps), owner.freed.end());
         owner.arrays = std::move(now);
+        for (auto& service : owner.services) {
+            service->arrays = owner.arrays;
+            service->recent_symmetric[0] = service->recent_symmetric[1] = {};
+        }
     });
 }
 
@@ -139,34 +143,51 @@ struct LaunchRequest {
     uint64_t num_ranges;
 };
 
+static std::unique_ptr<Launch> make_launch(const Rank& rank, Image* image, void* entry, const LaunchRequest* r) {
+    auto launch = std::make_unique<Launch>();
+    launch->ticket = rank.last_ticket + 1;
+    launch->rank = r->rank;
+    launch->kernel = r->kernel;
+    launch->image = image;
+    launch->entry = reinterpret_cast<Entry>(entry);
+    launch->grid = {r->grid[0], r->grid[1], r->grid[2]};
+    launch->block = {r->block[0], r->block[1], r->block[2]};
+    launch->num_blocks = uint64_t{r->grid[0]} * r->grid[1] * r->grid[2];
+    launch->static_shared = r->static_shared;
+    launch->dynamic_shared = r->dynamic_shared;
+    launch->arg_bytes.resize(r->num_arg_bytes + 16);
+    char* aligned = launch->arg_bytes.data() + (16 - reinterpret_cast<uintptr_t>(launch->arg_bytes.data()) % 16) % 16;
+    if (r->num_arg_bytes) memcpy(aligned, r->arg_bytes, r->num_arg_bytes);
+    for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
+    launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
+    sort_ranges(launch->ranges);
+    launch->arrays = rank.arrays;
+    return launch;
+}
+
 // Queues a launch; returns its ticket, which the rank's launches finish in order.
 int64_t epemu_launch(Machine* m, Image* image, void* entry, const LaunchRequest* r) {
     return with_memory([&]() -> int64_t {
-        auto launch = std::make_unique<Launch>();
         HostTurn turn(*m);
         Rank& rank = m->ranks[r->rank];
-        launch->ticket = rank.last_ticket + 1;
-        launch->rank = r->rank;
-        launch->kernel = r->kernel;
-        launch->image = image;
-        launch->entry = reinterpret_cast<Entry>(entry);
-        launch->grid = {r->grid[0], r->grid[1], r->grid[2]};
-        launch->block = {r->block[0], r->block[1], r->block[2]};
-        launch->num_blocks = uint64_t{r->grid[0]} * r->grid[1] * r->grid[2];
-        launch->static_shared = r->static_shared;
-        launch->dynamic_shared = r->dynamic_shared;
-        launch->arg_bytes.resize(r->num_arg_bytes + 16);
-        char* aligned =
-            launch->arg_bytes.data() + (16 - reinterpret_cast<uintptr_t>(launch->arg_bytes.data()) % 16) % 16;
-        if (r->num_arg_bytes) memcpy(aligned, r->arg_bytes, r->num_arg_bytes);
-        for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
-        launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
-        sort_ranges(launch->ranges);
-        launch->arrays = rank.arrays;
+        auto launch = make_launch(rank, image, entry, r);
         if (m->checker) m->checker->launched(launch.get());
         if (m->time) m->time->launched(launch.get());
         rank.queue.push_back(std::move(launch));
         return ++rank.last_ticket;
+    });
+}
+// Starts a kernel that runs beside the rank's stream and never ends. It sees every symmetric array that there is.
+int64_t epemu_launch_service(Machine* m, Image* image, void* entry, const LaunchRequest* r) {
+    return with_memory([&]() -> int64_t {
+        HostTurn turn(*m);
+        Rank& rank = m->ranks[r->rank];
+        auto launch = make_launch(rank, image, entry, r);
+        launch->is_service = true;
+        if (!launch->arrays) launch->arrays = std::make_shared<std::vector<Range>>();
+        if (m->checker) m->checker->launched(launch.get());
+        rank.services.push_back(std::move(launch));
+        return 1;
     });
 }
 int64_t epemu_done_ticket(Machine* m, int rank) {
@@ -191,7 +212,7 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
     for (auto& launch : m->ranks[rank].queue) launch->recent[0] = launch->recent[1] = {};
 }
 
-// Runs kernels until one of the awaited tickets (0: none, by rank) is done. Returns an Outcome; epemu_report says more.
+// Runs kernels until one of the awaited tickets (0: none, by rank) is done; null: until all services wait. Returns an Outcome; epemu_report says more.
 int epemu_run(Machine* m, const int64_t* awaited) {
     install_signal_handlers();
     const Outcome outcome = with_memory([&] { return run(*m, awaited); });

@@ -903,7 +903,8 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     check->record = records_.size();
     record_by_op_[static_cast<uint64_t>(id) << 32 | time] = records_.size();
     records_.push_back({op.number, op.kind, op.signal != 0, op.bytes != 0, op.source_rank, op.target_rank,
-                        op.queue_pair, op.bytes, op.poster, poster->check->id, poster->check->time - 1, 0, m_.picks});
+                        op.queue_pair, op.bytes, op.poster, op.poster.check_id ? op.poster.check_id : poster->check->id,
+                        op.poster.check_id ? op.poster.check_time : poster->check->time - 1, 0, m_.picks});
     if (op.bytes) read_of_memory(check->reader, op.from, op.bytes, 0, pc);
     if (op.bytes) touch(check->reader, op.from, op.bytes, 0, pc);
 }

@@ -189,6 +189,7 @@ using SymmetricArrays = std::shared_ptr<const std::vector<Range>>;
 struct Launch {
     int64_t ticket;
     int rank;
+    bool is_service = false;  // runs beside the rank's stream for as long as the machine, as a thread of its host would
     std::string kernel;
     Image* image;
     Entry entry;
@@ -242,6 +243,7 @@ struct DeviceHeap {
 struct Rank {
     DeviceHeap heap;
     std::deque<std::unique_ptr<Launch>> queue;  // front is the one that runs: one stream a rank
+    std::vector<std::unique_ptr<Launch>> services;
     int64_t last_ticket = 0, done_ticket = 0;
     size_t resident_threads = 0, resident_blocks = 0;
     std::vector<Range> ranges;  // arrays registered for the rank's lifetime
@@ -368,7 +370,8 @@ void release_stack_memory();
 
 // scheduler.cpp
 enum class Outcome { kDone, kDeadlock, kFault, kStopped };
-Outcome run(Machine& m, const int64_t* awaited);  // awaited[rank]: ticket that ends the run, 0 for none
+// awaited[rank]: ticket that ends the run, 0 for none. Null: until services wait for work, and nothing is in flight.
+Outcome run(Machine& m, const int64_t* awaited);
 void make_runnable(Fiber* fiber);
 void block_current(State state, const char* what, uintptr_t pc);
 void step_aside();             // switch, staying runnable

@@ -241,6 +241,11 @@ uintptr_t symmetric(const void* mine, size_t bytes, int rank, const char* what, 
     return address - base + reinterpret_cast<uintptr_t>(epemu_heap_base(rank));
 }
 
+Poster poster_now(uintptr_t pc) {
+    const Launch& launch = *current->block->launch;
+    return {launch.rank, current->block->index, current->thread, launch.image, launch.kernel, pc};
+}
+
 void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     Network& net = *machine->network;
     Launch* launch = current->block->launch;
@@ -249,11 +254,12 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     wait("room in a full queue pair", {current, op->target_rank, op->queue_pair, 0, true}, pc);
     op->number = ++net.posted[launch->rank];
     op->source_rank = launch->rank;
-    op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
+    op->poster = poster_now(pc);
+    if (const auto behalf = net.on_behalf.find(current); behalf != net.on_behalf.end()) op->poster = behalf->second;
     if (machine->random.below(kDelayOneIn) == 0)
         op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
     inject_faults(*machine, *op);
-    if (checker) checker->net_posted(*op, current, pc);
+    if (checker) checker->net_posted(*op, current, op->poster.pc);
     link_of(net, op->source_rank, op->target_rank).ops.push_back(op.get());
     net.in_flight.push_back(std::move(op));
     machine->schedule->posted(net.in_flight.back().get());
@@ -329,6 +335,26 @@ void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, in
     op->value_bytes = size;
     op->signal_op = signal_op;
     post(std::move(op), pc);
+}
+
+uint64_t epemu_call_site() {
+    Network& net = *machine->network;
+    Poster poster = poster_now(EPEMU_PC);
+    if (checker) {
+        poster.check_id = current->check->id;
+        poster.check_time = current->check->time;
+    }
+    net.asked.emplace(++net.num_asked, std::move(poster));
+    return net.num_asked;
+}
+
+void epemu_on_behalf(uint64_t place) {
+    Network& net = *machine->network;
+    net.on_behalf.erase(current);
+    const auto asked = net.asked.find(place);
+    if (asked == net.asked.end()) return;
+    net.on_behalf.emplace(current, std::move(asked->second));
+    net.asked.erase(asked);
 }
 
 void epemu_net_fence(int rank, int queue_pair) {

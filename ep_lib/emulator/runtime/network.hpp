@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "bulk_copies.hpp"
@@ -38,6 +39,7 @@ struct Poster {
     const Image* image;
     std::string kernel;
     uintptr_t pc;
+    uint32_t check_id = 0, check_time = 0;  // the checker's, if that is not the thread that calls: see Network::asked
 };
 
 struct NetOp {
@@ -96,6 +98,10 @@ struct Network {
     std::vector<bool> staging;     // by target rank: an atomic is between its read and its write
     uint64_t steps = 0;
     BulkCopies copies;
+    // Who has asked a proxy for something, by number, and for whom a proxy's thread posts now.
+    std::unordered_map<uint64_t, Poster> asked;
+    std::unordered_map<const Fiber*, Poster> on_behalf;
+    uint64_t num_asked = 0;
 };
 
 inline Network::Link& link_of(Network& net, int source, int target) {

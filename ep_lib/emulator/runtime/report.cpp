@@ -140,7 +140,8 @@ std::string polled(const Machine& m, const Fiber& f) {
 std::string waiters(const Machine& m) {
     std::map<Key, Group> groups;
     std::vector<const Block*> blocks;
-    for (const auto& b : m.resident) blocks.push_back(b.get());
+    for (const auto& b : m.resident)
+        if (!b->launch->is_service) blocks.push_back(b.get());  // a service waits for work: nobody waits for it to end
     std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->id < b->id; });
     for (const Block* block : blocks)
         for (const Fiber& f : block->fibers) {
@@ -249,6 +250,11 @@ std::string describe_address(const Machine& m, uintptr_t address) {
         const std::string text = mistaken_peer(m, address);  // shared memory lies near the heaps
         return text.empty() ? "shared memory that belongs to no block" : text;
     }
+    for (const Rank& rank : m.ranks)
+        for (const Range& r : rank.ranges)
+            if (address >= r.begin && address < r.end)
+                return hex(address) + ", in an array of rank " + std::to_string(&rank - m.ranks.data()) +
+                       (r.writable ? "" : " that is read-only");
     if (address < 4096) return hex(address) + ", a null pointer";
     for (const Rank& rank : m.ranks)
         for (const auto& launch : rank.queue)

@@ -109,9 +109,11 @@ void admit(Machine& m, Launch* launch) {
     for (Warp& warp : block->warps) m.schedule->ready(&warp, ~0u >> (kWarpSize - warp.num_lanes));
     if (checker) checker->admitted(block.get());
     Rank& rank = m.ranks[launch->rank];
-    rank.resident_threads += block->num_threads;
-    rank.resident_blocks++;
-    m.resident_threads += block->num_threads;
+    if (!launch->is_service) {
+        rank.resident_threads += block->num_threads;
+        rank.resident_blocks++;
+        m.resident_threads += block->num_threads;
+    }
     m.resident.push_back(std::move(block));
     m.most_resident_blocks = std::max(m.most_resident_blocks, m.resident.size());
     m.progress++;
@@ -120,6 +122,9 @@ void admit(Machine& m, Launch* launch) {
 // At the start, and when a block has ended.
 void refill(Machine& m) {
     const bool all = admits_all(m);
+    for (Rank& rank : m.ranks)
+        for (auto& service : rank.services)
+            while (service->next_block < service->num_blocks && !m.free_slots.empty()) admit(m, service.get());
     for (Rank& rank : m.ranks)
         while (can_admit(m, rank) && (all || rank.resident_threads == 0)) admit(m, rank.queue.front().get());
     for (bool any = true; any;) {
@@ -151,9 +156,11 @@ void finish_block(Machine& m, Block* block) {
     finish_copies(m, block);
     if (checker) checker->finished(block, launch->finished_blocks + 1 == launch->num_blocks);
     m.schedule->finished(block);
-    rank.resident_threads -= block->num_threads;
-    rank.resident_blocks--;
-    m.resident_threads -= block->num_threads;
+    if (!launch->is_service) {
+        rank.resident_threads -= block->num_threads;
+        rank.resident_blocks--;
+        m.resident_threads -= block->num_threads;
+    }
     m.free_slots.push_back(block->slot);
     auto it = std::find_if(m.resident.begin(), m.resident.end(), [&](const auto& b) { return b.get() == block; });
     std::swap(*it, m.resident.back());
@@ -162,7 +169,7 @@ void finish_block(Machine& m, Block* block) {
         m.spare_blocks.push_back(std::move(m.resident.back()));
     }
     m.resident.pop_back();
-    if (++launch->finished_blocks == launch->num_blocks) {
+    if (++launch->finished_blocks == launch->num_blocks && !launch->is_service) {
         rank.done_ticket = launch->ticket;
         rank.queue.pop_front();
     }
@@ -245,6 +252,27 @@ bool awaited_done(const Machine& m, const int64_t* awaited) {
         any = true;
     }
     return !any;
+}
+
+// Whether all services wait for work, or for what does not arrive. Those of a rank that has stopped count as waiting.
+bool services_idle(const Machine& m) {
+    for (const auto& block : m.resident) {
+        if (!block->launch->is_service || has_stopped(m, block->launch->rank)) continue;
+        for (const Fiber& fiber : block->fibers) {
+            if (fiber.state == State::kRunnable) return false;
+            for (int i = 0; fiber.state == State::kPolling && i < fiber.polls->num_loads; i++) {
+                const auto& load = fiber.polls->loads[i];
+                if (read_raw(load.address, load.size) != load.value) return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool is_drained(Machine& m) {
+    if (!services_idle(m)) return false;
+    m.schedule->drain();
+    return services_idle(m);
 }
 
 void print(Machine& m, Fiber* fiber) {
@@ -381,7 +409,7 @@ Outcome run(Machine& m, const int64_t* awaited) {
     Quiescence quiescence(m);
     refill(m);
     Outcome outcome = Outcome::kDone;
-    while (!awaited_done(m, awaited)) {
+    while (awaited ? !awaited_done(m, awaited) : !is_drained(m)) {
         if (m.stop_request) {
             outcome = Outcome::kStopped;
             break;

@@ -112,9 +112,13 @@ EP_DEVICE int rank() { return epemu_rank(); }
 EP_DEVICE int num_ranks() { return epemu_num_ranks(); }
 EP_DEVICE char* heap_base(int rank) { return epemu_heap_base(rank); }
 EP_DEVICE bool reachable(int rank) { return epemu_reachable(rank); }
+EP_DEVICE const HeapHeader& heap_header() {
+    return *reinterpret_cast<const HeapHeader*>(epemu_heap_base(epemu_rank()));
+}
 EP_DEVICE uint64_t heap_bytes() { return epemu_heap_bytes(); }
 EP_DEVICE FaultRecord* fault_record() { return &reinterpret_cast<HeapHeader*>(epemu_heap_base(epemu_rank()))->fault; }
 EP_DEVICE uint64_t timeout_ns() { return reinterpret_cast<HeapHeader*>(epemu_heap_base(epemu_rank()))->timeout_ns; }
+EP_DEVICE uint64_t call_site() { return epemu_call_site(); }
 EP_DEVICE void show_fault(const FaultRecord*) {}  // the host reads the record itself
 
 }  // namespace detail

@@ -153,6 +153,7 @@ EP_DEVICE FaultRecord* fault_record() { return reinterpret_cast<FaultRecord*>(ep
 EP_DEVICE uint64_t timeout_ns() { return ep_device_state.timeout_ns; }
 
 // Copies the record to where the host sees it while kernels run; the word with the code comes last.
+EP_DEVICE uint64_t call_site() { return 0; }  // only the emulator reports places
 EP_DEVICE void show_fault(const FaultRecord* record) {
     const uint64_t* const from = reinterpret_cast<const uint64_t*>(record);
     uint64_t* const to = reinterpret_cast<uint64_t*>(ep_device_state.shown_fault);

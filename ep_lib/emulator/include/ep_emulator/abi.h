@@ -108,6 +108,11 @@ void epemu_net_atomic(int rank, int queue_pair, void* remote, uint64_t value, in
 void epemu_net_fence(int rank, int queue_pair);  // -1: all; what is posted later stays behind what was posted before
 void epemu_net_quiet(int rank, int queue_pair);  // -1: all; waits until everything posted there is done
 
+// A proxy posts for the threads that asked it to. Where they ask, epemu_call_site() gives the place a number; what the
+// proxy posts after epemu_on_behalf(number) is reported as posted there, until the next call. 0: for itself.
+uint64_t epemu_call_site();
+void epemu_on_behalf(uint64_t place);
+
 // ---- bulk copies by TMA: what <ep/tma.cuh> documents, called by lane 0; wait and store by all lanes
 bool epemu_bulk_by_lanes();  // in virtual time lanes copy, as before sm_90: none of the rest is called
 void epemu_bulk_init(uint64_t* barrier);

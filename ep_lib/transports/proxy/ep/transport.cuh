@@ -1,0 +1,61 @@
+// The operations of <ep/net.cuh> through a proxy: each one is a command in a ring (<ep/proxy_ring.cuh>).
+//
+// Each queue pair has a ring, as long as there are that many rings: what is pushed on one queue pair is posted in order,
+// by one thread of the host. Operations of different queue pairs are as unordered as those of a NIC.
+#pragma once
+#include <ep/proxy_ring.cuh>
+#include <ep/proxy_state.cuh>
+
+namespace ep {
+namespace transport {
+namespace proxy {
+
+constexpr int kAll = -1;  // ep::kAllPeers, ep::kAllQueuePairs
+
+EP_DEVICE const ProxyRing& ring_of(int queue_pair) { return rings()[queue_pair % num_rings()]; }
+
+EP_DEVICE void push(int queue_pair, const ProxyCommand& command) {
+    proxy_push(ring_of(queue_pair), command);  // a push that ran into its limit has recorded a fault
+}
+
+}  // namespace proxy
+
+using detail::reachable;
+
+EP_DEVICE int num_queue_pairs() { return proxy::num_queue_pairs(); }
+EP_DEVICE bool keeps_order() { return proxy::keeps_order(); }
+
+EP_DEVICE void net_put(int peer, int queue_pair, void* dst_mine, const void* src, size_t bytes) {
+    proxy::push(queue_pair, proxy_write(dst_mine, src, bytes, peer, queue_pair));
+}
+EP_DEVICE void net_get(int peer, int queue_pair, void* dst, const void* src_mine, size_t bytes) {
+    proxy::push(queue_pair, proxy_read(dst, src_mine, bytes, peer, queue_pair));
+}
+EP_DEVICE void net_put_signal(int peer, int queue_pair, void* dst_mine, const void* src, size_t bytes,
+                              uint64_t* signal_mine, uint64_t value, bool add) {
+    proxy::push(queue_pair, proxy_write_signal(dst_mine, src, bytes, signal_mine, value, add, peer, queue_pair));
+}
+EP_DEVICE void net_add(int peer, int queue_pair, void* counter_mine, uint64_t value, int size) {
+    proxy::push(queue_pair, proxy_add(counter_mine, value, size, peer, queue_pair));
+}
+EP_DEVICE void net_quiet(int, int queue_pair) {
+    if (queue_pair != proxy::kAll) {
+        proxy_flush(proxy::ring_of(queue_pair));
+        return;
+    }
+    for (int i = 0; i < proxy::num_rings(); ++i) {
+        if (!proxy_flush(proxy::rings()[i])) return;
+    }
+}
+EP_DEVICE void net_fence(int peer, int queue_pair) {
+    if (queue_pair != proxy::kAll) {
+        proxy::push(queue_pair, proxy_command(kProxyFence, peer, queue_pair));
+    } else {
+        net_quiet(peer, queue_pair);  // no order of a ring holds between rings
+    }
+}
+
+}  // namespace transport
+}  // namespace ep
+
+#include <ep/detail/first_thread_posts.cuh>

@@ -1,0 +1,49 @@
+"""The host's half of ``transport="proxy"`` on the emulator: rings in memory, and the proxies that serve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
+from ep_lib.jit.kernel import Kernel, library_kernel
+from ep_lib.memory import device_state
+from ep_lib.transports.base import EmulatorSetup, Module
+from ep_lib.transports.proxy.rings import Rings
+
+MAX_RINGS = 8
+SLOTS = 64
+
+
+class ProxyHeap:
+    """``ep::net_*`` are commands to the proxies of this rank, which post them to its simulated NIC.
+
+    Fits :class:`ep_lib.transports.base.Transport`.
+    """
+
+    name = "proxy"
+
+    def __init__(self, setup: EmulatorSetup) -> None:
+        machine, rank = setup.machine, setup.rank
+        self.bytes = machine.heap_bytes
+        self.addresses = [machine.heap_address(rank) for rank in range(machine.ranks)]
+        self.rings = Rings(min(MAX_RINGS, machine.queue_pairs), SLOTS)
+        machine.register(rank, self.rings.address, self.rings.nbytes, True)
+        header = machine.heap_view(rank)
+        for field, value in (("proxy_rings", self.rings.address), ("num_proxy_rings", self.rings.count)):
+            begin = device_state.HEADER.offsets[field]
+            header[begin : begin + 8].view(np.uint64)[0] = value
+        kernel = library_kernel("transports/proxy/emulated/proxy.cu", "ep_proxy")
+        image, argument = build_emulator_kernel(kernel), self.rings.address.to_bytes(8, "little")
+        grid, block = (2 * self.rings.count, 1, 1), (1, 1, 1)
+        machine.launch(rank, kernel.name, image, grid, block, [argument], [], 0, is_service=True)
+
+    def compile(self, kernel: Kernel, arch: str) -> EmulatorImage:
+        return build_emulator_kernel(kernel, Path(__file__).parent)
+
+    def register_module(self, module: Module, image: EmulatorImage) -> None:
+        """Nothing to do: the head of the heap says where the rings are."""
+
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
+        """Nothing to do: the proxies end with the machine."""

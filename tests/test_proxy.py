@@ -1,0 +1,157 @@
+"""The proxy's ring and ``transport="proxy"`` on the emulator: right programs, and mistakes that the checker finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import buffer_cases, direct_cases, ibgda_shim, pcie_cases
+from support.dispatch_combine_cases import make_case
+
+from ep_lib import Fabric, Kernel, Rank, check, spawn
+from ep_lib.errors import KernelFault, PeerTimeout
+from ep_lib.jit import nvrtc
+from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER
+
+SOURCE = Path(__file__).parent / "kernels" / "proxy_ring.cu"
+WORDS = 40
+RIGHT, SIGNAL_FIRST, SOURCE_REUSED, NO_BARRIER, NO_FENCE = range(5)
+RELAXED_CREDIT, NO_CREDIT = 1, 2
+FABRICS = ("p2p", "rc", "srd")
+
+PUSH = """
+#include <ep/proxy_ring.cuh>
+extern "C" __global__ void push_to(ep::ProxyRing ring, uint64_t* inbox, uint64_t* outbox, int peer) {
+    ep::proxy_push(ring, ep::proxy_write_signal(inbox, outbox, sizeof(uint64_t), inbox + 1, 1, false, peer));
+    ep::proxy_push_warp(ring, ep::proxy_read(outbox, inbox, sizeof(uint64_t), peer), 32);
+    ep::proxy_flush(ring);
+}
+"""
+
+
+def kernel(name: str) -> Kernel:
+    return Kernel.from_file(SOURCE, name)
+
+
+def exchange(rank: Rank, how: int) -> list[int]:
+    inbox, outbox = (rank.symmetric(WORDS, np.uint64) for _ in range(2))
+    signal, out = rank.symmetric(1, np.uint64), rank.to_device(np.zeros(WORDS, np.uint64))
+    peer = 1 - rank.rank
+    kernel("send").launch(rank, 1, 64, inbox, outbox, WORDS, signal, peer, how)
+    kernel("receive").launch(rank, 1, 64, inbox, WORDS, signal, out, peer)
+    return [int(word) for word in rank.to_host(out)]
+
+
+def add_many(rank: Rank, each: int, by_warps: bool) -> int:
+    counter = rank.symmetric(1, np.uint64)
+    kernel("add_many").launch(rank, 3, 64, counter, each, 1 - rank.rank, by_warps)
+    rank.barrier()
+    return int(counter[0])
+
+
+def fill_slots(rank: Rank, how: int) -> None:
+    kernel("fill_slots").launch(rank, 1, 1, rank.symmetric(1, np.uint64), 100, 1 - rank.rank, how)
+    rank.barrier()
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
+def test_a_push_compiles_for_gpus(target: str) -> None:
+    Kernel.from_source(PUSH, "push_to").compile(target)
+
+
+def test_what_each_side_writes_has_a_cache_line_of_its_own() -> None:
+    assert (COMMAND.size, CREDITS.size, PRODUCER.size) == (64, 192, 64)
+    assert COMMAND.offsets["number"] == 56
+    assert [CREDITS.offsets[name] for name in ("taken", "completed", "posted")] == [0, 64, 128]
+
+
+def test_commands_arrive_whoever_pushes_them() -> None:
+    for seed in range(6):
+        for by_warps in (False, True):
+            fabric, args = FABRICS[seed % 3], (3, by_warps)
+            sums = spawn(add_many, 2, "emulator", fabric=fabric, seed=seed, transport="proxy", args=args)
+            assert sums == [3 * 3 * 64] * 2  # many times the slots of a ring
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_the_right_way_has_no_findings(fabric: str) -> None:
+    report = check(exchange, 2, fabric, 6, args=(RIGHT,), transport="proxy")
+    assert report.ok, str(report)
+    report = check(add_many, 2, fabric, 3, args=(1, True), transport="proxy")
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    ("how", "fabric", "told", "line"),
+    [
+        (SIGNAL_FIRST, "rc", "earlier signal", "ep::proxy_push(ring, write);"),
+        (SOURCE_REUSED, "rc", "source reused", "outbox[0] = 77;"),
+        (NO_BARRIER, "rc", "no barrier comes between them", "outbox[i] = i + 1;"),
+        (NO_FENCE, "srd", "signal overtakes data", "ep::proxy_push(ring, write);"),
+    ],
+)
+def test_the_checker_finds_wrong_pushes(how: int, fabric: str, told: str, line: str) -> None:
+    report = check(exchange, 2, fabric, 4, args=(how,), transport="proxy", compare_values=False)
+    assert told in str(report), str(report)
+    assert line in str(report), str(report)
+    assert "proxy_ring.cu" in str(report), str(report)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [(RELAXED_CREDIT, "loaded without acquire"), (NO_CREDIT, "overwrites what thread 0 reads")]
+)
+def test_the_checker_finds_slots_that_are_filled_without_a_credit(how: int, told: str) -> None:
+    assert check(fill_slots, 2, "rc", 3, args=(RIGHT,), transport="proxy").ok
+    report = check(fill_slots, 2, "rc", 3, args=(how,), transport="proxy", compare_values=False)
+    assert told in str(report), str(report)
+    assert "ep::detail::proxy_fill(ring, add, number);" in str(report), str(report)
+
+
+def test_without_a_fence_a_queue_pair_of_rc_keeps_the_order() -> None:
+    assert check(exchange, 2, "rc", 4, args=(NO_FENCE,), transport="proxy").ok
+
+
+def test_a_dead_link_fills_the_ring_and_the_push_says_so() -> None:
+    fabric = Fabric("rc", broken_links=((0, 1),), queue_depth=2)
+    with pytest.raises(PeerTimeout, match="write"):
+        spawn(add_many, 2, "emulator", fabric=fabric, transport="proxy", args=(3, False))
+
+
+def test_what_is_not_symmetric_is_refused() -> None:
+    def outside(rank: Rank) -> None:
+        signal = rank.symmetric(1, np.uint64)
+        kernel("send").launch(rank, 1, 1, rank.to_device(np.zeros(4, np.uint64)), signal, 1, signal, 1 - rank.rank, 0)
+        rank.barrier()
+
+    with pytest.raises(KernelFault, match="not in its own symmetric heap"):
+        spawn(outside, 2, "emulator", transport="proxy")
+
+
+@ibgda_shim.any_fabric
+def test_the_ibgda_shim(fabric: Fabric | None) -> None:
+    for seed, args in enumerate(ibgda_shim.LADDER):
+        right = spawn(ibgda_shim.ring, 4, "emulator", fabric=fabric, seed=seed, transport="proxy", args=args)
+        assert right == [True] * 4
+
+
+def test_the_ibgda_shim_has_no_findings() -> None:
+    for seed, args in enumerate(ibgda_shim.LADDER):
+        report = check(ibgda_shim.ring, 2, FABRICS[1 + seed % 2], 3, args=args, transport="proxy")
+        assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_pcie_mode_against_the_oracle(fabric: str) -> None:
+    for seed in range(4):
+        case = make_case(40 + seed, world_size=2 + seed % 3)
+        args = (case, seed * 5)
+        ranks = case.world_size
+        results = spawn(pcie_cases.run_case, ranks, "emulator", fabric=fabric, seed=seed, transport="proxy", args=args)
+        buffer_cases.check_case(case, results)
+
+
+def test_normal_mode_against_the_oracle() -> None:
+    case = make_case(77, world_size=4, dtype="bfloat16", max_tokens=20)
+    spawn(direct_cases.run_case, 4, "emulator", transport="proxy", args=(case, None, 4))
