@@ -31,7 +31,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --no-compile --constraint .ci/constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") $(PIP_FLAGS)
 # By all cores, where pip takes one. Ours too: processes that the library starts write none, and there are hundreds of
-# them. A few packages carry files that are no Python of this version; pip says nothing of them either.
+# them. Some packages carry files that are no Python of this version: pip says nothing of them either.
 BYTECODE = "$(PY)" -m compileall -qq -j 0 ep_lib "$(VENV)/lib" || true
 # Wrong answers that the grader is tested with stay as people write them.
 CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -path tests/grader_answers -prune -o \
@@ -41,15 +41,20 @@ CPP_FILES = find ep_lib tutorial_kernels exercises solutions tests benchmarks -p
 # an environment that moved with its folder, or lost its Python, is made anew, since its scripts name the old place.
 VENV_MADE := $(VENV)/.made
 $(shell [ ! -e "$(VENV_MADE)" ] || { [ -x "$(PY)" ] && [ "$$(cat "$(VENV_MADE)")" = "$(CURDIR)" ]; } || rm -rf "$(VENV)")
+CORE_INSTALLED := $(VENV)/.installed
 LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
+TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 
 .PHONY: help lab demo test quick nightly sanitize matrix lint .emulator format check-machine clean distclean
+# Two steps that need one core each, side by side.
+BOTH = @$(MAKE) --no-print-directory --jobs 2
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-lab: $(LAB_INSTALLED)  ## set up, look at the machine, run the demo, open the notebooks
+lab: $(CORE_INSTALLED)  ## set up, look at the machine, run the demo, open the notebooks
+	$(BOTH) $(LAB_INSTALLED) .emulator
 	"$(PY)" -m ep_lib doctor
 	"$(PY)" -m ep_lib demo
 ifeq ($(LAB),0)
@@ -65,8 +70,9 @@ demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread 
 test quick nightly: export OPENBLAS_NUM_THREADS = 1
 test quick nightly: export OMP_NUM_THREADS = 1
 
-test: $(TEST_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint .emulator
+test: $(CORE_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
+	$(BOTH) $(TEST_INSTALLED) .emulator
+	$(BOTH) --output-sync=target lint $(TEST_BYTECODE)
 	"$(PY)" -m pytest $(PYTEST_FLAGS)
 
 quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types, C++ formats, notebooks, grader, mistakes, whole commands)
@@ -94,9 +100,10 @@ lint: $(TEST_INSTALLED)  ## format and type checks only
 	@$(CPP_FILES) | tr '\n' '\0' | xargs -0 -r "$(VENV)/bin/clang-format" --dry-run -Werror
 	"$(PY)" -m mypy
 
-# The emulator's runtime and headers, which every test waits for: compiled beside mypy, which takes one core only.
-.emulator: $(TEST_INSTALLED)
-	@"$(PY)" -c "from ep_lib import Kernel; Kernel.from_source('__global__ void k() {}', 'k').compile()"
+# The emulator's runtime and headers, which every test and notebook waits for, compiled while pip installs the rest. If
+# that fails, `doctor` or the first test says why.
+.emulator: $(CORE_INSTALLED)
+	@PYTHONPATH=. "$(PY)" -c "from ep_lib import Kernel; Kernel.from_source('__global__ void k() {}', 'k').compile()" 2>&1 | cat
 
 format: $(TEST_INSTALLED)  ## rewrite the sources in the house style
 	"$(PY)" -m ruff check --fix .
@@ -110,7 +117,12 @@ $(VENV_MADE): | check-machine
 	"$(PYTHON)" -m venv "$(VENV)"
 	@echo "$(CURDIR)" > "$@"
 
-$(LAB_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
+# The library alone, which is enough to compile the emulator.
+$(CORE_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
+	$(PIP) --editable .
+	@touch "$@"
+
+$(LAB_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
 ifeq ($(CUDA)$(TORCH_INDEX),)
 	@echo "No NVIDIA driver here. Should torch bring gigabytes of CUDA: stop, and see TORCH_INDEX in the README."
 endif
@@ -119,8 +131,11 @@ endif
 	@touch "$@"
 
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
-$(TEST_INSTALLED): $(VENV_MADE) pyproject.toml .ci/constraints.txt | check-machine
+$(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
 	$(PIP) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
+	@touch "$@"
+
+$(TEST_BYTECODE): $(TEST_INSTALLED)
 	@$(BYTECODE)
 	@touch "$@"
 
