@@ -198,6 +198,7 @@ def combine(
     *,
     num_experts: int,
     biases: Sequence[Sequence[Array]] | None = None,
+    ranks_per_node: int | None = None,
 ) -> list[Array]:
     """Every rank's combined tokens ``[T_r, hidden]``, in the dtype of ``ys[r]`` ``[rows received by rank r, hidden]``.
 
@@ -205,10 +206,16 @@ def combine(
     in float32, rounded once at the end. With weights each row is first multiplied by the token's weight on that rank
     (:func:`weights_per_rank`). A token that went nowhere gets zeros. ``biases[r]``: arrays ``[T_r, hidden]`` that the
     sum begins with.
+
+    ``ranks_per_node``: of hierarchical mode. What another node's ranks add is summed up there, in the same order, and
+    rounded to the dtype of the rows before it is added: an error of at most half a unit in the last place of each of
+    these sums, beside that of the last rounding.
     """
     ys = [_table("ys", y, (None, None)) for y in _by_rank("ys", ys)]
     world_size = len(ys)
     _world(num_experts, world_size)
+    if ranks_per_node is not None and world_size % whole_number("ranks_per_node", ranks_per_node, 1, world_size):
+        raise ArgumentError(f"ranks_per_node is {ranks_per_node}, which is no divisor of the {world_size} ranks")
     topk_idxs, topk_weights = _choices(topk_idxs, topk_weights, num_experts, [None] * world_size)
     _require_columns(ys)
     layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
@@ -227,12 +234,19 @@ def combine(
         weights = None
         if topk_weights is not None:
             weights = weights_per_rank(topk_idxs[source], topk_weights[source], num_experts // world_size, world_size)
-        for rank in range(world_size):
-            went = sent.slot[:, rank] >= 0
-            # On `rank` the rows of the sources before this one come first.
-            first_row = sum(int(other.tokens_per_rank[rank]) for other in layouts[:source])
-            rows = ys[rank][first_row + sent.slot[went, rank]].astype(np.float32)
-            total[went] += rows if weights is None else weights[went, rank, None] * rows
+        node_size = world_size if ranks_per_node is None else ranks_per_node
+        for first_rank in range(0, world_size, node_size):
+            is_own = source // node_size == first_rank // node_size
+            partial, node_went = (total if is_own else np.zeros_like(total)), np.zeros(len(total), bool)
+            for rank in range(first_rank, first_rank + node_size):
+                went = sent.slot[:, rank] >= 0
+                # On `rank` the rows of the sources before this one come first.
+                first_row = sum(int(other.tokens_per_rank[rank]) for other in layouts[:source])
+                rows = ys[rank][first_row + sent.slot[went, rank]].astype(np.float32)
+                partial[went] += rows if weights is None else weights[went, rank, None] * rows
+                node_went |= went
+            if not is_own:
+                total[node_went] += partial[node_went].astype(ys[source].dtype).astype(np.float32)
         results.append(total.astype(ys[source].dtype))
     return results
 

@@ -103,6 +103,10 @@ class Backend(Protocol):
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
         ...
 
+    def reaches(self, peer: int) -> bool:
+        """Whether loads and stores of this rank's kernels reach ``peer``'s symmetric heap."""
+        ...
+
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """A view, of type ``xp.ndarray``, of this rank's own heap; ``offset`` is in bytes."""
         ...

@@ -134,6 +134,10 @@ class CudaBackend:
         self.multiprocessors: int | None = int(self._runtime.deviceGetAttribute(_MULTIPROCESSORS, self.device))
         self.arch = f"sm_{major}{minor}"
 
+    def reaches(self, peer: int) -> bool:
+        """As the transport has mapped the heaps."""
+        return self._heap.addresses[peer] != 0
+
     def heap_address(self, peer: int) -> int:
         """Where kernels of this rank reach ``peer``'s heap. Raises ArgumentError if loads and stores do not."""
         self._check_open()

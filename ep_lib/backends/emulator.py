@@ -147,6 +147,10 @@ class EmulatorBackend:
         """Address of the first byte of ``peer``'s symmetric heap."""
         return self._transport.addresses[peer]
 
+    def reaches(self, peer: int) -> bool:
+        """As the fabric says."""
+        return self._machine.fabric.reaches(self.rank, peer)
+
     def heap_array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """A view of this rank's heap."""
         dtype = np.dtype(dtype)

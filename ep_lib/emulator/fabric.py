@@ -70,6 +70,11 @@ class Fabric:
         for name in ("stopped_ranks", "stalled_links", "delayed_messages"):
             instance(f"a fabric's {name}", getattr(self, name), dict, "a dict")
 
+    def reaches(self, rank: int, peer: int) -> bool:
+        """Whether loads and stores of ``rank`` reach the memory of ``peer``."""
+        same_node = rank // self.ranks_per_node == peer // self.ranks_per_node
+        return self.kind == "p2p" or rank == peer or (self.p2p and same_node)
+
     def check(self, ranks: int) -> None:
         """Raises ArgumentError if this fabric cannot connect so many ranks."""
         if self.kind != "p2p" and ranks % self.ranks_per_node:

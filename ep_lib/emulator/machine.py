@@ -176,7 +176,9 @@ class Machine:
     ) -> None:
         """``home``: the rank of this process where each rank is one, whose heaps then come by :meth:`map_heap`."""
         _bury()
+        self._fabric = fabric
         self.ranks = ranks
+        self.fabric = fabric
         self.heap_bytes = heap_bytes
         self.queue_pairs = fabric.queue_pairs
         self._lib = library.load()

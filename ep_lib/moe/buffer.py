@@ -19,12 +19,15 @@ from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, make_config
 from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.handle import Arrived, DispatchHandle, Received, refuse_other_rows, require_owner
+from ep_lib.moe.hierarchical.memory import make_hierarchical_map, make_hierarchical_sizes
+from ep_lib.moe.hierarchical.mode import HierarchicalMode
+from ep_lib.moe.hierarchical.nodes import find_ranks_per_node
 from ep_lib.moe.low_latency.memory import has_low_latency, make_low_latency_map
 from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched, LowLatencyHandle, LowLatencyMode
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
-from ep_lib.require import instance, refuse
+from ep_lib.require import flag, instance, refuse
 from ep_lib.runtime.rank import Rank
 
 
@@ -45,7 +48,7 @@ class Buffer:
     files notify_dispatch, dispatch_bulk, copy_epilogue and combine_push. Kernels run in the caller's current stream
     (torch's where x is a torch tensor, CuPy's otherwise), or beside it with ``async_finish``.
     ``allow_nvlink_for_normal_mode=False`` is DeepEP's PCIe mode: everything that crosses ranks goes through the NIC and
-    bounce buffers, also inside a node.
+    bounce buffers, also inside a node. ``hierarchical=True`` is for several nodes.
     :mod:`ep_lib.reference` computes the same in NumPy.
     """
 
@@ -66,6 +69,8 @@ class Buffer:
         num_low_latency_sms: int | None = None,
         low_latency_mask_on_timeout: bool = False,
         on_fault: Callable[[EpError], None] | None = None,
+        hierarchical: bool = False,
+        ranks_per_node: int | None = None,
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
@@ -75,6 +80,11 @@ class Buffer:
         peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
         the ``num_sms`` blocks, one that sends and one that receives, or one that does both with
         ``merge_sender_receiver``.
+
+        ``hierarchical=True``: for several nodes. A token crosses to another node once and is handed on there by loads
+        and stores; its rows are added up there, and their sum crosses back once, in the Buffer's dtype
+        (:func:`ep_lib.reference.combine` with ``ranks_per_node``). A node is ``ranks_per_node`` consecutive ranks;
+        None: those that reach each other's memory, as the ranks of a host do. On a single node it changes nothing.
 
         ``num_max_dispatch_tokens_per_rank``: low-latency mode, for so many tokens per rank (at most 1024); 0: none.
         Its kernels run on ``num_low_latency_sms`` blocks (None: on all SMs). If a rank does not respond, the next
@@ -90,6 +100,7 @@ class Buffer:
         instance("rank", rank, Rank, "the Rank that main got")
         if on_fault is not None and not callable(on_fault):
             refuse("on_fault", on_fault, "None, or a function that takes the error")
+        several_nodes = flag("hierarchical", hierarchical)
         self._config = make_config(
             rank.world_size,
             num_experts=num_experts,
@@ -104,6 +115,8 @@ class Buffer:
             num_max_dispatch_tokens_per_rank=num_max_dispatch_tokens_per_rank,
             num_low_latency_sms=num_low_latency_sms,
             low_latency_mask_on_timeout=low_latency_mask_on_timeout,
+            hierarchical=hierarchical,
+            ranks_per_node=find_ranks_per_node(rank, ranks_per_node) if several_nodes else ranks_per_node,
         )
         low_latency = has_low_latency(self._config)
         if allow_nvlink_for_normal_mode and rank.multiprocessors is not None and num_sms > rank.multiprocessors:
@@ -112,8 +125,9 @@ class Buffer:
                 "each other must all run at once; pass fewer"
             )
         self._rank = rank
-        self._is_direct = self._config.allow_nvlink_for_normal_mode
-        self._mode: Mode = (DirectMode if self._is_direct else PcieMode)(rank, self._config)
+        self._is_direct = self._config.is_direct
+        way = DirectMode if self._is_direct else PcieMode if self._config.ranks_per_node is None else HierarchicalMode
+        self._mode: Mode = way(rank, self._config)
         self._checks = InputChecks(self._config, self._mode.device)
         self._low_latency = LowLatencyMode(rank, self._config, self._require_usable) if low_latency else None
         self._owner = object()  # in every handle
@@ -144,6 +158,9 @@ class Buffer:
             4 * world_size * M + 16 * world_size    inbox and outbox of the exchanges of counts, twice, and signals
                 M = 8 + 4 * (C + 1 + num_experts / world_size), rounded up to a multiple of 16
 
+        In hierarchical mode (pass ``ranks_per_node``) it is one such area, for dispatched tokens and for rows to
+        combine, and rings as in PCIe mode to one rank of each other node.
+
         Low-latency mode adds, for T = num_max_dispatch_tokens_per_rank, ``4 * world_size * T`` rows of bfloat16
         (dispatch and combine, a double buffer each), flags and packets.
         """
@@ -152,8 +169,10 @@ class Buffer:
         except TypeError as error:  # a name that is missing, or none of them
             raise ArgumentError(f"symmetric_bytes() takes the arguments of Buffer: {error}") from error
         more = make_low_latency_map(config)[1] if has_low_latency(config) else 0
-        if config.allow_nvlink_for_normal_mode:
+        if config.is_direct:
             return make_direct_map(config)[1] + more
+        if config.ranks_per_node is not None:
+            return make_hierarchical_map(config, make_hierarchical_sizes(config))[1] + more
         return make_pcie_map(config, make_pcie_sizes(config))[1]
 
     def dispatch(
@@ -314,7 +333,7 @@ class Buffer:
         self._require_usable()
         self._require_own(handle)
         if not isinstance(self._mode, DirectMode):
-            raise ArgumentError("combine_input: PCIe mode (allow_nvlink_for_normal_mode=False) has no such memory")
+            raise ArgumentError(f"combine_input: {self._config.mode_name} has no such memory")
         return self._mode.combine_input(like, handle.num_recv_tokens)
 
     # ---- Low-latency mode: decode batches, with DeepEP's names -------------------------------------------------------

@@ -147,10 +147,8 @@ class InputChecks:
         """What else a dispatch may be asked for; returns the first two as whole numbers."""
         if not (type(sorted_by_expert) is type(async_finish) is type(copy) is bool):
             require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish, copy=copy)
-        if sorted_by_expert and not self._config.allow_nvlink_for_normal_mode:
-            raise ArgumentError(
-                "sorted_by_expert: PCIe mode (allow_nvlink_for_normal_mode=False) has none; sort by recv.topk_idx"
-            )
+        if sorted_by_expert and not self._config.is_direct:
+            raise ArgumentError(f"sorted_by_expert: {self._config.mode_name} has none; sort by recv.topk_idx")
         if type(num_worst_tokens) is not int or type(expert_alignment) is not int:
             if num_worst_tokens is not None and index(num_worst_tokens) is None:
                 refuse("num_worst_tokens", num_worst_tokens, "a whole number")
@@ -160,10 +158,8 @@ class InputChecks:
             at_least_one("expert_alignment", expert_alignment)
         if not num_worst_tokens:
             return 0, expert_alignment
-        if not self._config.allow_nvlink_for_normal_mode:
-            raise ArgumentError(
-                "num_worst_tokens: in PCIe mode (allow_nvlink_for_normal_mode=False) the host waits for the counts"
-            )
+        if not self._config.is_direct:
+            raise ArgumentError(f"num_worst_tokens: in {self._config.mode_name} the host waits for the counts")
         if not 1 <= num_worst_tokens <= self._config.max_rows:
             raise ArgumentError(
                 f"num_worst_tokens is {num_worst_tokens}; this Buffer receives 1 to world_size * max_tokens = "
@@ -174,8 +170,8 @@ class InputChecks:
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""
         biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)
-        if biases and not self._config.allow_nvlink_for_normal_mode:
-            raise ArgumentError("bias: PCIe mode (allow_nvlink_for_normal_mode=False) has none; add it to the result")
+        if biases and not self._config.is_direct:
+            raise ArgumentError(f"bias: {self._config.mode_name} has none; add it to the result")
         if len(biases) > 2:
             raise ArgumentError(f"bias is a tuple of {len(biases)}; pass one array or a pair")
         found = []

@@ -37,6 +37,28 @@ class BufferConfig:
     num_max_dispatch_tokens_per_rank: int = 0  # 0: no low-latency mode; see ep_lib/moe/low_latency/memory.py
     num_low_latency_sms: int | None = None  # None: all
     low_latency_mask_on_timeout: bool = False
+    ranks_per_node: int | None = None  # of hierarchical mode; None: another mode
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether every rank writes into every other's memory."""
+        return self.allow_nvlink_for_normal_mode and self.ranks_per_node is None
+
+    @property
+    def mode_name(self) -> str:
+        """The mode for messages, and how one asks for it."""
+        if self.is_direct:
+            return "direct mode"
+        return (
+            "PCIe mode (allow_nvlink_for_normal_mode=False)"
+            if self.ranks_per_node is None
+            else "hierarchical mode (hierarchical=True)"
+        )
+
+    @property
+    def nodes(self) -> int:
+        """Of hierarchical mode."""
+        return self.world_size // (self.ranks_per_node or self.world_size)
 
     @cached_property
     def experts_per_rank(self) -> int:
@@ -74,9 +96,12 @@ def make_config(
     num_max_dispatch_tokens_per_rank: int = 0,
     num_low_latency_sms: int | None = None,
     low_latency_mask_on_timeout: bool = False,
+    hierarchical: bool = False,
+    ranks_per_node: int | None = None,
 ) -> BufferConfig:
     """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie/memory.py, and
-    low-latency mode: ep_lib/moe/low_latency/memory.py."""
+    low-latency mode: ep_lib/moe/low_latency/memory.py. With ``hierarchical`` the ``ranks_per_node`` are known; if all
+    ranks are one node, direct writes do the same."""
     config = BufferConfig(
         world_size=whole_number("world_size", world_size, 1, MAX_RANKS),
         num_experts=at_least_one("num_experts", num_experts),
@@ -91,7 +116,13 @@ def make_config(
         num_max_dispatch_tokens_per_rank=_whole("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank),
         num_low_latency_sms=None if num_low_latency_sms is None else _whole("num_low_latency_sms", num_low_latency_sms),
         low_latency_mask_on_timeout=flag("low_latency_mask_on_timeout", low_latency_mask_on_timeout),
+        ranks_per_node=_node_size(hierarchical, ranks_per_node, world_size),
     )
+    if config.ranks_per_node is not None and not config.allow_nvlink_for_normal_mode:
+        raise ArgumentError(
+            "hierarchical=True hands tokens on by loads and stores inside a node, which "
+            "allow_nvlink_for_normal_mode=False forbids: leave one of them out"
+        )
     if config.allow_nvlink_for_normal_mode and (config.bounce_bytes is not None or config.merge_sender_receiver):
         given = "bounce_bytes" if config.bounce_bytes is not None else "merge_sender_receiver"
         raise ArgumentError(
@@ -125,6 +156,20 @@ def make_config(
             "lower max_tokens"
         )
     return config
+
+
+def _node_size(hierarchical: Any, ranks_per_node: Any, world_size: int) -> int | None:
+    """None for a single node."""
+    if not flag("hierarchical", hierarchical):
+        if ranks_per_node is not None:
+            raise ArgumentError(f"ranks_per_node is {brief(ranks_per_node)}, which only hierarchical=True uses")
+        return None
+    if ranks_per_node is None:
+        raise ArgumentError("hierarchical=True needs ranks_per_node here: how many ranks share a node")
+    size = whole_number("ranks_per_node", ranks_per_node, 1, world_size)
+    if world_size % size:
+        raise ArgumentError(f"ranks_per_node is {size}, which is no divisor of the {world_size} ranks")
+    return None if size == world_size else size
 
 
 def _whole(name: str, value: Any) -> int:

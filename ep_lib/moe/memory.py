@@ -15,6 +15,8 @@ from ep_lib.runtime.rank import Rank
 
 _ALIGNMENT = 128  # bytes between parts: a cache line of a GPU
 
+Shape = tuple[str, tuple[int, ...], str]  # of an array: name, dimensions, dtype
+
 
 @dataclass(frozen=True)
 class Part:
@@ -30,7 +32,7 @@ class Part:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def lay_out(shapes: list[tuple[str, tuple[int, ...], str]]) -> tuple[dict[str, Part], int]:
+def lay_out(shapes: list[Shape]) -> tuple[dict[str, Part], int]:
     """Arrays one after the other: each one's Part by name, and the bytes of all."""
     parts: dict[str, Part] = {}
     offset = 0

@@ -59,11 +59,15 @@ def fp8_output(pair: Any) -> list[Any]:
     return [to_numpy(rows).view(reference.FP8), to_numpy(scales)]
 
 
-def run_fp8(rank: Rank, case: Case, variety: int | None, kind: str = "native") -> dict[str, Any]:
-    """FP8 rows there, BF16 rows back; in PCIe mode, or by direct writes if ``variety`` is None."""
+def run_fp8(
+    rank: Rank, case: Case, variety: int | None, kind: str = "native", arguments: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """FP8 rows there, BF16 rows back; with other ``arguments``, in PCIe mode, or by direct writes if ``variety`` is
+    None."""
     x = tuple(fp8_input(rank, part, kind) for part in reference.quantize_fp8(case.xs[rank.rank]))
     idx, weights = (to_input(rank, a[rank.rank], kind) for a in (case.topk_idx, case.topk_weights))
-    arguments = case.buffer_arguments() if variety is None else pcie_arguments(case, variety)
+    if arguments is None:
+        arguments = case.buffer_arguments() if variety is None else pcie_arguments(case, variety)
     with Buffer(rank, **arguments) as buffer:
         recv = buffer.dispatch(x, idx, weights)
         again = fp8_output(buffer.dispatch(x, handle=recv.handle).x)

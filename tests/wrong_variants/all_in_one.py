@@ -68,6 +68,8 @@ def all_in_one(
             right.replace(variant.old, variant.new),
             flags=re.MULTILINE,
         )
+        # All headers of a variant are in its one namespace.
+        text = text.replace("using namespace ep::pcie;", "")
         program += "\n".join(line for line in text.splitlines() if not line.startswith("#")) + "\n"
         mine = call
         for argument, struct in types.items():

@@ -54,9 +54,9 @@ class Variant(NamedTuple):
     fabric: str = "srd"
 
 
-_ROOM = "if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(k)), left.message)) return false;"
+_ROOM = "if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(rings, k)), left.message)) return false;"
 _ALL_READ = "__syncwarp();  // all lanes have read their part before the slot is given back"
-_SHARED_RINGS = "static_cast<int64_t>(channel) * (num_ranks() - 1) + k"
+_SHARED_RINGS = "static_cast<int64_t>(channel) * (ends_of_rings(rings) - 1) + k"
 _WAITS = "from_ring && in.row == 0)"
 _CREDIT = "if (lane_id() == 0) ring_return_credit(ring);"
 _TAKE = "taker.take_warp(ring_received"
@@ -81,7 +81,7 @@ VARIANTS = [
     Variant(
         "message numbers begin again with each kernel",
         "dispatch",
-        "rings.sent[ring_index(role.channel, k)] = outgoing[k - 1].message;",
+        "rings.sent[ring_index(rings, role.channel, k)] = outgoing[k - 1].message;",
         "",
         RACE | STUCK,
     ),

@@ -39,15 +39,16 @@ EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
 //   send_index     [num_tokens, ranks]   out
 //   rank_counts    [ranks]               out: tokens that go to each rank
 //   expert_counts  [ranks * experts_per_rank]   out: choices of each expert
+// The destinations may also be groups of ranks, with as many experts each (args.experts_per_rank).
 EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, int* send_index, int* rank_counts,
-                                   int* expert_counts) {
+                                   int* expert_counts, int destinations = num_ranks()) {
     extern __shared__ int layout_shared[];
     int* const warp_totals = layout_shared;
     int* const choices = layout_shared + kMaxWarps;  // of each expert of the destination
     const int thread = thread_in_block(), num_threads = threads_in_block();
     const unsigned lanes_below = (1u << lane_id()) - 1;
 
-    for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
+    for (int destination = blockIdx.x; destination < destinations; destination += gridDim.x) {
         const int first_expert = destination * args.experts_per_rank;
         for (int e = thread; e < args.experts_per_rank; e += num_threads) choices[e] = 0;
         __syncthreads();
@@ -74,7 +75,7 @@ EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, 
                 before += warp_totals[w];
             }
             if (token < args.num_tokens) {
-                send_index[static_cast<int64_t>(token) * num_ranks() + destination] = goes ? position : -1;
+                send_index[static_cast<int64_t>(token) * destinations + destination] = goes ? position : -1;
             }
             __syncthreads();  // warp_totals are written again
         }

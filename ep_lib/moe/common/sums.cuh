@@ -86,6 +86,27 @@ EP_DEVICE void add_bias(Sums<T>& sums, const Bias& bias, int64_t i) {
 constexpr int kCombineRanks = 4;    // whose rows a lane has in flight together,
 constexpr int kCombineVectors = 4;  // and vectors of each
 
+// The sums of one token's rows, in the columns of thread `first` of `step` threads that work together.
+//   row_ptrs  [found]   where the rows are, in the order in which they are added
+template <typename T>
+EP_DEVICE void add_rows(int4* out, const RowPtr* row_ptrs, int found, int row_vectors, int first, int step) {
+    for (int i = first; i < row_vectors; i += step) {
+        Sums<T> sums;
+        for (int p = 0; p < found; p += kCombineRanks) {
+            int4 vectors[kCombineRanks];
+#pragma unroll
+            for (int q = 0; q < kCombineRanks; ++q) {
+                if (p + q < found) vectors[q] = ld_na_v4(row_ptrs[p + q].row + i);
+            }
+#pragma unroll
+            for (int q = 0; q < kCombineRanks; ++q) {
+                if (p + q < found) sums.add(vectors[q], row_ptrs[p + q].weight);
+            }
+        }
+        st_na_v4(out + i, sums.rounded());
+    }
+}
+
 // A token's weight on a rank: its weights there, added in float32 in the order of k.
 EP_DEVICE float weight_on(int top_k, int experts_per_rank, int rank, int token, const int* topk_idx,
                           const float* topk_weights) {

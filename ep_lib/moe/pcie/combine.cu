@@ -29,9 +29,11 @@ struct RowFiller {
     const int* first_row;  // [ranks]
     int channel;
 
-    EP_DEVICE const int* counts(int k) const { return receives + receiver_at(k) * (args.rings.channels + 1) + channel; }
+    EP_DEVICE const int* counts(int k) const {
+        return receives + receiver_at(args.rings, k) * (args.rings.channels + 1) + channel;
+    }
     EP_DEVICE int rows(int k) const { return counts(k)[1] - counts(k)[0]; }
-    EP_DEVICE int first_cursor(int k) const { return first_row[receiver_at(k)] + counts(k)[0]; }
+    EP_DEVICE int first_cursor(int k) const { return first_row[receiver_at(args.rings, k)] + counts(k)[0]; }
 
     EP_DEVICE int fill_warp(char* to, int, int cursor, int rows) const {
         copy_row_warp(to, y + static_cast<int64_t>(cursor) * args.row_vectors, rows * args.row_vectors * 16);
@@ -50,7 +52,7 @@ struct Incoming {
 EP_DEVICE Incoming incoming_from(const CombineArgs& args, int channel, int source, const int* sends) {
     const int k = (rank() + num_ranks() - source) % num_ranks();
     const int* const counts = sends + source * (args.rings.channels + 1) + channel;
-    return {ring_at(args.rings, channel, k, source), args.rings.taken[ring_index(channel, k)], 0,
+    return {ring_at(args.rings, channel, k, source), args.rings.taken[ring_index(args.rings, channel, k)], 0,
             counts[1] - counts[0]};
 }
 
@@ -60,34 +62,13 @@ EP_DEVICE void next_row(const Rings& rings, const Role& role, Incoming& in, int 
     --in.left;
     if (++in.row < rows_per_message && in.left > 0) return;
     uint32_t* const readers =
-        rings.readers + ring_index(role.channel, k) * rings.num_slots + ring_slot(in.ring, in.message);
+        rings.readers + ring_index(rings, role.channel, k) * rings.num_slots + ring_slot(in.ring, in.message);
     if (atom_add_acq_rel_gpu_u32(readers, 1) + 1 == static_cast<uint32_t>(role.warps)) {
         st_relaxed_gpu_u32(readers, 0);  // for the message that the credit lets in
         ring_return_credit(in.ring);
     }
     in.row = 0;
     ++in.message;
-}
-
-// The sums of one token's rows, in this warp's columns.
-//   row_ptrs  [found]   where the rows are, in ascending order of ranks
-template <typename T>
-EP_DEVICE void add_rows_warp(int4* out, const RowPtr* row_ptrs, int found, int row_vectors, const Role& role) {
-    for (int i = role.warp * kWarpSize + lane_id(); i < row_vectors; i += role.warps * kWarpSize) {
-        Sums<T> sums;
-        for (int p = 0; p < found; p += kCombineRanks) {
-            int4 vectors[kCombineRanks];
-#pragma unroll
-            for (int q = 0; q < kCombineRanks; ++q) {
-                if (p + q < found) vectors[q] = ld_na_v4(row_ptrs[p + q].row + i);
-            }
-#pragma unroll
-            for (int q = 0; q < kCombineRanks; ++q) {
-                if (p + q < found) sums.add(vectors[q], row_ptrs[p + q].weight);
-            }
-        }
-        st_na_v4(out + i, sums.rounded());
-    }
 }
 
 // A receiving warp: all tokens of its channel, its part of the columns.
@@ -117,13 +98,13 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const Role& role, Inco
             row_ptrs[__popc(votes & ((1u << source) - 1))] = {const_cast<int4*>(row), source, s, weight};
         }
         __syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired
-        add_rows_warp<T>(out + static_cast<int64_t>(token) * args.row_vectors, row_ptrs, __popc(votes),
-                         args.row_vectors, role);
+        add_rows<T>(out + static_cast<int64_t>(token) * args.row_vectors, row_ptrs, __popc(votes), args.row_vectors,
+                    role.warp * kWarpSize + lane_id(), role.warps * kWarpSize);
         __syncwarp();  // all lanes have read, before slots are given back and pointers written again
         if (from_ring) next_row(args.rings, role, in, rows_per_message, k);
     }
     if (role.warp == 0 && source < ranks && source != me) {
-        args.rings.taken[ring_index(role.channel, k)] = in.message;
+        args.rings.taken[ring_index(args.rings, role.channel, k)] = in.message;
     }
 }
 
@@ -143,7 +124,7 @@ EP_DEVICE void combine(const CombineArgs& args, int4* out, const int4* y, const 
     if (!role.sends && has_ring) in = incoming_from(args, role.channel, lane_id(), sends);
     __syncthreads();  // all warps have read `taken`, which the first one overwrites at the end
     if (role.sends) {
-        send_all_warp(args.rings, role, args.row_vectors * 16, &shared,
+        send_all_warp(args.rings, role, args.row_vectors * 16, shared.outgoing, shared.chunks + warp_id(),
                       RowFiller{args, y, receives, first_row, role.channel});
         return;
     }

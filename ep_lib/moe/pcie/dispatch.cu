@@ -89,13 +89,13 @@ struct TokenFiller {
     int channel;
 
     EP_DEVICE int rows(int k) const {
-        const int* const counts = sends + receiver_at(k) * (args.rings.channels + 1) + channel;
+        const int* const counts = sends + receiver_at(args.rings, k) * (args.rings.channels + 1) + channel;
         return counts[1] - counts[0];
     }
     EP_DEVICE int first_cursor(int) const { return channel_begin(args.num_tokens, channel, args.rings.channels); }
 
     EP_DEVICE int fill_warp(char* to, int k, int cursor, int rows) const {
-        const int destination = receiver_at(k);
+        const int destination = receiver_at(args.rings, k);
         for (int filled = 0; filled < rows;) {  // all are before the channel's end: the counts say so
             const int t = cursor + lane_id();
             const bool goes =
@@ -163,12 +163,13 @@ EP_DEVICE void dispatch(const DispatchArgs& args, const Tokens& tokens, const Ar
     const Role role = role_of_warp(args.rings);
     if (role.sends) {
         const TokenFiller filler = {args, tokens, send_index, sends, role.channel};
-        if (!send_all_warp(args.rings, role, args.packet_bytes, &shared, filler)) return;
+        if (!send_all_warp(args.rings, role, args.packet_bytes, shared.outgoing, shared.chunks + warp_id(), filler))
+            return;
         copy_own_rows(args, role, tokens, arrivals, send_index, first_row);
         return;
     }
     for (int k = 1 + role.warp; k < num_ranks(); k += role.warps) {
-        const int source = sender_at(k);
+        const int source = sender_at(args.rings, k);
         const int* const counts = receives + source * (args.rings.channels + 1) + role.channel;
         const RowTaker taker = {args, arrivals, source, first_row[source] + counts[0]};
         if (!receive_all_warp(args.rings, role.channel, k, args.packet_bytes, counts[1] - counts[0], kPhaseDispatch,

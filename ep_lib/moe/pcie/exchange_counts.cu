@@ -30,18 +30,6 @@ struct ExchangeArgs {
 
 EP_DEVICE int* counts_of(char* message) { return reinterpret_cast<int*>(message + sizeof(Message)); }
 
-// How many of this rank's tokens before `token` go to `destination`. All lanes of a warp call it.
-EP_DEVICE int rows_before_warp(int token, int num_tokens, int destination, const int* send_index,
-                               const int* rank_counts) {
-    for (int base = token; base < num_tokens; base += kWarpSize) {
-        const int t = base + lane_id();
-        const int s = t < num_tokens ? send_index[static_cast<int64_t>(t) * num_ranks() + destination] : -1;
-        const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
-        if (votes) return __shfl_sync(kFullWarp, s, __ffs(votes) - 1);
-    }
-    return rank_counts[destination];
-}
-
 // One block. With counts, from <moe/common/layout.cuh>: send_index [num_tokens, ranks], rank_counts [ranks],
 // expert_counts [experts].
 //   tags   out [ranks]   what each rank passed; the rest is valid only if all are equal
@@ -65,7 +53,7 @@ EP_DEVICE void exchange_counts(const ExchangeArgs& args, const int* send_index, 
         for (int i = warp_id(); i < ranks * columns; i += warps_in_block()) {
             const int peer = i / columns, channel = i % columns;
             const int begin = channel_begin(args.num_tokens, channel, args.channels);
-            const int rows = rows_before_warp(begin, args.num_tokens, peer, send_index, rank_counts);
+            const int rows = rows_before_warp(begin, args.num_tokens, send_index + peer, ranks, rank_counts[peer]);
             if (lane_id() == 0) sends[i] = counts_of(message(outbox, peer))[channel] = rows;
         }
         for (int i = thread; i < ranks * args.experts_per_rank; i += num_threads) {

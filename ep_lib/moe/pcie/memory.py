@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
-from ep_lib.moe.memory import ModeMemory, Part, lay_out
+from ep_lib.moe.memory import ModeMemory, Part, Shape, lay_out
 from ep_lib.runtime.rank import Rank
 
 # A message must keep a NIC busy for much longer than it costs to post one: 64 KiB take 1.3 us at 400 Gb/s. Small rows
@@ -44,7 +44,7 @@ def packet_bytes(row_bytes: int, scale_bytes: int, top_k: int) -> int:
 
     With ``top_k`` 0 (a handle, no weights) row and scales alone.
     """
-    return _round_up(row_bytes + scale_bytes + (8 * top_k + 4 if top_k else 0), VECTOR_BYTES)
+    return round_up(row_bytes + scale_bytes + (8 * top_k + 4 if top_k else 0), VECTOR_BYTES)
 
 
 def make_pcie_sizes(config: BufferConfig) -> PcieSizes:
@@ -91,20 +91,27 @@ def check_resident(num_sms: int, gpu_sms: int) -> None:
 
 def make_pcie_map(config: BufferConfig, sizes: PcieSizes) -> tuple[dict[str, Part], int]:
     """The parts by name and the bytes of all. Those before ``inbox`` must be zero at the start."""
-    ranks, rings = config.world_size, (sizes.channels, config.world_size - 1)
-    tag = header_struct("moe/pcie/exchange_counts.cu", "Message").size
-    message = _round_up(tag + 4 * (sizes.channels + 1 + config.experts_per_rank), VECTOR_BYTES)
-    return lay_out(
-        [
-            ("arrived", (*rings, sizes.num_slots), "u8"),  # see <ep/ring.cuh>
-            ("credits", rings, "u8"),
-            ("signals", (2, ranks), "u8"),  # see exchange_counts.cu
-            ("inbox", (2, ranks, message), "u1"),
-            ("outbox", (2, ranks, message), "u1"),
-            ("staging", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
-            ("slots", (*rings, sizes.num_slots, sizes.slot_bytes // 8), "u8"),
-        ]
+    ring_flags, bounce_buffers = ring_parts(sizes, config.world_size - 1)
+    signals, boxes = exchange_parts(config, sizes.channels)
+    return lay_out([*ring_flags, signals, *boxes, *bounce_buffers])
+
+
+def ring_parts(sizes: PcieSizes, peers: int) -> tuple[list[Shape], list[Shape]]:
+    """Of the rings to ``peers`` others, see <ep/ring.cuh>: what must be zero at the start, and bounce buffers."""
+    rings = (sizes.channels, peers)
+    buffers = (*rings, sizes.num_slots, sizes.slot_bytes // 8)
+    return (
+        [("arrived", (*rings, sizes.num_slots), "u8"), ("credits", rings, "u8")],
+        [("staging", buffers, "u8"), ("slots", buffers, "u8")],
     )
+
+
+def exchange_parts(config: BufferConfig, channels: int) -> tuple[Shape, list[Shape]]:
+    """Of an exchange of counts, see exchange_counts.cu: what must be zero at the start, and inbox and outbox."""
+    ranks, tag = config.world_size, header_struct("moe/pcie/exchange_counts.cu", "Message").size
+    message = round_up(tag + 4 * (channels + 1 + config.experts_per_rank), VECTOR_BYTES)
+    boxes: list[Shape] = [("inbox", (2, ranks, message), "u1"), ("outbox", (2, ranks, message), "u1")]
+    return ("signals", (2, ranks), "u8"), boxes
 
 
 def allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes) -> ModeMemory:
@@ -117,5 +124,6 @@ def allocate(rank: Rank, config: BufferConfig, sizes: PcieSizes) -> ModeMemory:
     return ModeMemory(rank, parts, nbytes, parts["inbox"].offset, who=who, lower="bounce_bytes or num_sms")
 
 
-def _round_up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
+    """The least multiple of ``step`` from ``value``."""
     return -(-value // step) * step

@@ -16,7 +16,7 @@ from ep_lib.moe.agreement import Tag, name_ranks, require_same_everywhere
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
-from ep_lib.moe.memory import address_of, sync_current_stream
+from ep_lib.moe.memory import ModeMemory, address_of, sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
 from ep_lib.moe.pcie.memory import allocate, check_resident, make_pcie_sizes, packet_bytes
 from ep_lib.reference import FP8
@@ -28,7 +28,7 @@ _RINGS_PER_WARP = 8  # on the emulator: more than that, and a wait for any of th
 _EXCHANGE_THREADS = {"emulator": 64, "cuda": 512}
 
 # What a tag says, from the lowest bit: which operation, then what the caller passed.
-_DISPATCH, _DISPATCH_AGAIN, _COMBINE = range(3)
+DISPATCH, DISPATCH_AGAIN, COMBINE = range(3)
 _NAMES = ("dispatch", "dispatch with a handle", "combine")
 _KIND_BITS, _CONTENT_BITS = 2, 8
 
@@ -50,6 +50,97 @@ class PcieRouting(NamedTuple):
     first_row: Array  # [ranks]
 
 
+class Exchange:
+    """The start of every operation: a barrier of all ranks through the NIC, in which they exchange tags, and before a
+    dispatch how many rows each sends."""
+
+    def __init__(self, rank: Rank, config: BufferConfig, memory: ModeMemory, channels: int) -> None:
+        """``memory`` has the parts of :func:`ep_lib.moe.pcie.memory.exchange_parts`."""
+        self._rank, self._config, self._memory, self._channels = rank, config, memory, channels
+        self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
+        self._tag = 0
+        self.in_step = True  # False while an operation is under way, and after one that failed
+
+    @property
+    def threads(self) -> int:
+        """Of a block that counts."""
+        return _EXCHANGE_THREADS[self._rank.backend]
+
+    @property
+    def plan_length(self) -> int:
+        """Numbers that a dispatch is told: see :meth:`split_plan`."""
+        return sum(self._plan_lengths)
+
+    @property
+    def _plan_lengths(self) -> tuple[int, ...]:
+        ranks = self._config.world_size
+        return (ranks * (self._channels + 1),) * 2 + (ranks, self._config.experts_per_rank)
+
+    def split_plan(self, plan: Array) -> list[Array]:
+        """sends and receives ``[ranks, channels + 1]``, first_row ``[ranks]``, choices of this rank's experts."""
+        sends, receives, *rest = split(plan, *self._plan_lengths)
+        return [sends.reshape(-1, self._channels + 1), receives.reshape(-1, self._channels + 1), *rest]
+
+    def begin(
+        self,
+        kind: int,
+        epoch: int,
+        content: int,
+        num_tokens: int = 0,
+        counted: Sequence[Array] = (),
+        plan: Array | None = None,
+    ) -> Array:
+        """Returns the tags of all ranks, in host memory. Raises RankMismatchError if they call other operations."""
+        self.in_step = False
+        self._tag = kind | content << _KIND_BITS
+        at = self._memory.at
+        args = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs").pack(
+            inbox=at["inbox"],
+            outbox=at["outbox"],
+            signals=at["signals"],
+            epoch=epoch,
+            tag=self._tag,
+            message_bytes=self._memory.parts["inbox"].shape[-1],
+            channels=self._channels,
+            num_tokens=num_tokens,
+            experts_per_rank=self._config.experts_per_rank,
+            with_counts=int(bool(counted)),
+        )
+        sync_current_stream(self._rank)
+        send_index, rank_counts, expert_counts = counted or (None, None, None)
+        kernel("exchange_counts").launch(
+            self._rank, 1, self.threads, args, send_index, rank_counts, expert_counts, self._tags, plan
+        )
+        tags = self._rank.to_host(self._tags)
+        if len({int(theirs) & (1 << _KIND_BITS) - 1 for theirs in tags}) > 1:
+            self.in_step = True  # all ranks see it
+            raise _different_operations(tags)
+        return tags
+
+    def agreed(self) -> bool:
+        """Whether all ranks' tags are alike."""
+        return not self.mismatched_ranks()
+
+    def mismatched_ranks(self) -> list[tuple[int, int]]:
+        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
+        tags = self._rank.to_host(self._tags)
+        differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
+        return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
+
+    def plan_of(self, tags: Array, plan: Array) -> Plan:
+        """What a dispatch has told this rank, which means nothing unless all have agreed."""
+        told = self._rank.to_host(plan) if self.agreed() else np.zeros(self.plan_length, np.int32)
+        _, receives, _, tokens = self.split_plan(told)
+        contents = [int(tag) >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for tag in tags]
+        return Plan(receives[:, -1].copy(), contents, tokens.copy())
+
+    def finish(self) -> None:
+        """Wait until all that this rank has posted is done, if it is in step with the others."""
+        if self.in_step:
+            kernel("finish").launch(self._rank, 1, _WARP)
+            self._rank.synchronize()
+
+
 class PcieMode:
     """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
 
@@ -68,48 +159,35 @@ class PcieMode:
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
         self._readers = rank.to_device(np.zeros((*rings, sizes.num_slots), np.uint32))
-        self._tags = rank.to_device(np.zeros(config.world_size, np.uint64))
         self._memory = allocate(rank, config, sizes)
         self._at = self._memory.at
+        self._exchange = Exchange(rank, config, self._memory, sizes.channels)
         self.device = self._memory.device
         is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
         self._storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
         self.epoch = 0
         self.broken = np.zeros(1, np.uint32)  # the host waits for every operation and raises what went wrong
-        self._tag = 0
-        self._in_step = True  # False while an operation is under way, and after one that failed
 
     def close(self) -> None:
         """Wait until all that this rank has posted is done, then free the symmetric memory."""
-        if self._rank.is_closed:
-            return
-        if self._in_step:
-            kernel("finish").launch(self._rank, 1, _WARP)
-            self._rank.synchronize()
-        self._memory.free()
+        if not self._rank.is_closed:
+            self._exchange.finish()
+            self._memory.free()
 
     def dispatch(
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
     ) -> tuple[PcieRouting, Plan, Arrivals | None]:
         """Count and send. No Arrivals if ``content`` differs between ranks: nothing was sent then."""
-        config, ranks, columns = self._config, self._config.world_size, self._sizes.channels + 1
-        self._in_step = False
-        topk_idx, *counted = get_dispatch_layout(self._rank, config, self._exchange_threads, experts.owner)
-        device_plan = self._rank.empty(2 * ranks * columns + ranks + config.experts_per_rank, np.int32)
-        tags = self._exchange_counts(_DISPATCH, content, len(topk_idx), counted, device_plan)
-        sends, receives, first_row = _split(device_plan, ranks * columns, ranks * columns, ranks)
+        config, exchange = self._config, self._exchange
+        topk_idx, *counted = get_dispatch_layout(self._rank, config, exchange.threads, experts.owner)
+        device_plan = self._rank.empty(exchange.plan_length, np.int32)
+        tags = exchange.begin(DISPATCH, self.epoch, content, len(topk_idx), counted, device_plan)
+        sends, receives, first_row, _ = exchange.split_plan(device_plan)
         routing = PcieRouting(topk_idx, counted[0], sends, receives, first_row)
-        arrivals, host = None, np.zeros(len(device_plan), np.int32)
-        if self._agreed():
-            host = self._rank.to_host(device_plan)
-            received = _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1]
-            arrivals = self._send(payload, weights, routing, int(received.sum()), options, with_routing=True)
-        plan = Plan(
-            _split(host, ranks * columns, ranks * columns)[1].reshape(ranks, columns)[:, -1].copy(),
-            [int(tag) >> _KIND_BITS & (1 << _CONTENT_BITS) - 1 for tag in tags],
-            host[len(host) - config.experts_per_rank :].copy(),
-        )
-        self._in_step = True
+        arrivals, plan = None, exchange.plan_of(tags, device_plan)
+        if exchange.agreed():
+            arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
+        exchange.in_step = True
         return routing, plan, arrivals
 
     def dispatch_again(
@@ -123,12 +201,11 @@ class PcieMode:
         by_expert: ExpertRows | None = None,
     ) -> Arrivals | None:
         """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
-        self._in_step = False
-        self._exchange_counts(_DISPATCH_AGAIN, tag)
+        self._exchange.begin(DISPATCH_AGAIN, self.epoch, tag)
         arrivals = None
-        if self._agreed():
+        if self._exchange.agreed():
             arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
-        self._in_step = True
+        self._exchange.in_step = True
         return arrivals
 
     def combine(
@@ -144,10 +221,9 @@ class PcieMode:
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
         config = self._config
-        self._in_step = False
-        self._exchange_counts(_COMBINE, tag.number)
+        self._exchange.begin(COMBINE, self.epoch, tag.number)
         out = None
-        if self._agreed():
+        if self._exchange.agreed():
             width = x.shape[1]
             out = self._rank.empty((len(routing.send_index), width), self._storage_dtype)
             args = header_struct("moe/pcie/combine.cu", "CombineArgs").pack(
@@ -162,7 +238,7 @@ class PcieMode:
             most = self._threads // _WARP * header_constant("moe/pcie/rings.cuh", "kMaxPcieRanks")
             shared_bytes = most * header_struct("moe/common/layout.cuh", "RowPtr").size
             self._launch("combine", template, args, *arrays, shared_bytes=shared_bytes)
-        self._in_step = True
+        self._exchange.in_step = True
         if out is None:
             return None
         self._rank.synchronize()
@@ -175,15 +251,9 @@ class PcieMode:
 
     def mismatched_ranks(self) -> list[tuple[int, int]]:
         """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
-        tags = self._rank.to_host(self._tags)
-        differing = ((r, int(tag) ^ self._tag) for r, tag in enumerate(tags))
-        return [(r, bits >> _KIND_BITS) for r, bits in differing if bits]
+        return self._exchange.mismatched_ranks()
 
     # How it is done
-
-    @property
-    def _exchange_threads(self) -> int:
-        return _EXCHANGE_THREADS[self._rank.backend]
 
     @property
     def _threads(self) -> int:
@@ -193,38 +263,6 @@ class PcieMode:
             return _MAX_THREADS
         warps = max(2, -(-(self._config.world_size - 1) // _RINGS_PER_WARP))
         return min(tasks * warps * _WARP, _MAX_THREADS)
-
-    def _exchange_counts(
-        self, kind: int, content: int, num_tokens: int = 0, counted: Sequence[Array] = (), plan: Array | None = None
-    ) -> Array:
-        """A barrier of all ranks, in which they exchange tags, and counts if there are any. Returns the tags, in host
-        memory."""
-        self._tag = kind | content << _KIND_BITS
-        args = header_struct("moe/pcie/exchange_counts.cu", "ExchangeArgs").pack(
-            inbox=self._at["inbox"],
-            outbox=self._at["outbox"],
-            signals=self._at["signals"],
-            epoch=self.epoch,
-            tag=self._tag,
-            message_bytes=self._memory.parts["inbox"].shape[-1],
-            channels=self._sizes.channels,
-            num_tokens=num_tokens,
-            experts_per_rank=self._config.experts_per_rank,
-            with_counts=int(bool(counted)),
-        )
-        sync_current_stream(self._rank)
-        send_index, rank_counts, expert_counts = counted or (None, None, None)
-        kernel("exchange_counts").launch(
-            self._rank, 1, self._exchange_threads, args, send_index, rank_counts, expert_counts, self._tags, plan
-        )
-        tags = self._rank.to_host(self._tags)
-        if len({int(theirs) & (1 << _KIND_BITS) - 1 for theirs in tags}) > 1:
-            self._in_step = True  # all ranks see it
-            raise _different_operations(tags)
-        return tags
-
-    def _agreed(self) -> bool:
-        return not self.mismatched_ranks()
 
     def _send(
         self,
@@ -262,8 +300,8 @@ class PcieMode:
             experts_per_rank=config.experts_per_rank,
         )
         sent = (payload.x, payload.scales, routing.topk_idx, weights)
-        tokens = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Tokens"), sent)
-        to = _pack_addresses(header_struct("moe/pcie/dispatch.cu", "Arrivals"), arrived)
+        tokens = pack_addresses(header_struct("moe/pcie/dispatch.cu", "Tokens"), sent)
+        to = pack_addresses(header_struct("moe/pcie/dispatch.cu", "Arrivals"), arrived)
         self._launch("dispatch", "", args, tokens, to, *routing[1:], uses=(*sent, *arrived))
         rank.synchronize()
         return self._as_callers_arrays(arrived, payload, weights, options)
@@ -309,6 +347,7 @@ class PcieMode:
             num_slots=self._sizes.num_slots,
             slot_bytes=self._sizes.slot_bytes,
             merged=int(self._config.merge_sender_receiver),
+            stride=1,
         )
 
 
@@ -350,12 +389,12 @@ def get_dispatch_layout(
     return topk_idx, send_index, rank_counts, expert_counts
 
 
-def _pack_addresses(struct: HeaderStruct, arrays: Sequence[Array | None]) -> bytes:
+def pack_addresses(struct: HeaderStruct, arrays: Sequence[Array | None]) -> bytes:
     """A struct whose members are the addresses of ``arrays``."""
     return struct.pack(**dict(zip(struct.names, map(address_of, arrays), strict=True)))
 
 
-def _split(array: Array, *lengths: int) -> list[Array]:
+def split(array: Array, *lengths: int) -> list[Array]:
     """Consecutive parts of a flat array."""
     ends = np.cumsum(lengths)
     return [array[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -11,6 +11,8 @@
 //
 // The distance k from a sender to a receiver is (receiver - sender) modulo ranks, 1 .. ranks - 1. Both ends of a ring
 // find it as number k - 1 of its channel. A rank has no ring to itself: its own rows are copied and do not cross a NIC.
+// With a `stride` there are rings to every stride-th rank only, and k counts these: so hierarchical mode connects the
+// ranks that have the same number in their nodes (<moe/hierarchical/nodes.cuh>).
 //
 // Why nothing deadlocks, even with rings of one slot. (1) A sending warp never waits for one ring while another of its
 // rings can go on: it looks for one that has something left and room. (2) Its messages carry rows in the order in which
@@ -43,6 +45,7 @@ struct Rings {
     int num_slots;
     int slot_bytes;
     int merged;  // 1: one block per channel, 0: two
+    int stride;  // rings lead to the ranks at a distance of 1, 2, ... times this
 };
 
 // Which part of the work a warp has.
@@ -66,14 +69,19 @@ EP_DEVICE int channel_begin(int items, int channel, int channels) {
     return static_cast<int>(static_cast<int64_t>(items) * channel / channels);
 }
 
-EP_DEVICE int receiver_at(int k) { return (rank() + k) % num_ranks(); }
-EP_DEVICE int sender_at(int k) { return (rank() + num_ranks() - k) % num_ranks(); }
+// Distances are 1 .. ends_of_rings - 1.
+EP_DEVICE int ends_of_rings(const Rings& rings) { return num_ranks() / rings.stride; }
+
+EP_DEVICE int receiver_at(const Rings& rings, int k) { return (rank() + k * rings.stride) % num_ranks(); }
+EP_DEVICE int sender_at(const Rings& rings, int k) { return (rank() + num_ranks() - k * rings.stride) % num_ranks(); }
 
 // Ring k of a channel; `peer` is receiver_at(k) for the sender and sender_at(k) for the receiver.
-EP_DEVICE int64_t ring_index(int channel, int k) { return static_cast<int64_t>(channel) * (num_ranks() - 1) + k - 1; }
+EP_DEVICE int64_t ring_index(const Rings& rings, int channel, int k) {
+    return static_cast<int64_t>(channel) * (ends_of_rings(rings) - 1) + k - 1;
+}
 
 EP_DEVICE Ring ring_at(const Rings& rings, int channel, int k, int peer) {
-    const int64_t index = ring_index(channel, k), slot = index * rings.num_slots;
+    const int64_t index = ring_index(rings, channel, k), slot = index * rings.num_slots;
     return {peer,
             channel % num_queue_pairs(),
             rings.num_slots,
@@ -115,20 +123,20 @@ EP_DEVICE Chunk next_chunk(const Rings& rings, const Role& role, const Outgoing*
         const Outgoing& left = outgoing[k - 1];
         if (left.rows == 0) return false;
         stuck = k;
-        if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(k)), left.message)) return false;
+        if (!ring_has_room(ring_at(rings, role.channel, k, receiver_at(rings, k)), left.message)) return false;
         chunk = {left.message, k, left.rows < rows_per_message ? left.rows : rows_per_message, left.cursor};
         return true;
     };
     const auto found = [&] {
         stuck = 0;
-        for (int k = last + role.warps; k < num_ranks(); k += role.warps)
+        for (int k = last + role.warps; k < ends_of_rings(rings); k += role.warps)
             if (look(k)) return true;
-        for (int k = 1 + role.warp; k <= last && k < num_ranks(); k += role.warps)
+        for (int k = 1 + role.warp; k <= last && k < ends_of_rings(rings); k += role.warps)
             if (look(k)) return true;
         return stuck == 0;  // nothing is left at all
     };
     const auto gave_up = [&] {
-        const Ring ring = ring_at(rings, role.channel, stuck, receiver_at(stuck));
+        const Ring ring = ring_at(rings, role.channel, stuck, receiver_at(rings, stuck));
         const uint64_t message = outgoing[stuck - 1].message;
         record_fault(kFaultTimeout, {kPhaseCredit, ring.peer, ring_slot(ring, message)},
                      ld_acquire_sys_u64(ring.credits), ring_credits_needed(ring, message));
@@ -146,19 +154,18 @@ EP_DEVICE void trace_ring(const Ring& ring, uint64_t message) {
     }
 }
 
-// A sending warp serves its rings until all is sent; false after a wait that ran into its limit. `filler` has
+// A sending warp serves its rings until all is sent; false after a wait that ran into its limit. In shared memory:
+// `outgoing`, by k - 1, with those of all warps of its channel, and `shown`, which is the warp's own. `filler` has
 //     int rows(int k)                                          how many rows go out on ring k
 //     int first_cursor(int k)                                  where they begin
 //     int fill_warp(char* to, int k, int cursor, int rows)     writes the next rows; returns the cursor behind them
 template <typename Filler>
-EP_DEVICE bool send_all_warp(const Rings& rings, const Role& role, int row_bytes, SendShared* shared,
+EP_DEVICE bool send_all_warp(const Rings& rings, const Role& role, int row_bytes, Outgoing* outgoing, Chunk* shown,
                              const Filler& filler) {
-    Outgoing* const outgoing = shared->outgoing;
-    Chunk* const shown = shared->chunks + warp_id();
     const int first_k = 1 + role.warp, rows_per_message = rings.slot_bytes / row_bytes;
     if (lane_id() == 0) {
-        for (int k = first_k; k < num_ranks(); k += role.warps) {
-            outgoing[k - 1] = {rings.sent[ring_index(role.channel, k)], filler.rows(k), filler.first_cursor(k)};
+        for (int k = first_k; k < ends_of_rings(rings); k += role.warps) {
+            outgoing[k - 1] = {rings.sent[ring_index(rings, role.channel, k)], filler.rows(k), filler.first_cursor(k)};
         }
     }
     int last = first_k - role.warps;
@@ -168,13 +175,13 @@ EP_DEVICE bool send_all_warp(const Rings& rings, const Role& role, int row_bytes
         const Chunk chunk = *shown;
         if (chunk.k <= 0) {
             if (lane_id() == 0 && chunk.k == 0) {
-                for (int k = first_k; k < num_ranks(); k += role.warps) {
-                    rings.sent[ring_index(role.channel, k)] = outgoing[k - 1].message;
+                for (int k = first_k; k < ends_of_rings(rings); k += role.warps) {
+                    rings.sent[ring_index(rings, role.channel, k)] = outgoing[k - 1].message;
                 }
             }
             return chunk.k == 0;
         }
-        const Ring ring = ring_at(rings, role.channel, chunk.k, receiver_at(chunk.k));
+        const Ring ring = ring_at(rings, role.channel, chunk.k, receiver_at(rings, chunk.k));
         const int cursor = filler.fill_warp(ring_staging(ring, chunk.message), chunk.k, chunk.cursor, chunk.rows);
         __syncwarp();  // all lanes have filled in their part, and have read the chunk
         if (lane_id() == 0) {
@@ -193,9 +200,9 @@ EP_DEVICE bool send_all_warp(const Rings& rings, const Role& role, int row_bytes
 template <typename Taker>
 EP_DEVICE bool receive_all_warp(const Rings& rings, int channel, int k, int row_bytes, int rows, Phase phase,
                                 const Taker& taker) {
-    const Ring ring = ring_at(rings, channel, k, sender_at(k));
+    const Ring ring = ring_at(rings, channel, k, sender_at(rings, k));
     const int rows_per_message = rings.slot_bytes / row_bytes;
-    uint64_t message = rings.taken[ring_index(channel, k)];
+    uint64_t message = rings.taken[ring_index(rings, channel, k)];
     for (int first = 0; first < rows; first += rows_per_message, ++message) {
         int ok = lane_id() == 0 ? ring_wait_for_message(ring, message, phase) : 0;
         ok = __shfl_sync(kFullWarp, ok, 0);
@@ -207,8 +214,20 @@ EP_DEVICE bool receive_all_warp(const Rings& rings, int channel, int k, int row_
         if (lane_id() == 0) ring_return_credit(ring);
     }
     __syncwarp();  // all lanes have read the number that this one overwrites
-    if (lane_id() == 0) rings.taken[ring_index(channel, k)] = message;
+    if (lane_id() == 0) rings.taken[ring_index(rings, channel, k)] = message;
     return true;
+}
+
+// How many of `num_tokens` tokens before `token` go to a destination, by the column that `send_index` has for it; `all`
+// go there together. All lanes of a warp call it.
+EP_DEVICE int rows_before_warp(int token, int num_tokens, const int* send_index, int columns, int all) {
+    for (int base = token; base < num_tokens; base += kWarpSize) {
+        const int t = base + lane_id();
+        const int s = t < num_tokens ? send_index[static_cast<int64_t>(t) * columns] : -1;
+        const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
+        if (votes) return __shfl_sync(kFullWarp, s, __ffs(votes) - 1);
+    }
+    return all;
 }
 
 // 16-byte vectors by a warp, from memory that may have been written in this kernel.
