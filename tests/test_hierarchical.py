@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +134,20 @@ def test_a_token_crosses_to_another_node_once_and_its_sum_comes_back_once() -> N
     packet = packet_bytes(2 * hidden, 0, 4, ranks_per_node=node, with_routing=True, with_weights=False)
     assert sum(m.bytes for m in messages if m.bytes >= 2 * hidden) == crossing * (packet + 2 * hidden)
     assert all(m.source // node != m.target // node for m in messages if m.bytes >= 2 * hidden)
+
+
+@pytest.mark.slow
+def test_fewer_bytes_cross_and_it_is_quicker_on_the_virtual_clock() -> None:
+    """The benchmark, with few tokens: 2 x 8 ranks, beside rings whose messages are stores inside a node."""
+    benchmark = Path(__file__).parents[1] / "benchmarks" / "hierarchical.py"
+    command = [sys.executable, str(benchmark), "--json", "--tokens", "96", "--scale", "56", "--ways"]
+    done = subprocess.run([*command, "one-dimensional", "hierarchical"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = {(row["way"], row["operation"]): row for row in json.loads(done.stdout)["rows"]}
+    for operation in ("FP8 dispatch", "FP8 dispatch, handle", "BF16 combine"):
+        ours, other = rows["hierarchical", operation], rows["one-dimensional", operation]
+        assert ours["payload_ratio"] <= 1.02 < 3 < other["payload_ratio"], operation
+        assert ours["us"] < other["us"], operation
 
 
 # ---- limits --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ def simulate(
     args: Sequence[Any] = (),
     heap_bytes: int | None = None,
     timeout: float | None = None,
+    transport: str | None = None,
 ) -> Timeline:
     """Call ``main(rank, *args)`` on emulated ranks in virtual time; the timeline has the results too.
 
@@ -36,20 +37,21 @@ def simulate(
     Injected faults happen here too; the seconds of a fabric's ``stalled_links`` and ``delayed_messages`` are seconds
     of virtual time then. A packet that has left its NIC arrives, whatever stands still behind it.
 
-    ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it raises, and
-    ArgumentError for unknown hardware.
+    ``transport``, ``heap_bytes`` and ``timeout`` (seconds of real time) as for :func:`ep_lib.spawn`; raises what it
+    raises, and ArgumentError for unknown hardware.
     """
     ranks, args = arguments.program(main, ranks, args)
     config = Config.from_environment()
     heap_bytes, timeout = arguments.limits(
         config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
     )
+    transport = arguments.emulator_transport(transport)
     model = find_hardware(hardware)
     network = make_fabric(fabric, ranks)
     from ep_lib.emulator import virtual_time
 
     machine = make_machine(ranks, seed=0, heap_bytes=heap_bytes, fabric=network)
     virtual_time.begin(machine, model)
-    results = run_program(main, machine, args, timeout)
+    results = run_program(main, machine, args, timeout, transport)
     machine.drain_network()  # what is still under way arrives
     return virtual_time.collect(machine, results, model, network)
