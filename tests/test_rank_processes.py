@@ -106,6 +106,11 @@ def test_a_buffer_under_mpiexec_equals_the_oracle(ranks: int, tmp_path: Path) ->
     check_buffers(launch(mpiexec(ranks), "buffers", tmp_path, ranks))
 
 
+def test_a_buffer_through_native_proxies_equals_the_oracle(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"transport": "proxy", "fabric": {"kind": "rc", "ranks_per_node": 2}}
+    check_buffers(run("buffers", tmp_path, 2, **options))
+
+
 @pytest.mark.slow
 def test_a_buffer_under_torchrun_equals_the_oracle(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install torch")

@@ -181,6 +181,7 @@ class Machine:
         self.fabric = fabric
         self.heap_bytes = heap_bytes
         self.queue_pairs = fabric.queue_pairs
+        self.has_other_processes = home >= 0
         self._lib = library.load()
         settings = library.Settings(
             seed=seed & (2**64 - 1),

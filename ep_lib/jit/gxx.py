@@ -225,6 +225,24 @@ def build_runtime() -> Path:
     return cache.entry("runtime", key, name, build) / name
 
 
+def build_host_library(name: str, folder: Path) -> Path:
+    """All C++ files of ``folder`` as one shared library of this process, compiled at first use and cached. They may
+    include the structs that host and kernels share, as ``<ep/...>``."""
+    compiler, sources = toolkit.find_compiler(), sorted(folder.glob("*.cpp"))
+    roots = [folder, toolkit.DEVICE_INCLUDE]
+    headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), roots, home=toolkit.PACKAGE)
+    flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
+    key = digest.key(headers, [name, toolkit.library_version(), compiler.path, compiler.identity, *flags])
+    library = f"lib{name}-{key[:12]}.so"
+
+    def build(place: Path, _: Path) -> None:
+        includes = [f"-I{root}" for root in roots]
+        command = [compiler.path, *flags, *includes, *map(str, sources), "-ldl", "-o", str(place / library)]
+        _tool(command, f"the library {name}", place / library)
+
+    return cache.entry("host", key, library, build) / library
+
+
 def _sanitizer() -> list[str]:
     if not Config.from_environment().sanitize:
         return []

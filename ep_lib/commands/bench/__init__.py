@@ -28,6 +28,7 @@ _BENCHMARKS = (
         "pcie", "ep_lib.commands.bench.pcie", "dispatch and combine in PCIe mode, modelled, against published figures"
     ),
     Entry("p2p", "ep_lib.commands.bench.p2p", "latency and bandwidth between two GPUs, by transport and size"),
+    Entry("local", "ep_lib.commands.bench.local", "the CPU proxy on this machine: delay of a push, commands/s, GB/s"),
 )
 
 

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
+from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.memory import device_state
 from ep_lib.transports.base import EmulatorSetup, Module
+from ep_lib.transports.proxy.engine import Memory, Proxy
 from ep_lib.transports.proxy.rings import Rings
 
 MAX_RINGS = 8
 SLOTS = 64
+_SPIN_SECONDS = 50e-6  # ranks that are processes of one host usually have to share its cores
 
 
 class ProxyHeap:
-    """``ep::net_*`` are commands to the proxies of this rank, which post them to its simulated NIC.
+    """``ep::net_*`` are commands to the proxies of this rank. Fits :class:`ep_lib.transports.base.Transport`.
 
-    Fits :class:`ep_lib.transports.base.Transport`.
+    Where all ranks are in this process, the proxies are threads of a kernel, which the schedule runs, and post to the
+    rank's simulated NIC. Where each rank is a process, they are native threads, which copy between the heaps that the
+    processes share.
     """
 
     name = "proxy"
@@ -29,11 +34,17 @@ class ProxyHeap:
         self.bytes = machine.heap_bytes
         self.addresses = [machine.heap_address(rank) for rank in range(machine.ranks)]
         self.rings = Rings(min(MAX_RINGS, machine.queue_pairs), SLOTS)
-        machine.register(rank, self.rings.address, self.rings.nbytes, True)
+        for address, nbytes in self.rings.spans():
+            machine.register(rank, address, nbytes, True)
         header = machine.heap_view(rank)
         for field, value in (("proxy_rings", self.rings.address), ("num_proxy_rings", self.rings.count)):
             begin = device_state.HEADER.offsets[field]
             header[begin : begin + 8].view(np.uint64)[0] = value
+        self._proxy: Proxy | None = None
+        if machine.has_other_processes:
+            executor = Memory(self.rings.count, self.addresses, machine.heap_bytes * HEAP_SPREAD, rank)
+            self._proxy = Proxy(self.rings, executor, spin=_SPIN_SECONDS)
+            return
         kernel = library_kernel("transports/proxy/emulated/proxy.cu", "ep_proxy")
         image, argument = build_emulator_kernel(kernel), self.rings.address.to_bytes(8, "little")
         grid, block = (2 * self.rings.count, 1, 1), (1, 1, 1)
@@ -46,4 +57,6 @@ class ProxyHeap:
         """Nothing to do: the head of the heap says where the rings are."""
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Nothing to do: the proxies end with the machine."""
+        """Ends native proxies; the others end with the machine."""
+        if self._proxy is not None:
+            self._proxy.stop()

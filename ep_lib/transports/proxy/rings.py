@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ep_lib.jit.structs import header_struct
+from ep_lib.jit.structs import enumerators, header_struct
 
 _HEADER = "ep/proxy_command.cuh"
 RING = header_struct(_HEADER, "ProxyRing")
@@ -14,25 +16,49 @@ PRODUCER = header_struct(_HEADER, "ProxyProducer")
 _LINE = 64
 
 
-class Rings:
-    """``count`` rings of ``slots`` slots each, in one array of the host, which begins with the ProxyRing structs."""
+def op(name: str) -> int:
+    """The number of an ep::ProxyOp, such as "kProxyWrite"."""
+    return enumerators(_HEADER, "ProxyOp")[name]
 
-    def __init__(self, count: int, slots: int) -> None:
+
+class Rings:
+    """``count`` rings of ``slots`` slots each; ``address`` is that of their ProxyRing structs.
+
+    ``memory``: where slots and counts are, at least :meth:`shared_bytes` zeros that begin at a line of 64 bytes: shared
+    memory, if another process pushes. By default they are in this process.
+    """
+
+    def __init__(self, count: int, slots: int, memory: Any = None) -> None:
         self.count, self.slots = count, slots
-        each = slots * COMMAND.size + CREDITS.size + PRODUCER.size
-        heads = -(-count * RING.size // _LINE) * _LINE
-        self.nbytes = heads + count * each
-        self._memory = np.zeros(self.nbytes + _LINE, np.uint8)
-        begin = -self._memory.ctypes.data % _LINE
-        self.address = self._memory.ctypes.data + begin
-        self.rings = self._memory[begin : begin + count * RING.size].view(RING.dtype)
+        self._memory = _aligned(self.shared_bytes(count, slots)) if memory is None else np.frombuffer(memory, np.uint8)
+        self._heads = _aligned(count * RING.size)
+        self.address = self._heads.ctypes.data
+        rings, at = self._heads.view(RING.dtype), self._memory.ctypes.data
         for number in range(count):
-            at = self.address + heads + number * each
             for field, size in (
                 ("slots", slots * COMMAND.size),
                 ("credits", CREDITS.size),
                 ("producer", PRODUCER.size),
             ):
-                self.rings[number][field] = at
+                rings[number][field] = at
                 at += size
-            self.rings[number]["num_slots"] = slots
+            rings[number]["num_slots"] = slots
+
+    @staticmethod
+    def shared_bytes(count: int, slots: int) -> int:
+        """Of memory that the two sides share."""
+        return count * (slots * COMMAND.size + CREDITS.size + PRODUCER.size)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """(address, bytes) of all memory that kernels touch."""
+        return [(part.ctypes.data, part.nbytes) for part in (self._heads, self._memory)]
+
+    def ring(self, number: int) -> int:
+        """The address of one ring's ProxyRing struct."""
+        return self.address + number * RING.size
+
+
+def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    memory = np.zeros(nbytes + _LINE, np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    return memory[begin : begin + nbytes]

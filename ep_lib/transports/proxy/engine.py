@@ -1,0 +1,209 @@
+"""Proxy threads in native code (native/engine.cpp) and the executors that they hand commands to, as Python starts them.
+
+Python is in none of their loops: it starts them, reads what they have counted, and stops them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_int, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout
+from ep_lib.jit.gxx import build_host_library
+from ep_lib.require import whole_number
+from ep_lib.transports.proxy.rings import COMMAND, Rings
+
+SPIN_SECONDS = 1e-3  # an idle thread polls for so long before it naps between two looks
+_NUMA_NODES = Path("/sys/devices/system/node")
+
+
+class _Executor(ctypes.Structure):
+    """``ep::proxy::Executor`` of native/engine.hpp."""
+
+    _fields_ = [("state", c_void_p), ("post", c_void_p), ("poll", c_void_p), ("destroy", c_void_p)]
+
+
+_SIGNATURES: dict[str, tuple[list[Any], Any]] = {
+    "ep_proxy_start": ([c_void_p, c_int, POINTER(_Executor), c_int, POINTER(c_int), c_uint64], c_void_p),
+    "ep_proxy_stop": ([c_void_p], None),
+    "ep_proxy_counts": ([c_void_p, c_int, POINTER(c_uint64)], None),
+    "ep_proxy_failure": ([c_void_p], c_char_p),
+    "ep_proxy_push": ([c_void_p, c_char_p, c_uint64, c_uint64, c_int, c_uint64], c_uint64),
+    "ep_proxy_flush": ([c_void_p, c_uint64], c_int),
+    "ep_executor_nothing": ([POINTER(_Executor), c_int, c_void_p, c_uint64], None),
+    "ep_executor_memory": ([POINTER(_Executor), c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_uint64], None),
+}
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The native half, compiled at its first use. Raises BackendUnavailable."""
+    path = build_host_library("epproxy", Path(__file__).with_name("native"))
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (arguments, result) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, result
+    except (OSError, AttributeError) as error:
+        raise BackendUnavailable(
+            f"the native proxy cannot be loaded ({error}): EP_LIB_CXX names another compiler"
+        ) from error
+    return library
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a thread, or all of them, have done so far. ``naps``: how often they slept because there was no work."""
+
+    commands: int
+    batches: int
+    bytes: int
+    naps: int
+
+
+class Proxy:
+    """Threads that serve ``rings``. ``cpus``: where each one is pinned, -1 for nowhere; as many threads as that.
+
+    ``spin``: seconds that an idle thread polls before it naps.
+    """
+
+    def __init__(
+        self, rings: Rings, executor: Executor, *, cpus: Sequence[int] = (-1,), spin: float = SPIN_SECONDS
+    ) -> None:
+        available = os.sched_getaffinity(0)
+        for cpu in cpus:
+            if cpu != -1 and cpu not in available:
+                raise ArgumentError(f"a proxy thread cannot be pinned to CPU {cpu}; this process may use {available}")
+        whole_number("the number of proxy threads", len(cpus), 1, rings.count)
+        self.rings, self.executor, self.threads = rings, executor, len(cpus)
+        self._library = load()
+        numbers = (c_int * len(cpus))(*cpus)
+        self._engine = self._library.ep_proxy_start(
+            rings.address, rings.count, ctypes.byref(executor.table), len(cpus), numbers, int(spin * 1e9)
+        )
+        # Also at the end of the process: the threads must not outlive the memory that they poll.
+        self._stop = weakref.finalize(self, _stop, self._library, self._engine, rings, executor)
+
+    def counts(self, thread: int | None = None) -> Counts:
+        """Of one thread, or of all together."""
+        rows = []
+        for number in range(self.threads) if thread is None else [thread]:
+            row = (c_uint64 * 4)()
+            self._library.ep_proxy_counts(self._engine, number, row)
+            rows.append(row)
+        return Counts(*(sum(column) for column in zip(*rows, strict=True)))
+
+    def failure(self) -> str:
+        """Why a thread has given up; empty if none has."""
+        return str(self._library.ep_proxy_failure(self._engine).decode()) if self._stop.alive else ""
+
+    def stop(self) -> None:
+        """Ends the threads. The rings may be served by another Proxy after that."""
+        self._stop()
+
+
+def _stop(library: ctypes.CDLL, engine: int, *_kept_alive: object) -> None:
+    library.ep_proxy_stop(engine)
+
+
+class Executor:
+    """What carries out commands; a Proxy takes it over. ``table``: its functions."""
+
+    def __init__(self, queues: int) -> None:
+        self.queues = queues
+        self.table = _Executor()
+
+
+class Nothing(Executor):
+    """Completes every command at once. ``delays_ns`` has the last delays of commands that were pushed with a stamp:
+    from the push until the proxy had them."""
+
+    def __init__(self, queues: int, delays: int = 0) -> None:
+        super().__init__(queues)
+        self.delays_ns = np.zeros(delays, np.uint64)
+        load().ep_executor_nothing(ctypes.byref(self.table), queues, self.delays_ns.ctypes.data, delays)
+
+
+class Memory(Executor):
+    """Copies between heaps that this process has mapped, and adds to their counters. ``staging_bytes``: through a
+    buffer of that size, as where a NIC does not reach a GPU's memory."""
+
+    def __init__(
+        self, queues: int, addresses: Sequence[int], heap_bytes: int, rank: int, staging_bytes: int = 0
+    ) -> None:
+        super().__init__(queues)
+        bases = (c_void_p * len(addresses))(*addresses)
+        load().ep_executor_memory(
+            ctypes.byref(self.table), queues, bases, heap_bytes, len(addresses), rank, staging_bytes
+        )
+
+
+def push(
+    rings: Rings,
+    number: int,
+    command: Mapping[str, int],
+    count: int = 1,
+    *,
+    pause: float = 0.0,
+    stamps: bool = False,
+    timeout: float = 30.0,
+) -> None:
+    """What a kernel does, from the CPU: pushes a command ``count`` times, ``pause`` seconds apart.
+
+    ``command``: fields of ep::ProxyCommand by name. Raises PeerTimeout if the ring stays full.
+    """
+    packed = np.zeros(1, COMMAND.dtype)
+    for name, value in command.items():
+        packed[name] = value
+    pushed = load().ep_proxy_push(
+        rings.ring(number), packed.tobytes(), count, int(pause * 1e9), stamps, int(timeout * 1e9)
+    )
+    if pushed < count:
+        raise _stuck(f"pushed {pushed} of {count} commands into ring {number} of a proxy", timeout)
+
+
+def flush(rings: Rings, number: int, timeout: float = 30.0) -> None:
+    """Waits until all that was pushed into a ring is complete. Raises PeerTimeout."""
+    if not load().ep_proxy_flush(rings.ring(number), int(timeout * 1e9)):
+        raise _stuck(f"waited for the commands in ring {number} of a proxy", timeout)
+
+
+def _stuck(what: str, timeout: float) -> PeerTimeout:
+    return PeerTimeout(
+        f"{what} within {timeout:g} s: does a Proxy serve the ring, and has it failed (Proxy.failure)?",
+        rank=-1,
+        peer=-1,
+        phase="write",
+        slot=-1,
+        seen=0,
+        expected=1,
+    )
+
+
+def cpus_of_node(near: int | None = None) -> list[int]:
+    """The CPUs that this process may use, those of the NUMA node of CPU ``near`` first."""
+    available = sorted(os.sched_getaffinity(0))
+    for place in _NUMA_NODES.glob("node[0-9]*/cpulist"):
+        here = _parse_list(place.read_text())
+        if near in here:
+            return sorted(available, key=lambda cpu: (cpu not in here, cpu))
+    return available
+
+
+def _parse_list(text: str) -> set[int]:
+    """What "0-3,8" means."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
