@@ -29,6 +29,7 @@ _BENCHMARKS = (
     ),
     Entry("p2p", "ep_lib.commands.bench.p2p", "latency and bandwidth between two GPUs, by transport and size"),
     Entry("local", "ep_lib.commands.bench.local", "the CPU proxy on this machine: delay of a push, commands/s, GB/s"),
+    Entry("remote", "ep_lib.commands.bench.remote", "the CPU proxy between two processes or hosts, by NIXL (UCX)"),
 )
 
 

@@ -77,7 +77,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise BackendUnavailable(
-                f"port {port} of {host} is in use, by another DeviceHost or another program; take another port, or 0 "
+                f"port {port} of {host} is in use, perhaps by another program of ep_lib; take another port, or 0 "
                 "for any that is free (DeviceHost.port says which)"
             ) from error
         raise BackendUnavailable(
@@ -131,7 +131,7 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
                     continue
                 reason = error.strerror or str(error)
                 raise _nobody(
-                    f"{who!r} reached no DeviceHost at {address}, port {port}, within {timeout:g} s ({reason}): is the "
+                    f"{who!r} reached nobody at {address}, port {port}, within {timeout:g} s ({reason}): is the "
                     "peer started, are address and port its own, and does it listen on that address (host=)?"
                 ) from error
             try:
@@ -145,7 +145,7 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
             except OSError as error:
                 raise Stranger(
                     f"{address}, port {port}: what accepted the connection did not answer within {timeout:g} s "
-                    f"({error}): is it another program, or a DeviceHost that never calls accept()?"
+                    f"({error}): is it another program, or a peer that never calls accept()?"
                 ) from error
 
 
@@ -191,7 +191,7 @@ def _greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> byte
     connection.sendall(_GREETING.pack(_MAGIC, VERSION, mine))
     magic, version, theirs = _GREETING.unpack(_exactly(connection, _GREETING.size))
     if magic != _MAGIC:
-        raise Stranger(f"it greets with {magic!r}, and is no DeviceHost; check address and port")
+        raise Stranger(f"it greets with {magic!r}, and is no peer of ep_lib; check address and port")
     if version != VERSION:
         raise Stranger(f"it speaks version {version}, this ep_lib version {VERSION}: install the same ep_lib on both")
     numbers = theirs + mine if is_server else mine + theirs

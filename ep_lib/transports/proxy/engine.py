@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,13 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "ep_proxy_flush": ([c_void_p, c_uint64], c_int),
     "ep_executor_nothing": ([POINTER(_Executor), c_int, c_void_p, c_uint64], None),
     "ep_executor_memory": ([POINTER(_Executor), c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_uint64], None),
+    "ep_nixl_open": ([c_char_p, c_char_p, c_void_p, c_uint64, c_int, c_int, c_int, c_int, c_char_p], c_void_p),
+    "ep_nixl_metadata": ([c_void_p, c_char_p, c_uint64, c_char_p], c_int64),
+    "ep_nixl_connect": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64, c_char_p], c_int),
+    "ep_executor_nixl": ([POINTER(_Executor), c_void_p], None),
 }
+_TEXT_BYTES = 512  # ep::proxy::kTextBytes
+_METADATA_BYTES = 1 << 20
 
 
 @functools.cache
@@ -145,6 +152,55 @@ class Memory(Executor):
         load().ep_executor_memory(
             ctypes.byref(self.table), queues, bases, heap_bytes, len(addresses), rank, staging_bytes
         )
+
+
+class Nixl(Executor):
+    """UCX, by NIXL's C interface: WRITEs with notifications to peers in other processes, also of other hosts.
+
+    ``heap``: this rank's, of ordinary memory. ``name`` is unique among the peers. ``is_loopback``: all peers are on
+    this host, so UCX does without its own watch over them, which would rule shared memory out. Raises
+    BackendUnavailable.
+    """
+
+    def __init__(
+        self, heap: np.ndarray[Any, Any], name: str, *, ranks: int, rank: int, queues: int = 1, is_loopback: bool = True
+    ) -> None:
+        super().__init__(queues)
+        self._library, self._heap = load(), heap
+        self._text = ctypes.create_string_buffer(_TEXT_BYTES)
+        path = str(_find_nixl()).encode()
+        address, shape = heap.ctypes.data, (ranks, rank, queues)
+        self._state = self._library.ep_nixl_open(
+            path, name.encode(), address, heap.nbytes, *shape, is_loopback, self._text
+        )
+        if not self._state:
+            raise BackendUnavailable(self._text.value.decode())
+        self._library.ep_executor_nixl(ctypes.byref(self.table), self._state)
+
+    def metadata(self) -> bytes:
+        """What a peer's :meth:`connect` needs."""
+        data = ctypes.create_string_buffer(_METADATA_BYTES)
+        count = self._library.ep_nixl_metadata(self._state, data, len(data), self._text)
+        if not 0 <= count <= len(data):
+            raise BackendUnavailable(self._text.value.decode() or f"NIXL's metadata have {count} bytes")
+        return data.raw[:count]
+
+    def connect(self, rank: int, metadata: bytes, address: int) -> None:
+        """Makes a peer known. ``address``: of its heap, in its own process."""
+        if self._library.ep_nixl_connect(self._state, rank, metadata, len(metadata), address, self._text) < 0:
+            raise BackendUnavailable(self._text.value.decode())
+
+
+def _find_nixl() -> Path:
+    """NIXL's C interface in one of its wheels. Raises BackendUnavailable."""
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # else it tells of every step
+    for package in ("nixl_cu13", "nixl_cu12"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            site = Path(spec.origin).parents[1]
+            for library in site.glob(f".{package}.mesonpy.libs/libnixl_capi.so"):
+                return library
+    raise BackendUnavailable("the proxy's NIXL executor needs NIXL 1.5: pip install --no-deps nixl-cu13")
 
 
 def push(
