@@ -11,7 +11,7 @@ from ep_lib.emulator.timeline import Message, Sample, Span, Timeline
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe import Buffer
 from ep_lib.runtime.check import CheckReport, check
-from ep_lib.runtime.launcher import init
+from ep_lib.runtime.launcher import init, rejoin
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
@@ -37,6 +37,7 @@ __all__ = [
     "ibgda",
     "init",
     "nixl",
+    "rejoin",
     "simulate",
     "spawn",
 ]

@@ -11,6 +11,8 @@ E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts
 - (the experts work on their rows)
 - :func:`combine` brings the rows back and adds up, for each token, what its ranks return.
 
+Ranks that are ``masked`` (:meth:`ep_lib.Buffer.mask_ranks`) have no tokens, and choices of their experts are dropped.
+
 FP8 rows are two arrays, numbers and scales (:func:`quantize_fp8`): dispatch both, each as ``xs``, along the same way.
 
 A plural name is a list over ranks: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype. The algorithm is that
@@ -19,7 +21,7 @@ of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/D
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +133,20 @@ def _require_columns(arrays: Sequence[Array]) -> None:
         raise ArgumentError(f"the ranks' arrays have different numbers of columns: {[a.shape for a in arrays]}")
 
 
+def _taking_part(
+    masked: Any, num_experts: int, idxs: list[Array], xs: Sequence[Array], weights: list[Array] | None
+) -> tuple[list[Array], list[Array], list[Array] | None]:
+    """The ranks' choices, rows and weights without those of ranks that are ``masked``."""
+    out = {whole_number("masked", r, 0, len(idxs) - 1) for r in several("masked", masked, "a list of ranks")}
+    lost = [np.isin(idx // (num_experts // len(idxs)), list(out)) for idx in idxs]
+    kept = [np.where(gone, -1, idx).astype(idx.dtype) for gone, idx in zip(lost, idxs, strict=True)]
+
+    def present(arrays: Sequence[Array]) -> list[Array]:
+        return [array[:0] if r in out else array for r, array in enumerate(arrays)]
+
+    return present(kept), present(xs), None if weights is None else present(weights)
+
+
 def layout(topk_idx: Array, *, num_experts: int, world_size: int) -> Layout:
     """Counts and prefix sums of ``topk_idx`` ``[T, top_k]`` (global expert ids, -1: not routed)."""
     experts_per_rank = _world(num_experts, world_size)
@@ -155,6 +171,7 @@ def dispatch(
     topk_weights: Sequence[Array] | None = None,
     *,
     num_experts: int,
+    masked: Collection[int] = (),
 ) -> list[Received]:
     """Every rank's received rows. ``xs[r]`` is ``[T_r, hidden]``, the other two ``[T_r, top_k]``.
 
@@ -166,6 +183,7 @@ def dispatch(
     topk_idxs, topk_weights = _choices(topk_idxs, topk_weights, num_experts, [len(x) for x in xs])
     for arrays in (xs, topk_idxs):
         _require_columns(arrays)
+    topk_idxs, xs, topk_weights = _taking_part(masked, num_experts, topk_idxs, xs, topk_weights)
     layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
     received = []
     for rank in range(world_size):
@@ -199,6 +217,7 @@ def combine(
     num_experts: int,
     biases: Sequence[Sequence[Array]] | None = None,
     ranks_per_node: int | None = None,
+    masked: Collection[int] = (),
 ) -> list[Array]:
     """Every rank's combined tokens ``[T_r, hidden]``, in the dtype of ``ys[r]`` ``[rows received by rank r, hidden]``.
 
@@ -217,6 +236,7 @@ def combine(
     if ranks_per_node is not None and world_size % whole_number("ranks_per_node", ranks_per_node, 1, world_size):
         raise ArgumentError(f"ranks_per_node is {ranks_per_node}, which is no divisor of the {world_size} ranks")
     topk_idxs, topk_weights = _choices(topk_idxs, topk_weights, num_experts, [None] * world_size)
+    topk_idxs, _, topk_weights = _taking_part(masked, num_experts, topk_idxs, topk_idxs, topk_weights)
     _require_columns(ys)
     layouts = [layout(idx, num_experts=num_experts, world_size=world_size) for idx in topk_idxs]
     for rank, y in enumerate(ys):
@@ -285,7 +305,13 @@ def reduce_expert_rows(y: Array, topk_idx: Array, *, experts: int, alignment: in
 
 
 def low_latency_dispatch(
-    xs: Sequence[Array], topk_idxs: Sequence[Array], *, num_experts: int, max_tokens: int, use_fp8: bool
+    xs: Sequence[Array],
+    topk_idxs: Sequence[Array],
+    *,
+    num_experts: int,
+    max_tokens: int,
+    use_fp8: bool,
+    masked: Collection[int] = (),
 ) -> list[LowLatencyReceived]:
     """Every rank's rows in low-latency mode, packed from the front of each expert: sorted by source rank, then token.
 
@@ -298,6 +324,7 @@ def low_latency_dispatch(
     max_tokens, use_fp8 = whole_number("max_tokens", max_tokens, max(map(len, xs)), 1 << 16), flag("use_fp8", use_fp8)
     for arrays in (xs, topk_idxs):
         _require_columns(arrays)
+    topk_idxs, xs, _ = _taking_part(masked, num_experts, topk_idxs, xs, None)
     hidden = xs[0].shape[1]
     sent = [quantize_fp8(x) if use_fp8 else (x, np.zeros((len(x), 0), np.float32)) for x in xs]
     received = []

@@ -138,6 +138,25 @@ def test_a_killed_rank_is_named_by_all_others(tmp_path: Path) -> None:
     assert "while (ld_acquire_sys_u64(signal) == 0)" in str(errors[0])
 
 
+@pytest.mark.parametrize(("way", "dies_after"), [("normal", 0.3), ("low latency", 0.31)])
+def test_the_others_go_on_and_take_in_a_new_process(way: str, dies_after: float, tmp_path: Path) -> None:
+    processes = start("outlives", tmp_path, 4, timeout=20, arguments={"way": way, "dies_after": dies_after})
+    assert wait_until(lambda: (tmp_path / "invitation").exists() or processes[0].poll() is not None)
+    replacement = subprocess.Popen(
+        [sys.executable, str(PROGRAM), "replaces", str(tmp_path), "{}"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    found = finish([processes[0], replacement, *processes[2:]], tmp_path)
+    processes[1].communicate()
+    assert found[1] is True
+    for rank in (0, 2, 3):
+        told, _ = found[rank]
+        assert told.startswith("RankFailed") and "rank 1" in told, told
+
+
 def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:
     errors = run("never_sends", tmp_path, 2, timeout=2)
     assert isinstance(errors[0], KernelTimeout) and "waited for 2 s" in str(errors[0]), errors[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -183,6 +183,19 @@ class Backend(Protocol):
 
     def barrier(self) -> None:
         """Wait for this rank's kernels, then for the other ranks. Collective; raises RankFailed, PeerTimeout."""
+        ...
+
+    def invitation(self) -> str:
+        """For a process that is to take the place of a rank. Raises BackendUnavailable where that cannot be."""
+        ...
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """Told that this rank goes on without these: that their processes end is no error from now on."""
+        ...
+
+    def take_back(self, ranks: Collection[int]) -> None:
+        """Reach these ranks again, which were left out: also where new processes have taken their place. With this
+        rank itself: it comes back. Raises PeerTimeout if there is no such process."""
         ...
 
     def close(self) -> None:

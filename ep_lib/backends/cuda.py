@@ -10,7 +10,7 @@ import ctypes
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -285,6 +285,18 @@ class CudaBackend:
     def barrier(self) -> None:
         self.synchronize()
         self.all_gather(None, "barrier()")
+
+    def invitation(self) -> str:
+        """Raises BackendUnavailable."""
+        raise BackendUnavailable(
+            "a process cannot take the place of another's rank on GPUs yet: start all ranks again, or go on without it"
+        )
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """Kernels do not touch their memory."""
+
+    def take_back(self, ranks: Collection[int]) -> None:
+        """Their memory is where it was."""
 
     def close(self) -> None:
         """Collective: a barrier before memory is freed that others have mapped. It waits for ``kernel_timeout`` seconds

@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -281,7 +281,7 @@ class EmulatorBackend:
         fault = device_state.decode_fault(record.tobytes())
         if fault is not None:
             record[:] = 0
-            error = device_state.to_error(fault)
+            error = self._world.explained(device_state.to_error(fault))
             for hook in tuple(self._hooks):
                 hook(error)
             raise error
@@ -308,6 +308,18 @@ class EmulatorBackend:
         """Returns when every rank has come here with its kernels finished."""
         self.synchronize()
         self.all_gather(None, "barrier()")
+
+    def invitation(self) -> str:
+        """Raises BackendUnavailable where the ranks are threads."""
+        return self._world.invitation()
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """That these ranks end is no error from now on."""
+        self._world.leave_out(ranks)
+
+    def take_back(self, ranks: Collection[int]) -> None:
+        """Reach them again."""
+        self._world.take_back(ranks)
 
     def close(self) -> None:
         """Leave the world."""

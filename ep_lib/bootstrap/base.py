@@ -125,6 +125,37 @@ def check_rank(launcher: str, rank: int, world_size: int | None, local_rank: int
         raise ArgumentError(f"the environment says that this is the local rank {local_rank}; it must be 0 or more")
 
 
+class LateBootstrap:
+    """Of a process that takes the place of a rank: until it :meth:`has_joined`, every rank says what it says itself, so
+    that it can repeat what the others have set up together; then it has no part in host collectives."""
+
+    kind = "late"
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = self.local_rank = rank
+        self.world_size = world_size
+        self._joined = False
+
+    def has_joined(self) -> None:
+        """The other ranks go on together with this one."""
+        self._joined = True
+
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
+        if self._joined:
+            raise RankFailed(
+                f"rank {self.rank} is a process that has taken another's place, and has no part in host collectives "
+                "(all_gather, barrier, a new Buffer) after connect_ranks",
+                rank=self.rank,
+            )
+        return [loads(dumps(obj)) for _ in range(self.world_size)]
+
+    def barrier(self, timeout: float | None = None) -> None:
+        self.all_gather(None)
+
+    def close(self, timeout: float | None = None) -> None:
+        return None
+
+
 class SingleBootstrap:
     """A world of one rank, which never waits."""
 

@@ -12,16 +12,20 @@ import copy
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, meet
+import numpy as np
+
+from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, meet
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.emulator.shared_heaps import SharedHeaps
-from ep_lib.errors import EpError, KernelTimeout, RankFailed
+from ep_lib.errors import EpError, KernelTimeout, PeerTimeout, RankFailed
+from ep_lib.memory import device_state
 from ep_lib.processes import TookTooLong
 
-_LOOK_SECONDS = 0.2  # between two looks at the other processes, and at the limit
+_GRACE_SECONDS = 0.4  # in which kernels end by themselves once another process has ended
+_LOOK_SECONDS = 0.1  # between two looks at the other processes, and at the limit
 
 
 class _Limit:
@@ -56,6 +60,8 @@ class ProcessWorld:
         self._rank = bootstrap.rank
         self._bootstrap = bootstrap
         self._meeting_timeout = max(DEFAULT_TIMEOUT, timeout)
+        begin = device_state.HEADER.offsets["gone"]
+        self._words = machine.heap_view(self._rank)[begin : begin + 16].view(np.uint64)
         self._changed = threading.Condition()
         self._wanted = 0  # the last launch's ticket
         self._done = 0
@@ -100,10 +106,17 @@ class ProcessWorld:
         """
         if self._done >= ticket and self._failure is None:
             return
-        limit = _Limit(self.machine, self.timeout)
+        limit, lost_at = _Limit(self.machine, self.timeout), 0.0
         try:
             while not self._wait(ticket):
                 if ended := self.heaps.ended():
+                    now = time.monotonic()
+                    lost_at = lost_at or now
+                    # First waits for those ranks end, then those for ranks that waited for them: in good order, so that
+                    # what remains can go on (Buffer.mask_ranks). Loops that no <ep/wait.cuh> knows of end by force.
+                    self._tell_kernels(ended, now - lost_at > _GRACE_SECONDS)
+                    if now - lost_at < 2 * _GRACE_SECONDS:
+                        continue
                     self._stop()
                     where = f". Meanwhile here:\n{self._waiters()}" if self._waiters() else ""
                     raise RankFailed(
@@ -121,6 +134,22 @@ class ProcessWorld:
         except BaseException:  # an interrupt ends the kernels
             self._stop()
             raise
+        finally:
+            if lost_at:
+                self._tell_kernels([], False)
+
+    def _tell_kernels(self, gone: Collection[int], give_up: bool) -> None:
+        """What waits of this rank's kernels look at: which ranks are gone, and whether no wait can succeed any more."""
+        self._words[:] = sum(1 << rank for rank in gone), give_up
+
+    def explained(self, error: EpError) -> EpError:
+        """What a kernel found, or that the rank's process has ended for which it waited."""
+        ended = self.heaps.ended() if isinstance(error, PeerTimeout) else []
+        if not ended:
+            return error
+        return RankFailed(
+            f"rank {ended[0]}'s process has ended while kernels of rank {self._rank} waited: {error}", rank=ended[0]
+        )
 
     def _wait(self, ticket: int) -> bool:
         with self._changed:
@@ -165,6 +194,22 @@ class ProcessWorld:
     def reserve(self, begin: int, nbytes: int) -> None:
         """Takes memory for these bytes of the rank's heap. Raises OutOfSymmetricMemory."""
         self.heaps.reserve(begin, nbytes)
+
+    def invitation(self) -> str:
+        """For a process that is to take the place of a rank."""
+        return self.heaps.invitation
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """That these ranks' processes end is no error from now on."""
+        self.heaps.leave_out(ranks)
+
+    def take_back(self, ranks: Collection[int]) -> None:
+        """Reach these ranks again, also in new processes. With this rank itself: it has joined the others. Raises
+        PeerTimeout."""
+        self.heaps.take_back(ranks, self._meeting_timeout)
+        if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap):
+            self._bootstrap.has_joined()
+            self.heaps.take_seat()
 
     def leave(self, rank: int) -> None:
         """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``."""

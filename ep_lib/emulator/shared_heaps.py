@@ -9,38 +9,76 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import secrets
 import socket
-from collections.abc import Callable
+import struct
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ep_lib.bootstrap.base import Bootstrap
 from ep_lib.emulator.machine import HEAP_SPREAD, Machine
-from ep_lib.errors import BackendUnavailable, OutOfSymmetricMemory, RankMismatchError
+from ep_lib.errors import BackendUnavailable, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
+from ep_lib.require import refuse
 from ep_lib.version import __version__
 
 SHARED_MEMORY = Path("/dev/shm")
 _PREFIX = f"ep_lib-{os.getuid()}-"
+_TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
+_SEATS, _SEAT = 64, struct.Struct("<QQQ")  # a seat: process id, descriptor there, when it was taken
+_SEAT_SECONDS = 0.01  # between two looks at a seat
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class SharedHeaps:
-    """The heaps of all ranks, mapped into this process's machine. Making it is collective.
+class Invitation(NamedTuple):
+    """What :attr:`SharedHeaps.invitation` says."""
 
-    Raises BackendUnavailable or RankMismatchError, on every rank alike.
+    heap_bytes: int
+    secret: bytes
+    processes: list[tuple[int, int]]
+
+    @classmethod
+    def read(cls, text: str) -> Invitation:
+        """Raises ArgumentError for a text that is none, RankMismatchError for one of another version."""
+        try:
+            said = json.loads(text)
+            processes = [(int(pid), int(descriptor)) for pid, descriptor in said["processes"]]
+            found = cls(int(said["heap_bytes"]), str(said["secret"]).encode(), processes)
+            version = str(said["version"])
+        except (ValueError, TypeError, KeyError):
+            refuse("invitation", text, "what rank.invitation() has returned")
+        if version != __version__:
+            raise RankMismatchError(f"the other ranks run ep_lib {version}, and this process {__version__}")
+        return found
+
+
+class SharedHeaps:
+    """The heaps of all ranks, mapped into this process's machine: :meth:`share` them, or :meth:`join` a world.
+
+    Behind its heap each file has a page with the run's secret, and a seat for each rank: where the process that took
+    the rank's place has its own file.
     """
 
-    def __init__(self, bootstrap: Bootstrap, machine: Machine, timeout: float) -> None:
-        self.rank = bootstrap.rank
-        self._bootstrap = bootstrap
-        self._timeout = timeout
+    def __init__(self, rank: int, machine: Machine) -> None:
+        self.rank = rank
+        self._machine = machine
         self._span = machine.heap_bytes * HEAP_SPREAD
         self._files: dict[int, int] = {}  # rank -> descriptor
+        self._left_out: set[int] = set()  # ranks whose end is no error
+        self._processes: list[tuple[int, int]] = []  # of each rank: process id, and the descriptor of its file there
+        self._secret = b""
         _sweep()
+
+    @classmethod
+    def share(cls, bootstrap: Bootstrap, machine: Machine, timeout: float) -> SharedHeaps:
+        """Collective. Raises BackendUnavailable or RankMismatchError, on every rank alike."""
+        heaps = cls(bootstrap.rank, machine)
         host = f"{socket.gethostname()} {_BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ''}"
-        said = bootstrap.all_gather((__version__, machine.heap_bytes, host, secrets.token_hex(8)), timeout)
+        secret = secrets.token_hex(8)
+        said = bootstrap.all_gather((__version__, machine.heap_bytes, host, secret), timeout)
         for what, position in (("the version of ep_lib", 0), ("heap_bytes", 1)):
             _require_same(what, [each[position] for each in said])
         hosts = [each[2] for each in said]
@@ -50,48 +88,149 @@ class SharedHeaps:
                 f"rank 0 is on host {hosts[0].split()[0]} and rank {other} on {hosts[other].split()[0]}; ranks on the "
                 f"emulator share memory, so start all of them on one host"
             )
+        heaps._secret = said[0][3].encode()
         paths = [SHARED_MEMORY / f"{_PREFIX}{said[0][3]}-{rank}" for rank in range(len(said))]
         try:
-            self._together(lambda: self._make(paths[self.rank]))
-            self._together(lambda: self._map(paths, machine))
+            _together(bootstrap, timeout, lambda: heaps._make(paths[heaps.rank]))
+            _together(bootstrap, timeout, lambda: heaps._map_all(paths))
+            mine = (os.getpid(), heaps._files[heaps.rank])
+            heaps._processes = [(int(pid), int(file)) for pid, file in bootstrap.all_gather(mine, timeout)]
         except BaseException:
-            self.close()
+            heaps.close()
             raise
         finally:
             for path in paths:  # also those of ranks that died before they could
                 with contextlib.suppress(OSError):
                     path.unlink()
+        return heaps
 
-    def _together(self, step: Callable[[], None]) -> None:
-        """One step on every rank; if it fails on one, it fails on all."""
-        failure = None
+    @property
+    def invitation(self) -> str:
+        """What a process must know to take the place of a rank: see :meth:`join`."""
+        return json.dumps(
+            {
+                "version": __version__,
+                "heap_bytes": self._machine.heap_bytes,
+                "secret": self._secret.decode(),
+                "processes": self._processes,
+            }
+        )
+
+    @classmethod
+    def join(cls, invitation: Invitation, rank: int, machine: Machine) -> SharedHeaps:
+        """In the place of ``rank``, whose process has ended. The others see it in :meth:`take_back`.
+
+        Raises BackendUnavailable, RankFailed if none of the others lives.
+        """
+        heaps = cls(rank, machine)
+        heaps._secret, heaps._processes = invitation.secret, list(invitation.processes)
         try:
-            step()
-        except OSError as error:
-            failure = f"{error.filename or SHARED_MEMORY}: {error.strerror}"
-        for rank, text in enumerate(self._bootstrap.all_gather(failure, self._timeout)):
-            if text is not None:
-                raise BackendUnavailable(
-                    f"rank {rank} cannot share its memory with the other ranks: {text}. Ranks on the emulator need a "
-                    f"{SHARED_MEMORY} that they can write (`df {SHARED_MEMORY}`); in a container, all in the same one"
+            for other, process in enumerate(invitation.processes):
+                if (file := heaps._open(process)) is not None:
+                    heaps._files[other] = file
+            if not any(heaps._lives(other) for other in heaps._files):
+                raise RankFailed(
+                    f"none of the processes that invited rank {rank} lives any more: start all ranks again", rank=rank
                 )
+            if rank in heaps._files and heaps._lives(rank):
+                raise BackendUnavailable(
+                    f"rank {rank} is process {invitation.processes[rank][0]}, which lives: end it before another takes "
+                    "its place"
+                )
+            if rank in heaps._files:
+                os.close(heaps._files.pop(rank))
+            heaps._make(None)
+            heaps._processes[rank] = (os.getpid(), heaps._files[rank])
+            for other, file in heaps._files.items():
+                machine.map_heap(other, file)
+        except OSError as error:
+            heaps.close()
+            raise BackendUnavailable(
+                f"rank {rank} cannot share memory with the ranks that invited it: {error}; start it on the same host, "
+                "by the same user, and in the same container"
+            ) from error
+        except BaseException:
+            heaps.close()
+            raise
+        return heaps
 
-    def _make(self, path: Path) -> None:
-        descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    def take_seat(self) -> None:
+        """Tell the others where this process's file is. They write to it from now on."""
+        seat = self._span + _SEATS + self.rank * _SEAT.size
+        for other, file in self._files.items():
+            if other != self.rank:
+                os.pwrite(file, _SEAT.pack(*self._processes[self.rank], 0), seat)
+                os.pwrite(file, struct.pack("<Q", time.time_ns()), seat + _SEAT.size - 8)  # it is complete now
+
+    def take_back(self, ranks: Collection[int], timeout: float) -> None:
+        """Map the heaps of ranks that were left out, once new processes have taken their places, and of the same
+        processes if they live. Raises PeerTimeout, BackendUnavailable."""
+        deadline = time.monotonic() + timeout
+        for rank in sorted(set(ranks) - {self.rank}):
+            while not self._is_seated(rank):
+                if time.monotonic() > deadline:
+                    raise PeerTimeout(
+                        f"rank {self.rank} waited {timeout:g} s for a process in the place of rank {rank}, whose own "
+                        "has ended: start one that calls ep_lib.rejoin(invitation, rank)",
+                        rank=self.rank,
+                        peer=rank,
+                        phase="rejoin",
+                        slot=-1,
+                        seen=0,
+                        expected=1,
+                    )
+                time.sleep(_SEAT_SECONDS)
+            self._left_out.discard(rank)
+
+    def _is_seated(self, rank: int) -> bool:
+        """Whether the rank's process lives, and is mapped."""
+        pid, descriptor, stamp = _SEAT.unpack(
+            os.pread(self._files[self.rank], _SEAT.size, self._span + _SEATS + rank * _SEAT.size)
+        )
+        if stamp and (pid, descriptor) != self._processes[rank] and (file := self._open((pid, descriptor))) is not None:
+            self._machine.map_heap(rank, file)
+            if (old := self._files.pop(rank, None)) is not None:
+                os.close(old)
+            self._files[rank], self._processes[rank] = file, (pid, descriptor)
+        return rank in self._files and self._lives(rank)
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """That these ranks' processes end is no error from now on."""
+        self._left_out |= set(ranks)
+
+    def _open(self, process: tuple[int, int]) -> int | None:
+        """The file of a heap, which has no name, through the process that has it; None if it is not there."""
+        pid, descriptor = process
+        try:
+            file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        if os.pread(file, len(self._secret), self._span) != self._secret:
+            os.close(file)  # of another program, which has that number now
+            return None
+        return file
+
+    def _make(self, path: Path | None) -> None:
+        """This rank's file; ``path``: the name under which the others find it."""
+        descriptor = os.open(SHARED_MEMORY, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
         self._files[self.rank] = descriptor
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, self._span)
+        os.ftruncate(descriptor, self._span + _TAIL_BYTES)
         os.posix_fallocate(descriptor, 0, os.sysconf("SC_PAGESIZE"))  # the heap's first bytes are in use from now on
+        os.posix_fallocate(descriptor, self._span, _TAIL_BYTES)
+        os.pwrite(descriptor, self._secret, self._span)
+        if path is None:
+            return
         # It is locked before it can be seen. (With src_dir_fd, or Python would link the link.)
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
-    def _map(self, paths: list[Path], machine: Machine) -> None:
+    def _map_all(self, paths: list[Path]) -> None:
         for rank, path in enumerate(paths):
             if rank != self.rank:  # never our own again: closing any descriptor of a file gives up its lock
                 self._files[rank] = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 if os.fstat(self._files[rank]).st_uid != os.getuid():
                     raise OSError(errno.EPERM, "it belongs to another user", str(path))
-            machine.map_heap(rank, self._files[rank])
+            self._machine.map_heap(rank, self._files[rank])
 
     def reserve(self, begin: int, nbytes: int) -> None:
         """Takes memory for these bytes of this rank's heap: later, without any left, a store would end the process.
@@ -116,21 +255,39 @@ class SharedHeaps:
             ) from error
 
     def ended(self) -> list[int]:
-        """The ranks whose processes have ended."""
-        found = []
-        for rank, descriptor in sorted(self._files.items()):
-            if rank == self.rank:
-                continue
-            with contextlib.suppress(OSError):  # its owner lives
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.lockf(descriptor, fcntl.LOCK_UN)
-                found.append(rank)
-        return found
+        """The ranks whose processes have ended, without those that are left out."""
+        return [rank for rank in sorted(self._files) if rank not in self._left_out and not self._lives(rank)]
+
+    def _lives(self, rank: int) -> bool:
+        """Whether the process with this rank's file lives: it holds a lock."""
+        if rank == self.rank and self._processes[rank][0] == os.getpid():
+            return True
+        try:
+            fcntl.lockf(self._files[rank], fcntl.LOCK_SH | fcntl.LOCK_NB)  # which others may have at the same time
+        except OSError:
+            return True
+        fcntl.lockf(self._files[rank], fcntl.LOCK_UN)
+        return False
 
     def close(self) -> None:
         """What is mapped stays until the machine goes."""
         while self._files:
             os.close(self._files.popitem()[1])
+
+
+def _together(bootstrap: Bootstrap, timeout: float, step: Callable[[], None]) -> None:
+    """One step on every rank; if it fails on one, it fails on all."""
+    failure = None
+    try:
+        step()
+    except OSError as error:
+        failure = f"{error.filename or SHARED_MEMORY}: {error.strerror}"
+    for rank, text in enumerate(bootstrap.all_gather(failure, timeout)):
+        if text is not None:
+            raise BackendUnavailable(
+                f"rank {rank} cannot share its memory with the other ranks: {text}. Ranks on the emulator need a "
+                f"{SHARED_MEMORY} that they can write (`df {SHARED_MEMORY}`); in a container, all in the same one"
+            )
 
 
 def _require_same(what: str, values: list[Any]) -> None:

@@ -11,15 +11,23 @@ import copy
 import ctypes
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from ep_lib.callers import outer_frame
 from ep_lib.emulator.machine import Machine, start_thread
-from ep_lib.errors import ArgumentError, BufferClosedError, DeadlockError, EpError, RankMismatchError
+from ep_lib.errors import (
+    ArgumentError,
+    BackendUnavailable,
+    BufferClosedError,
+    DeadlockError,
+    EpError,
+    RankMismatchError,
+)
 
+_NOT_REPLACED = "a process can take the place of a rank on the emulator that was one too (mpiexec, torchrun, srun)"
 _LOOK_SECONDS = 0.1  # how long the driver waits for a rank before it looks at signals again
 _UNWIND_SECONDS = 2.0  # how long an abandoned rank may take to leave Python code that does not wait
 
@@ -84,7 +92,25 @@ def _caller() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-class World:
+class _Threads:
+    """What a world whose ranks are threads says where processes come and go."""
+
+    def invitation(self) -> str:
+        """Threads of one process are not replaced."""
+        raise BackendUnavailable(_NOT_REPLACED)
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """Ranks that are left out do something else, or have stopped."""
+
+    def take_back(self, ranks: Collection[int]) -> None:
+        """Their memory is where it was."""
+
+    def explained(self, error: EpError) -> EpError:
+        """There is nothing more to say of what a kernel found."""
+        return error
+
+
+class World(_Threads):
     """Drives the ranks of one machine. The thread that calls :meth:`run_all` is the driver."""
 
     runs_in_background: Literal[False] = False  # kernels run when all ranks wait
@@ -258,7 +284,7 @@ class World:
         self.machine.close()
 
 
-class SoloWorld:
+class SoloWorld(_Threads):
     """A world of one rank without threads of its own, for ``ep_lib.init()``: a wait runs the kernels."""
 
     runs_in_background: Literal[False] = False

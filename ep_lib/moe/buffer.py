@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from ep_lib.errors import ArgumentError, BufferClosedError, EpError, HandleError, RankMismatchError
+from ep_lib.errors import (
+    ArgumentError,
+    BufferClosedError,
+    EpError,
+    HandleError,
+    PeerTimeout,
+    RankFailed,
+    RankMismatchError,
+)
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe import registry
 from ep_lib.moe.agreement import WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
@@ -27,7 +36,8 @@ from ep_lib.moe.low_latency.mode import LowLatencyCombined, LowLatencyDispatched
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
-from ep_lib.require import flag, instance, refuse
+from ep_lib.moe.regroup import Meetings
+from ep_lib.require import flag, index, instance, refuse, several
 from ep_lib.runtime.rank import Rank
 
 
@@ -140,6 +150,8 @@ class Buffer:
         self._arrived = Arrived() if rank.backend == "emulator" else None
         self._unusable = ""  # why, if it is
         self._last: tuple[str, int | None] = ("", None)  # what the last operation would be told, and its options
+        self._masked: frozenset[int] = frozenset()
+        self._meetings = self._make_meetings()
         self.key = registry.add(self)
 
     @staticmethod
@@ -427,6 +439,66 @@ class Buffer:
 
     # ---- Both modes ------------------------------------------------------------------------------------------------
 
+    def mask_ranks(self, ranks: Iterable[int]) -> None:
+        """Go on without ``ranks``, which are dead or do something else: nothing is sent to them or expected from them.
+
+        Collective among those that go on: each passes the same ranks, also after an operation failed because of them
+        (PeerTimeout, RankFailed), and this Buffer works again then. A masked rank counts as having no tokens. Choices
+        of its experts are dropped, as with expert id -1, and :meth:`dropped` says which; the weights of a token's other
+        choices stay as they are. Handles of before are not good any more. The host's collectives (``rank.barrier()``,
+        ``rank.all_gather()``, a new Buffer) still need every rank.
+
+        A masked rank must not be in an operation of this Buffer: one that was only slow and goes on still writes to
+        the others' memory. End such a process first.
+
+        Raises PeerTimeout if one of the others does not come (mask it, too), or passes other ranks; ArgumentError in
+        PCIe and hierarchical mode, which have no masks.
+        """
+        gone = self._rank_numbers("mask_ranks", ranks)
+        if self._rank.rank in gone:
+            raise ArgumentError(f"rank {self._rank.rank} cannot mask itself: the masks are about the other ranks")
+        self._rank._backend.leave_out(gone)
+        self._regroup(self._masked | gone)
+
+    def connect_ranks(self, ranks: Iterable[int], *, masked: Iterable[int] = ()) -> None:
+        """Take ``ranks`` back in that were masked, or new processes in their place (:func:`ep_lib.rejoin`).
+
+        Collective among all that take part afterwards: those that have masked ``ranks``, and ``ranks`` themselves,
+        which name which others stay ``masked``. All begin anew: handles of before are not good any more.
+
+        Raises PeerTimeout if a rank does not come, or names others; RankMismatchError if a new process has made other
+        Buffers; ArgumentError in PCIe and hierarchical mode.
+        """
+        back, stay = (self._rank_numbers("connect_ranks", numbers) for numbers in (ranks, masked))
+        if self._rank.rank in stay or back & stay:
+            raise ArgumentError(f"connect_ranks({sorted(back)}, masked={sorted(stay)}): a rank cannot be in both")
+        if self._rank.rank in back:
+            self._rank._backend.take_back(back)
+            self._regroup(stay)
+            return
+        if stay or back - self._masked:
+            raise ArgumentError(
+                f"connect_ranks({sorted(back)}{f', masked={sorted(stay)}' if stay else ''}): rank {self._rank.rank} "
+                f"has masked {name_ranks(sorted(self._masked)) if self._masked else 'no rank'}; pass ranks that it has "
+                "masked (masked= is for the ranks that come back)"
+            )
+        self._rank._backend.take_back(back)
+        self._regroup(self._masked - back)
+
+    @property
+    def masked_ranks(self) -> tuple[int, ...]:
+        """The ranks that :meth:`mask_ranks` has left out, in ascending order."""
+        return tuple(sorted(self._masked))
+
+    def dropped(self, topk_idx: Array) -> Array:
+        """Which choices a dispatch does not send, because their experts are on masked ranks: bool, the shape and kind
+        of array of ``topk_idx``."""
+        home = topk_idx // self._config.experts_per_rank
+        lost = home != home
+        for rank in self._masked:
+            lost = lost | (home == rank)
+        return lost
+
     def synchronize(self) -> None:
         """Wait on the host for all operations of this Buffer, and raise what they found: PeerTimeout,
         RankMismatchError, HandleError. After the latter two the Buffer works on, if all ranks call this."""
@@ -470,6 +542,43 @@ class Buffer:
         )
 
     # How it is done
+
+    def _make_meetings(self) -> Meetings | None:
+        if not isinstance(self._mode, DirectMode):
+            return None
+        places = [self._mode.hellos, *([] if self._low_latency is None else [self._low_latency.address])]
+        heap = self._rank._backend.heap_address(self._rank.rank)
+        said = repr((asdict(self._config), [place - heap for place in places])).encode()
+        return Meetings(self._rank, self._mode.hellos, int.from_bytes(hashlib.sha256(said).digest()[:8], "little"))
+
+    def _regroup(self, masked: frozenset[int]) -> None:
+        """Collective among the ranks that are not ``masked``: all begin anew, whatever failed before."""
+        assert self._meetings is not None and isinstance(self._mode, DirectMode)
+        mode = self._mode
+        with contextlib.suppress(PeerTimeout, RankFailed):  # what ended the operation before is known by now
+            self._rank.synchronize()
+        self._unusable = "mask_ranks or connect_ranks did not finish; call it again"
+
+        def begin_anew() -> None:
+            mode.begin_anew(masked)
+            if self._low_latency is not None:
+                self._low_latency.begin_anew(masked)
+
+        self._meetings.regroup(masked, begin_anew)
+        self._masked, self._owner, self._last, self._unusable = masked, object(), ("", None), ""
+
+    def _rank_numbers(self, what: str, ranks: Iterable[int]) -> frozenset[int]:
+        """Checked. Raises ArgumentError and BufferClosedError."""
+        if self._rank.is_closed or self._unusable.startswith("it was closed"):
+            self._require_usable()
+        if self._meetings is None:
+            raise ArgumentError(
+                f"{what}: PCIe mode and hierarchical mode have no masks; make a new Buffer"
+            )
+        numbers = [index(r) for r in several(what, ranks, "a list of ranks")]
+        if any(r is None or not 0 <= r < self._rank.world_size for r in numbers):
+            refuse(what, list(ranks), f"ranks from 0 to {self._rank.world_size - 1}")
+        return frozenset(r for r in numbers if r is not None)
 
     def _dispatch_new(
         self,

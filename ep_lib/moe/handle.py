@@ -89,5 +89,6 @@ def require_owner(handle: Any, owner: object) -> None:
     """Raises HandleError unless the Buffer whose token is ``owner`` made the handle."""
     if handle._owner is not owner:
         raise HandleError(
-            "this handle belongs to another Buffer (or to another rank's); use the one of this Buffer's dispatch"
+            "this handle belongs to another Buffer (or to another rank's), or to a dispatch before mask_ranks or "
+            "connect_ranks; use the one of this Buffer's last dispatch"
         )

@@ -60,7 +60,7 @@ class ModeMemory:
         Raises OutOfSymmetricMemory: ``who`` needs the memory, and with ``lower`` lowered less would be enough (or what
         ``lower`` says of the bytes that are free).
         """
-        self.parts, self._rank = parts, rank
+        self.parts, self._rank, self._zeroed = parts, rank, zeroed
         try:
             self.array: Array = rank.symmetric(nbytes, np.uint8, fill=None)
         except OutOfSymmetricMemory as error:
@@ -80,6 +80,11 @@ class ModeMemory:
         info = describe(self.array)
         self.device, self.kind = info.device, info.kind
         self.at = {name: info.address + part.offset for name, part in parts.items()}
+
+    def clear(self, first: str) -> None:
+        """Set what was zero at the start to zero again, from the part ``first`` on, while no rank runs a kernel."""
+        self.array[self.parts[first].offset : self._zeroed] = 0
+        sync_current_stream(self._rank)
 
     def free(self) -> None:
         """Peers may still read it: rank.symmetric() waits for them before it reuses it."""

@@ -14,6 +14,7 @@ from ep_lib.runtime.rank import Rank
 
 if TYPE_CHECKING:
     from ep_lib.emulator.machine import Machine
+    from ep_lib.emulator.shared_heaps import Invitation
 
 _HEAP_BYTES = 1 << 30  # address space; memory is taken as it is touched
 _TIMEOUT_S = 60.0
@@ -103,8 +104,10 @@ def process_rank(
     heap_bytes: int | None = None,
     timeout: float | None = None,
     transport: str = "emulated",
+    invitation: Invitation | None = None,
 ) -> Rank:
-    """A rank that is a process, beside others of the same host: their heaps are shared memory. Collective.
+    """A rank that is a process, beside others of the same host: their heaps are shared memory. Collective, but with an
+    ``invitation``, by which it takes the place of one that has ended.
 
     Real concurrency decides what happens in which order; ``seed`` is for the delays of the emulated NICs.
     """
@@ -114,8 +117,12 @@ def process_rank(
     from ep_lib.memory import device_state
 
     timeout = _TIMEOUT_S if timeout is None else timeout
-    machine = make_machine(bootstrap.world_size, seed=seed, fabric=fabric, heap_bytes=heap_bytes, home=bootstrap.rank)
-    heaps = SharedHeaps(bootstrap, machine, max(DEFAULT_TIMEOUT, timeout))
+    size = bootstrap.world_size if invitation is None else len(invitation.processes)
+    machine = make_machine(size, seed=seed, fabric=fabric, heap_bytes=heap_bytes, home=bootstrap.rank)
+    if invitation is None:
+        heaps = SharedHeaps.share(bootstrap, machine, max(DEFAULT_TIMEOUT, timeout))
+    else:
+        heaps = SharedHeaps.join(invitation, bootstrap.rank, machine)
     limit_ns = min(device_state.DEFAULT_TIMEOUT_NS, int(timeout / 2 * 1e9))  # a kernel gives up before its host does
     begin = device_state.HEADER.offsets["timeout_ns"]
     machine.heap_view(bootstrap.rank)[begin : begin + 8].view(np.uint64)[0] = limit_ns

@@ -9,12 +9,19 @@ import warnings
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap, SingleBootstrap, check_rank, read_int
+from ep_lib.bootstrap.base import (
+    DEFAULT_TIMEOUT,
+    Bootstrap,
+    LateBootstrap,
+    SingleBootstrap,
+    check_rank,
+    read_int,
+)
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.require import one_of
+from ep_lib.require import one_of, whole_number
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
 
@@ -145,6 +152,44 @@ def init(
     transport = arguments.a_transport(config.transport if transport is None else transport)
     bootstrap = make_bootstrap(world)
     return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport))
+
+
+def rejoin(
+    invitation: str,
+    rank: int,
+    *,
+    seed: int | None = None,
+    timeout: float | None = None,
+    transport: str | None = None,
+    fabric: Fabric | str | None = None,
+) -> Rank:
+    """This process in the place of ``rank``, whose own has ended, among ranks on the emulator that are processes of
+    this host. ``invitation`` is what :meth:`ep_lib.Rank.invitation` returned on any of the others; the rest is as in
+    :func:`init` and must be as there.
+
+    Make the same Buffers and symmetric arrays as the others, in the same order, then call
+    :meth:`ep_lib.Buffer.connect_ranks` where they do. It has no part in ``rank.all_gather()`` and ``rank.barrier()``.
+
+    Raises ArgumentError for what is no invitation, RankFailed if the others are gone, BackendUnavailable if ``rank``
+    lives.
+    """
+    from ep_lib.emulator.shared_heaps import Invitation
+    from ep_lib.runtime.emulated import process_rank
+
+    config = Config.from_environment()
+    invited = Invitation.read(invitation)
+    size = len(invited.processes)
+    rank = whole_number("rank", rank, 0, size - 1)
+    _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
+    return process_rank(
+        LateBootstrap(rank, size),
+        seed=arguments.a_seed(config.seed if seed is None else seed),
+        fabric=make_fabric(fabric, size),
+        heap_bytes=invited.heap_bytes,
+        timeout=timeout,
+        transport=arguments.emulator_transport(transport),
+        invitation=invited,
+    )
 
 
 def choose_backend(backend: str | None, config: Config, world: World) -> str:

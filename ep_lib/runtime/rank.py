@@ -128,6 +128,13 @@ class Rank:
             ) from error
         return self._backend.all_gather(obj)
 
+    def invitation(self) -> str:
+        """What another process must know to take the place of a rank that has ended: see :func:`ep_lib.rejoin`. It
+        names the processes of now; ask again once one was replaced. Raises BackendUnavailable unless ranks on the
+        emulator are processes."""
+        self._require_open()
+        return self._backend.invitation()
+
     # ---- symmetric memory ------------------------------------------------------------------------------------
     def symmetric(self, shape: int | tuple[int, ...], dtype: Any, fill: float | None = 0) -> Any:
         """Collective: an array at the same offset of every rank's symmetric heap, which peers' kernels can reach.

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ep_lib
-from ep_lib import Fabric, Kernel, Rank
+from ep_lib import Buffer, Fabric, Kernel, Rank
+from ep_lib.errors import PeerTimeout, RankFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ep_lib.runtime import launcher
 from ep_lib.runtime.rank_process import encode
-from support import buffer_cases, low_latency_cases, pcie_cases
+from support import buffer_cases, low_latency_cases, mask_cases, pcie_cases
 from support.dispatch_combine_cases import make_case
 
+FOLDER = Path()  # where ranks leave what they return
 SOURCE = """
 #include <ep/memory.cuh>
 #include <ep/net.cuh>
@@ -134,6 +138,47 @@ def paused(rank: Rank) -> None:
         rank.synchronize()
 
 
+def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> Any:
+    """Rank 1 is killed at any moment of a Buffer's operations; the others go on in the same Buffer, and take in a new
+    process in its place. Returns what the others were told, and the seconds until it took part."""
+    told = ""
+    with Buffer(rank, **mask_cases.BOTH) as buffer:
+        if rank == 1:
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, dies_after)
+        for seed in itertools.count():
+            try:
+                mask_cases.WAYS[way](buffer, rank.rank, seed % 7)
+            except (RankFailed, PeerTimeout) as error:
+                told = f"{type(error).__name__}: {error}"
+                break
+        buffer.mask_ranks([1])
+        layers(buffer, rank.rank)
+        begin = time.monotonic()
+        if replaced:
+            if rank == 0:
+                (FOLDER / "invitation.new").write_text(rank.invitation())
+                (FOLDER / "invitation.new").rename(FOLDER / "invitation")
+            buffer.connect_ranks([1])
+            layers(buffer, rank.rank)
+    return told, time.monotonic() - begin
+
+
+def layers(buffer: Buffer, me: int) -> None:
+    for seed in range(2):
+        mask_cases.normal(buffer, me, seed)
+        mask_cases.low_latency(buffer, me, seed)
+
+
+def replaces(rank: Rank) -> bool:
+    """A new process in the place of rank 1."""
+    with Buffer(rank, **mask_cases.BOTH) as buffer:
+        assert rank.all_gather(rank.rank) == [1] * rank.world_size
+        buffer.connect_ranks([1])
+        layers(buffer, rank.rank)
+    return True
+
+
 def too_much(rank: Rank) -> None:
     rank.symmetric(1 << 20, np.uint8)
     fill_shared_memory(rank)
@@ -158,20 +203,24 @@ def other_heap(rank: Rank) -> None:
     """What is wrong comes before: see main."""
 
 
-NORMAL = (ping_pong, atomics, in_the_background, buffers)
+NORMAL = (ping_pong, atomics, in_the_background, buffers, outlives, replaces)
 FAILING = (die, never_sends, paused, too_much, too_large_a_buffer, other_heap)
 PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
 
 
 def main(name: str, folder: Path, options: dict[str, Any]) -> None:
-    me = launcher.detect().rank
+    me = 1 if name == "replaces" else launcher.detect().rank
+    global FOLDER
+    FOLDER = folder
+    arguments = options.pop("arguments", {})
     if name == "other_heap":
         options["heap_bytes"] = (1 + me) << 20
     if "fabric" in options:
         options["fabric"] = Fabric(**options["fabric"])
     try:
-        with ep_lib.init(**options) as rank:
-            result: Any = PROGRAMS[name](rank)
+        made = ep_lib.rejoin((folder / "invitation").read_text(), 1) if name == "replaces" else ep_lib.init(**options)
+        with made as rank:
+            result: Any = PROGRAMS[name](rank, **arguments)
     except ep_lib.errors.EpError as error:
         result = encode(error)
     (folder / f"{me}").write_bytes(pickle.dumps(result))

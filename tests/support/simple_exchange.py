@@ -72,7 +72,7 @@ class SimpleExchange:
         return self.rank.to_host(whole[:rows])
 
     def signals(self) -> bytes:
-        return pack(NOTIFY, "Signals", flags=self.at("flags"), tags=self.at("tags"), epoch=self.epoch)
+        return pack(NOTIFY, "Signals", flags=self.at("flags"), tags=self.at("tags"), epoch=self.epoch, masked=0)
 
     def shape(self) -> dict[str, int]:
         return {"top_k": self.config.top_k, "experts_per_rank": self.config.experts_per_rank}

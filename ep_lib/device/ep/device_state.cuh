@@ -61,7 +61,10 @@ struct HeapHeader {
     IbgdaState ibgda;
     uint64_t proxy_rings;      // transport="proxy": address of the rank's ProxyRing array (<ep/proxy_ring.cuh>),
     uint64_t num_proxy_rings;  // and how many there are
-    uint64_t reserved[22];
+    // Of ranks that are processes on the emulator; their hosts write it while kernels run.
+    uint64_t gone;     // bit r: rank r's process has ended, so no wait for it can succeed
+    uint64_t give_up;  // 1: no other wait can either, since those ranks wait for one that is gone
+    uint64_t reserved[20];
 };
 
 // Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 552 bytes.

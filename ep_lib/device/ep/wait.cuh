@@ -45,10 +45,10 @@ constexpr int kPollsPerClock = 64;
 
 // Calls `done` until it returns true, for code that waits for one of several things. After the limit it calls `gave_up`,
 // which records the fault, and returns false. If this rank already has another fault, it returns false without calling
-// `gave_up`.
+// `gave_up`. A wait for a `peer` that is known to be gone has no time left; one that is patient does not care whether the
+// wait for some other rank can still succeed.
 template <typename Done, typename GaveUp>
-EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
-    const uint64_t limit = detail::timeout_ns() != 0 ? detail::timeout_ns() : kDefaultTimeoutNs;
+EP_DEVICE bool poll_until(Done done, GaveUp gave_up, int peer = -1, bool is_patient = false) {
     uint64_t start = 0;
     for (;;) {
 #pragma unroll 1
@@ -58,7 +58,7 @@ EP_DEVICE bool poll_until(Done done, GaveUp gave_up) {
         if (has_fault()) return false;  // something else failed: return now instead of waiting out the limit
         const uint64_t now = globaltimer_ns();
         if (start == 0) start = now;
-        if (now - start > limit) {
+        if (now - start >= detail::wait_limit_ns(peer, is_patient)) {
             gave_up();
             return false;
         }
@@ -78,7 +78,7 @@ EP_DEVICE bool wait_until(const Flag* flag, Condition done, uint64_t expected, c
             seen = load_flag(flag);
             return done(seen);
         },
-        [&] { record_fault(kFaultTimeout, info, seen, expected); });
+        [&] { record_fault(kFaultTimeout, info, seen, expected); }, info.peer);
 }
 
 }  // namespace detail

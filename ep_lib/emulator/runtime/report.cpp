@@ -199,8 +199,8 @@ static std::string beside_arrays(const Rank& owner, const std::vector<Range>& ar
 
 static std::string in_parentheses(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
 
-// What ep::peer_ptr makes of a rank that there is not, or of a pointer that is not symmetric. Empty if it is neither.
-static std::string mistaken_peer(const Machine& m, uintptr_t address) {
+// What ep::peer_ptr makes of a rank that there is not. Empty if it is nothing like that.
+static std::string rank_that_is_not(const Machine& m, uintptr_t address) {
     constexpr intptr_t kRanks = 64;  // further away, it is nothing that peer_ptr made
     const auto distance = static_cast<intptr_t>(address - reinterpret_cast<uintptr_t>(m.heaps));
     const intptr_t peer = distance >> m.heap_shift;
@@ -209,11 +209,18 @@ static std::string mistaken_peer(const Machine& m, uintptr_t address) {
         !current->block->launch->arrays->empty() && offset < current->block->launch->arrays->back().end)
         return "heap+" + hex(offset) + " of rank " + std::to_string(peer) +
                ", and there is no such rank: ranks are 0 to " + std::to_string(m.num_ranks - 1);
+    return "";
+}
+
+// What ep::peer_ptr makes of a pointer that is not symmetric, wherever that leads to: also into a heap, if the array lies
+// close to the heaps. Empty if it is nothing like that.
+static std::string copy_that_is_not(const Machine& m, uintptr_t address) {
     if (!current) return "";
     const Launch& launch = *current->block->launch;
     const auto stack = reinterpret_cast<uintptr_t>(current->stack);
     for (int to = 0; to < m.num_ranks; to++) {
         const uintptr_t mine = address - (static_cast<intptr_t>(to) - launch.rank) * m.heap_stride;
+        if (mine - reinterpret_cast<uintptr_t>(m.heaps) < m.heaps_bytes) continue;  // it is symmetric
         std::string what;
         for (const Range& r : launch.ranges)
             if (mine >= r.begin && mine < r.end) what = "an array that is not symmetric (rank.symmetric makes those)";
@@ -228,6 +235,11 @@ static std::string mistaken_peer(const Machine& m, uintptr_t address) {
     return "";
 }
 
+static std::string mistaken_peer(const Machine& m, uintptr_t address) {
+    const std::string copy = copy_that_is_not(m, address);
+    return copy.empty() ? rank_that_is_not(m, address) : copy;
+}
+
 std::string describe_address(const Machine& m, uintptr_t address) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m.heaps);
     if (in_heaps < m.heaps_bytes) {
@@ -235,7 +247,9 @@ std::string describe_address(const Machine& m, uintptr_t address) {
         std::string text = "rank " + std::to_string(in_heaps >> m.heap_shift) + " heap+" + hex(offset);
         const Rank& owner = m.ranks[in_heaps >> m.heap_shift];
         const SymmetricArrays& arrays = current ? current->block->launch->arrays : owner.arrays;
-        return arrays ? text + beside_arrays(owner, *arrays, offset, m.settings.heap_bytes) : text;
+        const std::string beside = arrays ? beside_arrays(owner, *arrays, offset, m.settings.heap_bytes) : "";
+        const std::string copy = beside.empty() ? "" : copy_that_is_not(m, address);
+        return copy.empty() ? text + beside : copy;
     }
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m.shared_area);
     if (in_shared < kSharedSlots * kSharedSlotBytes) {

@@ -24,6 +24,7 @@ struct WorkspaceState {                    // of this rank alone; all zero at th
     uint32_t copied_blocks;
     uint32_t broken;  // see <moe/common/failure.cuh>
     uint32_t reserved;
+    uint64_t masked;  // of Signals; the host writes it while no kernel runs (<moe/common/regroup.cu>)
 };
 
 struct Workspace {
@@ -35,8 +36,9 @@ struct Workspace {
 
 // The signals of the operation that begins with this kernel; the same in all blocks.
 EP_DEVICE Signals this_epoch(const Workspace& workspace) {
+    const uint64_t masked = workspace.state->masked;  // on its way together with the epoch
     const uint64_t epoch = ld_relaxed_gpu_u64(&workspace.state->completed) + 1;
-    return {workspace.flags, workspace.tags + epoch % 2 * kNumSignals * num_ranks(), epoch};
+    return {workspace.flags, workspace.tags + epoch % 2 * kNumSignals * num_ranks(), epoch, masked};
 }
 
 // All threads of a block.

@@ -22,6 +22,8 @@ struct Signals {
     uint64_t* flags;  // symmetric [kNumSignals, ranks]
     uint64_t* tags;   // symmetric [kNumSignals, ranks]: a word that comes with each signal
     uint64_t epoch;   // of this operation
+    uint64_t masked;  // bit r: rank r is left out: nothing is sent to it or expected from it
+    EP_DEVICE bool leave_out(int r) const { return (masked >> r & 1) != 0; }
 };
 
 // The threads of one block signal to every rank, this one too. Publishes all that the block did before its last
@@ -29,6 +31,7 @@ struct Signals {
 EP_DEVICE void signal_all(const Signals& signals, SignalKind kind, uint64_t tag = 0) {
     const int mine = kind * num_ranks() + rank();
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
+        if (signals.leave_out(peer)) continue;
         *peer_ptr(signals.tags + mine, peer) = tag;
         st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch);
     }
@@ -39,6 +42,7 @@ EP_DEVICE void signal_all(const Signals& signals, SignalKind kind, uint64_t tag 
 EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t epoch, Phase phase) {
     int failed = 0;
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
+        if (signals.leave_out(peer)) continue;
         failed |= !wait_until_ge(signals.flags + kind * num_ranks() + peer, epoch, {phase, peer, kind});
     }
     return __syncthreads_or(failed) == 0;
@@ -50,6 +54,7 @@ EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t ep
 EP_DEVICE bool compare_tags(const Signals& signals, SignalKind kind, uint64_t tag, int* differs) {
     int different = 0;
     for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
+        if (signals.leave_out(peer)) continue;
         const int bits = static_cast<int>(signals.tags[kind * num_ranks() + peer] ^ tag);
         if (bits != 0) differs[peer] = bits;
         different |= bits;
@@ -93,7 +98,8 @@ struct NotifyArgs {
     int options;  // must be the same on all ranks; the host compares
 };
 
-// One block. Tells every rank what this one sends, waits for the same from all, and adds up:
+// One block. Tells every rank what this one sends, waits for the same from all, and adds up. (A rank that is left out
+// counts as having no tokens: its part of the tables is zero since <moe/common/regroup.cu>.)
 //   plan  out: first_row[ranks]      where this rank's rows begin on each destination (rows are sorted by source)
 //              received[ranks]       rows that come from each source
 //              options[ranks]        what each source passed
@@ -105,10 +111,12 @@ EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int*
 
     for (int i = thread; i < ranks * columns; i += num_threads) {
         const int peer = i / columns, column = i % columns;
+        if (args.signals.leave_out(peer)) continue;
         peer_ptr(args.counts, peer)[me * columns + column] = column < ranks ? rank_counts[column] : args.options;
     }
     for (int i = thread; i < ranks * args.experts_per_rank; i += num_threads) {
         const int peer = i / args.experts_per_rank, expert = i % args.experts_per_rank;
+        if (args.signals.leave_out(peer)) continue;
         peer_ptr(args.expert_counts, peer)[me * args.experts_per_rank + expert] = expert_counts[i];
     }
     __syncthreads();
@@ -120,7 +128,7 @@ EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int*
         for (int source = 0; source < me; ++source) first_row += args.counts[source * columns + r];
         plan[r] = first_row;
         plan[ranks + r] = args.counts[r * columns + me];
-        plan[2 * ranks + r] = args.counts[r * columns + ranks];
+        plan[2 * ranks + r] = args.signals.leave_out(r) ? args.options : args.counts[r * columns + ranks];
     }
     for (int e = thread; e < args.experts_per_rank; e += num_threads) {
         int tokens = 0;

@@ -122,6 +122,7 @@ EP_DEVICE bool same_tag_warp(const Signals& signals, SignalKind kind, uint64_t t
     bool same = true, here = true;
     for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {
         const int entry = kind * num_ranks() + r;
+        if (signals.leave_out(r)) continue;
         here &= wait_until_ge(signals.flags + entry, signals.epoch, {kPhaseCombine, r, kind});
         same &= here && signals.tags[entry] == tag;
     }

@@ -7,18 +7,21 @@ from dataclasses import asdict
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import BufferConfig
 from ep_lib.moe.memory import ModeMemory, Part, lay_out
+from ep_lib.moe.regroup import MEETINGS
 from ep_lib.reference import FP8_GROUP
 from ep_lib.runtime.rank import Rank
 
 # Parts that must be zero before the first operation; the others follow.
-_ZEROED = ("state", "flags", "tags", "counts", "expert_counts", "arrived")
+_ZEROED = ("hellos", "state", "flags", "tags", "counts", "expert_counts", "arrived")
 
 
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
     """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
     ranks, rows, buffers = config.world_size, config.max_rows, 2
     kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
+    hello = header_struct("moe/common/regroup.cu", "Hello").size // 8
     shapes: list[tuple[str, tuple[int, ...], str]] = [
+        ("hellos", (MEETINGS, ranks, hello), "u8"),
         ("state", (header_struct("moe/common/epoch.cuh", "WorkspaceState").size // 8,), "u8"),
         ("flags", (kinds, ranks), "u8"),
         ("tags", (buffers, kinds, ranks), "u8"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter
 from ep_lib.moe.direct.memory import allocate, row_scales
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
 from ep_lib.moe.event import Event
+from ep_lib.moe.memory import sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
@@ -102,8 +103,8 @@ class DirectMode:
         self._memory = allocate(rank, config)
         self.device, self._xp_kind, self._at = self._memory.device, self._memory.kind, self._memory.at
         parts = {name: self._at[name] for name in ("flags", "tags", "state")}
-        state = header_struct("moe/common/epoch.cuh", "WorkspaceState")
-        self._broken_address = self._at["state"] + state.offsets["broken"]
+        self._state = header_struct("moe/common/epoch.cuh", "WorkspaceState")
+        self._broken_address = self._at["state"] + self._state.offsets["broken"]
         self.broken = rank.host_array(1, np.uint32)
         self._workspace = header_struct("moe/common/epoch.cuh", "Workspace").pack(
             **parts, broken_on_host=describe(self.broken).address
@@ -120,6 +121,21 @@ class DirectMode:
         self._streams = rank.streams.operations()
         self._sorter = ExpertSorter(rank, config, tuned.local_threads, self._broken_address)
         self.epoch = 0
+
+    @property
+    def hellos(self) -> int:
+        """The address of the part that <moe/common/regroup.cu> takes."""
+        return self._at["hellos"]
+
+    def begin_anew(self, masked: Collection[int]) -> None:
+        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
+        self._memory.clear("state")
+        at = self._memory.parts["state"].offset + self._state.offsets["masked"]
+        bits = sum(1 << r for r in masked)
+        self._memory.array[at : at + 8] = self._rank.xp.asarray(np.array([bits], np.uint64).view(np.uint8))
+        sync_current_stream(self._rank)
+        self.broken[0] = self.epoch = 0
+        self._differs[...] = 0
 
     def close(self) -> None:
         """Free the symmetric memory."""

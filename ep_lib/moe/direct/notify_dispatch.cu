@@ -68,12 +68,12 @@ EP_DEVICE bool count_choices(const NotifyDispatchArgs& args, const Index* topk_i
     return any;
 }
 
-// One destination, by a block. `choices` [experts_per_rank] and `warp_totals` are shared memory; the rest as in
+// One destination, by a block; `left_out`: nothing goes there. `choices` [experts_per_rank] and `warp_totals` are shared memory; the rest as in
 // `get_dispatch_layout`.
 template <typename Index>
-EP_DEVICE void lay_out_destination(int destination, const NotifyDispatchArgs& args, const Index* topk_idx,
-                                   int* send_index, int* rank_counts, int* expert_counts, int* choices,
-                                   int* warp_totals) {
+EP_DEVICE void lay_out_destination(int destination, bool left_out, const NotifyDispatchArgs& args,
+                                   const Index* topk_idx, int* send_index, int* rank_counts, int* expert_counts,
+                                   int* choices, int* warp_totals) {
     const int experts = args.experts_per_rank, first_expert = destination * experts;
     const int thread = thread_in_block(), num_threads = threads_in_block();
     for (int e = thread; e < experts; e += num_threads) choices[e] = 0;
@@ -90,7 +90,8 @@ EP_DEVICE void lay_out_destination(int destination, const NotifyDispatchArgs& ar
         int of_warp = 0;
         for (int round = 0; round < rounds; ++round) {
             const int token = first + round * kWarpSize;
-            const bool goes = token < args.num_tokens && count_choices(args, topk_idx, token, first_expert, choices);
+            const bool goes =
+                !left_out && token < args.num_tokens && count_choices(args, topk_idx, token, first_expert, choices);
             went |= static_cast<unsigned>(goes) << round;
             of_warp += __popc(__ballot_sync(kFullWarp, goes));
         }
@@ -175,9 +176,10 @@ EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk
     const bool ok = !operation_is_failing(args.workspace);
     if (ok) {
         check_choices(args, topk_idx, topk_weights, topk_copy);
+        const Signals signals = this_epoch(args.workspace);
         for (int destination = blockIdx.x; destination < num_ranks(); destination += gridDim.x) {
-            lay_out_destination(destination, args, topk_idx, send_index, rank_counts, choice_counts,
-                                layout_shared + kMaxWarps, layout_shared);
+            lay_out_destination(destination, signals.leave_out(destination), args, topk_idx, send_index, rank_counts,
+                                choice_counts, layout_shared + kMaxWarps, layout_shared);
         }
     }
     const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);

@@ -141,7 +141,8 @@ EP_DEVICE WaitOutcome wait_or_mask(const Args& args, Ready ready, uint64_t expec
             } else {
                 record_fault(kFaultTimeout, info, seen, expected);
             }
-        });
+        },
+        info.peer, args.mask_on_timeout != 0);
     return masked ? kMasked : done ? kArrived : kGaveUp;
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -124,6 +124,7 @@ class LowLatencyMode:
         )
         self._memory = allocate(rank, config)
         self._at, self._device = self._memory.at, self._memory.device
+        self.address = self._at["credits"]
         self._checks = InputChecks(config, self._device)
         self._empty, self._streams = rank._backend.empty, rank.streams.operations()
         self._owner = object()  # in every handle
@@ -241,6 +242,19 @@ class LowLatencyMode:
             shape = (config.experts_per_rank, capacity_of(config), config.hidden)
             rows = self._expert_rows[handle] = self._empty(describe(handle._arrivals.recv_index).kind, shape, BFLOAT16)
         return rows
+
+    def begin_anew(self, masked: Collection[int]) -> None:
+        """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
+        self._memory.clear("credits")
+        self._finished[...] = 0
+        self._broken[...] = 0
+        self.mask[...] = self.rank.xp.asarray(np.isin(np.arange(self.config.world_size), list(masked)), np.uint32)
+        sync_current_stream(self.rank)
+        self.broken[0] = 0
+        self._owner = object()  # handles of before are not good any more
+        self._without_rows.clear()
+        for hooks in self._waiting.values():
+            hooks.clear()
 
     def update_mask(self, rank: int, mask: bool) -> None:
         """:meth:`ep_lib.Buffer.low_latency_update_mask_buffer`."""
