@@ -157,6 +157,19 @@ def test_the_others_go_on_and_take_in_a_new_process(way: str, dies_after: float,
         assert told.startswith("RankFailed") and "rank 1" in told, told
 
 
+def test_a_rank_under_mpiexec_that_raises_is_named_at_once(tmp_path: Path) -> None:
+    """Python ends only when MPI_Finalize has found all ranks: the others must not wait for it."""
+    errors = launch(mpiexec(2), "raises", tmp_path, 2)
+    assert isinstance(errors[1], RankFailed) and errors[1].rank == 0 and "finished" in str(errors[1]), errors
+
+
+def test_mpi_that_never_starts_ends_with_a_sentence() -> None:
+    program = "import sys, time\nfrom ep_lib.bootstrap.mpi import limited_start\nwith limited_start({}): time.sleep({})"
+    ended = subprocess.run([sys.executable, "-c", program.format(0.2, 60)], capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGTERM and "has waited 0.2 s in MPI_Init for the other ranks" in ended.stderr
+    subprocess.run([sys.executable, "-c", program.format(60, 0)], check=True, timeout=ENOUGH)
+
+
 def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:
     errors = run("never_sends", tmp_path, 2, timeout=2)
     assert isinstance(errors[0], KernelTimeout) and "waited for 2 s" in str(errors[0]), errors[0]

@@ -6,9 +6,15 @@ is missing. Worlds here have at most 64 ranks, so the number of messages does no
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +25,18 @@ from ep_lib.errors import BackendUnavailable, RankFailed
 _BYE_TAG = 0
 _POLL_SECONDS = 0.0005
 _LOOK_SECONDS = 0.2
+# Ends its parent unless its input ends in time. It is a process: MPI_Init lets no other thread of Python run.
+_WATCH = """
+import os, select, sys
+seconds, text, *signals = sys.argv[1:]
+parent = os.getppid()
+if not select.select([0], [], [], float(seconds))[0]:
+    os.write(2, text.encode())
+    for number in signals:
+        if os.getppid() == parent:
+            os.kill(parent, int(number))
+            select.select([0], [], [], 2)
+"""
 
 
 class MpiBootstrap:
@@ -28,7 +46,8 @@ class MpiBootstrap:
 
     def __init__(self, expected_world_size: int | None = None, local_rank: int | None = None) -> None:
         try:
-            from mpi4py import MPI
+            with contextlib.nullcontext() if "mpi4py.MPI" in sys.modules else limited_start(DEFAULT_TIMEOUT):
+                from mpi4py import MPI
         except ImportError as error:
             raise BackendUnavailable(
                 "This process was started by mpirun, but Python cannot import mpi4py "
@@ -54,6 +73,7 @@ class MpiBootstrap:
         self._operation = 0
         self._gone: set[int] = set()
         self._closed = False
+        atexit.register(self.close)  # before MPI_Finalize, where a rank that has raised waits for the others
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
@@ -107,11 +127,28 @@ class MpiBootstrap:
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self.close)
         if not self._mpi.Is_finalized():
             # Eager, empty messages; not waited for, since those ranks may never read them.
             for rank in range(self.world_size):
                 if rank != self.rank:
                     self._comm.Isend([b"", self._mpi.BYTE], dest=rank, tag=_BYE_TAG)
+
+
+@contextlib.contextmanager
+def limited_start(seconds: float) -> Iterator[None]:
+    """Inside, MPI starts: ``MPI_Init`` waits for ever for a rank that never calls it, and cannot be interrupted. After
+    ``seconds`` this process ends with a sentence, and mpiexec ends the others."""
+    text = (
+        f"ep_lib: process {os.getpid()} has waited {seconds:g} s in MPI_Init for the other ranks. Has one raised, or "
+        "returned, before ep_lib.init()? Its output says why. A script that begins with `from mpi4py import MPI`, "
+        "started by `mpiexec -n N python -m mpi4py SCRIPT`, ends all ranks at once when one raises\n"
+    )
+    signals = [str(int(number)) for number in (signal.SIGTERM, signal.SIGKILL)]
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(seconds), text, *signals]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as watch:  # its input ends with the block
+        assert watch.stdin is not None
+        yield
 
 
 def _unname_shared_memory() -> None:

@@ -128,6 +128,15 @@ def die(rank: Rank) -> None:
     never_sends(rank, dies=True)
 
 
+def raises(rank: Rank) -> None:
+    """Rank 0 ends by an error that is none of the library's; the others wait for it."""
+    if rank == 0:
+        (FOLDER / "0").write_bytes(pickle.dumps(None))
+        rank.is_closed = True  # as where nothing closes it
+        sys.exit(0)
+    rank.barrier()
+
+
 def paused(rank: Rank) -> None:
     """Rank 1 stands still, as on a machine that sleeps, until somebody continues it; rank 0 waits with a limit."""
     signal_word, _, _ = memory(rank)
@@ -204,7 +213,7 @@ def other_heap(rank: Rank) -> None:
 
 
 NORMAL = (ping_pong, atomics, in_the_background, buffers, outlives, replaces)
-FAILING = (die, never_sends, paused, too_much, too_large_a_buffer, other_heap)
+FAILING = (die, raises, never_sends, paused, too_much, too_large_a_buffer, other_heap)
 PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
 
 

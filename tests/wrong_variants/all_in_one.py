@@ -29,7 +29,7 @@ class Variant(Protocol):
     def new(self) -> str: ...
 
 
-KINDS = frozenset({"race", "uninitialised", "slot reused", "signal overtakes data"})
+KINDS = frozenset({"race", "uninitialised", "slot reused", "source reused", "signal overtakes data"})
 
 
 class Mistake(NamedTuple):
