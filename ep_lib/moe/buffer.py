@@ -572,9 +572,7 @@ class Buffer:
         if self._rank.is_closed or self._unusable.startswith("it was closed"):
             self._require_usable()
         if self._meetings is None:
-            raise ArgumentError(
-                f"{what}: PCIe mode and hierarchical mode have no masks; make a new Buffer"
-            )
+            raise ArgumentError(f"{what}: PCIe mode and hierarchical mode have no masks; make a new Buffer")
         numbers = [index(r) for r in several(what, ranks, "a list of ranks")]
         if any(r is None or not 0 <= r < self._rank.world_size for r in numbers):
             refuse(what, list(ranks), f"ranks from 0 to {self._rank.world_size - 1}")
