@@ -7,6 +7,7 @@
 //     write_signal packet ring   patterns made of these: write then signal, data with its signal, credits
 //     net transport              operations that a NIC carries out, and the transport behind them
 //     proxy_command proxy_ring   commands that a kernel pushes and a thread of the host carries out
+//     peer_copy      what has arrived, handed on to other GPUs of the host
 //     ibgda_shim nixl_device     the device functions of IBGDA/EFA and of NIXL over these transports
 //     tma fp8 trace              bulk copies by TMA, quantisation, values for a simulated timeline
 //     device_state               structs that kernels share with the host

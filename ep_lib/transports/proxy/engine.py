@@ -20,6 +20,8 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout
 from ep_lib.jit.gxx import build_host_library
+from ep_lib.jit.kernel import library_kernel
+from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.require import whole_number
 from ep_lib.transports.proxy.rings import COMMAND, Rings
 
@@ -42,6 +44,10 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "ep_proxy_flush": ([c_void_p, c_uint64], c_int),
     "ep_executor_nothing": ([POINTER(_Executor), c_int, c_void_p, c_uint64], None),
     "ep_executor_memory": ([POINTER(_Executor), c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_uint64], None),
+    "ep_executor_copy_engine": (
+        [POINTER(_Executor), c_char_p, c_int, c_char_p, c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_char_p],
+        c_int,
+    ),
     "ep_nixl_open": ([c_char_p, c_char_p, c_void_p, c_uint64, c_int, c_int, c_int, c_int, c_char_p], c_void_p),
     "ep_nixl_metadata": ([c_void_p, c_char_p, c_uint64, c_char_p], c_int64),
     "ep_nixl_connect": ([c_void_p, c_int, c_char_p, c_uint64, c_uint64, c_char_p], c_int),
@@ -152,6 +158,34 @@ class Memory(Executor):
         load().ep_executor_memory(
             ctypes.byref(self.table), queues, bases, heap_bytes, len(addresses), rank, staging_bytes
         )
+
+
+class CopyEngine(Executor):
+    """CUDA's copy engine, and a kernel of one thread for each signal. ``addresses``: of the heaps as this process has
+    mapped them on GPU ``device``, 0 where it has not. ``arch``: of that GPU, such as "sm_90". ``library``: CUDA's
+    driver.
+
+    Raises BackendUnavailable with CUDA's own words.
+    """
+
+    def __init__(
+        self,
+        queues: int,
+        addresses: Sequence[int],
+        heap_bytes: int,
+        rank: int,
+        *,
+        device: int,
+        arch: str,
+        library: str = "libcuda.so.1",
+    ) -> None:
+        super().__init__(queues)
+        image = library_kernel("transports/proxy/signal.cu", "ep_proxy_signal").compile(arch)
+        assert isinstance(image, NvrtcImage)
+        bases, text = (c_void_p * len(addresses))(*addresses), ctypes.create_string_buffer(_TEXT_BYTES)
+        shape, heaps = (device, image.cubin, queues), (bases, heap_bytes, len(addresses), rank)
+        if load().ep_executor_copy_engine(ctypes.byref(self.table), library.encode(), *shape, *heaps, text) < 0:
+            raise BackendUnavailable(text.value.decode())
 
 
 class Nixl(Executor):

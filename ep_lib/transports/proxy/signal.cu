@@ -1,0 +1,13 @@
+// The signal of a command that CUDA's copy engine has carried out: one thread, behind the copy in its stream.
+#include <ep/memory.cuh>
+#include <ep/proxy_command.cuh>
+
+extern "C" __global__ void ep_proxy_signal(void* counter, uint64_t value, int op) {
+    if (op == ep::kProxyAdd32) {
+        ep::red_add_release_sys_u32(static_cast<uint32_t*>(counter), static_cast<uint32_t>(value));
+    } else if (op == ep::kProxyWriteSetSignal) {
+        ep::st_release_sys_u64(static_cast<uint64_t*>(counter), value);
+    } else {
+        ep::red_add_release_sys_u64(static_cast<uint64_t*>(counter), value);
+    }
+}

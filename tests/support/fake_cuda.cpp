@@ -1,0 +1,104 @@
+// What the copy engine's executor calls of libcuda, without a GPU: work in a stream is done when an event behind it is asked
+// about for the second time, so that a completion is never there at once. FAKE_CUDA_FAILS names a call that fails.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <deque>
+#include <functional>
+
+namespace {
+struct Stream {
+    std::deque<std::function<void()>> work;
+};
+struct Event {
+    Stream* stream = nullptr;
+    size_t behind = 0;
+    int asked = 0;
+};
+int context_of_gpu, module_of_gpu, signal_of_gpu;
+bool fails(const char* call) {
+    const char* name = getenv("FAKE_CUDA_FAILS");
+    return name && !strcmp(name, call);
+}
+}  // namespace
+
+#define CALL(name, ...) extern "C" int name(__VA_ARGS__)
+#define MAY_FAIL(name) \
+    if (fails(name)) return 2
+
+CALL(cuInit, unsigned) {
+    MAY_FAIL("cuInit");
+    return 0;
+}
+CALL(cuDeviceGet, int* device, int number) {
+    *device = number;
+    return number > 1 ? 101 : 0;
+}
+CALL(cuDevicePrimaryCtxRetain, void** context, int) {
+    *context = &context_of_gpu;
+    return 0;
+}
+CALL(cuDevicePrimaryCtxRelease_v2, int) { return 0; }
+CALL(cuCtxSetCurrent, void* context) { return context == &context_of_gpu ? 0 : 201; }
+CALL(cuStreamCreate, void** stream, unsigned) {
+    *stream = new Stream;
+    return 0;
+}
+CALL(cuStreamDestroy_v2, void* stream) {
+    delete static_cast<Stream*>(stream);
+    return 0;
+}
+CALL(cuEventCreate, void** event, unsigned) {
+    *event = new Event;
+    return 0;
+}
+CALL(cuEventDestroy_v2, void* event) {
+    delete static_cast<Event*>(event);
+    return 0;
+}
+CALL(cuEventRecord, void* event, void* stream) {
+    *static_cast<Event*>(event) = {static_cast<Stream*>(stream), static_cast<Stream*>(stream)->work.size(), 0};
+    return 0;
+}
+CALL(cuEventQuery, void* p) {
+    MAY_FAIL("cuEventQuery");
+    Event& event = *static_cast<Event*>(p);
+    if (event.asked++ == 0) return 600;
+    while (!event.stream->work.empty()) {
+        event.stream->work.front()();
+        event.stream->work.pop_front();
+    }
+    return 0;
+}
+CALL(cuMemcpyAsync, uintptr_t to, uintptr_t from, size_t bytes, void* stream) {
+    MAY_FAIL("cuMemcpyAsync");
+    static_cast<Stream*>(stream)->work.push_back(
+        [=] { memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+    return 0;
+}
+CALL(cuModuleLoadData, void** module, const void* image) {
+    *module = &module_of_gpu;
+    return image ? 0 : 200;
+}
+CALL(cuModuleGetFunction, void** function, void* module, const char* name) {
+    *function = &signal_of_gpu;
+    return module == &module_of_gpu && !strcmp(name, "ep_proxy_signal") ? 0 : 500;
+}
+CALL(cuLaunchKernel, void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
+     void** arguments, void**) {
+    if (function != &signal_of_gpu) return 1;
+    void* const counter = *static_cast<void**>(arguments[0]);
+    const uint64_t value = *static_cast<uint64_t*>(arguments[1]);
+    const int op = *static_cast<int*>(arguments[2]);
+    static_cast<Stream*>(stream)->work.push_back([=] {
+        if (op == 2) *static_cast<uint64_t*>(counter) = value;
+        if (op == 3 || op == 5) *static_cast<uint64_t*>(counter) += value;
+        if (op == 4) *static_cast<uint32_t*>(counter) += static_cast<uint32_t>(value);
+    });
+    return 0;
+}
+CALL(cuGetErrorString, int, const char** text) {
+    *text = "as the test wants it";
+    return 0;
+}
