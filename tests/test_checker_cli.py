@@ -93,8 +93,8 @@ def test_scripts_that_cannot_be_checked(tmp_path: Path, text: str, says: str) ->
 def test_a_script_that_never_ends_leaves_nothing_behind(tmp_path: Path, body: str) -> None:
     forever = f"3210.{os.getpid()}{len(body)}"  # no other test's
     text = f"import subprocess, sys\nchild = subprocess.Popen(['sleep', '{forever}'])\n{body}\n"
-    done = command(written(tmp_path, text), "--timeout", "4")
-    assert done.returncode == 1 and "did not end within 4 s" in " ".join(done.stderr.split()), done.stderr
+    done = command(written(tmp_path, text), "--timeout", "2")
+    assert done.returncode == 1 and "did not end within 2 s" in " ".join(done.stderr.split()), done.stderr
     assert not any(_command_line(p).startswith(b"sleep\0" + forever.encode()) for p in Path("/proc").glob("[0-9]*"))
 
 

@@ -131,12 +131,12 @@ def held() -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_thousand_runs_leave_memory_files_and_threads_flat() -> None:
+def test_many_runs_leave_memory_files_and_threads_flat(seeds: int) -> None:
     outcomes = [0, 1, 3] * 5 + [2]
     for what in OUTCOMES:
         run_once(what)
     before, files_and_threads = resident(), held()
-    for seed in range(1000):
+    for seed in range(15 * seeds):
         run_once(outcomes[seed % len(outcomes)], seed)
     assert resident() - before < 20 << 20
     assert held() == files_and_threads

@@ -34,7 +34,8 @@ from ep_lib.workshop.scenario import FRAME, frame_sizes
 
 _NONCE = "EP_LIB_GRADE_RUN"  # environment variable by which escaped processes are found
 _POLL_S = 0.02
-_WATCH_S = 0.05  # between counts of memory and processes, each of which takes some milliseconds
+_WATCH_S = 0.05  # between counts of memory and processes, at least
+_WATCH_SHARE = 0.05  # of this process's time, at most, for these counts: they read all that is in /proc
 _CLEAN_PASSES = 3
 _END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -193,14 +194,16 @@ class Sandbox:
         own = OwnTime(lambda: pids)
         while True:
             if time.monotonic() >= self._next_watch:  # also across requests, which are short
+                began = time.thread_time()
                 pids = self._watch()
+                took = time.thread_time() - began
                 try:
                     own.require(cpu_s=seconds, idle_s=seconds)
                 except TookTooLong:
                     raise ChildFailed(
                         f"it did not end within {seconds:g} s and was stopped: is there an endless loop?"
                     ) from None
-                self._next_watch = time.monotonic() + _WATCH_S
+                self._next_watch = time.monotonic() + max(_WATCH_S, took / _WATCH_SHARE)
             writable = [child.stdin] if to_send else []
             ready, can_write, _ = select.select(readable, writable, [], _POLL_S)
             if can_write:
