@@ -225,19 +225,22 @@ def build_runtime() -> Path:
     return cache.entry("runtime", key, name, build) / name
 
 
-def build_host_library(name: str, folder: Path) -> Path:
+def build_host_library(
+    name: str, folder: Path, *, includes: Sequence[Path] = (), libraries: Sequence[str] = ()
+) -> Path:
     """All C++ files of ``folder`` as one shared library of this process, compiled at first use and cached. They may
-    include the structs that host and kernels share, as ``<ep/...>``."""
+    include the structs that host and kernels share, as ``<ep/...>``, and what is in ``includes``."""
     compiler, sources = toolkit.find_compiler(), sorted(folder.glob("*.cpp"))
-    roots = [folder, toolkit.DEVICE_INCLUDE]
+    roots = [folder, toolkit.DEVICE_INCLUDE, *includes]
     headers = digest.scan("".join(f"#include <{s.name}>\n" for s in sources), roots, home=toolkit.PACKAGE)
     flags = [*_RUNTIME_FLAGS, *_RUNTIME_LINK_FLAGS, *_sanitizer()]
-    key = digest.key(headers, [name, toolkit.library_version(), compiler.path, compiler.identity, *flags])
+    linked = [f"-l{library}" for library in ("dl", *libraries)]
+    key = digest.key(headers, [name, *linked, toolkit.library_version(), compiler.path, compiler.identity, *flags])
     library = f"lib{name}-{key[:12]}.so"
 
     def build(place: Path, _: Path) -> None:
-        includes = [f"-I{root}" for root in roots]
-        command = [compiler.path, *flags, *includes, *map(str, sources), "-ldl", "-o", str(place / library)]
+        options = [*flags, *(f"-I{root}" for root in roots)]
+        command = [compiler.path, *options, *map(str, sources), *linked, "-o", str(place / library)]
         _tool(command, f"the library {name}", place / library)
 
     return cache.entry("host", key, library, build) / library
