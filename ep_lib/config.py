@@ -3,11 +3,15 @@
 ===================  ===============================================================  =======================
 variable             meaning                                                          when it is not set
 ===================  ===============================================================  =======================
+EP_LIB_ADDRESS       this host's address on the network between hosts, where     ``127.0.0.1``
+                     emulated ranks of other hosts reach its ranks
 EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``        ``emulator``
 EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``ep_lib`` in ``~/.cache``
 EP_LIB_CXX           the C++ compiler of the emulator: a name or a path               g++, then clang++
 EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sentence   ``0``
 EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
+EP_LIB_HOST          this host's name among those of a run; ranks on the          its host name and boot id
+                     emulator share memory with those of the same name
 EP_LIB_SANITIZE      ``1`` compiles the emulator with AddressSanitizer and UBSan        ``0``
                      (``make sanitize`` sets it: their libraries must be loaded first)
 EP_LIB_SECRET        what the processes of a run must know to talk over TCP or files  one of this user's own on
@@ -60,6 +64,8 @@ class Config:
     heap_bytes: int | None = None
     sanitize: bool = False
     secret: str | None = None
+    address: str | None = None
+    host: str | None = None
     seed: int = 0
     share_gpus: bool = False
     stack_bytes: int | None = None
@@ -79,6 +85,8 @@ class Config:
             heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
             sanitize=_flag(env, "EP_LIB_SANITIZE"),
             secret=_text(env, "EP_LIB_SECRET"),
+            address=_text(env, "EP_LIB_ADDRESS"),
+            host=_text(env, "EP_LIB_HOST"),
             seed=_seed(env),
             share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
             stack_bytes=_stack(env),

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from ep_lib import cli
+from ep_lib.bootstrap import meeting
 from ep_lib.commands.bench import remote
 from ep_lib.errors import BackendUnavailable, RankMismatchError
-from ep_lib.transports.nixl import meeting
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings, op
 from ep_lib.version import __version__

@@ -21,10 +21,11 @@ from support.mpi import mpiexec
 
 import ep_lib
 from ep_lib import Kernel, Rank
+from ep_lib.bootstrap import meeting
 from ep_lib.compat import nixl as compat
 from ep_lib.errors import ArgumentError, BackendUnavailable, BufferClosedError, EpError, PeerTimeout, RankFailed
 from ep_lib.nixl import DeviceHost, Signal, Transfer
-from ep_lib.transports.nixl import build, host, meeting
+from ep_lib.transports.nixl import build, host
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tutorial_kernels" / "01_nixl_two_processes.py"

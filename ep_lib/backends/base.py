@@ -181,6 +181,10 @@ class Backend(Protocol):
         """
         ...
 
+    def network_bytes(self) -> tuple[int, int]:
+        """Sent and received over TCP between hosts so far. Raises ArgumentError where that is not known."""
+        ...
+
     def barrier(self) -> None:
         """Wait for this rank's kernels, then for the other ranks. Collective; raises RankFailed, PeerTimeout."""
         ...

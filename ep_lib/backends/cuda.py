@@ -282,6 +282,10 @@ class CudaBackend:
         self._check_open()
         return meet(self._bootstrap, what, obj, self._meeting_timeout)
 
+    def network_bytes(self) -> tuple[int, int]:
+        """The GPUs' NICs do not say."""
+        raise ArgumentError("network_bytes(): NICs of GPUs do not tell their traffic here; read their own counters")
+
     def barrier(self) -> None:
         self.synchronize()
         self.all_gather(None, "barrier()")

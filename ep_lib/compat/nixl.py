@@ -36,7 +36,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ep_lib.bootstrap import wire
+from ep_lib.bootstrap import meeting, wire
 from ep_lib.bootstrap.base import Bootstrap
 from ep_lib.config import Config
 from ep_lib.cuda.devices import import_cupy
@@ -45,7 +45,7 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import ArrayInfo, describe
 from ep_lib.require import a_path, brief, flag, index, instance, refuse, seconds, several, show, text, whole_number
 from ep_lib.runtime.rank import Rank
-from ep_lib.transports.nixl import build, meeting, views
+from ep_lib.transports.nixl import build, views
 from ep_lib.transports.nixl.host import HostAgent, Memory, Telemetry, Transfer, check_range, pack, unpack
 
 __all__ = ["DeviceHost", "Peer", "Region", "Request", "Signal", "Telemetry", "Transfer"]

@@ -72,6 +72,9 @@ _SIGNATURES = {
     "epemu_destroy": ([c_void_p], None),
     "epemu_machine_heap": ([c_void_p, c_int], c_void_p),
     "epemu_map_heap": ([c_void_p, c_int, c_int], c_int),
+    "epemu_forward": ([c_void_p, c_int, c_int, c_int], None),
+    "epemu_forwarded_bytes": ([c_void_p, POINTER(c_uint64), POINTER(c_uint64)], None),
+    "epemu_link_ended": ([c_void_p, c_int], c_int),
     "epemu_set_arrays": ([c_void_p, c_int, POINTER(c_uint64), c_uint64], None),
     "epemu_load_image": ([c_void_p, c_char_p, c_char_p], c_void_p),
     "epemu_error": ([], c_char_p),
@@ -135,6 +138,7 @@ _NEED_NO_MEMORY = (
     "epemu_in_flight",
     "epemu_machine_heap",
     "epemu_rank_stopped",
+    "epemu_link_ended",
     "epemu_take_no_memory",
     "epemu_take_output",
 )

@@ -266,6 +266,21 @@ class Machine:
         if number := self._lib.epemu_map_heap(self.handle, rank, descriptor):
             raise OSError(number, os.strerror(number))
 
+    def forward(self, rank: int, ours: int, theirs: int) -> None:
+        """From now on NICs reach ``rank``, on another host, over these TCP connections, which the machine closes: for
+        operations of this process's rank, and for its own."""
+        self._lib.epemu_forward(self.handle, rank, ours, theirs)
+
+    def forwarded_bytes(self) -> tuple[int, int]:
+        """Sent to other hosts and received from them over TCP, so far."""
+        sent, received = ctypes.c_uint64(), ctypes.c_uint64()
+        self._lib.epemu_forwarded_bytes(self.handle, ctypes.byref(sent), ctypes.byref(received))
+        return sent.value, received.value
+
+    def link_ended(self, rank: int) -> bool:
+        """Whether a connection to a rank of another host has ended."""
+        return bool(self._lib.epemu_link_ended(self.handle, rank))
+
     def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of a rank's heap, without a copy."""
         buffer = (ctypes.c_uint8 * (self.heap_bytes * HEAP_SPREAD)).from_address(self.heap_address(rank))

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, meet
+from ep_lib.emulator.host_links import HostLinks
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.emulator.shared_heaps import SharedHeaps
 from ep_lib.errors import EpError, KernelTimeout, PeerTimeout, RankFailed
@@ -52,11 +53,21 @@ class ProcessWorld:
 
     runs_in_background: Literal[True] = True
 
-    def __init__(self, machine: Machine, bootstrap: Bootstrap, heaps: SharedHeaps, *, timeout: float) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        bootstrap: Bootstrap,
+        heaps: SharedHeaps,
+        links: HostLinks | None = None,
+        *,
+        timeout: float,
+    ) -> None:
+        """``links``: to ranks of other hosts; None: there are none."""
         self.machine = machine
         self.timeout = timeout
         self.size = machine.ranks
         self.heaps = heaps
+        self._links = links
         self._rank = bootstrap.rank
         self._bootstrap = bootstrap
         self._meeting_timeout = max(DEFAULT_TIMEOUT, timeout)
@@ -109,7 +120,7 @@ class ProcessWorld:
         limit, lost_at = _Limit(self.machine, self.timeout), 0.0
         try:
             while not self._wait(ticket):
-                if ended := self.heaps.ended():
+                if ended := self._ended():
                     now = time.monotonic()
                     lost_at = lost_at or now
                     # First waits for those ranks end, then those for ranks that waited for them: in good order, so that
@@ -144,7 +155,7 @@ class ProcessWorld:
 
     def explained(self, error: EpError) -> EpError:
         """What a kernel found, or that the rank's process has ended for which it waited."""
-        ended = self.heaps.ended() if isinstance(error, PeerTimeout) else []
+        ended = self._ended() if isinstance(error, PeerTimeout) else []
         if not ended:
             return error
         return RankFailed(
@@ -183,7 +194,7 @@ class ProcessWorld:
         def look() -> None:
             if self._failure is not None:
                 raise copy.copy(self._failure)
-            if ended := self.heaps.ended():
+            if ended := self._ended():
                 raise RankFailed(
                     f"rank {ended[0]} will not join {what}, in which rank {self._rank} waits: its process has ended",
                     rank=ended[0],
@@ -191,21 +202,31 @@ class ProcessWorld:
 
         return look
 
+    def _ended(self) -> list[int]:
+        """The ranks whose processes have ended, without those that are left out."""
+        return self.heaps.ended() + ([] if self._links is None else self._links.ended())
+
     def reserve(self, begin: int, nbytes: int) -> None:
         """Takes memory for these bytes of the rank's heap. Raises OutOfSymmetricMemory."""
         self.heaps.reserve(begin, nbytes)
 
     def invitation(self) -> str:
         """For a process that is to take the place of a rank."""
+        if self._links is not None:
+            self._links.refuse_rejoin()
         return self.heaps.invitation
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """That these ranks' processes end is no error from now on."""
         self.heaps.leave_out(ranks)
+        if self._links is not None:
+            self._links.leave_out(ranks)
 
     def take_back(self, ranks: Collection[int]) -> None:
         """Reach these ranks again, also in new processes. With this rank itself: it has joined the others. Raises
         PeerTimeout."""
+        if self._links is not None:
+            self._links.refuse_rejoin()
         self.heaps.take_back(ranks, self._meeting_timeout)
         if self._rank in ranks and isinstance(self._bootstrap, LateBootstrap):
             self._bootstrap.has_joined()

@@ -12,10 +12,9 @@ import fcntl
 import json
 import os
 import secrets
-import socket
 import struct
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ _PREFIX = f"ep_lib-{os.getuid()}-"
 _TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
 _SEATS, _SEAT = 64, struct.Struct("<QQQ")  # a seat: process id, descriptor there, when it was taken
 _SEAT_SECONDS = 0.01  # between two looks at a seat
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Invitation(NamedTuple):
@@ -56,7 +54,7 @@ class Invitation(NamedTuple):
 
 
 class SharedHeaps:
-    """The heaps of all ranks, mapped into this process's machine: :meth:`share` them, or :meth:`join` a world.
+    """The heaps of a host's ranks, mapped into this process's machine: :meth:`share` them, or :meth:`join` a world.
 
     Behind its heap each file has a page with the run's secret, and a seat for each rank: where the process that took
     the rank's place has its own file.
@@ -73,23 +71,17 @@ class SharedHeaps:
         _sweep()
 
     @classmethod
-    def share(cls, bootstrap: Bootstrap, machine: Machine, timeout: float) -> SharedHeaps:
-        """Collective. Raises BackendUnavailable or RankMismatchError, on every rank alike."""
+    def share(cls, bootstrap: Bootstrap, machine: Machine, hosts: Sequence[str], timeout: float) -> SharedHeaps:
+        """Collective, for the ranks of all ``hosts`` (the name of each rank's). Raises BackendUnavailable or
+        RankMismatchError, on every rank alike."""
         heaps = cls(bootstrap.rank, machine)
-        host = f"{socket.gethostname()} {_BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ''}"
         secret = secrets.token_hex(8)
-        said = bootstrap.all_gather((__version__, machine.heap_bytes, host, secret), timeout)
+        said = bootstrap.all_gather((__version__, machine.heap_bytes, secret), timeout)
         for what, position in (("the version of ep_lib", 0), ("heap_bytes", 1)):
             _require_same(what, [each[position] for each in said])
-        hosts = [each[2] for each in said]
-        if len(set(hosts)) > 1:
-            other = next(rank for rank, host in enumerate(hosts) if host != hosts[0])
-            raise BackendUnavailable(
-                f"rank 0 is on host {hosts[0].split()[0]} and rank {other} on {hosts[other].split()[0]}; ranks on the "
-                f"emulator share memory, so start all of them on one host"
-            )
-        heaps._secret = said[0][3].encode()
-        paths = [SHARED_MEMORY / f"{_PREFIX}{said[0][3]}-{rank}" for rank in range(len(said))]
+        heaps._secret = said[0][2].encode()
+        here = [rank for rank, host in enumerate(hosts) if host == hosts[heaps.rank]]
+        paths = {rank: SHARED_MEMORY / f"{_PREFIX}{said[0][2]}-{rank}" for rank in here}
         try:
             _together(bootstrap, timeout, lambda: heaps._make(paths[heaps.rank]))
             _together(bootstrap, timeout, lambda: heaps._map_all(paths))
@@ -99,7 +91,7 @@ class SharedHeaps:
             heaps.close()
             raise
         finally:
-            for path in paths:  # also those of ranks that died before they could
+            for path in paths.values():  # also those of ranks that died before they could
                 with contextlib.suppress(OSError):
                     path.unlink()
         return heaps
@@ -224,8 +216,8 @@ class SharedHeaps:
         # It is locked before it can be seen. (With src_dir_fd, or Python would link the link.)
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
 
-    def _map_all(self, paths: list[Path]) -> None:
-        for rank, path in enumerate(paths):
+    def _map_all(self, paths: dict[int, Path]) -> None:
+        for rank, path in paths.items():
             if rank != self.rank:  # never our own again: closing any descriptor of a file gives up its lock
                 self._files[rank] = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 if os.fstat(self._files[rank]).st_uid != os.getuid():

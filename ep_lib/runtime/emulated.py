@@ -100,31 +100,38 @@ def process_rank(
     bootstrap: Bootstrap,
     *,
     seed: int,
-    fabric: Fabric,
+    fabric: Fabric | str | None,
     heap_bytes: int | None = None,
     timeout: float | None = None,
     transport: str = "emulated",
     invitation: Invitation | None = None,
 ) -> Rank:
-    """A rank that is a process, beside others of the same host: their heaps are shared memory. Collective, but with an
-    ``invitation``, by which it takes the place of one that has ended.
+    """A rank that is a process, beside others of the same host, whose heaps are shared memory, and of other hosts, to
+    which TCP connections lead. Collective, but with an ``invitation``, by which it takes the place of one that has
+    ended, where all are on one host.
 
     Real concurrency decides what happens in which order; ``seed`` is for the delays of the emulated NICs.
     """
     from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.emulator.host_links import HostLinks, fabric_of_hosts, gather_hosts
     from ep_lib.emulator.process_world import ProcessWorld
     from ep_lib.emulator.shared_heaps import SharedHeaps
     from ep_lib.memory import device_state
 
     timeout = _TIMEOUT_S if timeout is None else timeout
     size = bootstrap.world_size if invitation is None else len(invitation.processes)
-    machine = make_machine(size, seed=seed, fabric=fabric, heap_bytes=heap_bytes, home=bootstrap.rank)
+    meeting_timeout, links = max(DEFAULT_TIMEOUT, timeout), None
+    hosts = [""] * size if invitation is not None else gather_hosts(bootstrap, meeting_timeout)
+    connected = fabric_of_hosts(fabric, hosts)
+    machine = make_machine(size, seed=seed, fabric=connected, heap_bytes=heap_bytes, home=bootstrap.rank)
     if invitation is None:
-        heaps = SharedHeaps.share(bootstrap, machine, max(DEFAULT_TIMEOUT, timeout))
+        heaps = SharedHeaps.share(bootstrap, machine, hosts, meeting_timeout)
+        if len(set(hosts)) > 1:
+            links = HostLinks(bootstrap, machine, hosts, meeting_timeout)
     else:
         heaps = SharedHeaps.join(invitation, bootstrap.rank, machine)
     limit_ns = min(device_state.DEFAULT_TIMEOUT_NS, int(timeout / 2 * 1e9))  # a kernel gives up before its host does
     begin = device_state.HEADER.offsets["timeout_ns"]
     machine.heap_view(bootstrap.rank)[begin : begin + 8].view(np.uint64)[0] = limit_ns
-    world = ProcessWorld(machine, bootstrap, heaps, timeout=timeout)
+    world = ProcessWorld(machine, bootstrap, heaps, links, timeout=timeout)
     return Rank(EmulatorBackend(world, bootstrap.rank, transport))

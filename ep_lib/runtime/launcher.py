@@ -119,7 +119,8 @@ def init(
 
     ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. On the
     emulator each process runs the kernels of its own rank, the symmetric heaps are memory that the processes of a host
-    share, and real concurrency decides the order (:func:`ep_lib.spawn` is the deterministic one). ``heap_bytes`` is the
+    share, NICs between hosts are TCP connections (docs/multinode.md), and real concurrency decides the order
+    (:func:`ep_lib.spawn` is the deterministic one). ``heap_bytes`` is the
     size of the symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error,
     ``seed`` the emulator's, ``fabric`` what connects emulated ranks, ``transport`` how ranks reach each other (both as
     in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
@@ -141,9 +142,8 @@ def init(
             make_fabric(fabric, 1)
             return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout, transport=transport)
         bootstrap = make_bootstrap(world)
-        connected = make_fabric(fabric, bootstrap.world_size)
         return process_rank(
-            bootstrap, seed=seed, fabric=connected, heap_bytes=heap_bytes, timeout=timeout, transport=transport
+            bootstrap, seed=seed, fabric=fabric, heap_bytes=heap_bytes, timeout=timeout, transport=transport
         )
     if fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")

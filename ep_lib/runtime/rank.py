@@ -135,6 +135,13 @@ class Rank:
         self._require_open()
         return self._backend.invitation()
 
+    def network_bytes(self) -> tuple[int, int]:
+        """What this rank's emulated NIC has sent to other hosts and received from them over TCP so far, in bytes: data,
+        headers of 56 bytes an operation, and acknowledgements of 16. Zeros where all ranks are on one host. Raises
+        ArgumentError on GPUs."""
+        self._require_open()
+        return self._backend.network_bytes()
+
     # ---- symmetric memory ------------------------------------------------------------------------------------
     def symmetric(self, shape: int | tuple[int, ...], dtype: Any, fill: float | None = 0) -> Any:
         """Collective: an array at the same offset of every rank's symmetric heap, which peers' kernels can reach.

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from ep_lib.bootstrap import meeting
 from ep_lib.commands.bench.local import SLOTS, Live, add_proxy_arguments, check_proxy_arguments, row, show, table_of
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankMismatchError
 from ep_lib.require import whole_number
-from ep_lib.transports.nixl import meeting
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings, op
 from ep_lib.version import __version__

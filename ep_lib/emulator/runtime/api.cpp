@@ -9,6 +9,7 @@
 
 #include "checker.hpp"
 #include "fault_injection.hpp"
+#include "forwarder.hpp"
 #include "machine.hpp"
 #include "virtual_time.hpp"
 
@@ -43,6 +44,7 @@ Machine::Machine(int ranks_, const Settings& settings_)
 }
 
 Machine::~Machine() {
+    forwarder.reset();  // its threads write to the heaps
     for (auto& block : resident)
         for (Fiber& fiber : block->fibers) release_stack(&fiber, settings.stack_bytes);
     if (heaps) munmap(heaps, heaps_bytes);
@@ -75,6 +77,18 @@ int epemu_map_heap(Machine* m, int rank, int file) {
     void* got = mmap(where, m->settings.heap_span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
     return got == MAP_FAILED ? errno : 0;
 }
+// Sockets to a rank of another host, for our operations there and for its operations here. The machine closes them.
+void epemu_forward(Machine* m, int rank, int ours, int theirs) {
+    with_memory([&] {
+        if (!m->forwarder) m->forwarder = std::make_unique<Forwarder>(*m);
+        m->forwarder->add(rank, ours, theirs);
+    });
+}
+void epemu_forwarded_bytes(Machine* m, uint64_t* sent, uint64_t* received) {
+    *sent = m->forwarder ? m->forwarder->sent_bytes.load() : 0;
+    *received = m->forwarder ? m->forwarder->received_bytes.load() : 0;
+}
+int epemu_link_ended(Machine* m, int rank) { return m->forwarder && m->forwarder->has_ended(rank); }
 // The symmetric arrays that a rank has now: begins and ends, sorted. What it launches after this may touch them.
 void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
     with_memory([&] {

@@ -36,6 +36,7 @@ constexpr size_t kSharedSlots = 4096;           // blocks resident at once, over
 struct Block;
 struct BlockCheck;
 struct FaultInjection;
+class Forwarder;
 struct ThreadCheck;
 struct Warp;
 class Checker;
@@ -294,6 +295,7 @@ struct Machine {
     Settings settings;
     Random random;
     std::unique_ptr<Network> network;
+    std::unique_ptr<Forwarder> forwarder;      // null: all ranks are on this host
     std::shared_ptr<Checker> checker;          // null while checks are off
     std::shared_ptr<FaultInjection> injected;  // null while no fault is asked for
     std::unique_ptr<Schedule> schedule;

@@ -4,6 +4,7 @@
 
 #include "checker.hpp"
 #include "fault_injection.hpp"
+#include "forwarder.hpp"
 #include "machine.hpp"
 #include "network.hpp"
 #include "virtual_time.hpp"
@@ -27,7 +28,7 @@ bool may_deliver(const Machine& m, const NetOp& op) {
     const Network::Link& link = link_of(net, op.source_rank, op.target_rank);
     for (const NetOp* earlier : link.ops) {
         if (earlier->number >= op.number) break;
-        if (earlier->delivered) continue;
+        if (earlier->delivered || earlier->forwarded) continue;  // other hosts carry out what comes in order
         if (net.settings.kind == Fabric::kRc && earlier->queue_pair == op.queue_pair) return false;
         for (const auto& fence : link.fences) {
             const bool covers =
@@ -106,6 +107,19 @@ void complete(Machine& m, size_t index) {
     }
 }
 
+// The same for one on the memory of another host.
+bool advance_far(Machine& m, NetOp& op, bool may) {
+    if (!op.forwarded) {
+        if (may) m.forwarder->send(op);
+        return may;
+    }
+    if (!m.forwarder->is_done(op)) return false;
+    op.pieces.clear();
+    op.signal = 0;
+    op.delivered = true;
+    return true;
+}
+
 // Moves one operation on. False if it cannot move now.
 bool advance(Machine& m, size_t index) {
     m.steps++;
@@ -122,6 +136,7 @@ bool advance(Machine& m, size_t index) {
         return true;
     }
     const bool may = may_deliver(m, op);
+    if (m.forwarder && m.forwarder->leads_to(op.target_rank)) return advance_far(m, op, may);
     if (!op.pieces.empty()) {
         const size_t piece = m.random.below(static_cast<uint32_t>(op.pieces.size()));
         // Reading early shows sources that were not ready when they were posted, reading late those changed too soon.

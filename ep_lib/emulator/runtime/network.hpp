@@ -60,6 +60,7 @@ struct NetOp {
     bool staged;  // srd: the atomic's old value has been read
     uint64_t staged_value;
     bool delivered;          // all is written; the completion is still on its way back
+    uint64_t forwarded = 0;  // to another host: the how-manieth on that way (forwarder.hpp); 0: not yet, or not at all
     uint64_t delayed_until;  // by the count of steps of the network
     int64_t priority;        // in schedules by PCT
     uint64_t held_until_ns;  // fault injection: see injected.hpp

@@ -106,10 +106,10 @@ def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, 
         with connection:
             try:
                 connection.settimeout(min(_left(deadline), _GREETING_SECONDS))
-                key = _greet(connection, secret, is_server=True)
+                key = greet(connection, secret, is_server=True)
                 connection.settimeout(_left(deadline))
-                theirs = _receive(connection, key)
-                _send(connection, key, mine)
+                theirs = receive(connection, key)
+                send(connection, key, mine)
                 return theirs
             except (Stranger, OSError) as error:
                 turned_away.append(f"{address[0]}: {error}")
@@ -137,9 +137,9 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
             try:
                 # Until the deadline: the peer may listen already and accept later.
                 connection.settimeout(_left(deadline))
-                key = _greet(connection, secret, is_server=False)
-                _send(connection, key, mine)
-                return _receive(connection, key)
+                key = greet(connection, secret, is_server=False)
+                send(connection, key, mine)
+                return receive(connection, key)
             except Stranger as error:
                 raise Stranger(f"{address}, port {port}: {error}") from None
             except OSError as error:
@@ -185,8 +185,8 @@ def read_file(path: Path, secret: bytes, timeout: float, who: str) -> bytes:
     return data[start:]
 
 
-def _greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes:
-    """The key of this connection. Raises Stranger."""
+def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes:
+    """The key of this connection, whose ends have proved to each other that they know the secret. Raises Stranger."""
     mine = secrets.token_bytes(32)
     connection.sendall(_GREETING.pack(_MAGIC, VERSION, mine))
     magic, version, theirs = _GREETING.unpack(_exactly(connection, _GREETING.size))
@@ -205,11 +205,13 @@ def _greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> byte
     return _seal(secret, b"key" + numbers)
 
 
-def _send(connection: socket.socket, key: bytes, message: bytes) -> None:
+def send(connection: socket.socket, key: bytes, message: bytes) -> None:
+    """A message, sealed with the key of the connection."""
     connection.sendall(_LENGTH.pack(len(message)) + _seal(key, message) + message)
 
 
-def _receive(connection: socket.socket, key: bytes) -> bytes:
+def receive(connection: socket.socket, key: bytes) -> bytes:
+    """What the peer has sent. Raises Stranger if that was changed."""
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if length > MAX_BYTES:
         raise Stranger(f"it announces {length} bytes; messages have at most {MAX_BYTES}")

@@ -1,0 +1,284 @@
+"""Ranks on the emulator that are processes of several hosts: TCP for their NICs, and nothing that a stranger may do.
+
+On one machine hosts are names (EP_LIB_HOST) on loopback, and two network namespaces where those may be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ep_lib
+from ep_lib import Fabric
+from ep_lib.bootstrap import Bootstrap
+from ep_lib.emulator.host_links import HostLinks, fabric_of_hosts
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, RankFailed
+from ep_lib.runtime.emulated import make_machine, process_rank
+from ep_lib.runtime.spawn_cuda import spawn_processes
+
+TESTS = Path(__file__).parent
+PROGRAM = TESTS / "programs" / "several_hosts.py"
+HEAP_BYTES = 1 << 20
+
+KERNEL = """
+#include <ep/net.cuh>
+#include <ep/wait.cuh>
+// What every kind of operation does to the other rank; `data` is two halves of n bytes.
+extern "C" __global__ void all_kinds(char* data, char* got, uint64_t* signal, uint32_t* small, uint64_t* large, int n) {
+    const int peer = 1 - ep::rank();
+    ep::net_put_signal_nbi(data + n, data, n, signal, 7, peer, 0, ep::NetSignal::kSet);
+    if (!ep::wait_until_ge(signal, 7, {ep::kPhaseUser, peer, -1})) return;
+    ep::net_get_nbi(got, data, n, peer, 1);
+    for (int i = 0; i < 20; ++i) {
+        ep::net_atomic_add_u32_nbi(small, 3, peer, i % 4);
+        ep::net_atomic_add_u64_nbi(large, uint64_t{1} << 40, peer, i % 4);
+    }
+    ep::net_quiet();
+}
+"""
+
+
+def hosts_of_one(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None, environment: Any = None) -> Any:
+    """A rank of two hosts with as many ranks each; in the rank's process."""
+    os.environ.update(EP_LIB_HOST=f"host{bootstrap.rank * 2 // bootstrap.world_size}", **(environment or {}))
+    return process_rank(bootstrap, seed=0, fabric=None, heap_bytes=heap_bytes, timeout=timeout)
+
+
+def run(main: Any, ranks: int, args: tuple[Any, ...] = (), make_rank: Any = hosts_of_one, timeout: float = 60) -> Any:
+    return spawn_processes(main, ranks, args, heap_bytes=HEAP_BYTES, timeout=timeout, make_rank=make_rank)
+
+
+def all_kinds(rank: Any, source: str, n: int) -> Any:
+    kernel = ep_lib.Kernel.from_source(source, "all_kinds")
+    data = rank.symmetric(2 * n, np.uint8)
+    data[:n] = np.arange(n) % 251 + rank.rank
+    got, signal = rank.symmetric(n, np.uint8), rank.symmetric(1, np.uint64)
+    small, large = rank.symmetric(1, np.uint32), rank.symmetric(1, np.uint64)
+    rank.barrier()
+    kernel.launch(rank, 1, 1, data, got, signal, small, large, n)
+    rank.barrier()
+    theirs = np.arange(n) % 251 + (1 - rank.rank)
+    assert (data[n:] == theirs).all() and (got == theirs).all()
+    assert (signal[0], small[0], large[0]) == (7, 60, 20 << 40)
+    return rank.network_bytes()
+
+
+def test_every_kind_of_operation() -> None:
+    n = 100_000
+    for sent, received in run(all_kinds, 2, (KERNEL, n)):
+        operations, headers = 1 + 1 + 40, 56 + 16
+        assert sent == received == 2 * n + operations * headers
+
+
+@pytest.mark.slow
+def test_dispatch_and_combine_in_hierarchical_mode(tmp_path: Path) -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for found in start_ranks(tmp_path, [({"EP_LIB_HOST": host} | environment, []) for host in "aabb"], ["12", "64"]):
+        assert found["ranks_per_node"] == 2 and min(found["bytes"]) > 0
+
+
+def start_ranks(folder: Path, ranks: list[tuple[dict[str, str], list[str]]], arguments: list[str]) -> list[Any]:
+    """Runs the program as ranks with the variables of torchrun, behind a command each; returns what they write."""
+    pytest.importorskip("torch")
+    common = os.environ | {
+        "WORLD_SIZE": str(len(ranks)),
+        "PYTHONPATH": str(TESTS),
+        "EP_LIB_SECRET": secrets.token_hex(8),
+    }
+    processes = []
+    with contextlib.ExitStack() as stack:
+        for number, (environment, command) in enumerate(ranks):
+            env = common | {"RANK": str(number), "LOCAL_RANK": str(number)} | environment
+            line = [*command, sys.executable, str(PROGRAM), str(folder / str(number)), *arguments]
+            process = subprocess.Popen(line, env=env, stderr=subprocess.PIPE, text=True)
+            stack.callback(end, process)
+            processes.append(process)
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert all((folder / str(number)).exists() for number in range(len(ranks))), "\n".join(errors)[-4000:]
+    return [json.loads((folder / str(number)).read_text()) for number in range(len(ranks))]
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# ---- two network namespaces ----------------------------------------------------------------------------------------
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30)
+
+
+@pytest.fixture
+def namespaces() -> Iterator[list[str]]:
+    """The names of two network namespaces, joined by a cable whose ends are called `cable`: 10.77.0.1 and 10.77.0.2."""
+    names = [f"ep_lib-{os.getpid()}-{end}" for end in "ab"]
+    with contextlib.ExitStack() as stack:
+        try:
+            for name in names:
+                ip("netns", "add", name)
+                stack.callback(ip, "netns", "del", name)
+            ip("-n", names[0], "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", names[1])
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            pytest.skip(f"network namespaces cannot be made here (`ip netns add`, as root): {said.strip()}")
+        for number, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "cable")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "cable", "up")
+        yield names
+
+
+@pytest.mark.slow
+def test_two_hosts_with_four_ranks_each(tmp_path: Path, namespaces: list[str]) -> None:
+    """Correct, and what the cable carried is what the library says, but for headers of packets and the barriers."""
+    ranks = [
+        (
+            {
+                "EP_LIB_HOST": namespaces[number // 4],
+                "EP_LIB_ADDRESS": f"10.77.0.{number // 4 + 1}",
+                "LOCAL_RANK": str(number % 4),
+                "MASTER_ADDR": "10.77.0.1",
+                "MASTER_PORT": "29500",
+            },
+            ["ip", "netns", "exec", namespaces[number // 4]],
+        )
+        for number in range(8)
+    ]
+    found = start_ranks(tmp_path, ranks, ["64", "2048", "/sys/class/net/cable/statistics"])
+    assert all(each["ranks_per_node"] == 4 for each in found)
+    headers = 14 + 20 + 20 + 12  # of a packet: Ethernet, IPv4, TCP with its time stamps
+    barriers = 64 << 10  # two, over torch's store, and its keys
+    for host in (found[:4], found[4:]):
+        told = np.sum([each["bytes"][:2] for each in host], axis=0)
+        sent, sent_packets, received, received_packets = host[0]["bytes"][2:]
+        counted = np.array([sent - headers * sent_packets, received - headers * received_packets])
+        assert (told > 1 << 20).all()
+        assert (0.99 * told <= counted).all() and (counted <= 1.01 * told + barriers).all(), (told, counted)
+
+
+# ---- what does not work --------------------------------------------------------------------------------------------
+def nothing(rank: Any) -> None:
+    rank.barrier()
+
+
+def other_secrets(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None) -> Any:
+    return hosts_of_one(bootstrap, heap_bytes, timeout, {"EP_LIB_SECRET": f"the secret of {bootstrap.rank}"})
+
+
+def no_address(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None) -> Any:
+    return hosts_of_one(bootstrap, heap_bytes, timeout, {"EP_LIB_ADDRESS": "192.0.2.1"})
+
+
+@pytest.mark.parametrize(
+    ("make_rank", "words"),
+    [
+        (other_secrets, "does not know this run's secret.*EP_LIB_SECRET"),
+        (no_address, "cannot listen on 192.0.2.1.*EP_LIB_ADDRESS"),
+    ],
+)
+def test_hosts_that_cannot_meet(make_rank: Any, words: str) -> None:
+    with pytest.raises(BackendUnavailable, match=words):
+        run(nothing, 2, make_rank=make_rank)
+
+
+def one_ends(rank: Any, source: str, folder: str) -> None:
+    kernel = ep_lib.Kernel.from_source(source, "all_kinds")
+    data = rank.symmetric(16, np.uint8)
+    others = [rank.symmetric(8, np.uint8).view(dtype) for dtype in (np.uint8, np.uint64, np.uint32, np.uint64)]
+    kernel.compile()
+    rank.barrier()
+    if rank.rank == 1:
+        os._exit(3)
+    begin = time.monotonic()
+    kernel.launch(rank, 1, 1, data, *others, 8)
+    try:
+        rank.synchronize()
+    except EpError as error:
+        seconds = time.monotonic() - begin
+        said = {"kind": type(error).__name__, "rank": getattr(error, "rank", None), "seconds": seconds}
+        (Path(folder) / "said").write_text(json.dumps(said))
+        raise
+
+
+def test_a_rank_of_another_host_that_ends_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed):
+        run(one_ends, 2, (KERNEL, str(tmp_path)))
+    said = json.loads((tmp_path / "said").read_text()) if (tmp_path / "said").exists() else None
+    # The parent may end the survivor before it has written anything.
+    assert said is None or (said["kind"], said["rank"]) == ("RankFailed", 1)
+
+
+FRAME = struct.Struct("<QQQQQiiii")  # number, at, bytes, signal, value, value_bytes, signal_op, is_get, reserved
+NO_SIGNAL, ADD = 2**64 - 1, 1
+
+
+def test_what_a_connection_carries_stays_in_the_heap() -> None:
+    good = FRAME.pack(1, 512, 4, 1024, 5, 8, ADD, 0, 0) + b"data"
+    bad = {
+        "behind the heap": FRAME.pack(1, 1 << 60, 4, NO_SIGNAL, 0, 0, 0, 0, 0) + b"data",
+        "too long": FRAME.pack(1, 0, 1 << 50, NO_SIGNAL, 0, 0, 0, 0, 0),
+        "a get of all memory": FRAME.pack(1, 0, 1 << 39, NO_SIGNAL, 0, 0, 0, 1, 0),
+        "around the end of numbers": FRAME.pack(1, 2**64 - 8, 16, NO_SIGNAL, 0, 0, 0, 0, 0),
+        "a signal elsewhere": FRAME.pack(1, 0, 0, 1 << 60, 1, 8, ADD, 0, 0),
+        "a signal that is not aligned": FRAME.pack(1, 0, 0, 513, 1, 8, ADD, 0, 0),
+        "a signal of 3 bytes": FRAME.pack(1, 0, 0, 513, 1, 3, ADD, 0, 0),
+        "another number": FRAME.pack(9, 0, 0, NO_SIGNAL, 0, 0, 0, 0, 0),
+        "a greeting": b"GET / HTTP/1.1\r\n" * 8,
+    }
+    for name, frame in bad.items():
+        machine = make_machine(2, seed=0, fabric=Fabric("rc"), heap_bytes=HEAP_BYTES, home=0)
+        (ours, _kept), (theirs, peer) = socket.socketpair(), socket.socketpair()
+        with _kept, peer:
+            machine.forward(1, ours.detach(), theirs.detach())
+            peer.settimeout(10)
+            peer.sendall(good)
+            assert struct.unpack("<QQ", peer.recv(16)) == (1, 0), name
+            heap = machine.heap_view(0)
+            assert bytes(heap[512:516]) == b"data" and heap[1024:1032].view(np.uint64)[0] == 5, name
+            is_as_it_is = name in ("another number", "a greeting")
+            peer.sendall(frame if is_as_it_is else struct.pack("<Q", 2) + frame[8:])
+            assert peer.recv(1) == b"", name
+            deadline = time.monotonic() + 10
+            while not machine.link_ended(1) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert machine.link_ended(1), name
+            machine.close()
+
+
+def test_fabrics_of_several_hosts() -> None:
+    assert fabric_of_hosts(None, ["a", "a"]).kind == "p2p"
+    assert fabric_of_hosts(None, ["a", "a", "b", "b"]) == Fabric("rc", ranks_per_node=2)
+    assert fabric_of_hosts(Fabric("srd", 1), ["a", "a", "b", "b"]) == Fabric("srd", 1)
+    for fabric in ("p2p", Fabric("rc", 4)):
+        with pytest.raises(ArgumentError, match="2 ranks on each of 2 hosts, which only NICs connect"):
+            fabric_of_hosts(fabric, ["a", "a", "b", "b"])
+    for hosts in (["a", "b", "a", "b"], ["a", "a", "b"]):
+        with pytest.raises(BackendUnavailable, match="go host by host, as many on each"):
+            fabric_of_hosts(None, hosts)
+
+
+def test_other_machines_are_not_looked_for_on_loopback() -> None:
+    links = HostLinks.__new__(HostLinks)
+    links._refuse_loopback([("127.0.0.1", "boot"), ("127.0.0.1", "boot")])
+    links._refuse_loopback([("10.0.0.1", "boot"), ("10.0.0.2", "other")])
+    with pytest.raises(BackendUnavailable, match=r"ranks 0 and 1 are on different machines.*EP_LIB_ADDRESS"):
+        links._refuse_loopback([("10.0.0.1", "boot"), ("127.0.0.1", "other")])
