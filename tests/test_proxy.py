@@ -9,7 +9,7 @@ import pytest
 from support import buffer_cases, direct_cases, ibgda_shim, pcie_cases
 from support.dispatch_combine_cases import make_case
 
-from ep_lib import Fabric, Kernel, Rank, check, spawn
+from ep_lib import Fabric, Kernel, Rank, check, cli, spawn
 from ep_lib.errors import KernelFault, PeerTimeout
 from ep_lib.jit import nvrtc
 from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER
@@ -113,9 +113,22 @@ def test_without_a_fence_a_queue_pair_of_rc_keeps_the_order() -> None:
     assert check(exchange, 2, "rc", 4, args=(NO_FENCE,), transport="proxy").ok
 
 
+def test_the_command_line_checks_through_proxies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_proxy import SIGNAL_FIRST, exchange
+def main(rank):
+    exchange(rank, SIGNAL_FIRST)
+""")
+    assert cli.main(["check", str(script), "--fabric", "rc", "--transport", "proxy", "--seeds", "2"]) == 1
+    assert "earlier signal" in capsys.readouterr().out
+
+
 def test_a_dead_link_fills_the_ring_and_the_push_says_so() -> None:
     fabric = Fabric("rc", broken_links=((0, 1),), queue_depth=2)
-    with pytest.raises(PeerTimeout, match="write"):
+    with pytest.raises(PeerTimeout, match=r"rank 0 waited too long for its proxy, which has dealt with \d+ commands"):
         spawn(add_many, 2, "emulator", fabric=fabric, transport="proxy", args=(3, False))
 
 

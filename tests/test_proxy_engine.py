@@ -132,15 +132,18 @@ def test_threads_are_pinned() -> None:
         engine.Proxy(rings, engine.Nothing(1), cpus=[-1, -1])
 
 
-def test_the_cpus_of_a_numa_node_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpus_of_a_numa_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for node, cpus in enumerate(("0-1,4", "2-3")):
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
     monkeypatch.setattr(engine, "_NUMA_NODES", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
-    assert engine.cpus_of_node(3) == [2, 3, 0, 1, 4]
-    assert engine.cpus_of_node(4) == [0, 1, 4, 2, 3]
-    assert engine.cpus_of_node() == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 4})
+    assert [engine.cpus_of_node(node) for node in range(2)] == [[0, 4], [3]]
+    with pytest.raises(ArgumentError, match="no NUMA node 2; this host has node0, node1"):
+        engine.cpus_of_node(2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with pytest.raises(ArgumentError, match="no CPU of NUMA node 1"):
+        engine.cpus_of_node(1)
 
 
 def test_an_idle_thread_naps_and_wakes() -> None:
@@ -174,6 +177,8 @@ def test_bench_local(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--seconds", "0"], "--seconds is 0; it must be above 0"),
         (["--cpus", "0,1"], "--cpus names 2 CPUs, and there are 1 proxy threads"),
         (["--cpus", "4095"], "cannot be pinned to CPU 4095"),
+        (["--cpus", "node77"], "there is no NUMA node 77"),
+        (["--cpus", "0,x"], "--cpus is '0,x'; it must be numbers such as 0,1"),
     ],
 )
 def test_bench_local_refuses(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

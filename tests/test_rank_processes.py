@@ -185,6 +185,12 @@ def test_a_paused_rank_is_named_by_who_waits_for_it(tmp_path: Path) -> None:
     assert isinstance(errors[0], PeerTimeout) and (errors[0].rank, errors[0].peer) == (0, 1), errors[0]
 
 
+def test_a_proxy_that_has_ended_is_named(tmp_path: Path) -> None:
+    error, _ = run("loses_its_proxy", tmp_path, 2, timeout=2, transport="proxy")
+    assert isinstance(error, PeerTimeout) and (error.rank, error.phase) == (0, "proxy"), error
+    assert "has dealt with 0 commands of a ring, and 1 were expected: has its thread ended" in str(error)
+
+
 def test_an_interrupt_ends_the_kernels(tmp_path: Path) -> None:
     processes = start("never_sends", tmp_path, 2)
     assert wait_until(lambda: is_mapped(processes[0].pid))

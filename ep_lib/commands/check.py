@@ -23,6 +23,7 @@ from ep_lib import processes
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.runtime.check import check
+from ep_lib.transports import registry
 
 _MODULE = "ep_lib.commands.check"
 _STDERR = 2  # the descriptor: a notebook's sys.stderr has none
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=20, help="how many schedules to try (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument("--fabric", choices=KINDS, default="p2p", help="what connects the ranks (default: %(default)s)")
+    parser.add_argument(
+        "--transport",
+        choices=registry.names("emulator"),
+        default="emulated",
+        help="what is behind ep::net_* (default: %(default)s)",
+    )
     parser.add_argument("--ranks-per-node", type=int, default=1, help="with rc and srd (default: %(default)s)")
     parser.add_argument(
         "--timeout",
@@ -80,6 +87,7 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
         "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
         "fabric": args.fabric,
         "ranks_per_node": args.ranks_per_node,
+        "transport": args.transport,
         "timeout": args.timeout,
         "volatile": args.volatile,
         "resident_blocks": args.resident_blocks,
@@ -138,6 +146,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             timeout=request["timeout"],
             volatile=request["volatile"],
             resident_blocks=request["resident_blocks"],
+            transport=request["transport"],
         )
     except EpError as error:
         return {"error": str(error)}

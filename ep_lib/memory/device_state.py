@@ -147,9 +147,17 @@ def _dispatch_error(record: FaultRecord) -> EpError:
 def _timeout(record: FaultRecord) -> PeerTimeout:
     whom = f"rank {record.peer}" if record.peer >= 0 else "its peers"
     where = f", slot {record.slot}" if record.slot >= 0 else ""
-    return PeerTimeout(
+    text = (
         f"rank {record.rank} waited too long for {whom} ({record.phase}{where}): the signal is {record.seen}, at least "
-        f"{record.expected} was expected; check whether {whom} launched the kernel, and which wait failed there",
+        f"{record.expected} was expected; check whether {whom} launched the kernel, and which wait failed there"
+    )
+    if record.phase == "proxy":
+        text = (
+            f"rank {record.rank} waited too long for its proxy, which has dealt with {record.seen} commands of a ring, "
+            f"and {record.expected} were expected: has its thread ended, or is the link to a peer broken?"
+        )
+    return PeerTimeout(
+        text,
         rank=record.rank,
         peer=record.peer,
         phase=record.phase,

@@ -87,6 +87,16 @@ def atomics(rank: Rank) -> Any:
     return [int(total[0]), float(parts[0]), most.tolist(), int(by_nic[0])]
 
 
+def loses_its_proxy(rank: Rank) -> None:
+    """Rank 0's native proxy ends before its kernel pushes; rank 1 lives."""
+    by_nic, _, most = memory(rank)
+    total, parts = rank.symmetric(1, np.uint64), rank.symmetric(1, np.float32)
+    if rank == 0:
+        rank._backend._transport._proxy.stop()
+        kernel("atomics").launch(rank, 1, 32, total, parts, most, by_nic)
+        rank.synchronize()
+
+
 def in_the_background(rank: Rank) -> bool:
     """A kernel goes on while its host waits for other ranks, and its signal ends another's wait."""
     signal_word, _, _ = memory(rank)
@@ -213,7 +223,7 @@ def other_heap(rank: Rank) -> None:
 
 
 NORMAL = (ping_pong, atomics, in_the_background, buffers, outlives, replaces)
-FAILING = (die, raises, never_sends, paused, too_much, too_large_a_buffer, other_heap)
+FAILING = (die, raises, never_sends, paused, loses_its_proxy, too_much, too_large_a_buffer, other_heap)
 PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
 
 

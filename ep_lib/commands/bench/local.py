@@ -47,16 +47,8 @@ def add_proxy_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of both benchmarks of the proxy."""
     parser.add_argument("--bytes", type=sizes, default=SIZES, help="of a command (default: 64,4K,64K,1M)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (default: %(default)s)")
-    parser.add_argument("--cpus", type=numbers, help="pin the proxy threads to these CPUs, such as 0,1")
+    parser.add_argument("--cpus", help="pin the proxy threads to these CPUs, such as 0,1, or to a NUMA node's: node0")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw time and rate by size (PNG, SVG or PDF)")
-
-
-def numbers(text: str) -> list[int]:
-    """ "0,1" as whole numbers: the ``type`` of an option."""
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,1") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,9 +67,18 @@ def check_proxy_arguments(args: argparse.Namespace, threads: int) -> list[int]:
     at_least_one("--threads", threads)
     if not 0 < args.seconds <= 3600:
         raise ArgumentError(f"--seconds is {args.seconds:g}; it must be above 0, at most 3600")
-    if args.cpus and len(args.cpus) != threads:
-        raise ArgumentError(f"--cpus names {len(args.cpus)} CPUs, and there are {threads} proxy threads (--threads)")
-    return args.cpus or [-1] * threads
+    if not args.cpus:
+        return [-1] * threads
+    node = args.cpus.removeprefix("node")
+    words = node.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise ArgumentError(f"--cpus is {args.cpus!r}; it must be numbers such as 0,1 or a node such as node0")
+    if node != args.cpus and len(words) == 1:
+        return (engine.cpus_of_node(int(node)) * threads)[:threads]
+    cpus = [int(word) for word in words]
+    if len(cpus) != threads:
+        raise ArgumentError(f"--cpus names {len(cpus)} CPUs, and there are {threads} proxy threads (--threads)")
+    return cpus
 
 
 def show(report: dict[str, Any], args: argparse.Namespace, table: str) -> None:

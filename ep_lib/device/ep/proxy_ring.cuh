@@ -43,7 +43,7 @@ EP_DEVICE bool proxy_wait_for_room(const ProxyRing& ring, uint64_t number, int p
             seen = ld_acquire_sys_u64(&ring.credits->taken);
             return seen >= needed;
         },
-        [&] { record_fault(kFaultTimeout, {kPhaseWrite, peer, -1}, seen, needed); });
+        [&] { record_fault(kFaultTimeout, {kPhaseProxy, peer, -1}, seen, needed); });
     // Release: the next thread takes the proxy's credit from here.
     if (has_room) st_release_gpu_u64(&ring.producer->room, seen);
     return has_room;
@@ -95,13 +95,13 @@ EP_DEVICE bool proxy_push_warp(const ProxyRing& ring, const ProxyCommand& comman
 
 // Waits until a command is done, and all that have smaller numbers in its ring. False after the time limit.
 EP_DEVICE bool proxy_wait(const ProxyRing& ring, uint64_t number) {
-    return wait_until_ge(&ring.credits->completed, number + 1, {kPhaseWrite, -1, -1});
+    return wait_until_ge(&ring.credits->completed, number + 1, {kPhaseProxy, -1, -1});
 }
 
 // Waits until all that was pushed into the ring before is done, by this thread or by threads that have synchronised with
 // it.
 EP_DEVICE bool proxy_flush(const ProxyRing& ring) {
-    return wait_until_ge(&ring.credits->completed, ld_relaxed_gpu_u64(&ring.producer->head), {kPhaseWrite, -1, -1});
+    return wait_until_ge(&ring.credits->completed, ld_relaxed_gpu_u64(&ring.producer->head), {kPhaseProxy, -1, -1});
 }
 
 // ---- Commands, made from this rank's pointers into the symmetric heap --------------------------------------------------

@@ -343,14 +343,18 @@ def _stuck(what: str, timeout: float) -> PeerTimeout:
     )
 
 
-def cpus_of_node(near: int | None = None) -> list[int]:
-    """The CPUs that this process may use, those of the NUMA node of CPU ``near`` first."""
-    available = sorted(os.sched_getaffinity(0))
-    for place in _NUMA_NODES.glob("node[0-9]*/cpulist"):
-        here = _parse_list(place.read_text())
-        if near in here:
-            return sorted(available, key=lambda cpu: (cpu not in here, cpu))
-    return available
+def cpus_of_node(node: int) -> list[int]:
+    """The CPUs of a NUMA node that this process may use: a proxy belongs near its NIC and its GPU, whose node is in
+    ``/sys/class/infiniband/NAME/device/numa_node`` and the like. Raises ArgumentError."""
+    try:
+        here = _parse_list((_NUMA_NODES / f"node{node}" / "cpulist").read_text())
+    except OSError:
+        nodes = sorted(place.name for place in _NUMA_NODES.glob("node[0-9]*"))
+        raise ArgumentError(f"there is no NUMA node {node}; this host has {', '.join(nodes) or 'none'}") from None
+    found = sorted(here & os.sched_getaffinity(0))
+    if not found:
+        raise ArgumentError(f"this process may use no CPU of NUMA node {node} (`taskset -p {os.getpid()}`)")
+    return found
 
 
 def _parse_list(text: str) -> set[int]:
