@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +91,9 @@ def test_dispatch_and_combine_in_hierarchical_mode(tmp_path: Path) -> None:
         assert found["ranks_per_node"] == 2 and min(found["bytes"]) > 0
 
 
-def start_ranks(folder: Path, ranks: list[tuple[dict[str, str], list[str]]], arguments: list[str]) -> list[Any]:
+def start_ranks(
+    folder: Path, ranks: list[tuple[dict[str, str], list[str]]], arguments: list[str], program: Path = PROGRAM
+) -> list[Any]:
     """Runs the program as ranks with the variables of torchrun, behind a command each; returns what they write."""
     pytest.importorskip("torch")
     common = os.environ | {
@@ -102,7 +105,7 @@ def start_ranks(folder: Path, ranks: list[tuple[dict[str, str], list[str]]], arg
     with contextlib.ExitStack() as stack:
         for number, (environment, command) in enumerate(ranks):
             env = common | {"RANK": str(number), "LOCAL_RANK": str(number)} | environment
-            line = [*command, sys.executable, str(PROGRAM), str(folder / str(number)), *arguments]
+            line = [*command, sys.executable, str(program), str(folder / str(number)), *arguments]
             process = subprocess.Popen(line, env=env, stderr=subprocess.PIPE, text=True)
             stack.callback(end, process)
             processes.append(process)
@@ -150,19 +153,7 @@ def namespaces() -> Iterator[list[str]]:
 @pytest.mark.slow
 def test_two_hosts_with_four_ranks_each(tmp_path: Path, namespaces: list[str]) -> None:
     """Correct, and what the cable carried is what the library says, but for headers of packets and the barriers."""
-    ranks = [
-        (
-            {
-                "EP_LIB_HOST": namespaces[number // 4],
-                "EP_LIB_ADDRESS": f"10.77.0.{number // 4 + 1}",
-                "LOCAL_RANK": str(number % 4),
-                "MASTER_ADDR": "10.77.0.1",
-                "MASTER_PORT": "29500",
-            },
-            ["ip", "netns", "exec", namespaces[number // 4]],
-        )
-        for number in range(8)
-    ]
+    ranks = [of_namespace(namespaces, number, 8) for number in range(8)]
     found = start_ranks(tmp_path, ranks, ["64", "2048", "/sys/class/net/cable/statistics"])
     assert all(each["ranks_per_node"] == 4 for each in found)
     headers = 14 + 20 + 20 + 12  # of a packet: Ethernet, IPv4, TCP with its time stamps
@@ -173,6 +164,37 @@ def test_two_hosts_with_four_ranks_each(tmp_path: Path, namespaces: list[str]) -
         counted = np.array([sent - headers * sent_packets, received - headers * received_packets])
         assert (told > 1 << 20).all()
         assert (0.99 * told <= counted).all() and (counted <= 1.01 * told + barriers).all(), (told, counted)
+
+
+def of_namespace(namespaces: list[str], number: int, ranks: int) -> tuple[dict[str, str], list[str]]:
+    """Variables and command of a rank there; the first half of the ranks is in the first one."""
+    here = number * 2 // ranks
+    environment = {
+        "EP_LIB_HOST": namespaces[here],
+        "EP_LIB_ADDRESS": f"10.77.0.{here + 1}",
+        "LOCAL_RANK": str(number % (ranks // 2)),
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29500",
+    }
+    return environment, ["ip", "netns", "exec", namespaces[here]]
+
+
+@pytest.mark.slow
+def test_a_cut_cable_is_told(tmp_path: Path, namespaces: list[str]) -> None:
+    """Each rank names the other, when the time of its wait is over."""
+    (tmp_path / "kernel.cu").write_text(KERNEL)
+
+    def cut() -> None:
+        while not all((tmp_path / f"ready{number}").exists() for number in range(2)):
+            time.sleep(0.05)
+        ip("-n", namespaces[0], "link", "set", "cable", "down")
+        (tmp_path / "cut").touch()
+
+    threading.Thread(target=cut, daemon=True).start()
+    ranks = [of_namespace(namespaces, number, 2) for number in range(2)]
+    program = TESTS / "programs" / "cut_cable.py"
+    for number, said in enumerate(start_ranks(tmp_path, ranks, [str(tmp_path)], program)):
+        assert said["kind"] in ("PeerTimeout", "RankFailed") and said["other"] == 1 - number, said
 
 
 # ---- what does not work --------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GREETING_SECONDS = 5.0  # of one connection, so that a stranger that says nothing keeps nobody waiting for long
 _LOOK_SECONDS = 0.2
 _RANK = struct.Struct("<I")
+_PROBE_SECONDS = 5  # without traffic
 _LOST_AFTER_MS = 20_000  # without an answer of the other host: the connection has ended
 
 
@@ -192,7 +193,8 @@ def _ready(connection: socket.socket) -> socket.socket:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_AFTER_MS)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        connection.setsockopt(socket.IPPROTO_TCP, option, _PROBE_SECONDS)
     return connection
 
 
