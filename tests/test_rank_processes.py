@@ -185,6 +185,11 @@ def test_a_paused_rank_is_named_by_who_waits_for_it(tmp_path: Path) -> None:
     assert isinstance(errors[0], PeerTimeout) and (errors[0].rank, errors[0].peer) == (0, 1), errors[0]
 
 
+@pytest.mark.parametrize("transport", ["emulated", "proxy"])
+def test_what_was_posted_arrives_though_its_rank_leaves(transport: str, tmp_path: Path) -> None:
+    assert run("says_goodbye", tmp_path, 2, transport=transport) == [0, 1000]
+
+
 def test_a_proxy_that_has_ended_is_named(tmp_path: Path) -> None:
     error, _ = run("loses_its_proxy", tmp_path, 2, timeout=2, transport="proxy")
     assert isinstance(error, PeerTimeout) and (error.rank, error.phase) == (0, "proxy"), error

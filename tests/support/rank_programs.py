@@ -59,6 +59,12 @@ extern "C" __global__ void atomics(unsigned long long* sum, float* parts, int* m
 }
 extern "C" __global__ void wait_for(uint64_t* signal) { while (ld_acquire_sys_u64(signal) == 0) {} }
 extern "C" __global__ void tell(uint64_t* signal, int to) { st_release_sys_u64(peer_ptr(signal, to), 1); }
+extern "C" __global__ void tell_by_nic(uint64_t* counter, int times, int to) {
+    for (int i = 0; i < times; ++i) net_atomic_add_u64_nbi(counter, 1, to);
+}
+extern "C" __global__ void wait_for_many(uint64_t* counter, uint64_t times) {
+    wait_until_ge(counter, times, {kPhaseUser, 0, 0});
+}
 extern "C" __global__ void wait_with_a_limit(uint64_t* signal) { wait_until_ge(signal, 1, {kPhaseUser, 1, 0}); }
 """
 
@@ -95,6 +101,17 @@ def loses_its_proxy(rank: Rank) -> None:
         rank._backend._transport._proxy.stop()
         kernel("atomics").launch(rank, 1, 32, total, parts, most, by_nic)
         rank.synchronize()
+
+
+def says_goodbye(rank: Rank) -> int:
+    """Rank 0 posts, waits for no completion, and leaves; rank 1 gets all of it."""
+    counter, _, _ = memory(rank)
+    if rank == 0:
+        kernel("tell_by_nic").launch(rank, 1, 1, counter, 1000, 1)
+    else:
+        kernel("wait_for_many").launch(rank, 1, 1, counter, 1000)
+    rank.synchronize()
+    return int(counter[0])
 
 
 def in_the_background(rank: Rank) -> bool:
@@ -222,7 +239,7 @@ def other_heap(rank: Rank) -> None:
     """What is wrong comes before: see main."""
 
 
-NORMAL = (ping_pong, atomics, in_the_background, buffers, outlives, replaces)
+NORMAL = (ping_pong, atomics, in_the_background, says_goodbye, buffers, outlives, replaces)
 FAILING = (die, raises, never_sends, paused, loses_its_proxy, too_much, too_large_a_buffer, other_heap)
 PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
 

@@ -125,6 +125,11 @@ class Proxy:
         """Why a thread has given up; empty if none has."""
         return str(self._library.ep_proxy_failure(self._engine).decode()) if self._stop.alive else ""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has neither been stopped nor given up."""
+        return self._stop.alive and not self.failure()
+
     def stop(self) -> None:
         """Ends the threads. The rings may be served by another Proxy after that."""
         self._stop()

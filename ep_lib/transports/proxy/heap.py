@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 
 from ep_lib.emulator.machine import HEAP_SPREAD
+from ep_lib.errors import PeerTimeout
 from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.memory import device_state
 from ep_lib.transports.base import EmulatorSetup, Module
-from ep_lib.transports.proxy.engine import Memory, Proxy
+from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings
 
 MAX_RINGS = 8
 SLOTS = 64
+_CLOSING_SECONDS = 5.0
 _SPIN_SECONDS = 50e-6  # ranks that are processes of one host usually have to share its cores
 
 
@@ -40,10 +43,10 @@ class ProxyHeap:
         for field, value in (("proxy_rings", self.rings.address), ("num_proxy_rings", self.rings.count)):
             begin = device_state.HEADER.offsets[field]
             header[begin : begin + 8].view(np.uint64)[0] = value
-        self._proxy: Proxy | None = None
+        self._proxy: engine.Proxy | None = None
         if machine.has_other_processes:
-            executor = Memory(self.rings.count, self.addresses, machine.heap_bytes * HEAP_SPREAD, rank)
-            self._proxy = Proxy(self.rings, executor, spin=_SPIN_SECONDS)
+            executor = engine.Memory(self.rings.count, self.addresses, machine.heap_bytes * HEAP_SPREAD, rank)
+            self._proxy = engine.Proxy(self.rings, executor, spin=_SPIN_SECONDS)
             return
         kernel = library_kernel("transports/proxy/emulated/proxy.cu", "ep_proxy")
         image, argument = build_emulator_kernel(kernel), self.rings.address.to_bytes(8, "little")
@@ -57,6 +60,10 @@ class ProxyHeap:
         """Nothing to do: the head of the heap says where the rings are."""
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Ends native proxies; the others end with the machine."""
-        if self._proxy is not None:
-            self._proxy.stop()
+        """Ends native proxies, when they have carried out what kernels have pushed; the others end with the machine."""
+        if self._proxy is None:
+            return
+        with contextlib.suppress(PeerTimeout):  # a kernel that gave up has left a hole in its ring
+            for ring in range(self.rings.count if self._proxy.is_running else 0):
+                engine.flush(self.rings, ring, _CLOSING_SECONDS)
+        self._proxy.stop()
