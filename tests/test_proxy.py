@@ -155,6 +155,7 @@ def test_the_ibgda_shim_has_no_findings() -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_pcie_mode_against_the_oracle(fabric: str) -> None:
     for seed in range(4):
@@ -165,6 +166,7 @@ def test_pcie_mode_against_the_oracle(fabric: str) -> None:
         buffer_cases.check_case(case, results)
 
 
+@pytest.mark.slow
 def test_normal_mode_against_the_oracle() -> None:
     case = make_case(77, world_size=4, dtype="bfloat16", max_tokens=20)
     spawn(direct_cases.run_case, 4, "emulator", transport="proxy", args=(case, None, 4))

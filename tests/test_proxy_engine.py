@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,18 @@ def test_many_times_the_slots_of_several_rings_by_several_threads() -> None:
     two.flush()
     assert two.heaps[1][8:16].view(np.uint64)[0] == 3000
     assert [two.proxy.counts(thread).commands for thread in range(2)] == [2000, 1000]
+
+
+def test_several_threads_push_into_one_ring() -> None:
+    two = Two()
+    fields = {"signal": 8, "value": 1, "count": 2000}
+    pushers = [threading.Thread(target=two, args=("kProxyAdd64",), kwargs=fields) for _ in range(4)]
+    for pusher in pushers:
+        pusher.start()
+    for pusher in pushers:
+        pusher.join()
+    two.flush()
+    assert two.heaps[1][8:16].view(np.uint64)[0] == 8000
 
 
 def test_another_proxy_goes_on_where_the_first_one_stopped() -> None:

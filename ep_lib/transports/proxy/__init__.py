@@ -6,8 +6,10 @@ proxies that moves the bytes.
 
 * ``<ep/proxy_command.cuh>`` has the structs, ``<ep/proxy_ring.cuh>`` pushes: any kernel may use them.
 * ``ep/transport.cuh`` makes ``ep::net_*`` of them: one command for each operation, one ring for each queue pair.
-* ``native/`` are the proxies of real processes: threads in C++, and executors behind the four functions of
-  ``native/engine.hpp``. ``engine`` starts and stops them; ``rings`` has the memory that both sides share.
+* ``native/`` are the proxies of real processes: threads in C++, and executors behind the functions of
+  ``native/engine.hpp``: nothing, memory, NIXL (UCX), libibverbs, CUDA's copy engine. ``engine`` starts and stops them;
+  ``rings`` has the memory that both sides share.
+* ``peer_copy`` hands what has arrived on to other GPUs of the host (``<ep/peer_copy.cuh>``).
 * ``heap`` is the host's half on the emulator. Where ranks are processes, the proxies are native. In one process they
   are threads of a kernel that never ends (``emulated/proxy.cu``): a seed decides when they run, the checker sees what
   they read, and they post to the simulated NICs.

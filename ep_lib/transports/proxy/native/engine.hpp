@@ -5,8 +5,8 @@
 // credits, hands the batch to the executor, and publishes what has completed. Python starts and stops the threads
 // (../engine.py) and is not in their loop.
 //
-// An executor is a table of functions: the four of Executor below. One file each: memory.cpp (shared memory, and none at
-// all), nixl.cpp, verbs.cpp, copy_engine.cpp.
+// An executor is a table of functions: Executor below. One file each: memory.cpp (shared memory, and none at all),
+// nixl.cpp, copy_engine.cpp, and verbs/verbs.cpp, a library of its own.
 #pragma once
 #include <ep/proxy_command.cuh>
 #include <stdarg.h>
