@@ -6,13 +6,12 @@ On one machine hosts are names (EP_LIB_HOST) on loopback, and two network namesp
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
-import secrets
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,18 +20,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.dispatch_combine_cases import Case
+from support.hierarchical_cases import in_nodes
 
 import ep_lib
 from ep_lib import Fabric
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.emulator.host_links import HostLinks, fabric_of_hosts
-from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, RankFailed
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, PeerTimeout, RankFailed
+from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.runtime.emulated import make_machine, process_rank
 from ep_lib.runtime.spawn_cuda import spawn_processes
 
-TESTS = Path(__file__).parent
-PROGRAM = TESTS / "programs" / "several_hosts.py"
-HEAP_BYTES = 1 << 20
+HEAP_BYTES = 16 << 20
 
 KERNEL = """
 #include <ep/net.cuh>
@@ -84,45 +84,55 @@ def test_every_kind_of_operation() -> None:
         assert sent == received == 2 * n + operations * headers
 
 
-@pytest.mark.slow
-def test_dispatch_and_combine_in_hierarchical_mode(tmp_path: Path) -> None:
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    for found in start_ranks(tmp_path, [({"EP_LIB_HOST": host} | environment, []) for host in "aabb"], ["12", "64"]):
-        assert found["ranks_per_node"] == 2 and min(found["bytes"]) > 0
+def case_of(ranks: int, tokens: int, hidden: int) -> Case:
+    """The same on every rank."""
+    rng, experts, top_k = np.random.default_rng(5), 4 * ranks, 4
+    return Case(
+        experts,
+        top_k,
+        hidden,
+        tokens,
+        "bfloat16",
+        [rng.standard_normal((tokens, hidden), np.float32).astype(BFLOAT16) for _ in range(ranks)],
+        [np.stack([rng.permutation(experts)[:top_k] for _ in range(tokens)]) for _ in range(ranks)],
+        [rng.random((tokens, top_k), np.float32) for _ in range(ranks)],
+    )
 
 
-def start_ranks(
-    folder: Path, ranks: list[tuple[dict[str, str], list[str]]], arguments: list[str], program: Path = PROGRAM
-) -> list[Any]:
-    """Runs the program as ranks with the variables of torchrun, behind a command each; returns what they write."""
-    pytest.importorskip("torch")
-    common = os.environ | {
-        "WORLD_SIZE": str(len(ranks)),
-        "PYTHONPATH": str(TESTS),
-        "EP_LIB_SECRET": secrets.token_hex(8),
-    }
-    processes = []
-    with contextlib.ExitStack() as stack:
-        for number, (environment, command) in enumerate(ranks):
-            env = common | {"RANK": str(number), "LOCAL_RANK": str(number)} | environment
-            line = [*command, sys.executable, str(program), str(folder / str(number)), *arguments]
-            process = subprocess.Popen(line, env=env, stderr=subprocess.PIPE, text=True)
-            stack.callback(end, process)
-            processes.append(process)
-        errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert all((folder / str(number)).exists() for number in range(len(ranks))), "\n".join(errors)[-4000:]
-    return [json.loads((folder / str(number)).read_text()) for number in range(len(ranks))]
+def dispatch_and_combine(rank: Any, tokens: int, hidden: int) -> tuple[Any, list[Any]]:
+    """What the ranks exchange, compared with the oracle in the parent: results, and bytes of it."""
+    case, me = case_of(rank.world_size, tokens, hidden), rank.rank
+    x, idx, weights = case.xs[me], case.topk_idx[me], case.topk_weights[me]
+    with ep_lib.Buffer(rank, **case.buffer_arguments(), num_sms=3, hierarchical=True) as buffer:
+        assert buffer.config.nodes == 2
+        recv = buffer.dispatch(x, idx, weights)  # compiles
+        buffer.combine(recv.x, recv.handle)
+        rank.barrier()
+        before = [*rank.network_bytes(), *cable_counters()]
+        rank.barrier()
+        recv = buffer.dispatch(x, idx, weights)
+        combined = buffer.combine(recv.x, recv.handle)
+        rank.barrier()
+        after = [*rank.network_bytes(), *cable_counters()]
+        rank.barrier()
+    results = (recv.x.tobytes(), recv.src_token.tobytes(), combined.tobytes())
+    return results, [b - a for a, b in zip(before, after, strict=True)]
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
+def check_against_the_oracle(found: list[Any], tokens: int, hidden: int) -> None:
+    case = case_of(len(found), tokens, hidden)
+    expected = case.expected_dispatch()
+    combined = in_nodes(case, len(found) // 2).expected_combine([each.x for each in expected], weighted=False)
+    for rank, (x, src_token, out) in enumerate(found):
+        assert x == expected[rank].x.tobytes(), f"rank {rank}, dispatch"
+        assert src_token == expected[rank].src_token.tobytes(), f"rank {rank}, src_token"
+        assert out == combined[rank].tobytes(), f"rank {rank}, combine"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_dispatch_and_combine_in_hierarchical_mode() -> None:
+    results = run(dispatch_and_combine, 4, (12, 64))
+    check_against_the_oracle([found for found, _ in results], 12, 64)
+    assert all(sent > 0 and received > 0 for _, (sent, received) in results)
 
 
 # ---- two network namespaces ----------------------------------------------------------------------------------------
@@ -150,51 +160,82 @@ def namespaces() -> Iterator[list[str]]:
         yield names
 
 
+def in_namespaces(names: list[str]) -> Any:
+    """Makes ranks of two hosts, each half in a namespace of its own."""
+
+    def make_rank(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None) -> Any:
+        number = bootstrap.rank * 2 // bootstrap.world_size
+        with Path("/run/netns", names[number]).open() as namespace:
+            # The calling thread goes there, and all that it starts.
+            assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0x40000000) == 0, ctypes.get_errno()
+        return hosts_of_one(bootstrap, heap_bytes, timeout, {"EP_LIB_ADDRESS": f"10.77.0.{number + 1}"})
+
+    return make_rank
+
+
+def cable_counters() -> list[int]:
+    """Bytes and packets that the cable's end here has received, and sent; nothing where there is none."""
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == "cable":
+            counted = [int(number) for number in numbers.split()]
+            return [*counted[:2], *counted[8:10]]
+    return []
+
+
 @pytest.mark.slow
-def test_two_hosts_with_four_ranks_each(tmp_path: Path, namespaces: list[str]) -> None:
-    """Correct, and what the cable carried is what the library says, but for headers of packets and the barriers."""
-    ranks = [of_namespace(namespaces, number, 8) for number in range(8)]
-    found = start_ranks(tmp_path, ranks, ["64", "2048", "/sys/class/net/cable/statistics"])
-    assert all(each["ranks_per_node"] == 4 for each in found)
+def test_two_hosts_with_four_ranks_each(namespaces: list[str]) -> None:
+    """Correct, and the cable carried what the library says, with headers of packets."""
+    results = run(dispatch_and_combine, 8, (64, 2048), in_namespaces(namespaces))
+    check_against_the_oracle([found for found, _ in results], 64, 2048)
     headers = 14 + 20 + 20 + 12  # of a packet: Ethernet, IPv4, TCP with its time stamps
-    barriers = 64 << 10  # two, over torch's store, and its keys
-    for host in (found[:4], found[4:]):
-        told = np.sum([each["bytes"][:2] for each in host], axis=0)
-        sent, sent_packets, received, received_packets = host[0]["bytes"][2:]
-        counted = np.array([sent - headers * sent_packets, received - headers * received_packets])
-        assert (told > 1 << 20).all()
-        assert (0.99 * told <= counted).all() and (counted <= 1.01 * told + barriers).all(), (told, counted)
+    for host in (results[:4], results[4:]):
+        told = np.sum([counted[:2] for _, counted in host], axis=0)
+        received, received_packets, sent, sent_packets = host[0][1][2:]
+        carried = np.array([sent - headers * sent_packets, received - headers * received_packets])
+        # What another rank's threads have sent and this one has not counted yet: the last acknowledgements.
+        assert (told > 1 << 20).all() and (abs(carried - told) < 2048).all(), (told, carried)
 
 
-def of_namespace(namespaces: list[str], number: int, ranks: int) -> tuple[dict[str, str], list[str]]:
-    """Variables and command of a rank there; the first half of the ranks is in the first one."""
-    here = number * 2 // ranks
-    environment = {
-        "EP_LIB_HOST": namespaces[here],
-        "EP_LIB_ADDRESS": f"10.77.0.{here + 1}",
-        "LOCAL_RANK": str(number % (ranks // 2)),
-        "MASTER_ADDR": "10.77.0.1",
-        "MASTER_PORT": "29500",
-    }
-    return environment, ["ip", "netns", "exec", namespaces[here]]
+CUT = "cut"  # of the files by which a test and its ranks tell each other what they have done
 
 
-@pytest.mark.slow
+def wait_for_a_cut_peer(rank: Any, source: str, folder: str) -> None:
+    kernel = ep_lib.Kernel.from_source(source, "all_kinds")
+    data, got = rank.symmetric(16, np.uint8), rank.symmetric(8, np.uint8)
+    signal, large = rank.symmetric(1, np.uint64), rank.symmetric(1, np.uint64)
+    small = rank.symmetric(1, np.uint32)
+    kernel.compile()
+    rank.barrier()
+    (Path(folder) / f"ready{rank.rank}").touch()
+    while not (Path(folder) / CUT).exists():
+        time.sleep(0.05)
+    kernel.launch(rank, 1, 1, data, got, signal, small, large, 8)
+    try:
+        rank.synchronize()
+    except EpError as error:
+        other = error.peer if isinstance(error, PeerTimeout) else getattr(error, "rank", None)
+        (Path(folder) / f"said{rank.rank}").write_text(json.dumps([type(error).__name__, other]))
+        while not all((Path(folder) / f"said{number}").exists() for number in range(2)):
+            time.sleep(0.05)
+        raise
+
+
 def test_a_cut_cable_is_told(tmp_path: Path, namespaces: list[str]) -> None:
     """Each rank names the other, when the time of its wait is over."""
-    (tmp_path / "kernel.cu").write_text(KERNEL)
 
     def cut() -> None:
         while not all((tmp_path / f"ready{number}").exists() for number in range(2)):
             time.sleep(0.05)
         ip("-n", namespaces[0], "link", "set", "cable", "down")
-        (tmp_path / "cut").touch()
+        (tmp_path / CUT).touch()
 
     threading.Thread(target=cut, daemon=True).start()
-    ranks = [of_namespace(namespaces, number, 2) for number in range(2)]
-    program = TESTS / "programs" / "cut_cable.py"
-    for number, said in enumerate(start_ranks(tmp_path, ranks, [str(tmp_path)], program)):
-        assert said["kind"] in ("PeerTimeout", "RankFailed") and said["other"] == 1 - number, said
+    with pytest.raises((PeerTimeout, RankFailed)):
+        run(wait_for_a_cut_peer, 2, (KERNEL, str(tmp_path)), in_namespaces(namespaces), timeout=4)
+    for number in range(2):
+        kind, other = json.loads((tmp_path / f"said{number}").read_text())
+        assert kind in ("PeerTimeout", "RankFailed") and other == 1 - number
 
 
 # ---- what does not work --------------------------------------------------------------------------------------------
