@@ -79,8 +79,8 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 	"$(PY)" -m ruff check .
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -q -m "not slow"
 
-nightly: $(TEST_INSTALLED)  ## every right kernel on every fabric under the checker, 1,000 schedules each; thousands of random inputs; 150 killed runs (about 40 minutes)
-	"$(PY)" -m pytest $(PYTEST_FLAGS) tests/test_right_kernels.py tests/test_killed_processes.py \
+nightly: $(TEST_INSTALLED)  ## every right kernel on every fabric under the checker, 1,000 schedules each; thousands of random inputs; 300 killed runs (about an hour)
+	"$(PY)" -m pytest $(PYTEST_FLAGS) tests/test_right_kernels.py tests/test_killed_processes.py tests/test_rank_faults.py \
 		tests/test_dispatch_combine.py tests/test_low_latency.py tests/test_happens_before.py tests/test_flat.py --seeds 1000 --rounds 50
 
 # What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.

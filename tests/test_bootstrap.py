@@ -21,11 +21,12 @@ from support.mpi import mpiexec
 
 from ep_lib.bootstrap import SingleBootstrap, wire
 from ep_lib.bootstrap import torchrun as torchrun_module
+from ep_lib.bootstrap.base import within
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
-from ep_lib.bootstrap.srun import SrunBootstrap
+from ep_lib.bootstrap.srun import SrunBootstrap, _sweep
 from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
-from ep_lib.transports.base import closing_barrier, within
+from ep_lib.transports.base import closing_barrier
 
 pytestmark = pytest.mark.slow
 
@@ -157,6 +158,20 @@ def test_srun_names_the_ranks_that_never_came(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(PeerTimeout, match="ranks 1, 2"):
         SrunBootstrap(_srun_environment(0, 3), timeout=0.3)
+
+
+def test_srun_removes_what_steps_left_that_were_killed_at_their_start(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as alive:
+        for number, each in enumerate((dead, alive)):
+            each.bind(str(tmp_path / f"srun-{number}-0.sock"))
+            (tmp_path / f"srun-{number}-0.key").touch()
+        alive.listen()
+        _sweep(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 4, "too young"
+        for path in tmp_path.iterdir():
+            os.utime(path, (0, 0))
+        _sweep(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["srun-1-0.key", "srun-1-0.sock"]
 
 
 def test_srun_refuses_several_nodes_and_foreign_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +345,16 @@ def test_a_stranger_at_the_store_runs_no_code(store: Any, tmp_path: Path) -> Non
     with pytest.raises(RankFailed, match="from rank 1 was not sent by ep_lib"):
         ranks[0].all_gather("mine", timeout=20)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(("rank", "says"), [(0, "choose another MASTER_PORT"), (1, "it may be another program")])
+def test_another_program_at_the_stores_port_is_told(rank: int, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install torch")
+    monkeypatch.setattr(torchrun_module, "_GRACE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        env = {"RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_RANK": f"{rank}", "MASTER_ADDR": "127.0.0.1"}
+        with pytest.raises(BackendUnavailable, match=says):
+            TorchrunBootstrap({**env, "MASTER_PORT": str(other.getsockname()[1])}, timeout=0.3)
 
 
 def test_a_store_that_is_not_there_is_named() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,57 +15,15 @@ import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
 from support.mpi import mpiexec
+from support.rank_runs import ENOUGH, PROGRAM, environment, finish, read, run, start, start_replacement, wait_until
 
 from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
 from ep_lib.errors import KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
-from ep_lib.runtime.rank_process import RemoteError, decode
-
-PROGRAM = Path(__file__).parent / "support" / "rank_programs.py"
-ENOUGH = 120.0  # seconds after which a test gives up waiting
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
 ]
-
-
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI", "SLURM"))}
-    return {**kept, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "EP_LIB_BACKEND": "emulator"}
-
-
-def start(name: str, folder: Path, ranks: int, **options: Any) -> list[subprocess.Popen[str]]:
-    """As srun does it: nobody ends the other ranks when one dies, and nothing heavy is imported."""
-    step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}{time.time_ns()}"}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), name, str(folder), json.dumps(options)],
-            env={**environment(), **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-
-
-def finish(processes: list[subprocess.Popen[str]], folder: Path) -> list[Any]:
-    """What each rank left; None for one that was killed."""
-    said = [process.communicate(timeout=ENOUGH)[1] for process in processes]
-    left = [folder / f"{rank}" for rank in range(len(processes))]
-    assert all(file.exists() or process.returncode < 0 for file, process in zip(left, processes, strict=True)), said
-    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
-    return [read(file) if file.exists() else None for file in left]
-
-
-def read(file: Path) -> Any:
-    """What a rank's program returned, or the error that it raised."""
-    left = pickle.loads(file.read_bytes())
-    return decode(left, int(file.name)) if isinstance(left, RemoteError) else left
-
-
-def run(name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
-    return finish(start(name, folder, ranks, **options), folder)
 
 
 def launch(command: list[str], name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
@@ -142,13 +97,7 @@ def test_a_killed_rank_is_named_by_all_others(tmp_path: Path) -> None:
 def test_the_others_go_on_and_take_in_a_new_process(way: str, dies_after: float, tmp_path: Path) -> None:
     processes = start("outlives", tmp_path, 4, timeout=20, arguments={"way": way, "dies_after": dies_after})
     assert wait_until(lambda: (tmp_path / "invitation").exists() or processes[0].poll() is not None)
-    replacement = subprocess.Popen(
-        [sys.executable, str(PROGRAM), "replaces", str(tmp_path), "{}"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    replacement = start_replacement(tmp_path)
     found = finish([processes[0], replacement, *processes[2:]], tmp_path)
     processes[1].communicate()
     assert found[1] is True
@@ -206,13 +155,6 @@ def test_an_interrupt_ends_the_kernels(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=ENOUGH)
         assert process.returncode != 0 and "KeyboardInterrupt" in err
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
-
-
-def wait_until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + ENOUGH
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return held
 
 
 def is_mapped(pid: int) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ep_lib.backends.base import Streams
 from ep_lib.bootstrap import Bootstrap
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet, within
 from ep_lib.cuda import errors as cuda_errors
 from ep_lib.cuda.devices import device_for, import_cupy
 from ep_lib.cuda.faults import Hook, ShownFault
@@ -37,7 +37,6 @@ from ep_lib.errors import (
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
-from ep_lib.transports.base import within
 from ep_lib.transports.choose import open_transport
 
 Dim3 = tuple[int, int, int]

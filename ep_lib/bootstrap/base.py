@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import cloudpickle
 
@@ -12,7 +13,7 @@ from ep_lib.errors import ArgumentError, PeerTimeout, RankFailed, RankMismatchEr
 
 DEFAULT_TIMEOUT = 120.0  # seconds that a collective waits: long enough for a slow import on one rank
 
-
+T = TypeVar("T")
 CLOSE = "close()"  # the operation of ranks that leave
 Look = Callable[[], None]
 
@@ -57,6 +58,27 @@ def loads(data: bytes) -> Any:
     """The inverse of :func:`dumps`. Only for what comes through a pair of sockets that a process has inherited, or from
     a peer that knows the secret of the run: see :mod:`ep_lib.bootstrap.wire` for everything else."""
     return pickle.loads(data)
+
+
+def within(timeout: float, step: Callable[[], T]) -> T | None:
+    """What ``step`` returns or raises; None after ``timeout`` seconds. For conversations with a process that may be
+    stopped, or is no program of ours, and then neither answers nor ends the connection: what waits for it is left
+    behind."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(step())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="ep_lib-within", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if errors:
+        raise errors[0]
+    return results[0] if results else None
 
 
 def rank_list(ranks: Iterable[int]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from ep_lib.errors import BackendUnavailable
 from ep_lib.processes import private_folder
 
 _RETRY_SECONDS = 0.05
+_STALE_SECONDS = 2 * DEFAULT_TIMEOUT
 
 
 class SrunBootstrap(HubBootstrap):
@@ -56,6 +58,7 @@ class SrunBootstrap(HubBootstrap):
         key = secrets.token_bytes(32)
         socket_path, key_path = place.with_suffix(".sock"), place.with_suffix(".key")
         socket_path.unlink(missing_ok=True)  # of a step that was killed
+        _sweep(place.parent)
         ours, hubs = Pipe()
         peers: dict[int, Connection] = {0: hubs}
         with Listener(str(socket_path), family="AF_UNIX", backlog=size, authkey=key) as listener:
@@ -80,6 +83,20 @@ class SrunBootstrap(HubBootstrap):
                 DEFAULT_TIMEOUT if timeout is None else timeout
             )  # the others still need it until they have left as well
             self._hub.close()
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what steps that were killed at their start have left."""
+    for path in folder.glob("srun-*.sock"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime < _STALE_SECONDS:
+                continue  # its rank 0 may be about to listen
+            with socket.socket(socket.AF_UNIX) as probe:
+                try:
+                    probe.connect(str(path))
+                except ConnectionRefusedError:
+                    path.with_suffix(".key").unlink(missing_ok=True)
+                    path.unlink()
 
 
 def _accept(listener: Listener, peers: dict[int, Connection], size: int) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_error, read_int
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_error, read_int, within
 from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.errors import ArgumentError, BackendUnavailable, RankFailed
 
 _SLICE = 0.5  # seconds of waiting inside the store at a time: between two, Ctrl-C gets through
+_GRACE = 1.0  # seconds beyond its own limit that the store gets to connect
 _PIECE_BYTES = 4 << 20
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys
 
@@ -48,21 +49,31 @@ class TorchrunBootstrap:
         # torchrun's agent usually hosts the store already; without an agent rank 0 does, and shares the server with
         # a process group that the program may make at the same address.
         agent_hosts = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        try:
-            store = dist.TCPStore(
+        is_master = self.rank == 0 and not agent_hosts
+
+        def connect() -> Any:
+            return dist.TCPStore(
                 env["MASTER_ADDR"],
                 port,
                 self.world_size,
-                is_master=self.rank == 0 and not agent_hosts,
+                is_master=is_master,
                 timeout=timedelta(seconds=timeout),
                 wait_for_workers=False,
                 multi_tenant=True,
             )
+
+        try:
+            store = within(timeout + _GRACE, connect)
+            if store is None:  # it waits for ever for another program that says nothing
+                raise TimeoutError("what listens there says nothing; it may be another program")
         except (RuntimeError, ValueError, OSError) as error:
             first = str(error).partition("\n")[0]
+            remedy = "Rank 0 or torchrun's agent must run there, and the port must be open"
+            if is_master and "EADDRINUSE" in first:
+                remedy = "Another program uses that port: choose another MASTER_PORT"
             raise BackendUnavailable(
                 f"rank {self.rank} cannot reach torchrun's store at {env['MASTER_ADDR']}:{port} (MASTER_ADDR and "
-                f"MASTER_PORT): {first}. Rank 0 or torchrun's agent must run there, and the port must be open"
+                f"MASTER_PORT): {first}. {remedy}"
             ) from error
         attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = dist.PrefixStore(f"ep_lib/{attempt}/{_worlds_made}", store)

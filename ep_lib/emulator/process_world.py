@@ -20,7 +20,7 @@ import numpy as np
 from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, meet
 from ep_lib.emulator.host_links import HostLinks
 from ep_lib.emulator.machine import Machine, start_thread
-from ep_lib.emulator.shared_heaps import SharedHeaps
+from ep_lib.emulator.shared_heaps import ENDED, SharedHeaps
 from ep_lib.errors import EpError, KernelTimeout, PeerTimeout, RankFailed
 from ep_lib.memory import device_state
 from ep_lib.processes import TookTooLong
@@ -130,9 +130,8 @@ class ProcessWorld:
                         continue
                     self._stop()
                     where = f". Meanwhile here:\n{self._waiters()}" if self._waiters() else ""
-                    raise RankFailed(
-                        f"rank {ended[0]}'s process has ended while rank {self._rank} waited for its kernels{where}",
-                        rank=ended[0],
+                    raise self.explained(
+                        RankFailed(f"rank {self._rank} was waiting for its kernels{where}", rank=ended[0])
                     )
                 limit.require()
         except TookTooLong as error:
@@ -154,12 +153,27 @@ class ProcessWorld:
         self._words[:] = sum(1 << rank for rank in gone), give_up
 
     def explained(self, error: EpError) -> EpError:
-        """What a kernel found, or that the rank's process has ended for which it waited."""
-        ended = self._ended() if isinstance(error, PeerTimeout) else []
-        if not ended:
+        """What a kernel or a collective found, with the name of the rank that is to blame."""
+        if not isinstance(error, PeerTimeout | RankFailed):
             return error
-        return RankFailed(
-            f"rank {ended[0]}'s process has ended while kernels of rank {self._rank} waited: {error}", rank=ended[0]
+        ended = self._ended()
+        lost = self.heaps.lost() or ((ended[0], ENDED) if ended else None)
+        if lost is None:
+            self.heaps.blame(error.peer if isinstance(error, PeerTimeout) else error.rank)
+            return error
+        rank, what = lost
+        self.heaps.blame(rank)
+        text = f"rank {rank} {what}: {error}"
+        if isinstance(error, RankFailed) or rank in ended:
+            return RankFailed(text, rank=rank)
+        return PeerTimeout(
+            text,
+            rank=error.rank,
+            peer=rank,
+            phase=error.phase,
+            slot=error.slot,
+            seen=error.seen,
+            expected=error.expected,
         )
 
     def _wait(self, ticket: int) -> bool:
@@ -188,7 +202,10 @@ class ProcessWorld:
 
     def all_gather(self, rank: int, what: str, obj: object) -> list[Any]:
         """Every rank's object, in rank order. Raises RankFailed, PeerTimeout, RankMismatchError."""
-        return meet(self._bootstrap, what, obj, self._meeting_timeout, self._look_at_the_others(what))
+        try:
+            return meet(self._bootstrap, what, obj, self._meeting_timeout, self._look_at_the_others(what))
+        except (PeerTimeout, RankFailed) as error:
+            raise self.explained(error) from None
 
     def _look_at_the_others(self, what: str) -> Callable[[], None]:
         def look() -> None:

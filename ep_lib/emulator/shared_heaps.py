@@ -25,8 +25,10 @@ from ep_lib.require import refuse
 from ep_lib.version import __version__
 
 SHARED_MEMORY = Path("/dev/shm")
+ENDED = "was a process that has ended"
 _PREFIX = f"ep_lib-{os.getuid()}-"
 _TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
+_NOTE = 32  # there: whom this rank blames
 _SEATS, _SEAT = 64, struct.Struct("<QQQ")  # a seat: process id, descriptor there, when it was taken
 _SEAT_SECONDS = 0.01  # between two looks at a seat
 
@@ -189,6 +191,7 @@ class SharedHeaps:
     def leave_out(self, ranks: Collection[int]) -> None:
         """That these ranks' processes end is no error from now on."""
         self._left_out |= set(ranks)
+        os.pwrite(self._files[self.rank], bytes(8), self._span + _NOTE)  # what was wrong is over
 
     def _open(self, process: tuple[int, int]) -> int | None:
         """The file of a heap, which has no name, through the process that has it; None if it is not there."""
@@ -249,6 +252,43 @@ class SharedHeaps:
     def ended(self) -> list[int]:
         """The ranks whose processes have ended, without those that are left out."""
         return [rank for rank in sorted(self._files) if rank not in self._left_out and not self._lives(rank)]
+
+    def lost(self) -> tuple[int, str] | None:
+        """The rank because of which the others fail, and what is the matter with it; None if all seem to be well.
+
+        A rank that gives up because of another one notes this before it ends (:meth:`blame`), or the ranks that come
+        after it would take it for the cause.
+        """
+        for rank, process in enumerate(self._processes):
+            if rank in self._files and rank not in (self.rank, *self._left_out) and self._is_stopped(process):
+                return rank, f"is process {process[0]}, which is stopped (SIGSTOP, or a debugger)"
+        ended = self.ended()
+        blamed = {rank: self._note(rank) for rank in ended}
+        for rank in ended:
+            if not blamed[rank]:
+                return rank, ENDED
+        for rank, other in blamed.items():
+            if other - 1 != self.rank:
+                return other - 1, f"did not respond to rank {rank}, which has ended"
+        return (ended[0], ENDED) if ended else None
+
+    def blame(self, rank: int) -> None:
+        """This rank gives up because of that one."""
+        if not self._note(self.rank):
+            os.pwrite(self._files[self.rank], struct.pack("<Q", rank + 1), self._span + _NOTE)
+
+    def _note(self, rank: int) -> int:
+        """1 + the rank that this one blamed, or 0."""
+        number: int = struct.unpack("<Q", os.pread(self._files[rank], 8, self._span + _NOTE))[0]
+        return number
+
+    def _is_stopped(self, process: tuple[int, int]) -> bool:
+        if (file := self._open(process)) is None:
+            return False
+        os.close(file)
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{process[0]}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        return False
 
     def _lives(self, rank: int) -> bool:
         """Whether the process with this rank's file lives: it holds a lock."""

@@ -7,13 +7,12 @@ wherever loads and stores reach the peer.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ep_lib.bootstrap import Bootstrap
-from ep_lib.bootstrap.base import CLOSE
+from ep_lib.bootstrap.base import CLOSE, within
 from ep_lib.cuda.devices import import_cupy
 from ep_lib.errors import BackendUnavailable, EpError
 
@@ -96,26 +95,6 @@ def closing_barrier(bootstrap: Bootstrap, timeout: float) -> bool:
         return True
 
     return bool(within(timeout, meet))
-
-
-def within(timeout: float, step: Callable[[], T]) -> T | None:
-    """What ``step`` returns or raises; None after ``timeout`` seconds. For conversations with a process that may be
-    stopped, and then neither answers nor ends the connection: what waits for it is left behind."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(step())
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="ep_lib-closing", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if errors:
-        raise errors[0]
-    return results[0] if results else None
 
 
 def agree(bootstrap: Bootstrap, step: Callable[[], T], timeout: float) -> list[T]:

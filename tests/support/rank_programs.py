@@ -16,7 +16,7 @@ import numpy as np
 
 import ep_lib
 from ep_lib import Buffer, Fabric, Kernel, Rank
-from ep_lib.errors import PeerTimeout, RankFailed
+from ep_lib.errors import KernelTimeout, PeerTimeout, RankFailed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -200,6 +200,21 @@ def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> 
     return told, time.monotonic() - begin
 
 
+def works(rank: Rank) -> tuple[str, int, float, str]:
+    """Operations of all kinds until one fails: which error, the rank that it names, when, and its text."""
+    with Buffer(rank, **mask_cases.BOTH) as buffer:
+        for seed in itertools.count():
+            try:
+                layers(buffer, rank.rank)
+                rank.barrier()
+            except (RankFailed, PeerTimeout, KernelTimeout) as error:
+                named = error.peer if isinstance(error, PeerTimeout) else getattr(error, "rank", -1)
+                return type(error).__name__, named, time.time(), str(error)
+            if seed == 0:
+                (FOLDER / f"works-{rank.rank}").touch()
+    raise AssertionError
+
+
 def layers(buffer: Buffer, me: int) -> None:
     for seed in range(2):
         mask_cases.normal(buffer, me, seed)
@@ -226,6 +241,14 @@ def too_large_a_buffer(rank: Rank) -> None:
     ep_lib.Buffer(rank, num_experts=2, top_k=1, hidden=8, max_tokens=4)
 
 
+def too_large_a_buffer_really(rank: Rank) -> None:
+    ep_lib.Buffer(rank, num_experts=2, top_k=1, hidden=1024, max_tokens=256)
+
+
+def other_buffer(rank: Rank) -> None:
+    ep_lib.Buffer(rank, num_experts=2, top_k=1, hidden=128 * (1 + rank.rank), max_tokens=4)
+
+
 def fill_shared_memory(rank: Rank) -> None:
     if rank == 1:
 
@@ -239,9 +262,9 @@ def other_heap(rank: Rank) -> None:
     """What is wrong comes before: see main."""
 
 
-NORMAL = (ping_pong, atomics, in_the_background, says_goodbye, buffers, outlives, replaces)
-FAILING = (die, raises, never_sends, paused, loses_its_proxy, too_much, too_large_a_buffer, other_heap)
-PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING)}
+NORMAL = (ping_pong, atomics, in_the_background, says_goodbye, buffers, outlives, replaces, works)
+FAILING = (die, raises, never_sends, paused, loses_its_proxy, too_much, too_large_a_buffer, other_heap, other_buffer)
+PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING, too_large_a_buffer_really)}
 
 
 def main(name: str, folder: Path, options: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 // peers write in its memory, so that all begin with epoch 1 (<moe/common/epoch.cuh>), whatever was under way when a rank
 // was lost.
 //
-// A rank may have tried this before, in vain or with other ranks, and a new process in a rank's place knows of nothing
+// A rank may have tried this before, without success or with other ranks, and a new process in a rank's place knows of nothing
 // that was before. So there are no epochs here: a rank says hello with a number that it never used before, and has met
 // the other when it finds this number in the other's answer. A rank answers only while it is in this kernel, and each
 // hello of the same members that it sees.

@@ -1,0 +1,76 @@
+"""Ranks that are processes: started as srun does it, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
+from ep_lib.runtime.rank_process import RemoteError, decode
+
+PROGRAM = Path(__file__).parent / "rank_programs.py"
+ENOUGH = 120.0  # seconds after which a test gives up waiting
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI", "SLURM"))}
+    return {**kept, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "EP_LIB_BACKEND": "emulator"}
+
+
+def start(name: str, folder: Path, ranks: int, **options: Any) -> list[subprocess.Popen[str]]:
+    """As srun does it: nobody ends the other ranks when one dies, and nothing heavy is imported."""
+    step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}{time.time_ns()}"}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), name, str(folder), json.dumps(options)],
+            env={**environment(), **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def start_replacement(folder: Path) -> subprocess.Popen[str]:
+    """A process in the place of rank 1, by the invitation in that folder."""
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), "replaces", str(folder), "{}"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes: list[subprocess.Popen[str]], folder: Path) -> list[Any]:
+    """What each rank left; None for one that was killed."""
+    said = [process.communicate(timeout=ENOUGH)[1] for process in processes]
+    left = [folder / f"{rank}" for rank in range(len(processes))]
+    assert all(file.exists() or process.returncode < 0 for file, process in zip(left, processes, strict=True)), said
+    assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
+    return [read(file) if file.exists() else None for file in left]
+
+
+def read(file: Path) -> Any:
+    """What a rank's program returned, or the error that it raised."""
+    left = pickle.loads(file.read_bytes())
+    return decode(left, int(file.name)) if isinstance(left, RemoteError) else left
+
+
+def run(name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
+    return finish(start(name, folder, ranks, **options), folder)
+
+
+def wait_until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + ENOUGH
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return held

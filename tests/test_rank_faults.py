@@ -1,0 +1,39 @@
+"""Faults of ranks that are processes, as benchmarks/rank_faults.py has them; `make nightly` does 50 rounds each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import rank_faults
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler"),
+]
+
+
+@pytest.mark.parametrize("name", ["killed (SIGKILL)", "stopped (SIGSTOP)", "killed, masked, replaced"])
+def test_who_remains_is_told_and_nothing_stays(name: str, rounds: int) -> None:
+    assert [each.wrong for each in rank_faults.run_rounds(name, rounds)] == [""] * rounds
+
+
+def may_mount() -> bool:
+    """Whether this user may have a /dev/shm that nobody else sees."""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["unequal Buffers", "/dev/shm full (tmpfs)", "more heaps than memory"])
+def test_every_rank_gets_a_sentence(name: str) -> None:
+    if "tmpfs" in name and not may_mount():
+        pytest.skip("needs a user who may mount a tmpfs: root, outside of most containers")
+    assert rank_faults.run_rounds(name, 1)[0].wrong == ""
