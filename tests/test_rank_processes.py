@@ -15,7 +15,7 @@ import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
 from support.mpi import mpiexec
-from support.rank_runs import ENOUGH, PROGRAM, environment, finish, read, run, start, start_replacement, wait_until
+from support.rank_runs import ENOUGH, PROGRAM, environment, finish, read, run, start, wait_until
 
 from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
 from ep_lib.errors import KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
@@ -91,19 +91,6 @@ def test_a_killed_rank_is_named_by_all_others(tmp_path: Path) -> None:
         assert isinstance(errors[rank], RankFailed) and errors[rank].rank == 1, errors[rank]
         assert "rank 1" in str(errors[rank]) and "ended" in str(errors[rank])
     assert "while (ld_acquire_sys_u64(signal) == 0)" in str(errors[0])
-
-
-@pytest.mark.parametrize(("way", "dies_after"), [("normal", 0.3), ("low latency", 0.31)])
-def test_the_others_go_on_and_take_in_a_new_process(way: str, dies_after: float, tmp_path: Path) -> None:
-    processes = start("outlives", tmp_path, 4, timeout=20, arguments={"way": way, "dies_after": dies_after})
-    assert wait_until(lambda: (tmp_path / "invitation").exists() or processes[0].poll() is not None)
-    replacement = start_replacement(tmp_path)
-    found = finish([processes[0], replacement, *processes[2:]], tmp_path)
-    processes[1].communicate()
-    assert found[1] is True
-    for rank in (0, 2, 3):
-        told, _ = found[rank]
-        assert told.startswith("RankFailed") and "rank 1" in told, told
 
 
 def test_a_rank_under_mpiexec_that_raises_is_named_at_once(tmp_path: Path) -> None:
