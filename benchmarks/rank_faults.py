@@ -10,6 +10,7 @@ tests/test_rank_faults.py does some rounds.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -25,8 +26,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support import mask_cases  # noqa: E402
 from support import rank_runs as processes  # noqa: E402
 
+import ep_lib  # noqa: E402
 from ep_lib import processes as all_processes  # noqa: E402
 from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY  # noqa: E402
 
@@ -191,8 +194,22 @@ def leaks(tag: str) -> str:
     return "".join(f" {what} left: {names}" for what, names in left.items() if names)
 
 
+@functools.cache
+def compile_kernels() -> None:
+    """Once, ahead: rounds are about what happens to ranks that run."""
+
+    def main(rank: ep_lib.Rank) -> None:
+        with ep_lib.Buffer(rank, **mask_cases.BOTH) as buffer:
+            for way in mask_cases.WAYS.values():
+                way(buffer, rank.rank, 0)
+            buffer.mask_ranks([])
+
+    ep_lib.spawn(main, RANKS, "emulator")
+
+
 def run_rounds(name: str, rounds: int) -> list[Round]:
     """Rounds of one fault; what stays behind is wrong, too."""
+    compile_kernels()
     fault, is_random = FAULTS[name]
     found = []
     for number in range(rounds if is_random else 1):
