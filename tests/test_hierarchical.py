@@ -181,6 +181,7 @@ BAD_BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
     "zero": ({"ranks_per_node": 0}, "ranks_per_node is 0"),
     "no flag": ({"hierarchical": "yes"}, "hierarchical is .yes."),
     "nodes without": ({"hierarchical": False, "ranks_per_node": 2}, "which only hierarchical=True uses"),
+    "low latency": ({"num_max_dispatch_tokens_per_rank": 8, "hidden": 128}, "only NICs connect: leave one of them out"),
     "PCIe mode": ({"allow_nvlink_for_normal_mode": False}, "hierarchical=True hands tokens on by loads and stores"),
 }
 

@@ -23,7 +23,7 @@ from ep_lib.moe.hierarchical.memory import (
     warps_per_block,
     weight_bytes,
 )
-from ep_lib.moe.memory import address_of
+from ep_lib.moe.memory import address_of, sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
 from ep_lib.moe.pcie.mode import COMBINE, DISPATCH, DISPATCH_AGAIN, Exchange, get_dispatch_layout, pack_addresses, split
 from ep_lib.reference import FP8
@@ -142,9 +142,10 @@ class HierarchicalMode:
         self._exchange.begin(COMBINE, self.epoch, tag.number)
         out = None
         if self._exchange.agreed():
-            columns, rows = x.shape[1], self._memory.array[self._memory.parts["rows"].offset :]
+            columns = x.shape[1]
             vectors = columns * config.dtype.itemsize // VECTOR_BYTES
-            self._copy(x.shape[0], vectors, routing, rows=x.address, to=(rows, *(None,) * 5), uses=(x,))
+            to = (self._memory.array[self._memory.parts["rows"].offset :], *(None,) * 5)
+            self._copy(x.shape[0], vectors, routing, rows=x.address, to=to, uses=(x,))
             self._node_barrier("staged")
             out = rank._backend.empty(x.kind, (len(routing.send_index), columns), config.dtype)
             args = header_struct("moe/hierarchical/combine.cu", "CombineArgs").pack(
@@ -254,6 +255,7 @@ class HierarchicalMode:
             experts_per_rank=config.experts_per_rank,
             with_routing=int(with_routing),
         )
+        sync_current_stream(self._rank)
         sent = (payload.x, payload.scales, routing.topk_idx, weights)
         tokens = pack_addresses(header_struct("moe/hierarchical/dispatch.cu", "Tokens"), sent)
         self._launch("dispatch", "", args, tokens, *routing[1:-1], uses=sent)

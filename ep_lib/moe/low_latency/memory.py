@@ -47,6 +47,11 @@ def has_low_latency(config: BufferConfig) -> bool:
             f"low-latency mode ({name}={max_tokens}) works by loads and stores between GPUs, and this Buffer was asked "
             "to use the NIC only: leave allow_nvlink_for_normal_mode=False out"
         )
+    if config.ranks_per_node is not None:
+        raise ArgumentError(
+            f"low-latency mode ({name}={max_tokens}) works by loads and stores between all GPUs, and hierarchical=True "
+            "is for ranks that only NICs connect: leave one of them out"
+        )
     return True
 
 
