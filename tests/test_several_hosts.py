@@ -251,6 +251,16 @@ def no_address(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | No
     return hosts_of_one(bootstrap, heap_bytes, timeout, {"EP_LIB_ADDRESS": "192.0.2.1"})
 
 
+def with_proxies(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None) -> Any:
+    os.environ["EP_LIB_HOST"] = f"host{bootstrap.rank}"
+    return process_rank(bootstrap, seed=0, fabric=None, transport="proxy")
+
+
+def test_proxies_are_for_one_host() -> None:
+    with pytest.raises(ArgumentError, match="the ranks are on 2 hosts: leave transport= out"):
+        run(nothing, 2, make_rank=with_proxies)
+
+
 @pytest.mark.parametrize(
     ("make_rank", "words"),
     [

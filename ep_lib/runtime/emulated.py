@@ -10,6 +10,7 @@ import numpy as np
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric
+from ep_lib.errors import ArgumentError
 from ep_lib.runtime.rank import Rank
 
 if TYPE_CHECKING:
@@ -123,6 +124,11 @@ def process_rank(
     meeting_timeout, links = max(DEFAULT_TIMEOUT, timeout), None
     hosts = [""] * size if invitation is not None else gather_hosts(bootstrap, meeting_timeout)
     connected = fabric_of_hosts(fabric, hosts)
+    if transport == "proxy" and len(set(hosts)) > 1:
+        raise ArgumentError(
+            "transport is 'proxy', whose native threads copy between heaps that the processes of one host share, and "
+            f"the ranks are on {len(set(hosts))} hosts: leave transport= out, or start all ranks on one host"
+        )
     machine = make_machine(size, seed=seed, fabric=connected, heap_bytes=heap_bytes, home=bootstrap.rank)
     if invitation is None:
         heaps = SharedHeaps.share(bootstrap, machine, hosts, meeting_timeout)
