@@ -60,6 +60,16 @@ def test_many_seeds_against_the_oracle(kind: int) -> None:
         check_case(case, spawn(run_case, ranks, "emulator", fabric=fabric_of(kind, node), seed=seed, args=(case,)))
 
 
+@pytest.mark.parametrize("kind", ["rc", "srd"])
+def test_with_a_transport_that_stores_inside_a_node(kind: str) -> None:
+    """As NVSHMEM does on GPUs. Inside a node no NIC is used then: its links are broken."""
+    inside = tuple((a, b) for a in range(4) for b in range(4) if a // 2 == b // 2)
+    fabric = Fabric(kind, ranks_per_node=2, broken_links=inside)
+    for seed in range(4):
+        case = in_nodes(make_case(60 + seed, world_size=4), 2)
+        check_case(case, spawn(run_case, 4, "emulator", fabric=fabric, seed=seed, args=(case,), transport="by_pair"))
+
+
 def test_fp8_rows() -> None:
     for seed, (ranks, node) in enumerate(NODES[:4]):
         case = in_nodes(fp8_case(seed, ranks), node)
