@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.dispatch_combine_cases import make_case
 from ep_lib import Fabric, Kernel, Rank, check, cli, spawn
 from ep_lib.errors import KernelFault, PeerTimeout
 from ep_lib.jit import nvrtc
+from ep_lib.transports.proxy import heap
 from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER
 
 SOURCE = Path(__file__).parent / "kernels" / "proxy_ring.cu"
@@ -59,6 +61,12 @@ def fill_slots(rank: Rank, how: int) -> None:
 @pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
 def test_a_push_compiles_for_gpus(target: str) -> None:
     Kernel.from_source(PUSH, "push_to").compile(target)
+
+
+@pytest.mark.parametrize("kernel_of", [lambda: ibgda_shim.kernel("send_batched"), lambda: kernel("send")])
+@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
+def test_the_transport_compiles_for_gpus(kernel_of: Callable[[], Kernel]) -> None:
+    assert nvrtc.compile_cubin(kernel_of(), "sm_90", Path(heap.__file__).parent).cubin
 
 
 def test_what_each_side_writes_has_a_cache_line_of_its_own() -> None:

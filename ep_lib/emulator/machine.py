@@ -180,7 +180,7 @@ class Machine:
         self.ranks = ranks
         self.fabric = fabric
         self.heap_bytes = heap_bytes
-        self.queue_pairs = fabric.queue_pairs
+        self.fabric = fabric
         self.has_other_processes = home >= 0
         self._lib = library.load()
         settings = library.Settings(

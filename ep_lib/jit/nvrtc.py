@@ -55,14 +55,14 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
-def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
-    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache.
+def compile_cubin(kernel: KernelSource, arch: str, transport: Path = toolkit.P2P_TRANSPORT) -> NvrtcImage:
+    """Compiles a kernel for ``arch`` ("sm_90"), or finds it in the cache. ``transport``: whose folder to search.
 
     Raises :class:`KernelCompileError` with the learner's own file and line, :class:`KernelNotFoundError`, and
     :class:`BackendUnavailable` when NVRTC is missing or does not know ``arch``.
     """
     unit = kernel.translation_unit()
-    own, system = include_roots(kernel), toolkit.cuda_include_dirs()
+    own, system = include_roots(kernel, transport), toolkit.cuda_include_dirs()
     headers = digest.scan(unit, own, system)
     flags = ["-std=c++17", f"-arch={arch}", "-lineinfo", "-w", *kernel.options]
     flags += [f"-I{root}" for root in (*own, *system)]

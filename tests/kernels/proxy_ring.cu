@@ -5,7 +5,7 @@
 constexpr int kRight = 0, kSignalFirst = 1, kSourceReused = 2, kNoBarrier = 3, kNoFence = 4;
 
 extern "C" __global__ void send(uint64_t* inbox, uint64_t* outbox, int words, uint64_t* signal, int peer, int how) {
-    const ep::ProxyRing& ring = ep::transport::proxy::rings()[0];
+    const ep::ProxyRing& ring = ep::transport::proxy::ring_of(0);
     for (int i = threadIdx.x; i < words; i += blockDim.x) outbox[i] = i + 1;
     if (how != kNoBarrier) __syncthreads();
     if (threadIdx.x != 0) return;
@@ -33,7 +33,7 @@ extern "C" __global__ void receive(const uint64_t* inbox, int words, const uint6
 
 // Many commands from many warps and threads through one ring, one by one or a warp at a time.
 extern "C" __global__ void add_many(uint64_t* counter, int each, int peer, bool by_warps) {
-    const ep::ProxyRing& ring = ep::transport::proxy::rings()[0];
+    const ep::ProxyRing& ring = ep::transport::proxy::ring_of(0);
     const ep::ProxyCommand add = ep::proxy_add(counter, 1, sizeof(uint64_t), peer);
     uint64_t number = 0;
     for (int i = 0; i < each; ++i) {
@@ -47,7 +47,7 @@ extern "C" __global__ void add_many(uint64_t* counter, int each, int peer, bool 
 constexpr int kRelaxedCredit = 1, kNoCredit = 2;
 
 extern "C" __global__ void fill_slots(uint64_t* counter, int commands, int peer, int how) {
-    const ep::ProxyRing& ring = ep::transport::proxy::rings()[0];
+    const ep::ProxyRing& ring = ep::transport::proxy::ring_of(0);
     const ep::ProxyCommand add = ep::proxy_add(counter, 1, sizeof(uint64_t), peer);
     for (int i = 0; i < commands; ++i) {
         if (how == kRight) {

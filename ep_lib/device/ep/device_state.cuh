@@ -60,12 +60,11 @@ struct HeapHeader {
     FaultRecord fault;
     uint64_t timeout_ns;  // emulator: limit of a wait; 0: kDefaultTimeoutNs (GPUs read DeviceState instead)
     IbgdaState ibgda;
-    uint64_t proxy_rings;      // transport="proxy": address of the rank's ProxyRing array (<ep/proxy_ring.cuh>),
-    uint64_t num_proxy_rings;  // and how many there are
+    uint64_t proxy;  // transport="proxy": address of the rank's ProxyRings (<ep/proxy_command.cuh>)
     // Of ranks that are processes on the emulator; their hosts write it while kernels run.
     uint64_t gone;     // bit r: rank r's process has ended, so no wait for it can succeed
     uint64_t give_up;  // 1: no other wait can either, since those ranks wait for one that is gone
-    uint64_t reserved[20];
+    uint64_t reserved[21];
 };
 
 // Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 552 bytes.

@@ -58,6 +58,15 @@ struct ProxyRing {
     uint64_t num_slots;  // a power of two, at least 32: a warp pushes that many at a time
 };
 
+// The rings of a rank whose transport is the proxy: the head of its symmetric heap has the address.
+struct ProxyRings {
+    const ProxyRing* rings;
+    int32_t count;
+    int32_t num_queue_pairs;  // to each peer
+    int32_t keeps_order;      // do the proxy's NIC and its queue pairs deliver in order?
+    int32_t reserved;
+};
+
 static_assert(sizeof(ProxyCommand) == 64 && sizeof(ProxyCredits) == 192, "lines of 64 bytes, of one writer each");
 
 }  // namespace ep

@@ -14,7 +14,7 @@ from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.memory import device_state
 from ep_lib.transports.base import EmulatorSetup, Module
 from ep_lib.transports.proxy import engine
-from ep_lib.transports.proxy.rings import Rings
+from ep_lib.transports.proxy.rings import RINGS, Rings
 
 MAX_RINGS = 8
 SLOTS = 64
@@ -36,13 +36,16 @@ class ProxyHeap:
         machine, rank = setup.machine, setup.rank
         self.bytes = machine.heap_bytes
         self.addresses = [machine.heap_address(rank) for rank in range(machine.ranks)]
-        self.rings = Rings(min(MAX_RINGS, machine.queue_pairs), SLOTS)
+        self.rings = Rings(min(MAX_RINGS, machine.fabric.queue_pairs), SLOTS)
         for address, nbytes in self.rings.spans():
             machine.register(rank, address, nbytes, True)
-        header = machine.heap_view(rank)
-        for field, value in (("proxy_rings", self.rings.address), ("num_proxy_rings", self.rings.count)):
-            begin = device_state.HEADER.offsets[field]
-            header[begin : begin + 8].view(np.uint64)[0] = value
+        fabric = machine.fabric
+        self._told = np.zeros(1, RINGS.dtype)
+        self._told["rings"], self._told["count"] = self.rings.address, self.rings.count
+        self._told["num_queue_pairs"], self._told["keeps_order"] = fabric.queue_pairs, fabric.kind == "rc"
+        machine.register(rank, self._told.ctypes.data, self._told.nbytes, False)
+        begin = device_state.HEADER.offsets["proxy"]
+        machine.heap_view(rank)[begin : begin + 8].view(np.uint64)[0] = self._told.ctypes.data
         self._proxy: engine.Proxy | None = None
         if machine.has_other_processes:
             executor = engine.Memory(self.rings.count, self.addresses, machine.heap_bytes * HEAP_SPREAD, rank)

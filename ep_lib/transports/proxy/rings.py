@@ -13,6 +13,7 @@ RING = header_struct(_HEADER, "ProxyRing")
 COMMAND = header_struct(_HEADER, "ProxyCommand")
 CREDITS = header_struct(_HEADER, "ProxyCredits")
 PRODUCER = header_struct(_HEADER, "ProxyProducer")
+RINGS = header_struct(_HEADER, "ProxyRings")
 _LINE = 64
 
 

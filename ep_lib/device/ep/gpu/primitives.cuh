@@ -147,6 +147,7 @@ EP_DEVICE int rank() { return ep_device_state.rank; }
 EP_DEVICE int num_ranks() { return ep_device_state.num_ranks; }
 EP_DEVICE char* heap_base(int rank) { return reinterpret_cast<char*>(ep_device_state.heap_base[rank]); }
 // The host leaves the address 0 where it could not map a rank's heap.
+EP_DEVICE const HeapHeader& heap_header() { return *reinterpret_cast<const HeapHeader*>(heap_base(rank())); }
 EP_DEVICE bool reachable(int rank) { return rank >= 0 && rank < num_ranks() && heap_base(rank) != nullptr; }
 EP_DEVICE uint64_t heap_bytes() { return ep_device_state.heap_bytes; }
 EP_DEVICE FaultRecord* fault_record() { return reinterpret_cast<FaultRecord*>(ep_device_state.fault_record); }

@@ -4,7 +4,6 @@
 // by one thread of the host. Operations of different queue pairs are as unordered as those of a NIC.
 #pragma once
 #include <ep/proxy_ring.cuh>
-#include <ep/proxy_state.cuh>
 
 namespace ep {
 namespace transport {
@@ -12,7 +11,8 @@ namespace proxy {
 
 constexpr int kAll = -1;  // ep::kAllPeers, ep::kAllQueuePairs
 
-EP_DEVICE const ProxyRing& ring_of(int queue_pair) { return rings()[queue_pair % num_rings()]; }
+EP_DEVICE const ProxyRings& mine() { return *reinterpret_cast<const ProxyRings*>(detail::heap_header().proxy); }
+EP_DEVICE const ProxyRing& ring_of(int queue_pair) { return mine().rings[queue_pair % mine().count]; }
 
 EP_DEVICE void push(int queue_pair, const ProxyCommand& command) {
     proxy_push(ring_of(queue_pair), command);  // a push that ran into its limit has recorded a fault
@@ -22,8 +22,8 @@ EP_DEVICE void push(int queue_pair, const ProxyCommand& command) {
 
 using detail::reachable;
 
-EP_DEVICE int num_queue_pairs() { return proxy::num_queue_pairs(); }
-EP_DEVICE bool keeps_order() { return proxy::keeps_order(); }
+EP_DEVICE int num_queue_pairs() { return proxy::mine().num_queue_pairs; }
+EP_DEVICE bool keeps_order() { return proxy::mine().keeps_order != 0; }
 
 EP_DEVICE void net_put(int peer, int queue_pair, void* dst_mine, const void* src, size_t bytes) {
     proxy::push(queue_pair, proxy_write(dst_mine, src, bytes, peer, queue_pair));
@@ -43,8 +43,8 @@ EP_DEVICE void net_quiet(int, int queue_pair) {
         proxy_flush(proxy::ring_of(queue_pair));
         return;
     }
-    for (int i = 0; i < proxy::num_rings(); ++i) {
-        if (!proxy_flush(proxy::rings()[i])) return;
+    for (int i = 0; i < proxy::mine().count; ++i) {
+        if (!proxy_flush(proxy::mine().rings[i])) return;
     }
 }
 EP_DEVICE void net_fence(int peer, int queue_pair) {
