@@ -19,8 +19,8 @@ enum Phase : int32_t {
     kPhaseDispatch,  // waiting for dispatched tokens
     kPhaseCombine,   // waiting for tokens to come back
     kPhaseWrite,     // posting a write or a signal to a peer
-    kPhaseUser,      // for a learner's own kernels
     kPhaseProxy,     // waiting for the host's proxy: for a slot of its ring, or until a command is done
+    kPhaseUser,      // for a learner's own kernels
     kNumPhases
 };
 
