@@ -201,7 +201,7 @@ def compile_kernels() -> None:
     def main(rank: ep_lib.Rank) -> None:
         with ep_lib.Buffer(rank, **mask_cases.BOTH) as buffer:
             for way in mask_cases.WAYS.values():
-                way(buffer, rank.rank, 0)
+                way(buffer, rank, 0)
             buffer.mask_ranks([])
 
     ep_lib.spawn(main, RANKS, "emulator")

@@ -112,6 +112,14 @@ def test_batches_equal_the_oracle_by_every_way(seed: int) -> None:
         assert all(result["direct"] == direct for result in results)
 
 
+@pytest.mark.gpu(count=4)
+def test_batches_equal_the_oracle_on_gpus() -> None:
+    for seed in range(3):
+        case = make_case(600 + seed, world_size=4, dtype="float32")
+        for more in ({}, {"window_bytes": 1 << 16}, {"gpu_per_node": 2}):
+            check_case(case, spawn(run_case, 4, "cuda", args=(case, more)))
+
+
 @pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
 def test_what_finds_the_ways_compiles_for_gpus() -> None:
     Kernel.from_source(context_module._LOOK, "find_ways").compile("sm_90")

@@ -16,8 +16,7 @@ from support.bad_input import SHAPE, refused
 from support.buffer_cases import check_case
 from support.dispatch_combine_cases import Case, assert_same, make_case
 from support.hierarchical_cases import arguments, in_nodes, run_case, run_fp8
-from support.pcie_cases import check_fp8, fp8_case
-from test_pcie import heap_use, routed
+from support.pcie_cases import check_fp8, fp8_case, heap_use, routed
 
 from ep_lib import Buffer, Fabric, Rank, reference, simulate, spawn
 from ep_lib.errors import ArgumentError, DeadlockError, PeerTimeout
@@ -68,6 +67,14 @@ def test_with_a_transport_that_stores_inside_a_node(kind: str) -> None:
     for seed in range(4):
         case = in_nodes(make_case(60 + seed, world_size=4), 2)
         check_case(case, spawn(run_case, 4, "emulator", fabric=fabric, seed=seed, args=(case,), transport="by_pair"))
+
+
+@pytest.mark.gpu(count=4)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_on_gpus_that_count_as_two_nodes(dtype: str) -> None:
+    for seed in range(6):
+        case = in_nodes(make_case(80 + seed, world_size=4, dtype=dtype), 2)
+        check_case(case, spawn(run_case, 4, "cuda", args=(case, 3 + seed % 3, "native", 2)))
 
 
 def test_fp8_rows() -> None:

@@ -17,7 +17,7 @@ def leave_and_return(rank: Rank, ways: list[str], seed: int) -> bool:
 
         def layer(number: int) -> None:
             for way in ways:
-                WAYS[way](buffer, me, seed + number)
+                WAYS[way](buffer, rank, seed + number)
 
         layer(0)
         if me != 1:
@@ -42,6 +42,13 @@ def test_ranks_leave_and_return(ways: list[str]) -> None:
         assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=seed, args=(ways, seed)) == [True] * RANKS
 
 
+@pytest.mark.gpu(count=RANKS)
+@pytest.mark.parametrize("ways", [["normal"], ["low latency"], ["low latency", "normal", "unwatched"]])
+def test_ranks_leave_and_return_on_gpus(ways: list[str]) -> None:
+    for seed in range(3):
+        assert ep_lib.spawn(leave_and_return, RANKS, "cuda", args=(ways, seed)) == [True] * RANKS
+
+
 def test_ranks_leave_and_return_without_a_race() -> None:
     report = ep_lib.check(leave_and_return, RANKS, args=(["low latency", "normal"], 0), seeds=2)
     assert report.ok, str(report)
@@ -53,15 +60,15 @@ def outlives(rank: Rank, way: str) -> tuple[bool, int]:
         lost = 0
         for seed in range(4):
             try:
-                WAYS[way](buffer, rank.rank, seed)
+                WAYS[way](buffer, rank, seed)
             except PeerTimeout:
                 lost += 1
                 break
         if lost:
             buffer.mask_ranks([1])
             for seed in range(3):
-                normal(buffer, rank.rank, seed)
-                low_latency(buffer, rank.rank, seed)
+                normal(buffer, rank, seed)
+                low_latency(buffer, rank, seed)
     return True, lost
 
 
@@ -95,7 +102,7 @@ def test_what_does_not_fit_together_is_told() -> None:
             if me == 1:
                 return
             buffer.mask_ranks([1])
-            normal(buffer, me, 1)
+            normal(buffer, rank, 1)
             with pytest.raises(HandleError, match="before mask_ranks"):
                 buffer.combine(tokens(0)[0][me], handle)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.buffer_cases import check_case
 from support.dispatch_combine_cases import BF16, Case, assert_received, assert_same, make_case, to_numpy, unpack
-from support.pcie_cases import FABRIC_NAMES, FABRICS, pcie_arguments, run_case, smallest_bounce
+from support.pcie_cases import FABRIC_NAMES, FABRICS, heap_use, pcie_arguments, routed, run_case, smallest_bounce
 
 from ep_lib import Buffer, Fabric, Rank, simulate, spawn
 from ep_lib.moe.pcie.mode import kernel
@@ -68,22 +68,6 @@ def test_up_to_32_ranks(ranks: int, merged: int) -> None:
     case = make_case(5, world_size=ranks, dtype="bfloat16", max_tokens=5)
     for fabric, variety in (("srd", 2 + merged), ("rc", merged)):
         check_case(case, spawn(run_case, ranks, "emulator", fabric=fabric, args=(case, variety)))
-
-
-def routed(pattern: list[list[int]], ranks: int, tokens: int) -> Case:
-    """Every rank sends ``tokens`` tokens with the choices of ``pattern`` in turn; one expert per rank."""
-    rng = np.random.default_rng(3)
-    idx = np.array([pattern[t % len(pattern)] for t in range(tokens)], np.int64).reshape(tokens, len(pattern[0]))
-    return Case(
-        ranks,
-        idx.shape[1],
-        128,
-        max(tokens, 1),
-        "bfloat16",
-        [rng.standard_normal((tokens, 128)).astype(BF16) for _ in range(ranks)],
-        [idx.copy() for _ in range(ranks)],
-        [rng.standard_normal(idx.shape).astype(np.float32) for _ in range(ranks)],
-    )
 
 
 @pytest.mark.parametrize(
@@ -154,15 +138,6 @@ def test_bitwise_equal_over_many_interleavings() -> None:
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
-def heap_use(rank: Rank, arguments: dict[str, Any]) -> int:
-    def used() -> int:
-        return rank.heap_bytes - sum(end - begin for begin, end in rank._heap._free)
-
-    before = used()
-    with Buffer(rank, **arguments):
-        return used() - before
-
-
 @pytest.mark.parametrize("ranks", [2, 8, 16, 32])
 def test_memory_is_what_the_formula_says_whatever_max_tokens(ranks: int) -> None:
     shape = {"num_experts": 64, "top_k": 8, "hidden": 256}

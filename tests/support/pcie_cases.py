@@ -10,7 +10,7 @@ from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.memory.arrays import like
 from ep_lib.moe.pcie.memory import packet_bytes
 from support import buffer_cases
-from support.dispatch_combine_cases import Case, assert_same, make_case, to_input, to_numpy
+from support.dispatch_combine_cases import BF16, Case, assert_same, make_case, to_input, to_numpy
 
 FABRICS = ["rc", "srd", Fabric("rc", ranks_per_node=2), Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=2)]
 FABRIC_NAMES = ["rc", "srd", "rc-2", "srd-2-nop2p"]
@@ -103,3 +103,30 @@ def fp8_case(seed: int, ranks: int, dtype: str = "bfloat16") -> Case:
         x[: len(x) // 4, :128] = 0
         x[: len(x) // 8, 200:201] = np.nan
     return Case(**{**vars(case), "hidden": hidden, "xs": xs})
+
+
+def routed(pattern: list[list[int]], ranks: int, tokens: int) -> Case:
+    """Every rank sends ``tokens`` tokens with the choices of ``pattern`` in turn; one expert per rank."""
+    rng = np.random.default_rng(3)
+    idx = np.array([pattern[t % len(pattern)] for t in range(tokens)], np.int64).reshape(tokens, len(pattern[0]))
+    return Case(
+        ranks,
+        idx.shape[1],
+        128,
+        max(tokens, 1),
+        "bfloat16",
+        [rng.standard_normal((tokens, 128)).astype(BF16) for _ in range(ranks)],
+        [idx.copy() for _ in range(ranks)],
+        [rng.standard_normal(idx.shape).astype(np.float32) for _ in range(ranks)],
+    )
+
+
+def heap_use(rank: Rank, arguments: dict[str, Any]) -> int:
+    """Bytes that a Buffer takes of the symmetric heap."""
+
+    def used() -> int:
+        return rank.heap_bytes - sum(end - begin for begin, end in rank._heap._free)
+
+    before = used()
+    with Buffer(rank, **arguments):
+        return used() - before

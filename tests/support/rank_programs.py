@@ -184,19 +184,19 @@ def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> 
             signal.setitimer(signal.ITIMER_REAL, dies_after)
         for seed in itertools.count():
             try:
-                mask_cases.WAYS[way](buffer, rank.rank, seed % 7)
+                mask_cases.WAYS[way](buffer, rank, seed % 7)
             except (RankFailed, PeerTimeout) as error:
                 told = f"{type(error).__name__}: {error}"
                 break
         buffer.mask_ranks([1])
-        layers(buffer, rank.rank)
+        layers(buffer, rank)
         begin = time.monotonic()
         if replaced:
             if rank == 0:
                 (FOLDER / "invitation.new").write_text(rank.invitation())
                 (FOLDER / "invitation.new").rename(FOLDER / "invitation")
             buffer.connect_ranks([1])
-            layers(buffer, rank.rank)
+            layers(buffer, rank)
     return told, time.monotonic() - begin
 
 
@@ -205,7 +205,7 @@ def works(rank: Rank) -> tuple[str, int, float, str]:
     with Buffer(rank, **mask_cases.BOTH) as buffer:
         for seed in itertools.count():
             try:
-                layers(buffer, rank.rank)
+                layers(buffer, rank)
                 rank.barrier()
             except (RankFailed, PeerTimeout, KernelTimeout) as error:
                 named = error.peer if isinstance(error, PeerTimeout) else getattr(error, "rank", -1)
@@ -215,10 +215,10 @@ def works(rank: Rank) -> tuple[str, int, float, str]:
     raise AssertionError
 
 
-def layers(buffer: Buffer, me: int) -> None:
+def layers(buffer: Buffer, rank: Rank) -> None:
     for seed in range(2):
-        mask_cases.normal(buffer, me, seed)
-        mask_cases.low_latency(buffer, me, seed)
+        mask_cases.normal(buffer, rank, seed)
+        mask_cases.low_latency(buffer, rank, seed)
 
 
 def replaces(rank: Rank) -> bool:
@@ -226,7 +226,7 @@ def replaces(rank: Rank) -> bool:
     with Buffer(rank, **mask_cases.BOTH) as buffer:
         assert rank.all_gather(rank.rank) == [1] * rank.world_size
         buffer.connect_ranks([1])
-        layers(buffer, rank.rank)
+        layers(buffer, rank)
     return True
 
 
