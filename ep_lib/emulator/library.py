@@ -74,6 +74,7 @@ _SIGNATURES = {
     "epemu_map_heap": ([c_void_p, c_int, c_int], c_int),
     "epemu_forward": ([c_void_p, c_int, c_int, c_int], None),
     "epemu_forwarded_bytes": ([c_void_p, POINTER(c_uint64), POINTER(c_uint64)], None),
+    "epemu_end_forwarding": ([c_void_p], None),
     "epemu_link_ended": ([c_void_p, c_int], c_int),
     "epemu_set_arrays": ([c_void_p, c_int, POINTER(c_uint64), c_uint64], None),
     "epemu_load_image": ([c_void_p, c_char_p, c_char_p], c_void_p),

@@ -277,6 +277,10 @@ class Machine:
         self._lib.epemu_forwarded_bytes(self.handle, ctypes.byref(sent), ctypes.byref(received))
         return sent.value, received.value
 
+    def end_forwarding(self) -> None:
+        """Ends the connections to ranks of other hosts, when no kernel runs any more."""
+        self._lib.epemu_end_forwarding(self.handle)
+
     def link_ended(self, rank: int) -> bool:
         """Whether a connection to a rank of another host has ended."""
         return bool(self._lib.epemu_link_ended(self.handle, rank))

@@ -255,6 +255,7 @@ class ProcessWorld:
         with contextlib.suppress(EpError):  # a rank that has failed keeps nobody from closing
             meet(self._bootstrap, CLOSE, None, self.timeout, self._look_at_the_others(CLOSE))
         self._end()
+        self.machine.end_forwarding()
         self.machine.close()
         self.heaps.close()
         self._bootstrap.close(max(0.0, deadline - time.monotonic()))

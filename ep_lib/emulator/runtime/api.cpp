@@ -88,6 +88,8 @@ void epemu_forwarded_bytes(Machine* m, uint64_t* sent, uint64_t* received) {
     *sent = m->forwarder ? m->forwarder->sent_bytes.load() : 0;
     *received = m->forwarder ? m->forwarder->received_bytes.load() : 0;
 }
+// No kernel runs any more: the connections end.
+void epemu_end_forwarding(Machine* m) { m->forwarder.reset(); }
 int epemu_link_ended(Machine* m, int rank) { return m->forwarder && m->forwarder->has_ended(rank); }
 // The symmetric arrays that a rank has now: begins and ends, sorted. What it launches after this may touch them.
 void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t count) {
