@@ -9,6 +9,8 @@ EP_LIB_BACKEND       what ``spawn`` and ``init`` use: ``emulator`` or ``cuda``  
 EP_LIB_CACHE_DIR     where compiled kernels are kept                                  ``ep_lib`` in ``~/.cache``
 EP_LIB_CXX           the C++ compiler of the emulator: a name or a path               g++, then clang++
 EP_LIB_DEBUG         ``1`` shows tracebacks where ``ep-lib`` would print a sentence   ``0``
+EP_LIB_GPUS          so many GPUs are shared by all ranks of ``spawn`` and ``init``   a GPU per rank
+                     (cuda only; 1 GPU is enough for 8 ranks)
 EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
 EP_LIB_HOST          this host's name among those of a run; ranks on the          its host name and boot id
                      emulator share memory with those of the same name
@@ -17,7 +19,8 @@ EP_LIB_SANITIZE      ``1`` compiles the emulator with AddressSanitizer and UBSan
 EP_LIB_SECRET        what the processes of a run must know to talk over TCP or files  one of this user's own on
                      (:class:`ep_lib.nixl.DeviceHost`); at least 8 characters         this machine
 EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0          ``0``
-EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU (slow)            ``0``
+EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU, where MPS does   ``0``
+                     not work (slow: milliseconds for a signal)
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
 EP_LIB_TRANSPORT     how ranks on GPUs reach each other: ``auto``, ``p2p``, ``nvshmem``   ``auto``: P2P where it works
@@ -61,6 +64,7 @@ class Config:
     cache_dir: Path | None = None
     cxx: str | None = None
     debug: bool = False
+    gpus: int | None = None
     heap_bytes: int | None = None
     sanitize: bool = False
     secret: str | None = None
@@ -82,6 +86,7 @@ class Config:
             cache_dir=_cache_dir(env),
             cxx=_text(env, "EP_LIB_CXX"),
             debug=_flag(env, "EP_LIB_DEBUG"),
+            gpus=_gpus(env),
             heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
             sanitize=_flag(env, "EP_LIB_SANITIZE"),
             secret=_text(env, "EP_LIB_SECRET"),
@@ -173,6 +178,13 @@ def _size(env: Mapping[str, str], name: str) -> int | None:
     if size <= 0:
         raise _refuse(name, text, "a size above zero: bytes (268435456) or a number with K, M or G (256M)")
     return size
+
+
+def _gpus(env: Mapping[str, str]) -> int | None:
+    text = _text(env, "EP_LIB_GPUS")
+    if text is not None and not (text.isascii() and text.isdigit() and 0 < int(text) < 1000):
+        raise _refuse("EP_LIB_GPUS", text, "a number of GPUs, from 1")
+    return None if text is None else int(text)
 
 
 def _stack(env: Mapping[str, str]) -> int | None:

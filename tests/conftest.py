@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs."""
+    """``@pytest.mark.gpu`` and ``@pytest.mark.gpu(count=2)``: skip where this machine has too few GPUs. EP_LIB_GPUS=1
+    lets the ranks of all tests share one, over P2P."""
     for marker in item.iter_markers("gpu"):
         _need_gpus(int(marker.kwargs.get("count", 1)))
 

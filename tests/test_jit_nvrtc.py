@@ -12,6 +12,9 @@ from ep_lib.jit.elf import Elf
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
+from ep_lib.moe.direct import mode as direct
+from ep_lib.moe.low_latency import mode as low_latency
+from ep_lib.moe.pcie import mode as pcie
 
 pytestmark = pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
 
@@ -111,3 +114,21 @@ def test_without_cupy_the_message_names_the_packages(monkeypatch: pytest.MonkeyP
     with pytest.raises(BackendUnavailable, match="pip install cupy"):
         nvrtc.version()
     nvrtc._nvrtc.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120"])
+def test_kernels_compile_for_old_and_new_gpus(arch: str) -> None:
+    """GPUs before sm_90 have no TMA, so lanes copy; before sm_80 more is missing. All kernels at both ends."""
+    kernels = [direct.kernel("dispatch_bulk", "<ep::direct::kByTma, 3>")]
+    if arch in ("sm_75", "sm_120"):
+        kernels += [
+            direct.kernel("notify_dispatch", "<int>"),
+            direct.kernel("combine_pull", "<__nv_bfloat16, true>"),
+            low_latency.kernel("dispatch", "<true, 3, int>"),
+            low_latency.kernel("combine", "<3, int>"),
+            pcie.kernel("dispatch"),
+            pcie.kernel("combine", "<float>"),
+        ]
+    for kernel in kernels:
+        kernel.compile(arch)

@@ -157,7 +157,7 @@ def captured(rank: Rank, case: Case) -> Any:
     """A graph of two dispatches and combines, replayed with other inputs."""
     import torch
 
-    torch.cuda.set_device(rank.rank)
+    torch.cuda.set_device(rank.xp.cuda.Device().id)
     me, results = rank.rank, []
     x, idx, weights = (to_input(rank, a[me], "torch") for a in (case.xs, case.topk_idx, case.topk_weights))
     arguments = case.buffer_arguments() | {"max_tokens": 1}

@@ -1,4 +1,4 @@
-"""The cuda backend: one process per GPU, kernels compiled by NVRTC, heaps that reach each other over NVLink or PCIe.
+"""The cuda backend: a process per rank, kernels compiled by NVRTC, heaps that reach each other over NVLink or PCIe.
 
 Importing this module loads no CUDA library; making a :class:`CudaBackend` does.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import sys
 import time
 import weakref
@@ -21,9 +22,11 @@ from ep_lib.backends.base import Streams
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet, within
 from ep_lib.cuda import errors as cuda_errors
+from ep_lib.cuda import mps
 from ep_lib.cuda.devices import device_for, import_cupy
 from ep_lib.cuda.faults import Hook, ShownFault
 from ep_lib.cuda.module import LoadedKernel, ModuleCache
+from ep_lib.cuda.partition import Partition
 from ep_lib.cuda.streams import CudaStreams
 from ep_lib.errors import (
     ArgumentError,
@@ -62,14 +65,16 @@ _HOST_TO_DEVICE = 1
 
 
 class CudaBackend:
-    """One rank on one GPU. ``ep_lib.spawn(backend="cuda")`` and ``ep_lib.init()`` make it; making it is collective.
+    """One rank on one GPU, or on its part of one. ``ep_lib.spawn(backend="cuda")`` and ``ep_lib.init()`` make it;
+    making it is collective.
 
     ``heap_bytes`` is the size of the symmetric heap in bytes, ``kernel_timeout`` the number of seconds that
     :meth:`synchronize` waits; a wait inside a kernel gives up after half of it, at most 30 s, so that a kernel ends by
     itself before the host gives up. ``transport``: how ranks reach each other (:mod:`ep_lib.transports.choose`);
-    ``self.transport`` says what "auto" became. Kernels run on torch's current stream where torch uses this GPU, else
-    on CuPy's, or where ``self.streams.on(stream)`` says. Raises BackendUnavailable, OutOfSymmetricMemory and
-    RankMismatchError, the same on every rank.
+    ``self.transport`` says what "auto" became. ``gpus``: the ranks of this host share so many GPUs, by MPS, each with
+    its own SMs (:mod:`ep_lib.cuda.partition`); what the caller runs by CuPy or torch uses all SMs. Kernels run on
+    torch's current stream where torch uses this GPU, else on CuPy's, or where ``self.streams.on(stream)`` says. Raises
+    BackendUnavailable, OutOfSymmetricMemory and RankMismatchError, the same on every rank.
     """
 
     name = "cuda"
@@ -82,6 +87,7 @@ class CudaBackend:
         kernel_timeout: float | None = None,
         device: int | None = None,
         transport: str = "auto",
+        gpus: int | None = None,
     ) -> None:
         if bootstrap.world_size > device_state.MAX_RANKS:
             raise BackendUnavailable(f"a world has at most {device_state.MAX_RANKS} ranks; got {bootstrap.world_size}")
@@ -94,7 +100,7 @@ class CudaBackend:
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
         # Over NVSHMEM a world may span hosts, of which each counts its own ranks.
         here = bootstrap.local_rank + 1 if transport.startswith("nvshmem") else bootstrap.world_size
-        self.device = device_for(bootstrap.local_rank, here) if device is None else device
+        self.device = device_for(bootstrap.local_rank, here, gpus) if device is None else device
         self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
         self._bootstrap = bootstrap
         self._runtime = self.xp.cuda.runtime
@@ -112,7 +118,8 @@ class CudaBackend:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
             torch.cuda.set_device(self.device)
-        self._own_streams = CudaStreams(self.xp, self.device)
+        self._part = None if gpus is None else _part(self.device, bootstrap, gpus)
+        self._own_streams = CudaStreams(self.xp, self.device, None if self._part is None else self._part.stream)
         self.streams: Streams = self._own_streams
         self._side_stream = self._runtime.streamCreateWithFlags(_STREAM_NON_BLOCKING)
         self._staging = self._runtime.hostAlloc(4096, 0)
@@ -130,7 +137,11 @@ class CudaBackend:
             int(self._runtime.deviceGetAttribute(which, self.device))
             for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MAX_SHARED_PER_BLOCK)
         )
-        self.multiprocessors: int | None = int(self._runtime.deviceGetAttribute(_MULTIPROCESSORS, self.device))
+        self.multiprocessors: int | None = (
+            int(self._runtime.deviceGetAttribute(_MULTIPROCESSORS, self.device))
+            if self._part is None
+            else self._part.multiprocessors
+        )
         self.arch = f"sm_{major}{minor}"
 
     def reaches(self, peer: int) -> bool:
@@ -362,10 +373,16 @@ class CudaBackend:
         for offset, value in zip(offsets, values, strict=True):
             ctypes.memmove(base + offset, value.data, len(value.data))
         pointers = (ctypes.c_void_p * max(1, len(offsets)))(*[base + offset for offset in offsets])
+        place = stream
+        if self._part is not None:
+            self._check_resident(loaded, grid, block, shared_bytes)
+            place = self._part.beside(stream)
+            self._own_streams.order(stream, place)
         try:
             self._driver.launchKernel(
-                loaded.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers) if values else 0, 0
+                loaded.function, *grid, *block, shared_bytes, place, ctypes.addressof(pointers) if values else 0, 0
             )
+            self._own_streams.order(place, stream)
         except self._driver.CUDADriverError as error:
             if cuda_errors.is_fault(error.status):  # of an earlier kernel: they are reported when something looks
                 raise self._lose(error.status, str(error)) from error
@@ -373,6 +390,21 @@ class CudaBackend:
             raise cuda_errors.launch_error(
                 error.status, str(error), self.rank, loaded.name, shape, loaded.registers
             ) from error
+
+    def _check_resident(self, loaded: LoadedKernel, grid: Dim3, block: Dim3, shared_bytes: int) -> None:
+        """On a part of a GPU, refuse a grid that cannot run as a whole at once, if its source knows other ranks."""
+        if self.multiprocessors is None or not loaded.knows_ranks:
+            return
+        threads, blocks = math.prod(block), math.prod(grid)
+        each = loaded.blocks_on_an_sm(threads, shared_bytes)
+        if blocks > each * self.multiprocessors:
+            room = each * self.multiprocessors
+            raise KernelLaunchError(
+                f"{loaded.name}: {blocks} blocks of {threads} threads and {shared_bytes} bytes of shared memory, but "
+                f"rank {self.rank}'s part of the GPU runs {room} at once ({self.multiprocessors} SMs, {each} on each): "
+                "blocks that wait for other ranks must all run at once. Take a smaller grid with a loop, fewer ranks, "
+                "or larger gpus=; a kernel that waits for nobody can have any grid in a source without <ep/...>"
+            )
 
     def _current_streams(self) -> tuple[int, int]:
         """The stream for kernels and CuPy's stream, most often the same; both are remembered for synchronize()."""
@@ -461,3 +493,14 @@ class CudaBackend:
             raise BufferClosedError(f"rank {self.rank} was closed; make a new one by ep_lib.spawn or ep_lib.init")
         if self._lost is not None:
             raise self._lost
+
+
+def _part(device: int, bootstrap: Bootstrap, gpus: int) -> Partition:
+    """Rank r of a host is on GPU r % gpus. Raises BackendUnavailable."""
+    if not mps.is_active(device):
+        raise BackendUnavailable(
+            f"rank {bootstrap.rank} shares GPU {device} with others, and NVIDIA's MPS does not run: without it they "
+            f"only take turns. Start its daemon first ({mps.CONTROL} -d); ep_lib.spawn(..., gpus={gpus}) does so itself"
+        )
+    gpu, part = bootstrap.local_rank % gpus, bootstrap.local_rank // gpus
+    return Partition(device, part, len(range(gpu, bootstrap.world_size, gpus)))

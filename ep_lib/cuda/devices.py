@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable
 
+RANKS_PER_GPU = 8  # that share it, if the program may choose
+
 
 class DeviceIdentity(NamedTuple):
     """What the other ranks must know about a rank's GPU."""
@@ -59,7 +61,7 @@ def _cuda_version(number: int) -> str:
 
 
 def unusable_reason(wanted: int = 1) -> str | None:
-    """None where ``wanted`` ranks can run on GPUs here, one each; else a sentence that says why not."""
+    """None where ``wanted`` ranks can run on GPUs here, one each unless they share; else why not, in a sentence."""
     try:
         count = gpu_count()
     except BackendUnavailable as error:
@@ -68,9 +70,17 @@ def unusable_reason(wanted: int = 1) -> str | None:
 
     if not nvrtc.available():
         return "kernels cannot be compiled for GPUs: NVRTC is missing (pip install nvidia-cuda-nvrtc)"
+    wanted = min(wanted, Config.from_environment().gpus or wanted)
     if count == 0 or (count < wanted and not gpus_are_shared()):
-        return f"{wanted} GPUs are wanted, this machine shows {count}"
+        share = "; gpus= lets ranks share them, several on each" if count else ""
+        return f"{wanted} GPUs are wanted, this machine shows {count}{share}"
     return None
+
+
+def room_for_ranks() -> int:
+    """How many ranks the GPUs here have room for: one on each, or more if EP_LIB_GPUS lets them share."""
+    shared = Config.from_environment().gpus
+    return gpu_count() if shared is None else RANKS_PER_GPU * shared
 
 
 def gpus_are_shared() -> bool:
@@ -78,21 +88,26 @@ def gpus_are_shared() -> bool:
     return Config.from_environment().share_gpus
 
 
-def device_for(local_rank: int, ranks_here: int) -> int:
-    """The index of the GPU for the rank that is number ``local_rank`` of ``ranks_here`` on this host."""
+def device_for(local_rank: int, ranks_here: int, gpus: int | None = None) -> int:
+    """The index of the GPU for the rank that is number ``local_rank`` of ``ranks_here`` on this host.
+
+    ``gpus``: the ranks share so many of them.
+    """
     count = gpu_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if count == 0:
         hint = f" (CUDA_VISIBLE_DEVICES={visible!r})" if visible is not None else ""
         raise BackendUnavailable(f"CUDA sees no GPU on {socket.gethostname()}{hint}")
-    if gpus_are_shared():
-        return local_rank % count
+    if gpus is not None and gpus > count:
+        raise BackendUnavailable(f"gpus is {gpus}, and {socket.gethostname()} shows {count}: take at most that")
+    if gpus is not None or gpus_are_shared():
+        return local_rank % (gpus or count)
     if ranks_here > count or local_rank >= count:
         hint = f"; CUDA_VISIBLE_DEVICES={visible!r} limits them" if visible is not None else ""
         raise BackendUnavailable(
             f"{max(ranks_here, local_rank + 1)} ranks on {socket.gethostname()}, but it shows {count} "
             f"GPU{'s' if count != 1 else ''} to them{hint}. Start fewer ranks, or run the emulator "
-            f'(backend="emulator"), or set EP_LIB_SHARE_GPUS=1 to let ranks take turns on a GPU (slow).'
+            '(backend="emulator"), or let ranks share a GPU: ep_lib.spawn(..., gpus=1), or EP_LIB_GPUS=1.'
         )
     return local_rank
 

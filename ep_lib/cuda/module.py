@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ep_lib.cuda.errors import NOT_FOUND
@@ -38,7 +38,9 @@ class LoadedKernel:
     static_shared: int
     registers: int
     driver: Any
+    knows_ranks: bool  # its source includes <ep/...>: it may wait for other ranks
     dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
+    _blocks: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @functools.cached_property
     def offsets(self) -> tuple[tuple[int, ...], int]:
@@ -66,6 +68,14 @@ class LoadedKernel:
         if total > self.dynamic_shared:
             self.driver.funcSetAttribute(self.function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
             self.dynamic_shared = total
+
+    def blocks_on_an_sm(self, threads: int, shared_bytes: int) -> int:
+        """How many blocks of ``threads`` threads are resident on an SM at the same time."""
+        shape = threads, shared_bytes
+        if shape not in self._blocks:
+            ask = self.driver.occupancyMaxActiveBlocksPerMultiprocessor
+            self._blocks[shape] = int(ask(self.function, threads, shared_bytes))
+        return self._blocks[shape]
 
 
 @dataclass(frozen=True)
@@ -125,4 +135,5 @@ class ModuleCache:
             static_shared=attribute(_SHARED_SIZE_BYTES),
             registers=attribute(_NUM_REGS),
             driver=self._driver,
+            knows_ranks=module.symbol(STATE_SYMBOL) is not None,
         )

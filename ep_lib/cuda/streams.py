@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _DISABLE_TIMING = 2
@@ -15,9 +15,11 @@ _NOT_READY = 600  # cudaErrorNotReady
 class CudaStreams:
     """The :class:`ep_lib.backends.base.Streams` of a GPU. Streams and events are CUDA's own handles, as integers."""
 
-    def __init__(self, cupy: Any, device: int) -> None:
+    def __init__(self, cupy: Any, device: int, make: Callable[[], int] | None = None) -> None:
+        """``make``: makes streams; None: of the whole GPU."""
         self._cupy, self._device = cupy, device
         self._runtime = cupy.cuda.runtime
+        self._make = make or (lambda: int(self._runtime.streamCreateWithFlags(_NON_BLOCKING)))
         self._spare: list[int] = []  # events that are free for use again
         self._own: list[int] = []  # streams made here
         self._held: dict[int, Any] = {}  # CuPy's, which would destroy them while kernels still run there
@@ -33,7 +35,7 @@ class CudaStreams:
 
     def new(self) -> int:
         """A stream that waits for no other one; lives as long as the rank."""
-        self._own.append(int(self._runtime.streamCreateWithFlags(_NON_BLOCKING)))
+        self._own.append(self._make())
         return self._own[-1]
 
     @contextlib.contextmanager

@@ -9,12 +9,12 @@ import numpy as np
 
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.moe.config import MAX_EXPERTS_PER_RANK, VECTOR_BYTES, parse_dtype
+from ep_lib.moe.config import MAX_EXPERTS_PER_RANK, VECTOR_BYTES, most_sms, parse_dtype
 from ep_lib.moe.pcie.memory import packet_bytes
 from ep_lib.require import at_least_one, whole_number
 
-# Blocks that a kernel runs on, if nothing else is said. The emulator has no SMs, and each block costs it time.
-NUM_SMS = {"cuda": 24, "emulator": 4}
+# Blocks that a kernel runs on, if nothing else is said: each costs the emulator time.
+_EMULATED_SMS = 4
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Config:
     Not in the source document: ``dtype`` of the tokens, "bfloat16" or "float32"; ``window_bytes``: flow control for all
     pairs of ranks, the most bytes that may be under way from one rank to another (None: where all ranks reach each
     other, tokens are stored straight where they stay, which needs no flow control; else bounce buffers of the default
-    size); ``num_sms``: blocks of a kernel, an even number (None: 24 on GPUs, 4 on the emulator).
+    size); ``num_sms``: blocks of a kernel, an even number (None: 24 on GPUs, or all SMs that a rank has if there are
+    fewer, and 4 on the emulator).
 
     Raises ArgumentError.
     """
@@ -105,10 +106,13 @@ class Config:
         """What all ranks must have alike."""
         return {name: value for name, value in asdict(self).items() if name != "rank"}
 
-    def buffer_arguments(self, backend: str, *, direct: bool) -> dict[str, Any]:
+    def buffer_arguments(self, backend: str, *, direct: bool, multiprocessors: int | None = None) -> dict[str, Any]:
         """The arguments of the :class:`ep_lib.Buffer` that does the work: ``direct`` stores, or rings of bounce buffers
-        with credits. Raises ArgumentError if the window is too small for a token."""
-        num_sms = NUM_SMS[backend] if self.num_sms is None else self.num_sms
+        with credits. ``multiprocessors``: of the rank, where they are known. Raises ArgumentError if the window is too
+        small for a token."""
+        num_sms = self.num_sms
+        if num_sms is None:
+            num_sms = _EMULATED_SMS if backend == "emulator" else most_sms(multiprocessors)
         arguments: dict[str, Any] = {
             "num_experts": self.num_experts,
             "top_k": self.num_experts_per_token,

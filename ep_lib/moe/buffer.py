@@ -24,7 +24,7 @@ from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe import registry
 from ep_lib.moe.agreement import WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
 from ep_lib.moe.checks import InputChecks, require_flags
-from ep_lib.moe.config import VECTOR_BYTES, BufferConfig, make_config
+from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
 from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectMode
 from ep_lib.moe.handle import Arrived, DispatchHandle, Received, refuse_other_rows, require_owner
@@ -71,7 +71,7 @@ class Buffer:
         hidden: int,
         max_tokens: int,
         dtype: Any = "bfloat16",
-        num_sms: int = 24,
+        num_sms: int | None = None,
         allow_nvlink_for_normal_mode: bool = True,
         bounce_bytes: int | None = None,
         merge_sender_receiver: bool = False,
@@ -84,7 +84,7 @@ class Buffer:
     ) -> None:
         """Collective. ``hidden``: elements a token; a row must be a multiple of 16 bytes. ``max_tokens``: the most that
         any rank sends at once. ``dtype``: bfloat16 or float32 (name, NumPy or torch dtype). ``num_sms``: blocks that a
-        kernel runs on, at most the GPU's SMs.
+        kernel runs on, at most the GPU's SMs, or the rank's part of them (None: 24, or all if there are fewer).
 
         ``allow_nvlink_for_normal_mode=False``: PCIe mode, for up to 32 ranks. ``bounce_bytes``: of one ring (to one
         peer, in one channel), at least one token's packet; None: eight messages of about 64 KiB. A channel takes two of
@@ -111,6 +111,7 @@ class Buffer:
         if on_fault is not None and not callable(on_fault):
             refuse("on_fault", on_fault, "None, or a function that takes the error")
         several_nodes = flag("hierarchical", hierarchical)
+        num_sms = most_sms(rank.multiprocessors) if num_sms is None else num_sms
         self._config = make_config(
             rank.world_size,
             num_experts=num_experts,
@@ -131,8 +132,8 @@ class Buffer:
         low_latency = has_low_latency(self._config)
         if allow_nvlink_for_normal_mode and rank.multiprocessors is not None and num_sms > rank.multiprocessors:
             raise ArgumentError(
-                f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} SMs: blocks that wait for "
-                "each other must all run at once; pass fewer"
+                f"num_sms is {num_sms}, and this GPU has {rank.multiprocessors} SMs for rank {rank.rank}: blocks that "
+                "wait for each other must all run at once; pass fewer"
             )
         self._rank = rank
         self._is_direct = self._config.is_direct
@@ -155,7 +156,9 @@ class Buffer:
         self.key = registry.add(self)
 
     @staticmethod
-    def symmetric_bytes(world_size: int, *, dtype: Any = "bfloat16", num_sms: int = 24, **arguments: Any) -> int:
+    def symmetric_bytes(
+        world_size: int, *, dtype: Any = "bfloat16", num_sms: int = DEFAULT_SMS, **arguments: Any
+    ) -> int:
         """Bytes of symmetric heap that ``Buffer(**arguments)`` takes on every rank. Raises ArgumentError like it does.
 
         With direct writes, it is little more than two areas of ``world_size * max_tokens`` rows each: one in which

@@ -18,6 +18,7 @@ FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 MAX_BLOCKS = 1024
 MAX_EXPERTS_PER_RANK = 8192  # the layout kernel counts them in shared memory
+DEFAULT_SMS = 24  # blocks of a kernel: on H200 more of them are no faster
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ class BufferConfig:
     def max_rows(self) -> int:
         """Rows of the receive area: every token of every rank may come here."""
         return self.world_size * self.max_tokens
+
+
+def most_sms(available: int | None) -> int:
+    """The default of ``num_sms`` for a rank with so many SMs (None: an emulated one); an even number if possible."""
+    if available is None or available >= DEFAULT_SMS:
+        return DEFAULT_SMS
+    return max(1, available - available % 2)
 
 
 def make_config(

@@ -53,6 +53,17 @@ def limits(heap_bytes: Any, timeout: Any) -> tuple[int | None, float | None]:
     return heap_bytes, None if timeout is None else seconds("timeout", timeout)
 
 
+def shared_gpus(gpus: Any, ranks: int, transport: str) -> int | None:
+    """How many GPUs the ranks share; None if each has its own. Raises ArgumentError."""
+    if gpus is None or whole_number("gpus", gpus, 1, 1000) >= ranks:
+        return None
+    if transport not in ("auto", "p2p"):
+        raise ArgumentError(
+            f"transport is {transport!r}; ranks that share a GPU (gpus={gpus}) have p2p only: leave it out"
+        )
+    return int(gpus)
+
+
 def emulator_transport(value: Any) -> str:
     """What is behind ``ep::net_*`` on the emulator; None is its NICs. Raises ArgumentError."""
     if value is None:

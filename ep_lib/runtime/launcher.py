@@ -151,7 +151,8 @@ def init(
 
     transport = arguments.a_transport(config.transport if transport is None else transport)
     bootstrap = make_bootstrap(world)
-    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport))
+    gpus = arguments.shared_gpus(config.gpus, bootstrap.world_size, transport)
+    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport, gpus=gpus))
 
 
 def rejoin(

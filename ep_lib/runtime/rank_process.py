@@ -55,12 +55,18 @@ class Outcome:
 MakeRank = Callable[[Bootstrap, int | None, float | None], Any]
 
 
-def make_cuda_rank(bootstrap: Bootstrap, heap_bytes: int | None, timeout: float | None, transport: str = "auto") -> Any:
-    """A Rank on the GPU number ``bootstrap.local_rank``."""
+def make_cuda_rank(
+    bootstrap: Bootstrap,
+    heap_bytes: int | None,
+    timeout: float | None,
+    transport: str = "auto",
+    gpus: int | None = None,
+) -> Any:
+    """A Rank on the GPU number ``bootstrap.local_rank``, or on its part of one of ``gpus`` that the ranks share."""
     from ep_lib.backends.cuda import CudaBackend
     from ep_lib.runtime.rank import Rank
 
-    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport))
+    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport, gpus=gpus))
 
 
 def run(control_fd: int, hub_fd: int) -> None:

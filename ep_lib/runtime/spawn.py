@@ -8,7 +8,7 @@ from typing import Any
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError
-from ep_lib.require import one_of
+from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
 
@@ -24,18 +24,21 @@ def spawn(
     timeout: float | None = None,
     fabric: Fabric | str | None = None,
     transport: str | None = None,
+    gpus: int | None = None,
 ) -> list[Any]:
     """Call ``main(rank, *args)`` on every rank and return the results in rank order.
 
-    ``backend``: "emulator" (threads of this process, no GPU needed; the run is determined by ``seed``) or "cuda" (one
-    process per GPU; ``main`` and its results travel through cloudpickle). ``heap_bytes``: size of each rank's symmetric
-    heap. ``timeout``: seconds that kernels may run while every rank waits for them (on the emulator of CPU time, so
-    that a busy machine is no error). What is not given comes from the EP_LIB_* environment variables (see
+    ``backend``: "emulator" (threads of this process, no GPU needed; the run is determined by ``seed``) or "cuda" (a
+    process per rank, on a GPU each; ``main`` and its results travel through cloudpickle). ``heap_bytes``: size of each
+    rank's symmetric heap. ``timeout``: seconds that kernels may run while every rank waits for them (on the emulator of
+    CPU time, so that a busy machine is no error). What is not given comes from the EP_LIB_* environment variables (see
     :mod:`ep_lib.config`), then from the backend. ``fabric``: what connects emulated ranks, an :class:`ep_lib.Fabric` or
     its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each other: "p2p" (stores over NVLink or
     PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names the build route of kernels, see
     :mod:`ep_lib.transports.nvshmem.build`), "nixl", or "auto" (P2P where all GPUs have it). On the emulator
-    ``ep::net_*`` are its NICs ("emulated"), or with "by_pair" stores inside a node and NICs between nodes.
+    ``ep::net_*`` are its NICs ("emulated"), or with "by_pair" stores inside a node and NICs between nodes. ``gpus``:
+    the ranks share so many GPUs (1 is enough for 8 ranks), each with its own part of a GPU's SMs; NVIDIA's MPS, which
+    this starts if it does not run, lets their kernels run at the same time.
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """
@@ -48,11 +51,16 @@ def spawn(
     )
     if backend == "cuda" and fabric is not None:
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
+    if backend == "emulator" and gpus is not None:
+        raise ArgumentError(f"gpus is {brief(gpus)}; the emulator needs none: leave it out, or take backend='cuda'")
     if backend == "cuda":
         from ep_lib.runtime.spawn_cuda import spawn_processes
 
         transport = arguments.a_transport(config.transport if transport is None else transport)
-        return spawn_processes(main, ranks, args, heap_bytes=heap_bytes, timeout=timeout, transport=transport)
+        gpus = arguments.shared_gpus(config.gpus if gpus is None else gpus, ranks, transport)
+        return spawn_processes(
+            main, ranks, args, heap_bytes=heap_bytes, timeout=timeout, transport=transport, gpus=gpus
+        )
     transport = arguments.emulator_transport(transport)
     machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
     return run_program(main, machine, args, timeout, transport)

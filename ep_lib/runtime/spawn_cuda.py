@@ -1,4 +1,4 @@
-"""``ep_lib.spawn(backend="cuda")``: one process per GPU, watched by this one until all have ended.
+"""``ep_lib.spawn(backend="cuda")``: one process per rank, watched by this one until all have ended.
 
 Fresh interpreters instead of multiprocessing's ``spawn``: that one imports the caller's script again, so a script
 without ``if __name__ == "__main__"`` would start itself over and over. ``main`` travels by value, so the script is
@@ -45,27 +45,32 @@ def spawn_processes(
     total_timeout: float | None = None,
     transport: str = "auto",
     make_rank: MakeRank | None = None,
+    gpus: int | None = None,
 ) -> list[Any]:
     """Call ``main(rank, *args)`` in ``ranks`` processes and return the results in rank order.
 
     ``heap_bytes`` and ``timeout`` (seconds that a rank waits for its kernels) go to the backend; ``total_timeout``
     (seconds, None: no limit) bounds the whole run. ``make_rank`` makes the object that main gets: by default a Rank on
-    a GPU, with this ``transport``.
+    a GPU, with this ``transport``. ``gpus``: the ranks share so many GPUs.
 
     Raises the exception of the rank that failed first, its type kept and its traceback in a note; RankFailed when a
     process was killed; KernelTimeout after ``total_timeout``. All processes have ended when this returns or raises.
     """
     if make_rank is None:
-        _check_gpus(ranks)
-        make_rank = functools.partial(make_cuda_rank, transport=transport)
+        _check_gpus(gpus or ranks)
+        make_rank = functools.partial(make_cuda_rank, transport=transport, gpus=gpus)
     call = dumps((make_rank, main, tuple(args)))
-    crew = _Crew(ranks)
-    try:
+    with contextlib.ExitStack() as stack:
+        environment = None
+        if gpus is not None:
+            from ep_lib.cuda import mps
+
+            environment = stack.enter_context(mps.service())
+        crew = _Crew(ranks, environment)
+        stack.callback(crew.end)
         for rank in range(ranks):
             crew.start(Job(rank, ranks, heap_bytes, timeout, list(sys.argv), call))
         return crew.collect(total_timeout)
-    finally:
-        crew.end()
 
 
 def _check_gpus(ranks: int) -> None:
@@ -80,7 +85,8 @@ def _check_gpus(ranks: int) -> None:
 class _Crew:
     """The processes of one spawn."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, environment: dict[str, str] | None = None) -> None:
+        self._environment = environment  # None: this process's
         self._processes: list[subprocess.Popen[bytes]] = []
         self._controls: list[Connection] = []
         self._guard = Guard()
@@ -97,6 +103,7 @@ class _Crew:
             process = self._guard.start(
                 [sys.executable, "-P", "-u", "-c", _START, str(theirs), str(hub_end), json.dumps(sys.path)],
                 pass_fds=(theirs, hub_end),
+                env=self._environment,
                 process_group=0,  # Ctrl-C in a terminal is for the parent, which ends them all
             )
         finally:

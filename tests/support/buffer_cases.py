@@ -25,7 +25,8 @@ def run_case(rank: Rank, case: Case, kind: str = "native", arguments: dict[str, 
     ``arguments``: of the Buffer; None takes those of ``case`` and some number of SMs.
     """
     if arguments is None:
-        arguments = {**case.buffer_arguments(), "num_sms": (2, 5, 24)[(case.num_experts + case.max_tokens) % 3]}
+        sms = (2, 5, None)[(case.num_experts + case.max_tokens) % 3]  # None: the default
+        arguments = {**case.buffer_arguments(), "num_sms": sms}
     me, dtype = rank.rank, case.dtype
     x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
     with Buffer(rank, **arguments) as buffer:

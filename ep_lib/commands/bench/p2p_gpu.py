@@ -40,7 +40,6 @@ _LINE_STRIDE = (4 << 10) + _LINE_BYTES  # between the lines that are tried
 _SEARCH_ROUNDS = 200  # for each line
 
 # cudaDeviceAttr and cudaMemcpyKind
-_SM_COUNT = 16
 _DEVICE_TO_DEVICE = 3
 
 
@@ -196,8 +195,7 @@ class _Pair:
 
     def bare_stores(self, size: int) -> dict[str, Any]:
         """With the best number of blocks: all SMs at once are not the fastest."""
-        runtime = self._rank.xp.cuda.runtime
-        most = int(runtime.deviceGetAttribute(_SM_COUNT, runtime.getDevice()))
+        most = self._rank.multiprocessors or 1
 
         def store(blocks: int) -> None:
             self._stores.launch(self._rank, blocks, MAX_THREADS, self._inbox, self._outbox, size, self._peer)

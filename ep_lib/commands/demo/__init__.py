@@ -180,13 +180,13 @@ def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
             )
     if options.backend == "emulator":
         return options.ranks or EMULATOR_RANKS
-    gpus = _usable_gpus(max(options.ranks, default=1))
-    return options.ranks or tuple(count for count in fitting if 1 < count <= gpus)[-2:] or (1,)
+    most = _room_on_gpus(max(options.ranks, default=1))
+    return options.ranks or tuple(count for count in fitting if 1 < count <= most)[-2:] or (1,)
 
 
-def _usable_gpus(wanted: int) -> int:
-    """The number of GPUs here. Raises BackendUnavailable with the reason if ``wanted`` ranks cannot run on them."""
-    from ep_lib.cuda.devices import gpu_count, unusable_reason
+def _room_on_gpus(wanted: int) -> int:
+    """How many ranks GPUs here have room for. Raises BackendUnavailable with the reason if ``wanted`` cannot run."""
+    from ep_lib.cuda.devices import room_for_ranks, unusable_reason
 
     reason = unusable_reason(wanted)
     if reason is None and not _import_torch().cuda.is_available():
@@ -195,7 +195,7 @@ def _usable_gpus(wanted: int) -> int:
         raise BackendUnavailable(
             f"--backend cuda cannot run here: {reason.rstrip('.')}. Without it the demo runs on the emulator"
         )
-    return gpu_count()
+    return room_for_ranks()
 
 
 def _import_torch() -> Any:

@@ -149,8 +149,8 @@ class PcieMode:
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
         sizes = make_pcie_sizes(config)
-        if rank.backend == "cuda":
-            check_resident(config.num_sms, rank.xp.cuda.Device().attributes["MultiProcessorCount"])
+        if rank.multiprocessors is not None:
+            check_resident(config.num_sms, rank.multiprocessors)
         require_same_everywhere(rank, config)
         self._rank = rank
         self._config = config

@@ -11,6 +11,29 @@ extern "C" {
 __constant__ ep::DeviceState ep_device_state;
 }
 
+// What GPUs before sm_80 lack: how much L2 fetches ahead, which is only a hint, and sums over a warp in one instruction.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define EP_PTX_FETCH ".L2::256B"
+#else
+#define EP_PTX_FETCH ""
+
+#define EP_REDUCE(NAME, TYPE, RESULT)                                         \
+    EP_DEVICE TYPE __reduce_##NAME##_sync(unsigned mask, TYPE a) {            \
+        for (int distance = ep::kWarpSize / 2; distance > 0; distance /= 2) { \
+            const TYPE b = __shfl_xor_sync(mask, a, distance);                \
+            a = RESULT;                                                       \
+        }                                                                     \
+        return a;                                                             \
+    }
+// Only for the whole warp: `mask` must be ep::kFullWarp.
+EP_REDUCE(add, int, a + b)
+EP_REDUCE(add, unsigned, a + b)
+EP_REDUCE(or, unsigned, a | b)
+EP_REDUCE(max, int, a > b ? a : b)
+EP_REDUCE(max, unsigned, a > b ? a : b)
+#undef EP_REDUCE
+#endif
+
 namespace ep {
 
 #define EP_PTX_LD(ORDER, SCOPE, BITS, REG)                                                   \
@@ -90,7 +113,7 @@ EP_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memo
 
 EP_DEVICE int4 ld_nc_v4(const int4* address) {
     int4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate" EP_PTX_FETCH ".v4.s32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(address));
     return v;
@@ -98,12 +121,14 @@ EP_DEVICE int4 ld_nc_v4(const int4* address) {
 
 EP_DEVICE int4 ld_na_v4(const int4* address) {
     int4 v;
-    asm volatile("ld.global.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate" EP_PTX_FETCH ".v4.s32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(address)
                  : "memory");
     return v;
 }
+
+#undef EP_PTX_FETCH
 
 EP_DEVICE void st_na_v4(int4* address, int4 v) {
     asm volatile("st.global.L1::no_allocate.v4.s32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
