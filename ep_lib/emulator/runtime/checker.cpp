@@ -23,7 +23,6 @@ constexpr size_t kLocations = 16;   // whose releases and acquires a thread reme
 constexpr size_t kPublishers = 16;  // of a location, that are told apart by block
 constexpr uint64_t kManyBlocks = ~0ull, kNoBlock = ~1ull;
 constexpr uint32_t kIdChunk = 32;
-constexpr size_t kCellsAhead = 16;  // that a large access asks for in time
 
 template <class T>
 T* reserve(size_t bytes) {
@@ -39,13 +38,13 @@ bool on_stack(const Fiber* fiber, uintptr_t address) {
 
 Checker::Checker(Machine& m, bool plain_volatile)
     : m_(m), plain_volatile_(plain_volatile), page_cache_(kCachedPages), ranks_(m.num_ranks), free_ops_(m.num_ranks) {
-    heap_cells_bytes_ = m.heaps_bytes / kGranule * sizeof(Cell);
-    shared_cells_bytes_ = kSharedSlots * kSharedSlotBytes / kGranule * sizeof(Cell);
+    heap_granules_ = m.heaps_bytes / kGranule;
+    shared_granules_ = kSharedSlots * kSharedSlotBytes / kGranule;
     shared_written_bytes_ = kSharedSlots * kSharedSlotBytes / 8;
-    heap_cells_ = reserve<Cell>(heap_cells_bytes_);
-    shared_cells_ = reserve<Cell>(shared_cells_bytes_);
+    heap_cells_ = reserve_cells(heap_granules_);
+    shared_cells_ = reserve_cells(shared_granules_);
     shared_written_ = reserve<uint8_t>(shared_written_bytes_);
-    if (!heap_cells_ || !shared_cells_ || !shared_written_) {
+    if (!heap_cells_.first || !heap_cells_.rest || !shared_cells_.first || !shared_cells_.rest || !shared_written_) {
         give_back();
         throw std::bad_alloc();
     }
@@ -54,12 +53,18 @@ Checker::Checker(Machine& m, bool plain_volatile)
 Checker::~Checker() {
     for (auto& op : m_.network->in_flight) delete static_cast<OpCheck*>(op->check);
     give_back();
-    for (auto& page : pages_) free(page.second);
+    for (auto& page : pages_) free(page.second.first);
+}
+
+Checker::Cells Checker::reserve_cells(size_t granules) {
+    return {reserve<Slot>(granules * sizeof(Slot)), reserve<Rest>(granules * sizeof(Rest))};
 }
 
 void Checker::give_back() {
-    if (heap_cells_) munmap(heap_cells_, heap_cells_bytes_);
-    if (shared_cells_) munmap(shared_cells_, shared_cells_bytes_);
+    for (const auto& [cells, granules] : {std::pair(heap_cells_, heap_granules_), {shared_cells_, shared_granules_}}) {
+        if (cells.first) munmap(cells.first, granules * sizeof(Slot));
+        if (cells.rest) munmap(cells.rest, granules * sizeof(Rest));
+    }
     if (shared_written_) munmap(shared_written_, shared_written_bytes_);
 }
 
@@ -121,7 +126,8 @@ void Checker::admitted(Block* block) {
     }
     const size_t shared = block->shared - m_.shared_area;
     const size_t granules = (block->shared_bytes + kGranule - 1) / kGranule;
-    forget_cells(shared_cells_ + shared / kGranule, granules);
+    const size_t first = shared / kGranule;
+    forget_cells({shared_cells_.first + first, shared_cells_.rest + first}, granules);
     memset(shared_written_ + shared / 8, 0, granules * kGranule / 8);
 }
 
@@ -164,12 +170,17 @@ void Checker::host_met() {
 
 // ---- accesses -----------------------------------------------------------------------------------------------------
 
-Checker::Cell* Checker::cells_of_page(uintptr_t page) {
+Checker::Cells Checker::cells_of_page(uintptr_t page) {
     CachedPage& cached = page_cache_[page % kCachedPages];
     if (cached.page == page) return cached.cells;
-    Cell*& cells = pages_[page];
-    if (!cells) cells = static_cast<Cell*>(calloc(kPage / kGranule, sizeof(Cell)));
-    if (!cells) no_memory();
+    Cells& cells = pages_[page];
+    if (!cells.first) {
+        constexpr size_t kGranules = kPage / kGranule, kFirst = kGranules * sizeof(Slot);
+        char* memory = static_cast<char*>(aligned_alloc(alignof(Rest), kFirst + kGranules * sizeof(Rest)));
+        if (!memory) no_memory();
+        memset(memory, 0, kFirst);
+        cells = {reinterpret_cast<Slot*>(memory), reinterpret_cast<Rest*>(memory + kFirst)};
+    }
     cached = {page, cells};
     return cells;
 }
@@ -179,7 +190,7 @@ void Checker::fill_unwritten(uintptr_t begin, uintptr_t end) {
     for (uintptr_t a = (begin + kWord - 1) & ~(kWord - 1); a + kWord <= end; a += kWord)
         *reinterpret_cast<uint32_t*>(a) = kUnwritten;
     for (uintptr_t a = begin; a < end; a += kGranule)
-        if (Cell& cell = cell_at(a); cell.written()) cell.forget_written();
+        if (Cell cell = cell_at(a); cell.written()) cell.forget_written();
 }
 
 // All of it, and the whole word around it: one or two bytes may hold the same by chance.
@@ -194,7 +205,7 @@ bool Checker::is_unwritten(uintptr_t address, size_t size) {
     return true;
 }
 
-Checker::Cell& Checker::cell_at(uintptr_t address) {
+inline Checker::Cell Checker::cell_at(uintptr_t address) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
     if (in_heaps < m_.heaps_bytes) return heap_cells_[in_heaps / kGranule];
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
@@ -226,7 +237,7 @@ bool Checker::conflict(const Access& a, const Slot& slot) const {
 }
 
 // Whether all that could conflict with an access that happens before this one conflicts with this one too.
-bool Checker::replaces(const Access& a, const Slot& slot) const {
+inline bool Checker::replaces(const Access& a, const Slot& slot) const {
     if (slot.bytes & ~a.bytes) return false;
     if ((slot.flags & kWrites) && !(a.flags & kWrites)) return false;
     if (!(a.flags & kAtomic)) return true;
@@ -236,7 +247,9 @@ bool Checker::replaces(const Access& a, const Slot& slot) const {
            (slot.id == a.t.id || block_of(slot.id, slot.time) == a.t.block);
 }
 
-inline Checker::Fate Checker::compare(const Slot& slot, const Access& a, const Cell& cell, bool* again) {
+// Inlined where almost all accesses pass: to the first slot of a cell.
+__attribute__((always_inline)) inline Checker::Fate Checker::compare_first(const Slot& slot, const Access& a,
+                                                                           const Cell& cell, bool* again) {
     if (!(slot.bytes & a.bytes)) return Fate::kStays;
     const bool mine = slot.id == a.t.id;
     if (mine && slot.time == a.t.time && (slot.flags & ~kAgain) == a.flags &&
@@ -245,16 +258,25 @@ inline Checker::Fate Checker::compare(const Slot& slot, const Access& a, const C
     if (!mine) {
         if (a.own_memory && ids_of(slot.id).rank != a.t.rank) return Fate::kGoes;  // another's array, there before
         if (!happens_before(slot.id, slot.time, a.t.clock)) {
-            if (conflict(a, slot)) race(a, slot, cell, *again);
+            if (conflict(a, slot)) {
+                a.told = true;
+                race(a, slot, cell, *again);
+            }
             return Fate::kStays;
         }
         if ((a.details & kAsync) && (slot.flags & kWrites) && !ids_of(slot.id).nic &&
-            !happens_before(slot.id, slot.time, a.t.proxied))
+            !happens_before(slot.id, slot.time, a.t.proxied)) {
+            a.told = true;
             not_fenced(a, slot);
+        }
     }
     if (!replaces(a, slot)) return Fate::kStays;
     if (mine && (slot.flags & kWrites) && slot.time == a.t.time) *again = slot.flags & kAgain;
     return Fate::kGoes;
+}
+
+Checker::Fate Checker::compare(const Slot& slot, const Access& a, const Cell& cell, bool* again) {
+    return compare_first(slot, a, cell, again);
 }
 
 // The same for many accesses of one kind: most of the time, what they have in common tells enough.
@@ -293,28 +315,29 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
                : Fate::kStays;
 }
 
-inline void Checker::touch_cell(Cell& cell, const Access& a) {
+inline void Checker::touch_cell(Cell cell, const Access& a) {
     Slot* place = nullptr;
     Slot* wider = nullptr;  // what this thread has done on the same line, with other bytes
     const bool writes_plainly = (a.flags & (kWrites | kAtomic)) == kWrites;
     bool again = writes_plainly && !(a.bytes & ~cell.written());
-    const bool has_more = cell.has_more();
-    for (Slot& slot : cell.slots) {
-        if (!slot.bytes) {
-            if (!place && (!has_more || &slot != cell.slots + 3)) place = &slot;
-            continue;
-        }
-        const Fate fate = compare(slot, a, cell, &again);
-        if (fate == Fate::kSame) return;
-        if (fate == Fate::kGoes) {
+    const auto says_the_same = [&](Slot& slot, Fate fate) {
+        if (slot.bytes) {
+            if (fate == Fate::kSame) return true;
+            if (fate == Fate::kStays) {
+                if (slot.id == a.t.id && slot.time == a.t.time && slot.pc == a.pc) wider = &slot;
+                return false;
+            }
             slot.bytes = 0;
-            place = &slot;
-        } else if (slot.id == a.t.id && slot.time == a.t.time && slot.pc == a.pc) {
-            wider = &slot;
         }
-    }
-    if (has_more) {
-        More& more = more_[cell.slots[3].id];
+        if (!place) place = &slot;
+        return false;
+    };
+    if (says_the_same(*cell.first, compare_first(*cell.first, a, cell, &again))) return;
+    if (cell.has_rest())
+        for (Slot& slot : cell.rest->slots)
+            if (says_the_same(slot, compare(slot, a, cell, &again))) return;
+    if (const uint32_t beside = cell.more()) {
+        More& more = more_[beside - 1];
         for (size_t i = 0; i < more.slots.size();) {
             const Fate fate = compare(more.slots[i], a, cell, &again);
             if (fate == Fate::kSame) return;
@@ -336,8 +359,8 @@ inline void Checker::touch_cell(Cell& cell, const Access& a) {
             }
         }
         if (more.slots.empty() && more.crowds.empty()) {
-            free_more_.push_back(cell.slots[3].id);
-            cell.slots[3] = {0, 0, 0, 0, 0, cell.slots[3].of_cell};
+            free_more_.push_back(beside - 1);
+            cell.rest->more = 0;
         }
     }
     if (writes_plainly) cell.add_written(a.bytes);
@@ -345,11 +368,13 @@ inline void Checker::touch_cell(Cell& cell, const Access& a) {
     const auto flags = static_cast<uint8_t>(a.flags | (again ? kAgain : 0));
     if (wider && wider->flags == flags && !(flags & kAtomic)) {
         wider->bytes |= a.bytes;
-    } else if (place) {
+    } else if (place || !cell.has_rest()) {
+        if (!place) place = cell.open_rest().slots;
         *place = {a.t.id, a.t.time, a.pc, a.bytes, flags, place->of_cell};
     } else {
-        remember(cell, {a.t.id, a.t.time, a.pc, a.bytes, flags, 0});
+        remember(*cell.rest, {a.t.id, a.t.time, a.pc, a.bytes, flags, 0});
     }
+    if (cell.has_rest()) cell.close_rest_if_empty();
 }
 
 Checker::WarpAccesses* Checker::Crowd::find(uint32_t warp) {
@@ -380,9 +405,8 @@ void Checker::Crowd::add(const Slot& slot) {
 }
 
 // Beside the cell, which is full.
-void Checker::remember(Cell& cell, const Slot& access) {
-    Slot& last = cell.slots[3];
-    if (!cell.has_more()) {
+void Checker::remember(Rest& rest, const Slot& access) {
+    if (!rest.more) {
         uint32_t index = static_cast<uint32_t>(more_.size());
         if (free_more_.empty()) {
             more_.emplace_back();
@@ -390,10 +414,9 @@ void Checker::remember(Cell& cell, const Slot& access) {
             index = free_more_.back();
             free_more_.pop_back();
         }
-        more_[index].slots.push_back(last);
-        last = {index, 0, 0, 0, kMoreBeside, last.of_cell};
+        rest.more = index + 1;
     }
-    More& more = more_[last.id];
+    More& more = more_[rest.more - 1];
     const auto add = [&](const Slot& slot) {
         const auto flags = static_cast<uint8_t>(slot.flags & ~kAgain);
         auto crowd = std::find_if(more.crowds.begin(), more.crowds.end(),
@@ -414,14 +437,52 @@ void Checker::remember(Cell& cell, const Slot& access) {
     add(access);
 }
 
-void Checker::forget_cells(Cell* cells, size_t count) {
+void Checker::forget_cells(Cells cells, size_t count) {
     if (more_.size() > free_more_.size())
         for (size_t i = 0; i < count; i++)
-            if (cells[i].has_more()) {
-                more_[cells[i].slots[3].id] = More();
-                free_more_.push_back(cells[i].slots[3].id);
+            if (const uint32_t beside = cells[i].more()) {
+                more_[beside - 1] = More();
+                free_more_.push_back(beside - 1);
             }
-    memset(static_cast<void*>(cells), 0, count * sizeof(Cell));
+    memset(static_cast<void*>(cells.first), 0, count * sizeof(Slot));
+}
+
+// Many granules at once mostly have the same past: what one of them has become, the next one becomes.
+void Checker::touch_run(Cell cell, uintptr_t end, const Access& first) {
+    Access a = first;
+    Slot before = {}, after = {};
+    bool repeats = false;
+    while (a.address < end) {
+        const size_t offset = a.address % kGranule, n = std::min<size_t>(kGranule - offset, end - a.address);
+        a.bytes = static_cast<uint16_t>(((1u << n) - 1) << offset);
+        if (repeats && a.bytes == kAllBytes && memcmp(cell.first, &before, sizeof before) == 0) {
+            *cell.first = after;
+        } else {
+            before = *cell.first;
+            a.told = false;
+            touch_cell(cell, a);
+            after = *cell.first;
+            repeats = a.bytes == kAllBytes && !a.told && !((before.of_cell | after.of_cell) & kHasRest);
+        }
+        a.address += n;
+        cell.first++;
+        cell.rest++;
+        if (a.address % kPage == 0 && a.address < end) cell = cell_at(a.address);
+    }
+}
+
+// Notes that these bytes of shared memory are written, if they are. Whether any of them has been before.
+bool Checker::any_written_in_shared(size_t offset, size_t size, bool writes) {
+    uint16_t any = 0;
+    for (const size_t end = offset + size; offset < end;) {
+        const size_t first = offset % kGranule, n = std::min<size_t>(kGranule - first, end - offset);
+        const auto bytes = static_cast<uint16_t>(((1u << n) - 1) << first);
+        uint16_t& written = reinterpret_cast<uint16_t*>(shared_written_)[offset / kGranule];
+        any |= written & bytes;
+        if (writes) written |= bytes;
+        offset += n;
+    }
+    return any;
 }
 
 void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc,
@@ -429,24 +490,18 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
     const bool heap = in_heaps < m_.heaps_bytes, shared = in_shared < kSharedSlots * kSharedSlotBytes;
-    bool any_written = !shared;
-    for (const uintptr_t end = address + size; address < end;) {
-        const size_t first = address % kGranule, n = std::min<size_t>(kGranule - first, end - address);
-        const auto bytes = static_cast<uint16_t>(((1u << n) - 1) << first);
-        if (shared) {
-            const size_t offset = address - reinterpret_cast<uintptr_t>(m_.shared_area);
-            uint16_t& written = reinterpret_cast<uint16_t*>(shared_written_)[offset / kGranule];
-            any_written |= (written & bytes) != 0;
-            if (flags & kWrites) written |= bytes;
-        }
-        Cell& cell = cell_at(address);
-        __builtin_prefetch(&cell + kCellsAhead, 1);  // of a bulk copy: what takes longest is to wait for memory
-        touch_cell(cell, {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared});
-        address += n;
+    const bool any_written = !shared || any_written_in_shared(in_shared, size, flags & kWrites);
+    const size_t first = address % kGranule;
+    const auto bytes = static_cast<uint16_t>(((1u << size) - 1) << first);
+    const Access a = {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared};
+    const Cell cell = cell_at(address);
+    if (first + size <= kGranule) {
+        touch_cell(cell, a);
+    } else {
+        touch_run(cell, address + size, a);
     }
     // Some byte is enough: what lies between the members of a struct is copied, and never written.
-    if (!any_written && (!(flags & kWrites) || (details & kReadsToo)))
-        never_written(t, flags, pc, address - size, size);
+    if (!any_written && (!(flags & kWrites) || (details & kReadsToo))) never_written(t, flags, pc, address, size);
 }
 
 void Checker::access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc) {
@@ -465,19 +520,21 @@ void Checker::read_only(Fiber* fiber, uintptr_t address, size_t size, uintptr_t 
     for (const uintptr_t end = address + size; address < end; address = (address / kGranule + 1) * kGranule) {
         const size_t first = address % kGranule, n = std::min<size_t>(kGranule - first, end - address);
         const auto bytes = static_cast<uint16_t>(((1u << n) - 1) << first);
-        Cell& cell = cell_at(address);
+        const Cell cell = cell_at(address);
         const auto look = [&](const Slot& slot) {
-            if (!(slot.bytes & bytes) || !(slot.flags & kWrites) || happens_before(slot.id, slot.time, start)) return;
-            if (slot.id != t.id && !happens_before(slot.id, slot.time, t.clock)) return;  // a race as well
+            if (!(slot.bytes & bytes) || !(slot.flags & kWrites)) return false;
+            if (happens_before(slot.id, slot.time, start)) return false;
+            if (slot.id != t.id && !happens_before(slot.id, slot.time, t.clock)) return false;  // a race as well
             const std::string& kernel = ids_of(slot.id).nic ? record_of(slot.id, slot.time)->poster.kernel
                                                             : *past_of(slot.id, slot.time).kernel;
             if (kernel == launch->kernel) read_only_of_written(t, static_cast<uint32_t>(pc), slot, address);
+            return false;
         };
-        for (const Slot& slot : cell.slots)
-            if (slot.bytes) look(slot);
-        if (!cell.has_more()) continue;
-        for (const Slot& slot : more_[cell.slots[3].id].slots) look(slot);
-        for (const Crowd& crowd : more_[cell.slots[3].id].crowds)
+        cell.any_slot(look);
+        if (!cell.more()) continue;
+        const More& more = more_[cell.more() - 1];
+        for (const Slot& slot : more.slots) look(slot);
+        for (const Crowd& crowd : more.crowds)
             if (crowd.flags & kWrites)
                 crowd.for_each([&](const Slot& slot) {
                     look(slot);
@@ -535,6 +592,7 @@ Checker::Location* Checker::known_location(const ThreadCheck& t, uintptr_t addre
             l.address = address;
             l.size = size;
             l.owner = owner;
+            cell_at(address).open_rest().synchronises = true;
         }
         return &l;
     }
@@ -903,8 +961,9 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
     check->record = records_.size();
     record_by_op_[static_cast<uint64_t>(id) << 32 | time] = records_.size();
     records_.push_back({op.number, op.kind, op.signal != 0, op.bytes != 0, op.source_rank, op.target_rank,
-                        op.queue_pair, op.bytes, op.poster, op.poster.check_id ? op.poster.check_id : poster->check->id,
-                        op.poster.check_id ? op.poster.check_time : poster->check->time - 1, 0, m_.picks});
+                        op.queue_pair, op.bytes, op.poster, id, time,
+                        op.poster.check_id ? op.poster.check_id : poster->check->id,
+                        op.poster.check_id ? op.poster.check_time : poster->check->time - 1, 0, 0, 0, m_.picks});
     if (op.bytes) read_of_memory(check->reader, op.from, op.bytes, 0, pc);
     if (op.bytes) touch(check->reader, op.from, op.bytes, 0, pc);
 }
@@ -978,10 +1037,14 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
         for (const uint32_t time : {reader.time, reader.time + 1})
             record_by_op_[static_cast<uint64_t>(reader.id) << 32 | time] = records_.size();
         records_.push_back({op.number, op.kind, false, true, op.source_rank, op.target_rank, 0, op.bytes, op.poster,
-                            poster->check->id, poster->check->time - 1, 0, m_.picks});
+                            reader.id, reader.time, poster->check->id, poster->check->time - 1, 0, op.to, op.to,
+                            m_.picks});
     }
     threads->record = record_by_op_[static_cast<uint64_t>(reader.id) << 32 | reader.time];
-    records_[threads->record].call = op.copy->barrier ? 0 : poster->check->stores_called;
+    Record& record = records_[threads->record];
+    record.call = op.copy->barrier ? 0 : poster->check->stores_called;
+    record.to_begin = std::min(record.to_begin, op.to);
+    record.to_end = std::max(record.to_end, op.to + op.bytes);
     touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
 }
 

@@ -11,9 +11,10 @@
 // end happens before nothing but a quiet, or an acquire of a signal behind it. tests/support/happens_before.py says the
 // same in a few lines of Python, and random programs compare the two.
 //
-// Every 16 bytes of memory remember who has been there (which thread, when by its own count, where in the program, which
-// bytes): four accesses in place, more of them in a list beside. An access is forgotten only when whatever conflicts with
-// it conflicts with a later one too.
+// Every 16 bytes of memory, a granule, remember who has been there (which thread, when by its own count, where in the
+// program, which bytes): four accesses in place, more of them in a list beside. An access is forgotten only when whatever
+// conflicts with it conflicts with a later one too. The first access lies apart from the other three: most granules need
+// no more, and 16 bytes for each of them pass through the caches where 64 do not.
 // All is off, and costs one test of a pointer, until epemu_check_begin.
 #pragma once
 #include <stdint.h>
@@ -106,7 +107,8 @@ struct OpCheck {
     size_t record;
 };
 
-class Checker {
+// Hidden: its functions call each other without a detour, and may be inlined.
+class __attribute__((visibility("hidden"))) Checker {
   public:
     Checker(Machine& m, bool plain_volatile);
     ~Checker();
@@ -174,23 +176,73 @@ class Checker {
         uint32_t pc;  // its lower half
         uint16_t bytes;
         uint8_t flags;
-        uint8_t of_cell;  // half of Cell::written in the first two slots
+        uint8_t of_cell;  // in its first slot: CellFlags
+    };
+    enum CellFlags : uint8_t {
+        kAllWritten = 1,  // where there is no rest: all bytes; otherwise none
+        kHasRest = 2,
+    };
+    static constexpr uint16_t kAllBytes = 0xffff;
+    // What a granule needs beside its first slot. Its memory holds anything until the cell opens it.
+    struct alignas(64) Rest {
+        Slot slots[3];
+        uint32_t more;      // an entry of more_, where four slots are not enough: its index + 1
+        uint16_t written;   // bytes that have been written at all, by kernels and NICs: slots forget
+        bool synchronises;  // whether threads synchronise by any of these bytes: locations_ has an entry
     };
     struct Cell {
-        Slot slots[4];
-        // Bytes that have been written at all, by kernels and NICs: slots forget.
-        uint16_t written() const { return static_cast<uint16_t>(slots[0].of_cell | slots[1].of_cell << 8); }
-        void forget_written() { slots[0].of_cell = slots[1].of_cell = 0; }
-        void add_written(uint16_t bytes) {
-            slots[0].of_cell |= static_cast<uint8_t>(bytes);
-            slots[1].of_cell |= static_cast<uint8_t>(bytes >> 8);
+        Slot* first;
+        Rest* rest;
+        bool has_rest() const { return first->of_cell & kHasRest; }
+        Rest& open_rest() {
+            if (has_rest()) return *rest;
+            *rest = Rest();
+            rest->written = written();
+            first->of_cell = kHasRest;
+            return *rest;
         }
-        // Whether threads synchronise by any of these bytes: locations_ has an entry.
-        uint8_t& synchronises() { return slots[2].of_cell; }
-        // Where four slots are not enough, the last one names an entry of more_.
-        bool has_more() const { return slots[3].flags == kMoreBeside; }
+        void close_rest_if_empty() {
+            for (const Slot& slot : rest->slots)
+                if (slot.bytes) return;
+            if (rest->more || rest->synchronises || (rest->written && rest->written != kAllBytes)) return;
+            first->of_cell = rest->written ? kAllWritten : 0;
+        }
+        uint16_t written() const {
+            return has_rest() ? rest->written : first->of_cell & kAllWritten ? kAllBytes : uint16_t{0};
+        }
+        void forget_written() {
+            if (has_rest()) {
+                rest->written = 0;
+            } else {
+                first->of_cell = 0;
+            }
+        }
+        void add_written(uint16_t bytes) {
+            if (has_rest()) {
+                rest->written |= bytes;
+            } else if (bytes == kAllBytes) {
+                first->of_cell = kAllWritten;
+            } else if (!(first->of_cell & kAllWritten)) {
+                open_rest().written = bytes;
+            }
+        }
+        bool synchronises() const { return has_rest() && rest->synchronises; }
+        uint32_t more() const { return has_rest() ? rest->more : 0; }
+        template <class Each>
+        bool any_slot(const Each& each) const {
+            if (first->bytes && each(*first)) return true;
+            if (!has_rest()) return false;
+            for (const Slot& slot : rest->slots)
+                if (slot.bytes && each(slot)) return true;
+            return false;
+        }
     };
-    static constexpr uint8_t kMoreBeside = 0xff;
+    // Cells of memory without gaps, in two arrays.
+    struct Cells {
+        Slot* first = nullptr;
+        Rest* rest = nullptr;
+        Cell operator[](size_t granule) const { return {first + granule, rest + granule}; }
+    };
     // Accesses to one granule with the same bytes and flags, the latest of each thread, warp by warp.
     struct WarpAccesses {
         uint32_t warp, lanes, pc;  // pc: of the latest
@@ -280,7 +332,8 @@ class Checker {
         uint8_t flags, details;
         uint32_t pc;
         uintptr_t address;
-        bool own_memory;  // of an array of one rank
+        bool own_memory;            // of an array of one rank
+        mutable bool told = false;  // something was found
     };
     struct Record {  // an operation of a NIC
         uint64_t number;
@@ -289,8 +342,10 @@ class Checker {
         int source, target, queue_pair;
         size_t bytes;
         Poster poster;
+        uint32_t id, time;  // of its reader
         uint32_t poster_id, poster_time;
-        uint32_t call;  // of bulk stores: the how manieth of their thread the last one is
+        uint32_t call;                       // of bulk stores: the how manieth of their thread the last one is
+        uintptr_t to_begin = 0, to_end = 0;  // of bulk loads: where they write
         uint64_t posted, first_read = 0, last_read = 0, first_write = 0, delivered = 0, completed = 0;
     };
     struct Side {
@@ -337,15 +392,18 @@ class Checker {
     size_t new_ids(int rank, uint32_t count, bool nic);
     const Ids& ids_of(uint32_t id) const { return ids_[ids_by_chunk_[id / 32]]; }
     const Past& past_of(uint32_t id, uint32_t time) const;
-    Cell* cells_of_page(uintptr_t page);
-    Cell& cell_at(uintptr_t address);
+    Cells cells_of_page(uintptr_t page);
+    Cell cell_at(uintptr_t address);
     void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc, uint8_t details = 0);
-    void touch_cell(Cell& cell, const Access& a);
+    void touch_cell(Cell cell, const Access& a);
+    void touch_run(Cell cell, uintptr_t end, const Access& first);
+    bool any_written_in_shared(size_t offset, size_t size, bool writes);
     enum class Fate { kStays, kGoes, kSame };  // kSame: the new access tells nothing new
     Fate compare(const Slot& slot, const Access& a, const Cell& cell, bool* again);
+    Fate compare_first(const Slot& slot, const Access& a, const Cell& cell, bool* again);
     Fate compare_crowd(Crowd& crowd, const Access& a, const Cell& cell, bool again);
-    void remember(Cell& cell, const Slot& access);
-    void forget_cells(Cell* cells, size_t count);
+    void remember(Rest& rest, const Slot& access);
+    void forget_cells(Cells cells, size_t count);
     bool conflict(const Access& a, const Slot& slot) const;
     bool replaces(const Access& a, const Slot& slot) const;
     uint64_t block_of(uint32_t id, uint32_t time) const;
@@ -421,20 +479,20 @@ class Checker {
     } joined_;  // the last join: lanes of a warp often do the same one after the other
     std::set<uintptr_t> polled_words_;
     std::set<uint32_t> polled_at_;
-    Cell* heap_cells_;
-    Cell* shared_cells_;
+    Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
-    size_t heap_cells_bytes_, shared_cells_bytes_, shared_written_bytes_;
-    std::unordered_map<uintptr_t, Cell*> pages_;  // of arrays and globals: address / 4096
+    size_t heap_granules_, shared_granules_, shared_written_bytes_;
+    std::unordered_map<uintptr_t, Cells> pages_;  // of arrays and globals: address / 4096
     struct CachedPage {
         uintptr_t page;
-        Cell* cells;
+        Cells cells;
     };
     std::vector<CachedPage> page_cache_;
     std::vector<Ids> ids_;
     std::vector<uint32_t> ids_by_chunk_;
     std::unordered_map<uint64_t, std::deque<size_t>> free_ids_;  // by rank and count
     std::unordered_map<const Launch*, LaunchCheck> launches_;
+    static Cells reserve_cells(size_t granules);
     void give_back();  // the address space for cells
 
     std::vector<RankCheck> ranks_;

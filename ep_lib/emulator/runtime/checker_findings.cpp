@@ -648,9 +648,9 @@ bool Checker::has_just_read(const Conflict& c) const {
     const auto is_it = [&](const Slot& own) {
         return own.id == c.t.id && (own.bytes & c.bytes) && !(own.flags & kWrites) && c.pc - own.pc < kOneStatement;
     };
-    if (std::any_of(c.cell.slots, c.cell.slots + (c.cell.has_more() ? 3 : 4), is_it)) return true;
-    if (!c.cell.has_more()) return false;
-    const More& more = more_[c.cell.slots[3].id];
+    if (c.cell.any_slot(is_it)) return true;
+    if (!c.cell.more()) return false;
+    const More& more = more_[c.cell.more() - 1];
     if (std::any_of(more.slots.begin(), more.slots.end(), is_it)) return true;
     bool found = false;
     for (const Crowd& crowd : more.crowds) crowd.for_each([&](const Slot& own) { return !(found = is_it(own)); });
@@ -828,7 +828,7 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     const bool load = copy.kind == NetKind::kBulkLoad;
     const bool writes = (came_first ? c.slot.flags : c.flags) & kWrites;
     const uint32_t copy_pc = came_first ? c.slot.pc : c.pc, other_pc = came_first ? c.pc : c.slot.pc;
-    const uint32_t other_id = came_first ? c.t.id : c.slot.id, copy_id = came_first ? c.slot.id : c.t.id;
+    const uint32_t other_id = came_first ? c.t.id : c.slot.id;
     const bool other_is_thread = came_first ? c.t.owner != nullptr : !first;
     const Past& past = past_of(copy.poster_id, copy.poster_time);
     // Both may be copies: then the other one's block is that of its poster.
@@ -841,10 +841,10 @@ Checker::Verdict Checker::judge_copy(const Conflict& c, const Record* first, con
     const bool warp = same_block && other_id / kWarpSize == copy.poster_id / kWarpSize;
     // Another lane that has waited for what was there before this load: it was not done with that.
     bool read_earlier_round = false;
-    for (const Slot& before : c.cell.slots)
-        if (other && other_id != copy.poster_id && before.flags != kMoreBeside && (before.flags & kWrites) &&
-            ids_of(before.id).nic && before.id != copy_id)
-            read_earlier_round |= happens_before(before.id, before.time, other->clock);
+    for (const Record* before = &copy; other && other_id != copy.poster_id && before-- != records_.data();)
+        if (before->kind == NetKind::kBulkLoad && c.address - before->to_begin < before->to_end - before->to_begin &&
+            past_of(before->poster_id, before->poster_time).block == past.block)
+            read_earlier_round |= happens_before(before->id, before->time + 1, other->clock);
     const bool knows =
         other && (other_id == copy.poster_id || happens_before(copy.poster_id, copy.poster_time, other->clock));
     v.certainty = 22;

@@ -159,10 +159,15 @@ void VectorClock::join_middle(uint32_t m, const Middle* from) {
         Leaf* const theirs = from->leaf[l];
         Leaf* const mine = top_->middle[m]->leaf[l];
         if (!theirs || theirs == mine) continue;
-        bool mine_has_all = mine != nullptr, theirs_has_all = true;
-        for (uint32_t i = 0; mine && i < kFanOut; i++) {
-            mine_has_all &= mine->time[i] >= theirs->time[i];
-            theirs_has_all &= mine->time[i] <= theirs->time[i];
+        bool mine_has_all = false, theirs_has_all = true;
+        if (mine) {
+            uint32_t mine_lacks = 0, theirs_lacks = 0;  // a loop that compilers vectorise
+            for (uint32_t i = 0; i < kFanOut; i++) {
+                mine_lacks |= mine->time[i] < theirs->time[i];
+                theirs_lacks |= mine->time[i] > theirs->time[i];
+            }
+            mine_has_all = !mine_lacks;
+            theirs_has_all = !theirs_lacks;
         }
         if (mine_has_all) continue;
         own_top(top_->size);

@@ -10,7 +10,7 @@
 
 namespace epemu {
 
-class VectorClock {
+class __attribute__((visibility("hidden"))) VectorClock {
   public:
     VectorClock() = default;
     VectorClock(const VectorClock& other) : top_(other.top_) { retain(top_); }

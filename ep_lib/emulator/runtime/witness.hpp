@@ -62,7 +62,7 @@ struct NetOrder {
     bool quiet;
 };
 
-class Witness {
+class __attribute__((visibility("hidden"))) Witness {
   public:
     void net_ordered(const Fiber& f, uint32_t pc, int target, int queue_pair, bool quiet);
     const NetOrder* ordered_since(uint32_t id, uint32_t time) const;  // the first of this thread
