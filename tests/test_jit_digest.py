@@ -124,11 +124,11 @@ def test_settled_roots_are_remembered_and_checked(tmp_path: Path, monkeypatch: p
     stored = list((cache.cache_dir() / "headers").glob("*.json"))
     assert len(stored) == 1 and "big.h" in stored[0].read_text()
     header.write_text("#define BIG 2\n")
-    monkeypatch.setattr(digest, "_walks", {})  # as in a new process
+    monkeypatch.setattr(digest, "_walks", digest.Recent(8))  # as in a new process
     assert digest.scan("#include <big.h>\n", [], [root]).digest != first.digest
     stored[0].write_text("{ not json")  # what is broken is read anew
     monkeypatch.setattr(digest._Store, "_loaded", {})
-    monkeypatch.setattr(digest, "_walks", {})
+    monkeypatch.setattr(digest, "_walks", digest.Recent(8))
     assert digest.scan("#include <big.h>\n", [], [root]).files == (str(header),)
 
 
@@ -143,3 +143,12 @@ def test_a_walk_is_made_again_when_an_earlier_root_gets_the_header(tmp_path: Pat
     assert digest.scan("#include <ep/a.cuh>\n", [first, second]) == before
     (first / "ep" / "a.cuh").write_text("#define A 1\n")
     assert digest.scan("#include <ep/a.cuh>\n", [first, second]).files == (str(first / "ep" / "a.cuh"),)
+
+
+def test_a_process_remembers_what_it_used_last() -> None:
+    recent: digest.Recent[str, int] = digest.Recent(2)
+    recent.put("a", 1)
+    recent.put("b", 2)
+    assert recent.get("a") == 1
+    recent.put("c", 3)
+    assert (recent.get("a"), recent.get("b"), recent.get("c"), len(recent)) == (1, None, 3, 2)

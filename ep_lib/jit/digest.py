@@ -14,10 +14,12 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ep_lib.jit import cache
 
@@ -30,6 +32,8 @@ _INCLUDE = re.compile(
     re.MULTILINE,
 )
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Stamp = tuple[int, int, int, int]  # modified and changed (ns), size, inode
 
 
@@ -53,8 +57,33 @@ class Headers(NamedTuple):
         return [path for path in paths if not any(map(path.is_relative_to, folders))]
 
 
-_files: dict[str, _File] = {}  # of this process
-_walks: dict[tuple[str, tuple[str, ...], tuple[str, ...], str], _Walk] = {}  # likewise
+class Recent(Generic[Key, Value]):
+    """The ``limit`` entries that were used last: a process may compile any number of sources."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        with self._lock:
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._limit:
+                self._entries.popitem(last=False)
+
+
+_files: Recent[str, _File] = Recent(16384)  # of this process; CUDA's headers are about 2,300
+_walks: Recent[tuple[str, tuple[str, ...], tuple[str, ...], str], _Walk] = Recent(256)  # likewise
 _SETTLED_NS = 50_000_000  # a file changed more recently than this may change again within one tick of the clock
 
 
@@ -85,7 +114,7 @@ def scan(text: str, roots: Sequence[Path], settled_roots: Sequence[Path] = (), *
     headers = walk.run(text)
     remembered = walk.remember(headers)
     if walk.is_settled:
-        _walks[what] = remembered
+        _walks.put(what, remembered)
     return headers
 
 
@@ -194,7 +223,7 @@ class _Scan:
                 return known
             if is_settled and self.store is not None:
                 self.store.add(path, known)
-        _files[path] = known
+        _files.put(path, known)
         return known
 
 
