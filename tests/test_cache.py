@@ -79,7 +79,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_sound", {})
-    monkeypatch.setattr(digest, "_files", {})
+    monkeypatch.setattr(digest, "_files", digest.Recent(9999))
     monkeypatch.setattr(digest, "_walks", digest.Recent(8))
     monkeypatch.setattr(digest._Store, "_loaded", {})
     toolkit._identify.cache_clear()

@@ -320,6 +320,7 @@ inline void Checker::touch_cell(Cell cell, const Access& a) {
     Slot* wider = nullptr;  // what this thread has done on the same line, with other bytes
     const bool writes_plainly = (a.flags & (kWrites | kAtomic)) == kWrites;
     bool again = writes_plainly && !(a.bytes & ~cell.written());
+    bool left = false;
     const auto says_the_same = [&](Slot& slot, Fate fate) {
         if (slot.bytes) {
             if (fate == Fate::kSame) return true;
@@ -328,6 +329,7 @@ inline void Checker::touch_cell(Cell cell, const Access& a) {
                 return false;
             }
             slot.bytes = 0;
+            left = true;
         }
         if (!place) place = &slot;
         return false;
@@ -338,6 +340,7 @@ inline void Checker::touch_cell(Cell cell, const Access& a) {
             if (says_the_same(slot, compare(slot, a, cell, &again))) return;
     if (const uint32_t beside = cell.more()) {
         More& more = more_[beside - 1];
+        left = true;
         for (size_t i = 0; i < more.slots.size();) {
             const Fate fate = compare(more.slots[i], a, cell, &again);
             if (fate == Fate::kSame) return;
@@ -374,7 +377,7 @@ inline void Checker::touch_cell(Cell cell, const Access& a) {
     } else {
         remember(*cell.rest, {a.t.id, a.t.time, a.pc, a.bytes, flags, 0});
     }
-    if (cell.has_rest()) cell.close_rest_if_empty();
+    if (left && cell.has_rest()) cell.close_rest_if_empty();
 }
 
 Checker::WarpAccesses* Checker::Crowd::find(uint32_t warp) {

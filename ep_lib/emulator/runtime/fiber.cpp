@@ -162,7 +162,7 @@ void prepare(Fiber* fiber) {
     const size_t bytes = machine->settings.stack_bytes;
     fiber->stack = pool_of(bytes).take(bytes);
     // Stack tops staggered by cache lines: equal low address bits would fight for the same cache sets.
-    const size_t stagger = reinterpret_cast<uintptr_t>(fiber->stack) / bytes % 64 * 64;
+    const size_t stagger = reinterpret_cast<uintptr_t>(fiber->stack) / bytes % 16 * 64;
     auto** top = reinterpret_cast<void**>(fiber->stack + bytes - stagger) - 2;  // multiples of 16
     void** saved = top - kPaddingWords - kSavedWords;
     for (int i = 0; i < kSavedWords + kPaddingWords; i++) saved[i] = nullptr;

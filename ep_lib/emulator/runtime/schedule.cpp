@@ -80,6 +80,12 @@ Fiber* QueueSchedule::next_lane() {
             ready(warp_, 1u << lane);
         } else if (!m_.injected || !has_stopped(m_, warp_->block->launch->rank)) {
             quantum = draw_quantum();
+            if (lanes_left_) {  // the stack of the lane after this one has left the caches
+                const uint32_t after = (first_lane_ + __builtin_ctz(lanes_left_)) % kWarpSize;
+                const char* stack = static_cast<const char*>(warp_->lanes[after].stack_pointer);
+                __builtin_prefetch(stack);
+                __builtin_prefetch(stack + 64);
+            }
             return &warp_->lanes[lane];
         }
     }
