@@ -18,7 +18,7 @@ of a node are slower than they could be, and a fair comparison of hierarchical m
 
 As in ep_lib/workshop/pcie_model.py, rows are ``--scale`` times shorter and each byte counts so many times. That would
 count ids, which are not shorter, too often: so payload is put together from messages with rows, at the size that they
-have in full, and the others as they are. 2 nodes take 4 minutes on 2 cores, 4 nodes with 2048 tokens 15.
+have in full, and the others as they are. 2 nodes take 4 minutes on 2 cores, 4 nodes 15.
 """
 
 from __future__ import annotations
