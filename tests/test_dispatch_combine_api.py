@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -435,7 +436,8 @@ def test_a_killed_rank_is_named_by_the_others() -> None:
     assert processes[1].returncode == -signal.SIGKILL
     for rank in (0, 2):
         assert processes[rank].returncode == 1, said[rank]
-        assert "RankFailed: rank 1's process has ended" in said[rank], said[rank]
+        # who waits in a kernel, or between two
+        assert re.search("RankFailed: rank 1('s process| was a process that) has ended", said[rank]), said[rank]
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
 
 

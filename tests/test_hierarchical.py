@@ -89,6 +89,19 @@ def test_torch_in_torch_out() -> None:
     check_case(case, spawn(run_case, 4, "emulator", fabric=Fabric("srd", 2), args=(case, 3, "torch")))
 
 
+def test_a_rank_without_tokens_hands_on_weights() -> None:
+    """An empty torch tensor, as an empty CuPy array, has no address."""
+    pytest.importorskip("torch")
+    case = in_nodes(make_case(81, world_size=4, dtype="float32"), 2)
+    for r in (0, 3):
+        case.xs[r], case.topk_idx[r], case.topk_weights[r] = (
+            case.xs[r][:0],
+            case.topk_idx[r][:0],
+            case.topk_weights[r][:0],
+        )
+    check_case(case, spawn(run_case, 4, "emulator", fabric=Fabric("rc", 2), args=(case, 3, "torch")))
+
+
 @pytest.mark.parametrize(
     ("pattern", "tokens"),
     [([[2, -1]], 23), ([[-1, -1]], 9), ([[0, 1], [-1, -1], [3, 2]], 40), ([[1, 1]], 7), ([[0, 1]], 0), ([[3, 0]], 1)],

@@ -28,6 +28,7 @@ struct DispatchArgs {
     int top_k;         // 0: the receiver has ids and numbers from an earlier dispatch, and no weights travel
     int experts_per_rank;
     int with_routing;  // 1: the partner learns which rows each token has. Only with top_k
+    int with_weights;  // 1: weights travel. A rank without tokens has no array of them, and hands on others' all the same
 };
 
 // One token, wherever it lies: in the caller's arrays, or in a packet.
@@ -44,7 +45,7 @@ struct Tokens {
     char* rows;      // [num_tokens, row_bytes]
     float* scales;   // [num_tokens, scale_bytes / 4] or null
     int* topk_idx;   // [num_tokens, top_k]
-    float* weights;  // [num_tokens, top_k] or null
+    float* weights;  // [num_tokens, top_k], with args.with_weights
 };
 
 struct Packet {
@@ -53,19 +54,20 @@ struct Packet {
     int* number;
 };
 
-EP_DEVICE Packet packet_at(const DispatchArgs& args, char* begin, bool with_weights) {
+EP_DEVICE Packet packet_at(const DispatchArgs& args, char* begin) {
     char* const scales = begin + args.row_bytes;
     int* const send_index = reinterpret_cast<int*>(scales + args.scale_bytes);
     int* const topk = send_index + (args.with_routing ? ranks_per_node(args.rings) : 0);
     float* const weights = reinterpret_cast<float*>(topk + args.top_k);
-    int* const number = topk + (with_weights ? 2 : 1) * args.top_k;
-    return {{begin, reinterpret_cast<float*>(scales), topk, with_weights ? weights : nullptr, 0}, send_index, number};
+    int* const number = topk + (args.with_weights ? 2 : 1) * args.top_k;
+    return {
+        {begin, reinterpret_cast<float*>(scales), topk, args.with_weights ? weights : nullptr, 0}, send_index, number};
 }
 
 EP_DEVICE Token token_at(const DispatchArgs& args, const Tokens& tokens, int token) {
     const int64_t t = token;
     return {tokens.rows + t * args.row_bytes, tokens.scales + t * (args.scale_bytes / 4),
-            tokens.topk_idx + t * args.top_k, tokens.weights ? tokens.weights + t * args.top_k : nullptr, token};
+            tokens.topk_idx + t * args.top_k, args.with_weights ? tokens.weights + t * args.top_k : nullptr, token};
 }
 
 // A warp stores one token of `source` to its rows in this node: the row is loaded once. Lane i has the row on rank i of
@@ -134,7 +136,7 @@ struct TokenFiller {
 
     EP_DEVICE void pack_warp(char* to, int number, int node) const {
         const Token token = token_at(args, tokens, number);
-        const Packet packet = packet_at(args, to, tokens.weights != nullptr);
+        const Packet packet = packet_at(args, to);
         const int num_scales = args.scale_bytes / 4, lane = lane_id(), mates = ranks_per_node(args.rings);
         copy_row_warp(packet.token.row, token.row, args.row_bytes);
         for (int i = lane; i < num_scales; i += kWarpSize) packet.token.scales[i] = token.scales[i];
@@ -172,14 +174,13 @@ struct TokenTaker {
     RowPtr* row_ptrs;
     int* forwards;          // [tokens from partners, ranks of the node]: their rows, or -1
     const int* first_rows;  // [ranks of the node, ranks]
-    bool with_weights;
     int source;
     int first_token;
 
     EP_DEVICE void take_warp(char* from, int first, int rows) const {
         const int lane = lane_id(), mates = ranks_per_node(args.rings);
         for (int i = 0; i < rows; ++i) {
-            Packet packet = packet_at(args, from + static_cast<size_t>(i) * args.packet_bytes, with_weights);
+            Packet packet = packet_at(args, from + static_cast<size_t>(i) * args.packet_bytes);
             int* const forward = forwards + static_cast<int64_t>(first_token + first + i) * mates;
             int row = -1;
             if (lane < mates && args.with_routing) {
@@ -229,13 +230,7 @@ EP_DEVICE void dispatch(const DispatchArgs& args, const Tokens& tokens, const in
         for (int k = 1; k < num_nodes(args.rings); ++k) {
             const int source = sender_at(args.rings, k), node = node_of(args.rings, source);
             const int* const counts = receives + node * (args.rings.channels + 1) + channel;
-            const TokenTaker taker = {args,
-                                      row_ptrs,
-                                      forwards,
-                                      first_rows,
-                                      tokens.weights != nullptr,
-                                      source,
-                                      first_forward[node] + counts[0]};
+            const TokenTaker taker = {args, row_ptrs, forwards, first_rows, source, first_forward[node] + counts[0]};
             if (!receive_all_warp(args.rings, channel, k, args.packet_bytes, counts[1] - counts[0], kPhaseDispatch,
                                   taker)) {
                 return;

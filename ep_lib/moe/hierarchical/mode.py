@@ -254,6 +254,7 @@ class HierarchicalMode:
             top_k=beside,
             experts_per_rank=config.experts_per_rank,
             with_routing=int(with_routing),
+            with_weights=int(weights is not None),
         )
         sync_current_stream(self._rank)
         sent = (payload.x, payload.scales, routing.topk_idx, weights)

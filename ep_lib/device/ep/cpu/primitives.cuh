@@ -118,11 +118,12 @@ EP_DEVICE const HeapHeader& heap_header() {
 EP_DEVICE uint64_t heap_bytes() { return epemu_heap_bytes(); }
 EP_DEVICE FaultRecord* fault_record() { return &reinterpret_cast<HeapHeader*>(epemu_heap_base(epemu_rank()))->fault; }
 EP_DEVICE uint64_t call_site() { return epemu_call_site(); }
+EP_DEVICE uint64_t timeout_ns() { return heap_header().timeout_ns; }
 EP_DEVICE uint64_t wait_limit_ns(int peer, bool is_patient) {
     const HeapHeader& header = heap_header();
     if (header.give_up != 0 && !is_patient) return 0;
     if (peer >= 0 && (header.gone >> peer & 1) != 0) return 0;
-    return header.timeout_ns != 0 ? header.timeout_ns : kDefaultTimeoutNs;
+    return timeout_ns() != 0 ? timeout_ns() : kDefaultTimeoutNs;
 }
 EP_DEVICE void show_fault(const FaultRecord*) {}  // the host reads the record itself
 

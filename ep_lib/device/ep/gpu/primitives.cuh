@@ -176,9 +176,8 @@ EP_DEVICE const HeapHeader& heap_header() { return *reinterpret_cast<const HeapH
 EP_DEVICE bool reachable(int rank) { return rank >= 0 && rank < num_ranks() && heap_base(rank) != nullptr; }
 EP_DEVICE uint64_t heap_bytes() { return ep_device_state.heap_bytes; }
 EP_DEVICE FaultRecord* fault_record() { return reinterpret_cast<FaultRecord*>(ep_device_state.fault_record); }
-EP_DEVICE uint64_t wait_limit_ns(int, bool) {
-    return ep_device_state.timeout_ns != 0 ? ep_device_state.timeout_ns : kDefaultTimeoutNs;
-}
+EP_DEVICE uint64_t timeout_ns() { return ep_device_state.timeout_ns; }
+EP_DEVICE uint64_t wait_limit_ns(int, bool) { return timeout_ns() != 0 ? timeout_ns() : kDefaultTimeoutNs; }
 
 // Copies the record to where the host sees it while kernels run; the word with the code comes last.
 EP_DEVICE uint64_t call_site() { return 0; }  // only the emulator reports places
