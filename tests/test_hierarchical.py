@@ -90,16 +90,25 @@ def test_torch_in_torch_out() -> None:
 
 
 def test_a_rank_without_tokens_hands_on_weights() -> None:
-    """An empty torch tensor, as an empty CuPy array, has no address."""
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     case = in_nodes(make_case(81, world_size=4, dtype="float32"), 2)
     for r in (0, 3):
-        case.xs[r], case.topk_idx[r], case.topk_weights[r] = (
-            case.xs[r][:0],
-            case.topk_idx[r][:0],
-            case.topk_weights[r][:0],
-        )
-    check_case(case, spawn(run_case, 4, "emulator", fabric=Fabric("rc", 2), args=(case, 3, "torch")))
+        for arrays in (case.xs, case.topk_idx, case.topk_weights):
+            arrays[r] = arrays[r][:0]
+
+    def main(rank: Rank) -> Any:
+        def given(array: Any) -> Any:
+            """An empty tensor that has no address, as empty CuPy arrays have none."""
+            tensor = torch.from_numpy(array.copy())
+            return tensor if len(array) else torch.empty(array.shape, dtype=tensor.dtype)
+
+        arrays = [given(each[rank.rank]) for each in (case.xs, case.topk_idx, case.topk_weights)]
+        with Buffer(rank, **arguments(case)) as buffer:
+            return buffer.dispatch(*arrays).topk_weights.numpy()
+
+    found = spawn(main, 4, "emulator", fabric=Fabric("rc", 2))
+    for weights, want in zip(found, case.expected_dispatch(), strict=True):
+        assert_same(weights, want.topk_weights, "weights")
 
 
 @pytest.mark.parametrize(
