@@ -79,9 +79,9 @@ quick: $(TEST_INSTALLED)  ## while working: ruff and the quick tests (not: types
 	"$(PY)" -m ruff check .
 	"$(PY)" -m pytest $(PYTEST_FLAGS) -q -m "not slow"
 
-nightly: $(TEST_INSTALLED)  ## every right kernel on every fabric under the checker, 1,000 schedules each; thousands of random inputs; 300 killed runs (about an hour)
-	"$(PY)" -m pytest $(PYTEST_FLAGS) tests/test_right_kernels.py tests/test_killed_processes.py tests/test_rank_faults.py \
-		tests/test_dispatch_combine.py tests/test_low_latency.py tests/test_happens_before.py tests/test_flat.py --seeds 1000 --rounds 50
+nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the checker on every fabric, thousands of random inputs, 50 rounds of each fault (about an hour)
+	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie_checked \
+		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults))
 
 # What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.
 SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:handle_sigbus=0:handle_abort=0:handle_sigfpe=0:handle_sigill=0

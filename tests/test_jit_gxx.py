@@ -146,7 +146,7 @@ def test_a_cached_kernel_takes_little_of_a_new_process() -> None:
     )
     command = [sys.executable, "-c", counted]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
-    assert int(runs[1].stdout) < 8000
+    assert int(runs[1].stdout) < 10_000
 
 
 def test_a_learners_header_replaces_ours(tmp_path: Path) -> None:
