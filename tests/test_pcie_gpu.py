@@ -34,7 +34,10 @@ def test_many_on_the_emulator(kind: str) -> None:
     check_many(spawn(many, 2, "emulator", fabric="srd", args=(kind,)))
 
 
-@pytest.mark.parametrize(("transport", "kind"), [("p2p", "native"), ("p2p", "torch"), ("nvshmem", "torch")])
+@pytest.mark.parametrize(
+    ("transport", "kind"),
+    [("p2p", "native"), ("p2p", "torch"), ("nvshmem", "torch"), ("proxy", "native"), ("proxy", "torch")],
+)
 @pytest.mark.parametrize(
     "ranks", [pytest.param(2, marks=pytest.mark.gpu(count=2)), pytest.param(4, marks=pytest.mark.gpu(count=4))]
 )

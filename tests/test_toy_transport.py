@@ -38,7 +38,7 @@ extern "C" __global__ void wait_and_read(const uint64_t* signal, const char* inb
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(registry.TRANSPORTS, "toy", registry.Entry("support.toy_transport.heap:ToyHeap", "emulator"))
+    monkeypatch.setitem(registry.TRANSPORTS, "toy", registry.Entry(emulator="support.toy_transport.heap:ToyHeap"))
     staged.clear()
     yield
 

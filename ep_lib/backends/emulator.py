@@ -133,7 +133,7 @@ class EmulatorBackend:
         self.fault_word: Array = self._heap[:4].view(np.uint32)  # the code of the record
         self._hooks: list[Callable[[EpError], None]] = []
         setup = EmulatorSetup(world.machine, rank)
-        self._transport: Transport[EmulatorImage] = registry.heap_class(transport)(setup)
+        self._transport: Transport[EmulatorImage] = registry.heap_class(transport, "emulator")(setup)
         self.transport = transport
         self._heap_begin = world.machine.heap_address(rank)
         self._heaps = world.machine.heap_address(0), world.machine.heap_address(world.size - 1) + len(self._heap)

@@ -40,12 +40,13 @@ def open_transport(
             warnings.warn(f"transport='auto' is 'nvshmem' here: {'; '.join(unreachable)}", RuntimeWarning, stacklevel=2)
     elif kind == "auto":
         kind = "p2p"
-    if kind == "p2p" and unreachable:
+    if kind in ("p2p", "proxy") and unreachable:
         listing = "\n  ".join(unreachable)
         nic = "take transport='nvshmem', which can go through a NIC" + (f" (not yet: {lacks})" if lacks else "")
         raise BackendUnavailable(
-            "transport='p2p' of the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe P2P:"
-            f"\n  {listing}\n`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES, "
+            f"transport={kind!r} of the cuda backend needs GPUs of one host that reach each other over NVLink or PCIe "
+            f"P2P:\n  {listing}\n"
+            f"`nvidia-smi topo -p2p r` shows the pairs that work; choose GPUs by CUDA_VISIBLE_DEVICES, "
             f"or {nic}."
         )
     opened: Transport[NvrtcImage] = registry.heap_class(kind)(

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """``heap``: "module:class" of what fits :class:`ep_lib.transports.base.Transport`. ``backend``: whose it is.
-    ``variants``: what may follow its name and a colon."""
+    """``cuda`` and ``emulator``: "module:class" of what fits :class:`ep_lib.transports.base.Transport` on that backend,
+    empty where it is not for it. ``variants``: what may follow its name and a colon."""
 
-    heap: str
-    backend: str = "cuda"
+    cuda: str = ""
+    emulator: str = ""
     variants: tuple[str, ...] = ()
 
 
@@ -19,9 +19,9 @@ TRANSPORTS = {
     "p2p": Entry("ep_lib.transports.p2p.heap:IpcHeap"),
     "nvshmem": Entry("ep_lib.transports.nvshmem.heap:NvshmemHeap", variants=("whole", "link", "nvcc")),
     "nixl": Entry("ep_lib.transports.nixl.heap:NixlHeap"),
-    "emulated": Entry("ep_lib.transports.emulated.heap:EmulatedHeap", backend="emulator"),
-    "proxy": Entry("ep_lib.transports.proxy.heap:ProxyHeap", backend="emulator"),
-    "by_pair": Entry("ep_lib.transports.emulated.heap:ByPairHeap", backend="emulator"),
+    "proxy": Entry("ep_lib.transports.proxy.gpu_heap:GpuProxyHeap", "ep_lib.transports.proxy.heap:ProxyHeap"),
+    "emulated": Entry(emulator="ep_lib.transports.emulated.heap:EmulatedHeap"),
+    "by_pair": Entry(emulator="ep_lib.transports.emulated.heap:ByPairHeap"),
 }
 
 
@@ -29,12 +29,12 @@ def names(backend: str = "cuda") -> tuple[str, ...]:
     """What ``transport=`` may be on a backend. On GPUs "auto" chooses."""
     found = ["auto"] if backend == "cuda" else []
     for name, entry in TRANSPORTS.items():
-        if entry.backend == backend:
+        if getattr(entry, backend):
             found += [name, *(f"{name}:{variant}" for variant in entry.variants)]
     return tuple(found)
 
 
-def heap_class(name: str) -> Any:
-    """The class that a transport's line names; its module is imported now."""
-    module, _, wanted = TRANSPORTS[name].heap.partition(":")
+def heap_class(name: str, backend: str = "cuda") -> Any:
+    """The class that a transport's line names for a backend; its module is imported now."""
+    module, _, wanted = getattr(TRANSPORTS[name], backend).partition(":")
     return getattr(importlib.import_module(module), wanted)

@@ -1,5 +1,6 @@
 // What the copy engine's executor calls of libcuda, without a GPU: work in a stream is done when an event behind it is asked
-// about for the second time, so that a completion is never there at once. FAKE_CUDA_FAILS names a call that fails.
+// about for the second time, so that a completion is never there at once. FAKE_CUDA_FAILS names a call that fails,
+// FAKE_CUDA_WRITES_NO_VALUES makes a device whose streams write no 64-bit values.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,14 @@ struct Event {
     size_t behind = 0;
     int asked = 0;
 };
+void run(Stream& stream) {
+    while (!stream.work.empty()) {
+        stream.work.front()();
+        stream.work.pop_front();
+    }
+}
 int context_of_gpu, module_of_gpu, signal_of_gpu;
+int copied, written, launched;  // calls so far
 bool fails(const char* call) {
     const char* name = getenv("FAKE_CUDA_FAILS");
     return name && !strcmp(name, call);
@@ -41,13 +49,32 @@ CALL(cuDevicePrimaryCtxRetain, void** context, int) {
 }
 CALL(cuDevicePrimaryCtxRelease_v2, int) { return 0; }
 CALL(cuCtxSetCurrent, void* context) { return context == &context_of_gpu ? 0 : 201; }
-CALL(cuStreamCreate, void** stream, unsigned) {
+CALL(cuDeviceGetAttribute, int* value, int which, int) {
+    *value = which == 122 && !getenv("FAKE_CUDA_WRITES_NO_VALUES");
+    return 0;
+}
+CALL(cuCtxGetStreamPriorityRange, int* least, int* greatest) {
+    *least = 0, *greatest = -5;
+    return 0;
+}
+CALL(cuStreamCreateWithPriority, void** stream, unsigned, int priority) {
+    if (priority != -5) return 1;
     *stream = new Stream;
     return 0;
 }
 CALL(cuStreamDestroy_v2, void* stream) {
     delete static_cast<Stream*>(stream);
     return 0;
+}
+CALL(cuStreamSynchronize, void* stream) {
+    run(*static_cast<Stream*>(stream));
+    return 0;
+}
+CALL(cuStreamWriteValue64_v2, void* stream, uintptr_t to, uint64_t value, unsigned flags) {
+    MAY_FAIL("cuStreamWriteValue64");
+    written++;
+    static_cast<Stream*>(stream)->work.push_back([=] { *reinterpret_cast<uint64_t*>(to) = value; });
+    return flags;
 }
 CALL(cuEventCreate, void** event, unsigned) {
     *event = new Event;
@@ -65,14 +92,12 @@ CALL(cuEventQuery, void* p) {
     MAY_FAIL("cuEventQuery");
     Event& event = *static_cast<Event*>(p);
     if (event.asked++ == 0) return 600;
-    while (!event.stream->work.empty()) {
-        event.stream->work.front()();
-        event.stream->work.pop_front();
-    }
+    run(*event.stream);
     return 0;
 }
 CALL(cuMemcpyAsync, uintptr_t to, uintptr_t from, size_t bytes, void* stream) {
     MAY_FAIL("cuMemcpyAsync");
+    copied++;
     static_cast<Stream*>(stream)->work.push_back(
         [=] { memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
     return 0;
@@ -88,6 +113,7 @@ CALL(cuModuleGetFunction, void** function, void* module, const char* name) {
 CALL(cuLaunchKernel, void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
      void** arguments, void**) {
     if (function != &signal_of_gpu) return 1;
+    launched++;
     void* const counter = *static_cast<void**>(arguments[0]);
     const uint64_t value = *static_cast<uint64_t*>(arguments[1]);
     const int op = *static_cast<int*>(arguments[2]);
@@ -100,5 +126,10 @@ CALL(cuLaunchKernel, void* function, unsigned, unsigned, unsigned, unsigned, uns
 }
 CALL(cuGetErrorString, int, const char** text) {
     *text = "as the test wants it";
+    return 0;
+}
+// How often the driver was asked to copy, to write a value, and to launch a kernel.
+CALL(fake_cuda_calls, int* three) {
+    three[0] = copied, three[1] = written, three[2] = launched;
     return 0;
 }

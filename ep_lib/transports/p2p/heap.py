@@ -1,100 +1,25 @@
-"""The symmetric heap on GPUs: one cudaMalloc region per rank, opened by every other rank through CUDA IPC."""
+"""Heaps that all ranks have mapped, and kernels whose ``ep::net_*`` store there."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
-from ep_lib.cuda.devices import import_cupy
-from ep_lib.cuda.errors import OUT_OF_MEMORY, allocation_error
-from ep_lib.errors import BackendUnavailable
 from ep_lib.jit import nvrtc
 from ep_lib.jit.source import KernelSource
-from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
+from ep_lib.transports.base import Module
+from ep_lib.transports.ipc import IpcMemory
 
 if TYPE_CHECKING:
     from ep_lib.jit.nvrtc import NvrtcImage
 
 
-class IpcHeap:
-    """Allocated, zeroed and exchanged by the constructor, which is collective.
-
-    Attributes: ``name``, ``bytes`` and ``addresses``, the start of each rank's heap as this rank addresses it.
-    Raises OutOfSymmetricMemory and BackendUnavailable on every rank alike.
-    """
+class IpcHeap(IpcMemory):
+    """Fits :class:`ep_lib.transports.base.Transport`; made with a GpuSetup, collectively."""
 
     name = "p2p"
-
-    def __init__(self, setup: GpuSetup) -> None:
-        self._runtime = import_cupy().cuda.runtime
-        bootstrap, timeout = self._bootstrap, self._timeout = setup.bootstrap, setup.timeout
-        self._rank = bootstrap.rank
-        self.bytes = setup.heap_bytes
-        self.addresses: list[int] = []
-        self._own = 0
-        self._opened: list[int] = []
-        try:
-            handles = agree(bootstrap, self._allocate, timeout)
-            agree(bootstrap, lambda: self._open_peers(handles), timeout)
-        except BaseException:
-            self._release()
-            raise
 
     def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
         return nvrtc.compile_cubin(kernel, arch)
 
     def register_module(self, module: Module, image: NvrtcImage) -> None:
         """Nothing to do: kernels find peers by DeviceState alone."""
-
-    def _allocate(self) -> bytes:
-        size = -(-self.bytes // GRANULE) * GRANULE
-        try:
-            self._own = int(self._runtime.malloc(size))
-        except self._runtime.CUDARuntimeError as error:
-            if error.status != OUT_OF_MEMORY:
-                raise
-            raise allocation_error(self._rank, size, self._runtime.memGetInfo()[0], str(error)) from error
-        self._runtime.memset(self._own, 0, size)
-        self._runtime.deviceSynchronize()
-        if self._bootstrap.world_size == 1:
-            return b""
-        return bytes(self._runtime.ipcGetMemHandle(self._own))
-
-    def _open_peers(self, handles: list[bytes]) -> None:
-        for peer, handle in enumerate(handles):
-            if peer == self._rank:
-                self.addresses.append(self._own)
-                continue
-            try:
-                address = int(self._runtime.ipcOpenMemHandle(handle))
-            except self._runtime.CUDARuntimeError as error:
-                raise BackendUnavailable(
-                    f"rank {self._rank} cannot open rank {peer}'s memory through CUDA IPC: {error}. In a container, "
-                    "start it with --ipc=host; under WSL, CUDA IPC does not exist."
-                ) from error
-            self._opened.append(address)
-            self.addresses.append(address)
-
-    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
-        """Give the memory back. ``orderly``: all ranks call this, and none frees what another still has open."""
-        if not self._own:
-            return
-        limit = self._timeout if timeout is None else timeout
-        all_here = orderly and closing_barrier(self._bootstrap, limit)  # no kernel uses my memory any more
-        self._close_peers()
-        if all_here:
-            closing_barrier(self._bootstrap, limit)  # all have closed my memory
-        self._release()
-
-    def _close_peers(self) -> None:
-        for address in self._opened:
-            with contextlib.suppress(self._runtime.CUDARuntimeError):  # a lost context has closed it already
-                self._runtime.ipcCloseMemHandle(address)
-        self._opened = []
-
-    def _release(self) -> None:
-        self._close_peers()
-        if self._own:
-            with contextlib.suppress(self._runtime.CUDARuntimeError):
-                self._runtime.free(self._own)
-            self._own = 0

@@ -13,4 +13,5 @@ proxies that moves the bytes.
 * ``heap`` is the host's half on the emulator. Where ranks are processes, the proxies are native. In one process they
   are threads of a kernel that never ends (``emulated/proxy.cu``): a seed decides when they run, the checker sees what
   they read, and they post to the simulated NICs.
+* ``gpu_heap`` is the host's half on GPUs that reach each other: native proxies with CUDA's copy engine.
 """

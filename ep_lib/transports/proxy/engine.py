@@ -5,6 +5,7 @@ Python is in none of their loops: it starts them, reads what they have counted, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -41,7 +42,7 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "ep_proxy_counts": ([c_void_p, c_int, POINTER(c_uint64)], None),
     "ep_proxy_failure": ([c_void_p], c_char_p),
     "ep_proxy_push": ([c_void_p, c_char_p, c_uint64, c_uint64, c_int, c_uint64], c_uint64),
-    "ep_proxy_flush": ([c_void_p, c_uint64], c_int),
+    "ep_proxy_await": ([c_void_p, c_uint64, c_uint64], c_int),
     "ep_executor_nothing": ([POINTER(_Executor), c_int, c_void_p, c_uint64], None),
     "ep_executor_memory": ([POINTER(_Executor), c_int, POINTER(c_void_p), c_uint64, c_int, c_int, c_uint64], None),
     "ep_executor_copy_engine": (
@@ -130,6 +131,16 @@ class Proxy:
         """Whether it has neither been stopped nor given up."""
         return self._stop.alive and not self.failure()
 
+    def finish(self, seconds: float) -> str:
+        """Lets the threads carry out what has been pushed, for so many seconds for each ring at most, and ends them.
+        Returns why one has given up; empty if none has."""
+        with contextlib.suppress(PeerTimeout):  # a kernel that gave up has left a hole in its ring
+            for ring in range(self.rings.count if self.is_running else 0):
+                flush(self.rings, ring, seconds)
+        failure = self.failure()
+        self.stop()
+        return failure
+
     def stop(self) -> None:
         """Ends the threads. The rings may be served by another Proxy after that."""
         self._stop()
@@ -172,9 +183,9 @@ class Memory(Executor):
 
 
 class CopyEngine(Executor):
-    """CUDA's copy engine, and a kernel of one thread for each signal. ``addresses``: of the heaps as this process has
-    mapped them on GPU ``device``, 0 where it has not. ``arch``: of that GPU, such as "sm_90". ``library``: CUDA's
-    driver.
+    """CUDA's copy engine; signals are set by the stream, and added to by a kernel of one thread, for which kernels that
+    wait have to leave room. ``addresses``: of the heaps as this process has mapped them on GPU ``device``, 0 where it
+    has not; all are zero yet. ``arch``: of that GPU, such as "sm_90". ``library``: CUDA's driver.
 
     Raises BackendUnavailable with CUDA's own words.
     """
@@ -332,7 +343,7 @@ def push(
 
 def flush(rings: Rings, number: int, timeout: float = 30.0) -> None:
     """Waits until all that was pushed into a ring is complete. Raises PeerTimeout."""
-    if not load().ep_proxy_flush(rings.ring(number), int(timeout * 1e9)):
+    if not load().ep_proxy_await(rings.ring(number), rings.pushed(number), int(timeout * 1e9)):
         raise _stuck(f"waited for the commands in ring {number} of a proxy", timeout)
 
 

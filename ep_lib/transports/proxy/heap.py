@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import numpy as np
 
 from ep_lib.emulator.machine import HEAP_SPREAD
-from ep_lib.errors import PeerTimeout
 from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.memory import device_state
@@ -64,9 +62,5 @@ class ProxyHeap:
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Ends native proxies, when they have carried out what kernels have pushed; the others end with the machine."""
-        if self._proxy is None:
-            return
-        with contextlib.suppress(PeerTimeout):  # a kernel that gave up has left a hole in its ring
-            for ring in range(self.rings.count if self._proxy.is_running else 0):
-                engine.flush(self.rings, ring, _CLOSING_SECONDS)
-        self._proxy.stop()
+        if self._proxy is not None:
+            self._proxy.finish(_CLOSING_SECONDS)

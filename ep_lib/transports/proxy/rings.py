@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,11 @@ class Rings:
     """``count`` rings of ``slots`` slots each; ``address`` is that of their ProxyRing structs.
 
     ``memory``: where slots and counts are, at least :meth:`shared_bytes` zeros that begin at a line of 64 bytes: shared
-    memory, if another process pushes. By default they are in this process.
+    memory, if another process pushes. By default they are in this process. ``producers``: where kernels count instead,
+    in memory of a GPU.
     """
 
-    def __init__(self, count: int, slots: int, memory: Any = None) -> None:
+    def __init__(self, count: int, slots: int, memory: Any = None, producers: int = 0) -> None:
         self.count, self.slots = count, slots
         self._memory = _aligned(self.shared_bytes(count, slots)) if memory is None else np.frombuffer(memory, np.uint8)
         self._heads = _aligned(count * RING.size)
@@ -43,6 +45,8 @@ class Rings:
             ):
                 rings[number][field] = at
                 at += size
+            if producers:
+                rings[number]["producer"] = producers + number * PRODUCER.size
             rings[number]["num_slots"] = slots
 
     @staticmethod
@@ -53,6 +57,14 @@ class Rings:
     def spans(self) -> list[tuple[int, int]]:
         """(address, bytes) of all memory that kernels touch."""
         return [(part.ctypes.data, part.nbytes) for part in (self._heads, self._memory)]
+
+    def pushed(self, number: int) -> int:
+        """How many commands were pushed into a ring, or are being pushed."""
+        return int(np.frombuffer(self._producer(number), PRODUCER.dtype)[0]["head"])
+
+    def _producer(self, number: int) -> Any:
+        address = int(self._heads.view(RING.dtype)[number]["producer"])
+        return (ctypes.c_char * PRODUCER.size).from_address(address)
 
     def ring(self, number: int) -> int:
         """The address of one ring's ProxyRing struct."""

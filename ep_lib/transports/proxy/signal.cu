@@ -1,4 +1,5 @@
-// The signal of a command that CUDA's copy engine has carried out: one thread, behind the copy in its stream.
+// The signal of a command that CUDA's copy engine has carried out, where the stream cannot write it itself: one thread,
+// behind the copy. kProxyNothing does nothing, so that the kernel can be loaded and tried.
 #include <ep/memory.cuh>
 #include <ep/proxy_command.cuh>
 
@@ -7,7 +8,7 @@ extern "C" __global__ void ep_proxy_signal(void* counter, uint64_t value, int op
         ep::red_add_release_sys_u32(static_cast<uint32_t*>(counter), static_cast<uint32_t>(value));
     } else if (op == ep::kProxyWriteSetSignal) {
         ep::st_release_sys_u64(static_cast<uint64_t*>(counter), value);
-    } else {
+    } else if (op == ep::kProxyWriteAddSignal || op == ep::kProxyAdd64) {
         ep::red_add_release_sys_u64(static_cast<uint64_t*>(counter), value);
     }
 }

@@ -213,10 +213,10 @@ uint64_t ep_proxy_push(const ep::ProxyRing* ring, const ep::ProxyCommand* comman
     }
     return count;
 }
-// Waits until all that was pushed is complete. 0 after the limit.
-int ep_proxy_flush(const ep::ProxyRing* ring, uint64_t limit_ns) {
-    const uint64_t head = __atomic_load_n(&ring->producer->head, __ATOMIC_RELAXED), begin = now_ns();
-    for (int looks = 1; __atomic_load_n(&ring->credits->completed, __ATOMIC_ACQUIRE) < head; looks++) {
+// Waits until the first `count` commands are complete. 0 after the limit.
+int ep_proxy_await(const ep::ProxyRing* ring, uint64_t count, uint64_t limit_ns) {
+    const uint64_t begin = now_ns();
+    for (int looks = 1; __atomic_load_n(&ring->credits->completed, __ATOMIC_ACQUIRE) < count; looks++) {
         if (looks % kRoundsPerClock) continue;
         if (now_ns() - begin > limit_ns) return 0;
         sched_yield();

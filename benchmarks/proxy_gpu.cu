@@ -1,0 +1,39 @@
+// The kernels of benchmarks/proxy_gpu.py.
+#include <ep/proxy_ring.cuh>
+
+// Thread 0 of block b pushes its share of writes of `bytes` bytes into ring b and waits until they are done. `descending`:
+// from the last one to the first, so that no copy continues the one before it and each stays a copy of its own.
+extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target, const char* source, size_t bytes,
+                                       int commands, int descending, int peer) {
+    const ep::ProxyRing& ring = rings[blockIdx.x];
+    for (int i = 0; i < commands; ++i) {
+        const size_t at = (static_cast<size_t>(blockIdx.x) * commands + (descending ? commands - 1 - i : i)) * bytes;
+        if (!ep::proxy_push(ring, ep::proxy_write(target + at, source + at, bytes, peer))) return;
+    }
+    ep::proxy_flush(ring);
+}
+
+// Cycles from a push of a command that does nothing until this thread sees that it is done.
+extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, int64_t* cycles) {
+    for (int i = 0; i < times; ++i) {
+        const int64_t begin = clock64();
+        uint64_t number;
+        if (!ep::proxy_push(rings[0], ep::proxy_command(ep::kProxyNothing, 0), &number)) return;
+        if (!ep::proxy_wait(rings[0], number)) return;
+        cycles[i] = clock64() - begin;
+    }
+}
+
+// Data and signal to the peer's GPU by its proxy, and an answer by the same way. `cycles` [times].
+extern "C" __global__ void ping_pong(const ep::ProxyRing* rings, uint64_t* inbox, const uint64_t* outbox,
+                                     uint64_t* signal, int times, int begins, int peer, int64_t* cycles) {
+    for (int i = 0; i < times; ++i) {
+        const int64_t begin = clock64();
+        const ep::ProxyCommand command =
+            ep::proxy_write_signal(inbox, outbox, sizeof(uint64_t), signal, i + 1, false, peer);
+        if (begins && !ep::proxy_push(rings[0], command)) return;
+        if (!ep::wait_until_ge(signal, i + 1, {ep::kPhaseSignal, peer, -1})) return;
+        if (!begins && !ep::proxy_push(rings[0], command)) return;
+        cycles[i] = clock64() - begin;
+    }
+}

@@ -1,0 +1,212 @@
+"""The CPU proxy between two GPUs: what its ring costs, and what the copy engine gives behind it.
+
+    python benchmarks/proxy_gpu.py [--megabytes 256] [--runs 5] [--json]
+
+* GB/s (10^9) of 1 MB commands: a kernel on GPU 0 pushes them, the proxy hands them to the copy engine, and the kernel
+  waits until all are done; by 1, 2 and 4 rings, with one proxy thread and with one for each ring. "in a row": each
+  continues the one before it, so the proxy makes one copy of a batch; "each alone": none does. Beside it, in the same
+  run, the copy engine's own rate: one large copy, and copies of 1 MB one after the other. The target's bytes are
+  checked. To reach: 90 % of the copy engine's own rate.
+* us of a round trip: a kernel pushes a command that does nothing and waits until it sees that it is done. To reach: 3.
+* us of a message and its answer: 8 bytes and a signal that is set, each by its GPU's proxy and copy engine.
+
+Medians of ``--runs`` runs after a warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ep_lib
+from ep_lib.transports.proxy import engine
+from ep_lib.transports.proxy.gpu_heap import GpuRings
+
+SOURCE = Path(__file__).resolve().with_name("proxy_gpu.cu")
+COMMAND_BYTES = 1 << 20
+SLOTS = 256
+ROUND_TRIPS = 2000
+MESSAGES = 500
+_DEVICE_TO_DEVICE = 3
+REACH_SHARE, REACH_US = 0.9, 3.0
+
+
+def kernel(name: str) -> ep_lib.Kernel:
+    return ep_lib.Kernel.from_file(SOURCE, name)
+
+
+def seconds(rank: ep_lib.Rank, launch: Callable[[], Any]) -> float:
+    """By the GPU's events, of what ``launch`` puts on the current stream."""
+    cuda = rank.xp.cuda
+    begin, end = cuda.Event(), cuda.Event()
+    begin.record()
+    launch()
+    end.record()
+    end.synchronize()
+    rank.synchronize()
+    return float(cuda.get_elapsed_time(begin, end)) / 1e3
+
+
+def median_rate(rank: ep_lib.Rank, nbytes: int, runs: int, launch: Callable[[], Any]) -> float:
+    """GB/s."""
+    return nbytes / statistics.median([seconds(rank, launch) for _ in range(runs + 1)][1:]) / 1e9
+
+
+def executor(rank: ep_lib.Rank, queues: int) -> engine.CopyEngine:
+    backend: Any = rank._backend
+    addresses = [backend.heap_address(peer) for peer in range(rank.world_size)]
+    place = {"device": backend.device, "arch": backend.arch}
+    return engine.CopyEngine(queues, addresses, backend.heap_bytes, rank.rank, **place)
+
+
+def microseconds(rank: ep_lib.Rank, cycles: Any, taken: float) -> dict[str, float]:
+    """Of single rounds, whose cycles were counted while all of them took ``taken`` seconds."""
+    counted = np.sort(rank.to_host(cycles).astype(np.float64))
+    us = counted / counted.sum() * taken * 1e6
+    return {"median": float(np.median(us)), "best": float(us[0]), "p99": float(us[int(0.99 * len(us))])}
+
+
+def measure(rank: ep_lib.Rank, megabytes: int, runs: int) -> dict[str, Any]:
+    nbytes, report = megabytes << 20, {}
+    inbox, outbox = (rank.symmetric(nbytes, np.uint8) for _ in range(2))
+    small, signal = rank.symmetric(8, np.uint64), rank.symmetric(1, np.uint64)
+    # All executors before the first kernel: they try the heaps' last bytes, which have to be zero yet.
+    made = {queues: [executor(rank, queues) for _ in range(2)] for queues in (1, 2, 4)}
+    outbox[:] = (rank.xp.arange(nbytes, dtype=np.uint32) * 2654435761 >> 24).astype(np.uint8)
+    rank.barrier()
+    if rank.rank == 0:
+        report["copy_engine"] = copies(rank, inbox, outbox, runs)
+        report["proxy"] = [
+            pushed(rank, inbox, outbox, runs, queues, made[queues][several], queues if several else 1)
+            for queues in made
+            for several in ([False, True] if queues > 1 else [False])
+        ]
+        report["round_trip_us"] = round_trip(rank, runs)
+    rank.barrier()
+    report["message_and_answer_us"] = messages(rank, small, signal, made[1][1])
+    rank.barrier()
+    report["cpus"], report["load_average"] = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return report
+
+
+def copies(rank: ep_lib.Rank, inbox: Any, outbox: Any, runs: int) -> dict[str, float]:
+    """The copy engine's own rate, asked by this process; GB/s."""
+    target, cuda, nbytes = rank.peer_address(inbox, 1), rank.xp.cuda, outbox.nbytes
+    stream = cuda.get_current_stream().ptr
+
+    def copy(piece: int) -> Callable[[], None]:
+        def launch() -> None:
+            for at in range(0, nbytes, piece):
+                cuda.runtime.memcpyAsync(target + at, outbox.data.ptr + at, piece, _DEVICE_TO_DEVICE, stream)
+
+        return launch
+
+    rates = {"one copy": copy(nbytes), "1 MB one after the other": copy(COMMAND_BYTES)}
+    return {name: median_rate(rank, nbytes, runs, launch) for name, launch in rates.items()}
+
+
+def pushed(
+    rank: ep_lib.Rank, inbox: Any, outbox: Any, runs: int, queues: int, by: engine.CopyEngine, threads: int
+) -> dict[str, Any]:
+    """1 MB commands through so many rings; GB/s."""
+    rings = GpuRings(queues, SLOTS)
+    proxy = engine.Proxy(rings, by, cpus=[-1] * threads)
+    commands = outbox.nbytes // COMMAND_BYTES // queues
+    row: dict[str, Any] = {"rings": queues, "threads": threads}
+    target = rank.xp.ndarray(
+        outbox.nbytes,
+        np.uint8,
+        rank.xp.cuda.MemoryPointer(_memory(rank, rank.peer_address(inbox, 1), outbox.nbytes), 0),
+    )
+    try:
+        for name, descending in (("in a row", 0), ("each alone", 1)):
+            target[:] = 0
+            rank.synchronize()
+            arguments = (rings.on_gpu, inbox, outbox, COMMAND_BYTES, commands, descending, 1)
+            row[name] = median_rate(
+                rank, outbox.nbytes, runs, lambda given=arguments: kernel("push_writes").launch(rank, queues, 1, *given)
+            )
+            row[f"{name}, right"] = bool((target == outbox).all())
+    finally:
+        row["failure"] = proxy.finish(5.0)
+        rings.free()
+    return row
+
+
+def _memory(rank: ep_lib.Rank, address: int, nbytes: int) -> Any:
+    return rank.xp.cuda.UnownedMemory(address, nbytes, rank, rank._backend.device)  # type: ignore[attr-defined]
+
+
+def round_trip(rank: ep_lib.Rank, runs: int) -> dict[str, float]:
+    rings = GpuRings(1, SLOTS)
+    proxy = engine.Proxy(rings, engine.Nothing(1))
+    cycles = rank.xp.zeros(ROUND_TRIPS, np.int64)
+    rows = []
+    try:
+        for _ in range(runs + 1):
+            arguments = (rings.on_gpu, ROUND_TRIPS, cycles)
+            taken = seconds(rank, lambda given=arguments: kernel("round_trips").launch(rank, 1, 1, *given))
+            rows.append(microseconds(rank, cycles, taken))
+    finally:
+        proxy.finish(5.0)
+        rings.free()
+    return {name: statistics.median([row[name] for row in rows[1:]]) for name in rows[0]}
+
+
+def messages(rank: ep_lib.Rank, small: Any, signal: Any, by: engine.CopyEngine) -> dict[str, float]:
+    rings = GpuRings(1, SLOTS)
+    proxy = engine.Proxy(rings, by)
+    cycles = rank.xp.zeros(MESSAGES, np.int64)
+    try:
+        arguments = (rings.on_gpu, small, small[4:], signal, MESSAGES, int(rank.rank == 0), 1 - rank.rank, cycles)
+        rank.barrier()
+        taken = seconds(rank, lambda: kernel("ping_pong").launch(rank, 1, 1, *arguments))
+        return microseconds(rank, cycles, taken)
+    finally:
+        rank.barrier()
+        proxy.finish(5.0)
+        rings.free()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=256, help="of each run of the rates; a multiple of 4")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    heap_bytes = (2 * args.megabytes + 16) << 20
+    given = (args.megabytes, args.runs)
+    report = ep_lib.spawn(measure, 2, "cuda", heap_bytes=heap_bytes, timeout=30, transport="p2p", args=given)[0]
+    own = max(report["copy_engine"].values())
+    for row in report["proxy"]:
+        row["share"] = max(row["in a row"], row["each alone"]) / own
+    if args.json:
+        print(json.dumps(report))
+        return
+    for name, rate in report["copy_engine"].items():
+        print(f"copy engine, {name}: {rate:.1f} GB/s")
+    for row in report["proxy"]:
+        rates = []
+        for name in ("in a row", "each alone"):
+            wrong = "" if row[f"{name}, right"] else ", WRONG BYTES"
+            rates.append(f"{name} {row[name]:.1f} GB/s ({100 * row[name] / own:.0f} %{wrong})")
+        print(f"1 MB commands, {row['rings']} rings, {row['threads']} threads: {', '.join(rates)} {row['failure']}")
+    print(f"to reach: {100 * REACH_SHARE:.0f} % of the copy engine's own {own:.1f} GB/s")
+    for what, name in (
+        ("push, proxy, completion seen", "round_trip_us"),
+        ("8 bytes + signal and the answer, by proxies", "message_and_answer_us"),
+    ):
+        us = report[name]
+        print(f"{what}: median {us['median']:.2f} us, best {us['best']:.2f}, 99 of 100 within {us['p99']:.2f}")
+    print(f"to reach: {REACH_US:g} us for the first; {report['cpus']} CPUs, load {report['load_average']:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""``transport="proxy"`` on GPUs: rings, native proxies, the copy engine. Every operation, the shim and PCIe mode run
+on it in test_nvshmem_gpu.py and test_pcie_gpu.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_proxy import RIGHT, WORDS, add_many, exchange
+
+from ep_lib import Kernel, Rank, spawn
+from ep_lib.errors import PeerTimeout
+from ep_lib.jit import nvrtc
+from ep_lib.transports.proxy import gpu_heap
+
+SOURCE = Path(__file__).parent / "kernels" / "proxy_gpu.cu"
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "proxy_gpu.cu"
+
+
+def kernel(name: str) -> Kernel:
+    return Kernel.from_file(SOURCE, name)
+
+
+@pytest.mark.skipif(not nvrtc.available(), reason="NVRTC or CuPy is not installed")
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [(SOURCE, "all_wait"), (SOURCE, "wrong_rank"), (BENCHMARK, "push_writes"), (BENCHMARK, "ping_pong")],
+)
+def test_the_kernels_compile_for_gpus(source: Path, name: str) -> None:
+    assert nvrtc.compile_cubin(Kernel.from_file(source, name), "sm_90", Path(gpu_heap.__file__).parent).cubin
+
+
+@pytest.mark.gpu(count=2)
+def test_write_and_signal() -> None:
+    assert spawn(exchange, 2, "cuda", timeout=20, transport="proxy", args=(RIGHT,)) == [list(range(1, WORDS + 1))] * 2
+
+
+@pytest.mark.gpu(count=2)
+@pytest.mark.parametrize("by_warps", [False, True])
+def test_many_times_the_slots_of_a_ring(by_warps: bool) -> None:
+    assert spawn(add_many, 2, "cuda", timeout=20, transport="proxy", args=(9, by_warps)) == [3 * 9 * 64] * 2
+
+
+def fill_the_gpu(rank: Rank) -> tuple[int, int]:
+    inbox, outbox = (rank.symmetric(WORDS, np.uint64) for _ in range(2))
+    signal, wrong = rank.symmetric(1, np.uint64), rank.to_device(np.zeros(1, np.uint64))
+    sms = rank._backend.multiprocessors  # type: ignore[attr-defined]
+    rank.barrier()
+    kernel("all_wait").launch(rank, 4 * sms, 1024, inbox, outbox, WORDS, signal, 1 - rank.rank, wrong)
+    rank.barrier()
+    return int(rank.to_host(signal)[0]), int(rank.to_host(wrong)[0])
+
+
+@pytest.mark.gpu(count=2)
+def test_a_signal_is_set_while_kernels_fill_the_gpu() -> None:
+    assert spawn(fill_the_gpu, 2, "cuda", timeout=20, transport="proxy") == [(1, 0)] * 2
+
+
+def ask_for_rank_7(rank: Rank) -> str:
+    kernel("wrong_rank").launch(rank, 1, 1, rank.symmetric(1, np.uint64), 7)
+    try:
+        rank.synchronize()
+    except PeerTimeout as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.gpu(count=2)
+def test_a_proxy_that_gave_up_is_a_timeout(capfd: pytest.CaptureFixture[str]) -> None:
+    for told in spawn(ask_for_rank_7, 2, "cuda", timeout=2, transport="proxy"):
+        assert "waited too long for its proxy, which has dealt with 0 commands" in told
+    assert "rank 0: its proxy has given up: a command is for rank 7; ranks are 0 to 1" in capfd.readouterr().err
