@@ -1,6 +1,6 @@
 """The CPU proxy between two GPUs: what its ring costs, and what the copy engine gives behind it.
 
-    python benchmarks/proxy_gpu.py [--megabytes 256] [--runs 5] [--json]
+    python benchmarks/proxy_gpu.py [--megabytes 512] [--runs 5] [--json]
 
 * GB/s (10^9) of 1 MB commands: a kernel on GPU 0 pushes them, the proxy hands them to the copy engine, and the kernel
   waits until all are done; by 1, 2 and 4 rings, with one proxy thread and with one for each ring. "in a row": each
@@ -79,7 +79,7 @@ def measure(rank: ep_lib.Rank, megabytes: int, runs: int) -> dict[str, Any]:
     small, signal = rank.symmetric(8, np.uint64), rank.symmetric(1, np.uint64)
     # All executors before the first kernel: they try the heaps' last bytes, which have to be zero yet.
     made = {queues: [executor(rank, queues) for _ in range(2)] for queues in (1, 2, 4)}
-    outbox[:] = (rank.xp.arange(nbytes, dtype=np.uint32) * 2654435761 >> 24).astype(np.uint8)
+    outbox[:] = (rank.xp.arange(nbytes, dtype=np.uint32) * np.uint32(2654435761) >> 24).astype(np.uint8)
     rank.barrier()
     if rank.rank == 0:
         report["copy_engine"] = copies(rank, inbox, outbox, runs)
@@ -177,7 +177,7 @@ def messages(rank: ep_lib.Rank, small: Any, signal: Any, by: engine.CopyEngine) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=256, help="of each run of the rates; a multiple of 4")
+    parser.add_argument("--megabytes", type=int, default=512, help="of each run of the rates; a multiple of 4")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
