@@ -9,6 +9,16 @@ import numpy as np
 import pytest
 from support import buffer_cases, direct_cases, ibgda_shim, pcie_cases
 from support.dispatch_combine_cases import make_case
+from support.proxy_cases import (
+    NO_BARRIER,
+    NO_FENCE,
+    RIGHT,
+    SIGNAL_FIRST,
+    SOURCE_REUSED,
+    add_many,
+    exchange,
+    kernel,
+)
 
 from ep_lib import Fabric, Kernel, Rank, check, cli, spawn
 from ep_lib.errors import KernelFault, PeerTimeout
@@ -16,9 +26,6 @@ from ep_lib.jit import nvrtc
 from ep_lib.transports.proxy import heap
 from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER
 
-SOURCE = Path(__file__).parent / "kernels" / "proxy_ring.cu"
-WORDS = 40
-RIGHT, SIGNAL_FIRST, SOURCE_REUSED, NO_BARRIER, NO_FENCE = range(5)
 RELAXED_CREDIT, NO_CREDIT = 1, 2
 FABRICS = ("p2p", "rc", "srd")
 
@@ -30,26 +37,6 @@ extern "C" __global__ void push_to(ep::ProxyRing ring, uint64_t* inbox, uint64_t
     ep::proxy_flush(ring);
 }
 """
-
-
-def kernel(name: str) -> Kernel:
-    return Kernel.from_file(SOURCE, name)
-
-
-def exchange(rank: Rank, how: int) -> list[int]:
-    inbox, outbox = (rank.symmetric(WORDS, np.uint64) for _ in range(2))
-    signal, out = rank.symmetric(1, np.uint64), rank.to_device(np.zeros(WORDS, np.uint64))
-    peer = 1 - rank.rank
-    kernel("send").launch(rank, 1, 64, inbox, outbox, WORDS, signal, peer, how)
-    kernel("receive").launch(rank, 1, 64, inbox, WORDS, signal, out, peer)
-    return [int(word) for word in rank.to_host(out)]
-
-
-def add_many(rank: Rank, each: int, by_warps: bool) -> int:
-    counter = rank.symmetric(1, np.uint64)
-    kernel("add_many").launch(rank, 3, 64, counter, each, 1 - rank.rank, by_warps)
-    rank.barrier()
-    return int(counter[0])
 
 
 def fill_slots(rank: Rank, how: int) -> None:
@@ -126,7 +113,7 @@ def test_the_command_line_checks_through_proxies(tmp_path: Path, capsys: pytest.
     script.write_text(f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_proxy import SIGNAL_FIRST, exchange
+from support.proxy_cases import SIGNAL_FIRST, exchange
 def main(rank):
     exchange(rank, SIGNAL_FIRST)
 """)

@@ -165,9 +165,7 @@ class Runtime:
         pass
 
 
-def test_the_heap_of_gpus_gives_kernels_what_they_need_and_all_memory_back(
-    driver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_heap_of_gpus_tells_kernels_of_its_rings(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     for module in (base, gpu_heap, ipc):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_proxy import RIGHT, WORDS, add_many, exchange
+from support.proxy_cases import RIGHT, WORDS, add_many, exchange
 
 from ep_lib import Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout

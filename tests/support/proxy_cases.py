@@ -1,0 +1,33 @@
+"""Programs that push into a proxy's ring, right or wrong (tests/kernels/proxy_ring.cu)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib import Kernel, Rank
+
+SOURCE = Path(__file__).parents[1] / "kernels" / "proxy_ring.cu"
+WORDS = 40
+RIGHT, SIGNAL_FIRST, SOURCE_REUSED, NO_BARRIER, NO_FENCE = range(5)
+
+
+def kernel(name: str) -> Kernel:
+    return Kernel.from_file(SOURCE, name)
+
+
+def exchange(rank: Rank, how: int) -> list[int]:
+    inbox, outbox = (rank.symmetric(WORDS, np.uint64) for _ in range(2))
+    signal, out = rank.symmetric(1, np.uint64), rank.to_device(np.zeros(WORDS, np.uint64))
+    peer = 1 - rank.rank
+    kernel("send").launch(rank, 1, 64, inbox, outbox, WORDS, signal, peer, how)
+    kernel("receive").launch(rank, 1, 64, inbox, WORDS, signal, out, peer)
+    return [int(word) for word in rank.to_host(out)]
+
+
+def add_many(rank: Rank, each: int, by_warps: bool) -> int:
+    counter = rank.symmetric(1, np.uint64)
+    kernel("add_many").launch(rank, 3, 64, counter, each, 1 - rank.rank, by_warps)
+    rank.barrier()
+    return int(counter[0])
