@@ -183,7 +183,14 @@ def test_the_heap_of_gpus_tells_kernels_of_its_rings(driver: str, monkeypatch: p
     assert heap._rings is not None
     engine.flush(heap._rings, 3)
     assert int(view(heap.addresses[0] + 4096, np.dtype(np.uint64))) == 7
-    heap.close(orderly=True)
+    assert heap.failure() == ""
+    engine.push(heap._rings, 0, {"op": op("kProxyAdd64"), "peer": 1})
+    while not heap.failure():
+        pass
+    with pytest.warns(
+        RuntimeWarning, match="rank 0: its proxy has given up: a command is for rank 1; ranks are 0 to 0"
+    ):
+        heap.close(orderly=True)
     assert runtime.blocks == {}
 
 

@@ -40,6 +40,7 @@ from ep_lib.errors import (
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.transports.base import CanFail
 from ep_lib.transports.choose import open_transport
 
 Dim3 = tuple[int, int, int]
@@ -472,9 +473,11 @@ class CudaBackend:
         return error
 
     def _noted(self, error: EpError) -> EpError:
-        """A rank that did not come will hardly come to close()."""
+        """A rank that did not come will hardly come to close(). And the transport may know why it did not."""
         if isinstance(error, PeerTimeout):
             self._closing_timeout = self._device_timeout
+        if isinstance(self._heap, CanFail) and (reason := self._heap.failure()):
+            error.add_note(reason)
         return error
 
     def _hint_from_record(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import CLOSE, within
@@ -81,6 +81,15 @@ class Transport(Protocol[Image]):
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Give the memory back. ``orderly``: all ranks call this, and memory is freed when no rank uses it any more;
         ``timeout``: seconds to wait for them (None: the setup's)."""
+        ...
+
+
+@runtime_checkable
+class CanFail(Protocol):
+    """A transport with something that may end while kernels use it."""
+
+    def failure(self) -> str:
+        """Why it carries nothing any more, one sentence; empty as long as it does."""
         ...
 
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 
@@ -24,7 +25,7 @@ void run(Stream& stream) {
     }
 }
 int context_of_gpu, module_of_gpu, signal_of_gpu;
-int copied, written, launched;  // calls so far
+std::atomic<int> copied, written, launched;  // calls so far, of all threads
 bool fails(const char* call) {
     const char* name = getenv("FAKE_CUDA_FAILS");
     return name && !strcmp(name, call);

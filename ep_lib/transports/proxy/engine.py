@@ -131,15 +131,12 @@ class Proxy:
         """Whether it has neither been stopped nor given up."""
         return self._stop.alive and not self.failure()
 
-    def finish(self, seconds: float) -> str:
-        """Lets the threads carry out what has been pushed, for so many seconds for each ring at most, and ends them.
-        Returns why one has given up; empty if none has."""
+    def finish(self, seconds: float) -> None:
+        """Lets the threads carry out what has been pushed, for so many seconds for each ring at most, and ends them."""
         with contextlib.suppress(PeerTimeout):  # a kernel that gave up has left a hole in its ring
             for ring in range(self.rings.count if self.is_running else 0):
                 flush(self.rings, ring, seconds)
-        failure = self.failure()
         self.stop()
-        return failure
 
     def stop(self) -> None:
         """Ends the threads. The rings may be served by another Proxy after that."""

@@ -98,6 +98,10 @@ class GpuProxyHeap(IpcMemory):
     def register_module(self, module: Module, image: NvrtcImage) -> None:
         """Nothing to do: the head of the heap says where the rings are."""
 
+    def failure(self) -> str:
+        reason = "" if self._proxy is None else self._proxy.failure()
+        return f"rank {self._rank}: its proxy has given up: {reason}" if reason else ""
+
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Ends the proxies, when they have carried out what kernels have pushed, then gives the memory back."""
         self._finish()
@@ -111,10 +115,10 @@ class GpuProxyHeap(IpcMemory):
         rings.write(head, rings.told.to_bytes(8, "little"))
 
     def _finish(self) -> None:
+        if failure := self.failure():  # no wait may have found out
+            warnings.warn(failure, RuntimeWarning, stacklevel=2)
         proxy, rings, self._proxy, self._rings = self._proxy, self._rings, None, None
         if proxy is not None:
-            failure = proxy.finish(_CLOSING_SECONDS)
-            if failure:
-                warnings.warn(f"rank {self._rank}: its proxy has given up: {failure}", RuntimeWarning, stacklevel=2)
+            proxy.finish(_CLOSING_SECONDS)
         if rings is not None:
             rings.free()
