@@ -24,7 +24,7 @@ namespace {
 constexpr int kCudaSuccess = 0, kCudaNotReady = 600;
 constexpr unsigned kNonBlocking = 1, kDisableTiming = 2;
 constexpr int kCanWrite64 = 122;  // CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
-constexpr size_t kDepth = 256;    // batches under way on a queue
+constexpr size_t kDepth = 4;      // batches under way on a queue: what comes meanwhile merges into larger copies
 constexpr uint64_t kWarmUpBytes = 16;
 
 // clang-format off

@@ -92,11 +92,12 @@ class Engine {
         if (!failure_.text[0]) failure_ = failure;
     }
 
-    // Copies full slots out of the ring and returns their credits.
+    // Copies full slots out of the ring, behind those that the executor has not taken yet, and returns their credits.
     static void take(Queue& q, Counts& counts) {
         const uint64_t mask = q.ring.num_slots - 1;
         uint64_t bytes = 0;
-        q.in_batch = q.posted_of_batch = 0;
+        if (q.posted_of_batch == q.in_batch) q.in_batch = q.posted_of_batch = 0;
+        const int before = q.in_batch;
         while (q.in_batch < kBatch) {
             const ProxyCommand* slot = q.ring.slots + (q.taken & mask);
             if (__atomic_load_n(&slot->number, __ATOMIC_ACQUIRE) != q.taken + 1) break;
@@ -105,17 +106,17 @@ class Engine {
             q.in_batch++;
             q.taken++;
         }
-        if (!q.in_batch) return;
+        if (q.in_batch == before) return;
         __atomic_store_n(&q.ring.credits->taken, q.taken, __ATOMIC_RELEASE);
-        add(counts.commands, q.in_batch);
-        add(counts.batches, 1);
+        add(counts.commands, q.in_batch - before);
+        add(counts.batches, before == 0);
         add(counts.bytes, bytes);
     }
 
     // Whether anything happened; `failed` if nothing will any more.
     bool advance(Queue& q, Counts& counts, bool* failed) {
         Failure failure;
-        if (q.posted_of_batch == q.in_batch) take(q, counts);
+        take(q, counts);
         bool any = false;
         if (q.posted_of_batch < q.in_batch) {
             const int n = executor_.post(executor_.state, q.number, q.batch + q.posted_of_batch,
