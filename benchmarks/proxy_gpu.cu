@@ -1,16 +1,22 @@
 // The kernels of benchmarks/proxy_gpu.py.
 #include <ep/proxy_ring.cuh>
 
-// Thread 0 of block b pushes its share of writes of `bytes` bytes into ring b and waits until they are done. `descending`:
-// from the last one to the first, so that no copy continues the one before it and each stays a copy of its own.
+// Block b, one warp or one thread, pushes its share of writes of `bytes` bytes into ring b and waits until they are done: a
+// warp 32 at once, a thread one after the other. `descending`: from the last one to the first, so that no copy continues
+// the one before it and each stays a copy of its own.
 extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target, const char* source, size_t bytes,
                                        int commands, int descending, int peer) {
     const ep::ProxyRing& ring = rings[blockIdx.x];
-    for (int i = 0; i < commands; ++i) {
+    const int lanes = static_cast<int>(blockDim.x);
+    bool ok = true;
+    for (int first = 0; first < commands && ok; first += lanes) {
+        const int i = first + static_cast<int>(threadIdx.x);
         const size_t at = (static_cast<size_t>(blockIdx.x) * commands + (descending ? commands - 1 - i : i)) * bytes;
-        if (!ep::proxy_push(ring, ep::proxy_write(target + at, source + at, bytes, peer))) return;
+        const ep::ProxyCommand command = ep::proxy_write(target + at, source + at, bytes, peer);
+        const int count = commands - first < lanes ? commands - first : lanes;
+        ok = lanes == 1 ? ep::proxy_push(ring, command) : ep::proxy_push_warp(ring, command, count);
     }
-    ep::proxy_flush(ring);
+    if (ok && threadIdx.x == 0) ep::proxy_flush(ring);
 }
 
 // Cycles from a push of a command that does nothing until this thread sees that it is done.

@@ -3,10 +3,10 @@
     python benchmarks/proxy_gpu.py [--megabytes 512] [--runs 5] [--json]
 
 * GB/s (10^9) of 1 MB commands: a kernel on GPU 0 pushes them, the proxy hands them to the copy engine, and the kernel
-  waits until all are done; by 1, 2 and 4 rings, with one proxy thread and with one for each ring. "in a row": each
-  continues the one before it, so the proxy makes one copy of a batch; "each alone": none does. Beside it, in the same
-  run, the copy engine's own rate: one large copy, and copies of 1 MB one after the other. The target's bytes are
-  checked. To reach: 90 % of the copy engine's own rate.
+  waits until all are done; by 1, 2 and 4 rings, with one proxy thread and with one for each ring. A warp pushes 32 at
+  once. "in a row": each continues the one before it, so the proxy makes one copy of a batch; "each alone": none does;
+  "by one thread": in a row, pushed one after the other. Beside it, in the same run, the copy engine's own rate: one
+  large copy, and copies of 1 MB one after the other. The target's bytes are checked. To reach: 90 % of the former.
 * us of a round trip: a kernel pushes a command that does nothing and waits until it sees that it is done. To reach: 3.
 * us of a message and its answer: 8 bytes and a signal that is set, each by its GPU's proxy and copy engine.
 
@@ -36,6 +36,7 @@ COMMAND_BYTES = 1 << 20
 SLOTS = 256
 ROUND_TRIPS = 2000
 MESSAGES = 500
+WAYS = {"in a row": (32, 0), "each alone": (32, 1), "by one thread": (1, 0)}  # lanes that push; whether backwards
 _DEVICE_TO_DEVICE = 3
 REACH_SHARE, REACH_US = 0.9, 3.0
 
@@ -138,12 +139,15 @@ def pushed(
     memory = rank.xp.cuda.UnownedMemory(rank.peer_address(inbox, 1), outbox.nbytes, rank, rank.xp.cuda.Device().id)
     target = rank.xp.ndarray(outbox.nbytes, np.uint8, rank.xp.cuda.MemoryPointer(memory, 0))
     with served(queues, by, threads) as rings:
-        for name, descending in (("in a row", 0), ("each alone", 1)):
+        for name, (lanes, descending) in WAYS.items():
             target[:] = 0
             rank.synchronize()
             arguments = (rings.on_gpu, inbox, outbox, COMMAND_BYTES, commands, descending, 1)
             row[name] = median_rate(
-                rank, outbox.nbytes, runs, lambda given=arguments: kernel("push_writes").launch(rank, queues, 1, *given)
+                rank,
+                outbox.nbytes,
+                runs,
+                lambda at=lanes, given=arguments: kernel("push_writes").launch(rank, queues, at, *given),
             )
             row[f"{name}, right"] = bool((target == outbox).all())
     return row
@@ -184,7 +188,7 @@ def main() -> None:
     report = ep_lib.spawn(measure, 2, "cuda", heap_bytes=heap_bytes, timeout=30, transport="p2p", args=given)[0]
     own = max(report["copy_engine"].values())
     for row in report["proxy"]:
-        row["share"] = max(row["in a row"], row["each alone"]) / own
+        row["share"] = max(row[name] for name in WAYS) / own
     if args.json:
         print(json.dumps(report))
         return
@@ -192,7 +196,7 @@ def main() -> None:
         print(f"copy engine, {name}: {rate:.1f} GB/s")
     for row in report["proxy"]:
         rates = []
-        for name in ("in a row", "each alone"):
+        for name in WAYS:
             wrong = "" if row[f"{name}, right"] else ", WRONG BYTES"
             rates.append(f"{name} {row[name]:.1f} GB/s ({100 * row[name] / own:.0f} %{wrong})")
         print(f"1 MB commands, {row['rings']} rings, {row['threads']} threads: {', '.join(rates)}")
