@@ -446,6 +446,9 @@ def test_symmetric_memory_checks_its_callers():
         rank.free(a)
         with pytest.raises(errors.ArgumentError):
             rank.free(a)
+        second = rank.symmetric(60, np.float32)
+        assert rank.offset_of(second) == offset + 2 * rank.heap_bytes  # a's pointers do not hit it
+        rank.free(second)
         return offset, rank.offset_of(rank.symmetric(60, np.float32))
 
     assert all(a == b for a, b in ep_lib.spawn(reuse, 2, "emulator"))

@@ -96,7 +96,7 @@ class CudaBackend:
         self.world_size = bootstrap.world_size
         self.xp: ModuleType = import_cupy()
         self.heap_bytes = DEFAULT_HEAP_BYTES if heap_bytes is None else heap_bytes
-        self.heap_spread = 1
+        self.heap_spread = self.heap_generations = 1
         self.checks = False
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
         # Over NVSHMEM a world may span hosts, of which each counts its own ranks.

@@ -121,6 +121,7 @@ class EmulatorBackend:
         self.xp: ModuleType = np
         self.heap_bytes = world.machine.heap_bytes
         self.heap_spread = HEAP_SPREAD
+        self.heap_generations = world.machine.heap_generations
         self.checks = world.machine.checks
         self._watch = HostWatch(rank, world.machine.host_accesses) if self.checks else None
         self.streams: Streams = NoStreams()

@@ -182,11 +182,14 @@ class Machine:
         self.heap_bytes = heap_bytes
         self.fabric = fabric
         self.has_other_processes = home >= 0
+        # Heaps that processes share take their memory ahead, and have it once.
+        self.heap_generations = 1 if self.has_other_processes else 2
+        self.heap_span = heap_bytes * HEAP_SPREAD * self.heap_generations
         self._lib = library.load()
         settings = library.Settings(
             seed=seed & (2**64 - 1),
             heap_bytes=heap_bytes,
-            heap_span=heap_bytes * HEAP_SPREAD,
+            heap_span=self.heap_span,
             stack_bytes=stack_bytes,
             max_resident_threads=max_resident_threads,
             max_resident_blocks=max_resident_blocks,
@@ -287,7 +290,7 @@ class Machine:
 
     def heap_view(self, rank: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """All bytes of a rank's heap, without a copy."""
-        buffer = (ctypes.c_uint8 * (self.heap_bytes * HEAP_SPREAD)).from_address(self.heap_address(rank))
+        buffer = (ctypes.c_uint8 * self.heap_span).from_address(self.heap_address(rank))
         buffer.memory = self._memory  # type: ignore[attr-defined]  # keeps it alive
         return np.ctypeslib.as_array(buffer)
 

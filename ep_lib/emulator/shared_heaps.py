@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ep_lib.bootstrap.base import Bootstrap
-from ep_lib.emulator.machine import HEAP_SPREAD, Machine
+from ep_lib.emulator.machine import Machine
 from ep_lib.errors import BackendUnavailable, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
 from ep_lib.require import refuse
 from ep_lib.version import __version__
@@ -65,7 +65,7 @@ class SharedHeaps:
     def __init__(self, rank: int, machine: Machine) -> None:
         self.rank = rank
         self._machine = machine
-        self._span = machine.heap_bytes * HEAP_SPREAD
+        self._span = machine.heap_span
         self._files: dict[int, int] = {}  # rank -> descriptor
         self._left_out: set[int] = set()  # ranks whose end is no error
         self._processes: list[tuple[int, int]] = []  # of each rank: process id, and the descriptor of its file there

@@ -7,6 +7,7 @@ address on a peer is known without asking (as in OpenSHMEM).
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 from ep_lib.errors import ArgumentError, OutOfSymmetricMemory
 
@@ -14,18 +15,29 @@ ALIGNMENT = 256  # bytes; also keeps arrays out of each other's cache lines
 RESERVED = 256  # the first bytes hold the fault record of <ep/wait.cuh>
 
 
+class _Freed(NamedTuple):
+    begin: int
+    end: int
+    number: int  # of the free
+
+
 class SymmetricHeap:
     """First fit over a list of free extents; frees coalesce.
 
     With ``spread`` 2 every offset is twice what it would be: behind each array as many bytes stay unused as it has, so
     an index past its end hits no other array. The heap has room for the same arrays then, in twice the address space.
+
+    With ``generations`` 2 there is all that address space twice, and an array in the place of one that was freed lies
+    in the other one: a pointer to the freed array does not hit the new one.
     """
 
-    def __init__(self, nbytes: int, spread: int = 1) -> None:
+    def __init__(self, nbytes: int, spread: int = 1, generations: int = 1) -> None:
         if nbytes < RESERVED + ALIGNMENT:
             raise ArgumentError(f"a symmetric heap of {nbytes} bytes is too small; it needs {RESERVED + ALIGNMENT}")
         self.nbytes = nbytes
         self._spread = spread
+        self._past: list[list[_Freed]] = [[] for _ in range(generations)]
+        self._frees = 0
         self._free = [(RESERVED, nbytes)]  # (begin, end), sorted, without the spread
         self._used: dict[int, int] = {}  # offset -> bytes taken
         self._arrays: dict[int, int] = {}  # offset -> end of what was asked for
@@ -36,7 +48,7 @@ class SymmetricHeap:
         for i, (begin, end) in enumerate(self._free):
             if end - begin >= size:
                 self._free[i : i + 1] = [(begin + size, end)] if end - begin > size else []
-                offset = begin * self._spread
+                offset = (self._generation(begin, begin + size) * self.nbytes + begin) * self._spread
                 self._used[offset] = size
                 self._arrays[offset] = offset + nbytes
                 return offset
@@ -53,13 +65,23 @@ class SymmetricHeap:
         """Bytes of the largest part that is free."""
         return max((end - begin for begin, end in self._free), default=0)
 
-    def free(self, offset: int) -> None:
-        """Gives an allocation back. Raises ArgumentError if there is none at this offset."""
+    def _generation(self, begin: int, end: int) -> int:
+        """The one in which these bytes were freed the longest ago, or never."""
+        lasts = [max((f.number for f in past if f.begin < end and begin < f.end), default=0) for past in self._past]
+        return lasts.index(min(lasts))
+
+    def free(self, offset: int, *, unused: bool = False) -> None:
+        """Gives an allocation back. ``unused``: nobody was told of it. Raises ArgumentError if there is none at this
+        offset."""
         size = self._used.pop(offset, None)
         if size is None:
             raise ArgumentError(f"nothing is allocated at offset {offset} of the symmetric heap (freed twice?)")
         del self._arrays[offset]
-        begin = offset // self._spread
+        generation, begin = divmod(offset // self._spread, self.nbytes)
+        if not unused:
+            self._frees += 1
+            kept = [f for f in self._past[generation] if f.begin < begin or f.end > begin + size]
+            self._past[generation] = [*kept, _Freed(begin, begin + size, self._frees)]
         extents = sorted([*self._free, (begin, begin + size)])
         merged = [extents[0]]
         for begin, stop in extents[1:]:

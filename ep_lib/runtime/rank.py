@@ -40,7 +40,7 @@ class Rank:
         if not isinstance(backend, Backend):
             refuse("backend", backend, "a backend; a Rank comes from ep_lib.spawn or ep_lib.init")
         self._backend = backend
-        self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread)
+        self._heap = SymmetricHeap(backend.heap_bytes, backend.heap_spread, backend.heap_generations)
         self._named: dict[tuple[Any, ...], list[list[tuple[str, str]]]] = {}  # under checks: names of symmetric arrays
         self.is_closed = False
         self.rank = backend.rank
@@ -162,7 +162,7 @@ class Rank:
         except EpError as caught:
             error = caught
             if offset is not None:
-                self._heap.free(offset)
+                self._heap.free(offset, unused=True)
                 offset = None
         # Every rank says what it wants, and what it got, before any rank goes on or gives up.
         name = name_of_result() if self._backend.checks else ("", "")
@@ -186,7 +186,7 @@ class Rank:
             )
         if error is not None or offset is None:
             if offset is not None:
-                self._heap.free(offset)
+                self._heap.free(offset, unused=True)
             assert error is not None
             raise error
         self._backend.heap_in_use(self._heap.arrays)

@@ -190,7 +190,7 @@ static std::string beside_arrays(const Rank& owner, const std::vector<Range>& ar
     for (const Range& r : owner.freed)
         if (has(r)) freed = &r;
     if (freed) return ", in the" + at(*freed) + ", which was freed";
-    if (offset >= heap_bytes && before == &arrays.back())
+    if (offset >= heap_bytes && before == &arrays.back() && before->begin < heap_bytes)
         return ", past the end of the symmetric heap (" + std::to_string(heap_bytes) + " bytes)";
     if (!before || before == &arrays.front()) return ", where nothing is allocated";  // the first is the fault record
     return ", where nothing is allocated, " + std::to_string(offset - before->end) + " bytes past the end of the" +

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ep_lib.emulator.machine import HEAP_SPREAD
 from ep_lib.jit.gxx import EmulatorImage, build_emulator_kernel
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.memory import device_state
@@ -46,7 +45,7 @@ class ProxyHeap:
         machine.heap_view(rank)[begin : begin + 8].view(np.uint64)[0] = self._told.ctypes.data
         self._proxy: engine.Proxy | None = None
         if machine.has_other_processes:
-            executor = engine.Memory(self.rings.count, self.addresses, machine.heap_bytes * HEAP_SPREAD, rank)
+            executor = engine.Memory(self.rings.count, self.addresses, machine.heap_span, rank)
             self._proxy = engine.Proxy(self.rings, executor, spin=_SPIN_SECONDS)
             return
         kernel = library_kernel("transports/proxy/emulated/proxy.cu", "ep_proxy")
