@@ -65,9 +65,9 @@ def _header_of_ours(file: Path) -> str:
     return match[1] if match else ""
 
 
-def _is_of_cuda(file: Path) -> bool:
-    """CUDA's own headers: <cuda/atomic>, cuda_fp16.h, ..."""
-    return any(_inside(file, folder) for folder in _cuda_headers())
+def _is_installed(file: Path) -> bool:
+    """Headers of CUDA (<cuda/atomic>, cuda_fp16.h, ...) and of the C++ library."""
+    return "/include/c++/" in file.resolve().as_posix() or any(_inside(file, folder) for folder in _cuda_headers())
 
 
 @functools.cache
@@ -91,10 +91,10 @@ def find(image: str, offset: int) -> Place:
     frames = [f for f in _frames(image, offset) if not _inside(f[0], _BUILTINS)]
     if not frames:
         return Place()
-    users = [f for f in frames if not _header_of_ours(f[0]) and not _is_of_cuda(f[0])]
+    users = [f for f in frames if not _header_of_ours(f[0]) and not _is_installed(f[0])]
     file, line = users[0] if users else frames[0]
     location = f"{_short(file)}:{line}"
-    if users and frames[0] != users[0] and not _is_of_cuda(frames[0][0]):
+    if users and frames[0] != users[0] and not _is_installed(frames[0][0]):
         inner, inner_line = frames[0]
         location += f" (in <{_header_of_ours(inner)}>:{inner_line})"
     linecache.checkcache(str(file))

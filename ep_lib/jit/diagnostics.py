@@ -6,12 +6,14 @@ Reads the messages of g++, clang++, their assembler and linker, and NVRTC.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
 from ep_lib.jit import digest, headers, names, toolkit
+from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.source import ENTRY_FILE, KernelSource
 
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
@@ -51,6 +53,7 @@ _PTX_HINT = (
 
 
 _MORE_ERRORS = 3  # beside the first one, in a message
+_MOST_OFFSETS = 4096  # of a function whose lines are looked for
 _LONGEST_TEXT = 400  # of a compiler's sentence: some spell out hundreds of template arguments
 
 
@@ -93,6 +96,33 @@ def compile_error(
     lines += report.more_errors()
     file = report.display(place.file) if place else None
     return KernelCompileError("\n".join(lines), file=file, line=place.line if place else None, log=report.log)
+
+
+def initialiser_error(kernel: KernelSource, obj: Path, functions: Sequence[AtLoad]) -> KernelCompileError:
+    """The error for code that would run when the kernel is loaded: no GPU has that, and here a fault in it would end
+    the process."""
+    report = _Report(kernel, "", ())
+    place = next((p for function in functions for p in _lines(obj, function) if report.is_own(p.file)), None)
+    message = (
+        f"{report.show(place) if place else kernel.filename}: error: this runs when the kernel is loaded, which is not "
+        "so on GPUs: give the variable a constant value, or set it in a kernel"
+    )
+    if place:
+        message += f"\n    {report.source_line(place)}"
+    file = report.display(place.file) if place else kernel.filename
+    return KernelCompileError(message, file=file, line=place.line if place else None)
+
+
+def _lines(obj: Path, function: AtLoad) -> list[_Place]:
+    """The lines of a function of an object file, those that call first; none where binutils is missing."""
+    offsets = [hex(offset) for offset in range(function.begin, min(function.end, function.begin + _MOST_OFFSETS))]
+    try:
+        command = ["addr2line", "-i", "-j", function.section, "-e", str(obj), *offsets]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found = [line.partition(" (discriminator")[0].rpartition(":") for line in text.splitlines()]
+    return [_Place(file, int(number)) for file, _, number in found if number.isdigit() and number != "0"]
 
 
 def _ambiguous(kernel: KernelSource, found: names.GlobalFunctions) -> str:

@@ -12,7 +12,12 @@ PT_TLS = 7
 SHF_WRITE, SHF_ALLOC, SHF_TLS = 0x1, 0x2, 0x400
 SHN_UNDEF, SHN_COMMON, SHN_LORESERVE = 0, 0xFFF2, 0xFF00
 STT_OBJECT, STT_COMMON, STT_TLS = 1, 5, 6
-_SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
+_SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_DYNSYM = 2, 4, 8, 11
+
+_AT_LOAD = (".init_array", ".ctors", ".fini_array", ".dtors")
+_HARMLESS = {"_ZNSt8ios_base4InitC1Ev", "__tsan_init"}  # of <iostream>, and of -fsanitize=thread
+_BESIDE = {"_ZNSt8ios_base4InitD1Ev", "_ZStL8__ioinit", "__dso_handle", "__cxa_atexit", "_GLOBAL_OFFSET_TABLE_", ""}
+_BESIDE |= {"__tsan_func_entry", "__tsan_func_exit"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Section:
     offset: int
     size: int
     link: int
+    info: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,16 @@ class Elf:
                 return self.data[start : start + symbol.size]
         raise KeyError(name)
 
+    def relocations(self, section: int) -> list[tuple[int, Symbol, int]]:
+        """(offset, symbol, addend) of what the linker writes into a section of an object file."""
+        found = []
+        for table in self.sections:
+            if table.type == _SHT_RELA and table.info == section:
+                for at in range(table.offset, table.offset + table.size, 24):
+                    offset, info, addend = struct.unpack_from("<QQq", self.data, at)
+                    found.append((offset, self.symbols[info >> 32], addend))
+        return found
+
     def _read_segments(self) -> list[tuple[int, int]]:
         offset, entry_size, count = *struct.unpack_from("<Q", self.data, 32), *struct.unpack_from("<HH", self.data, 54)
         heads = (struct.unpack_from("<IIQQQQQ", self.data, offset + i * entry_size) for i in range(count))
@@ -77,7 +93,7 @@ class Elf:
     def _read_sections(self) -> list[Section]:
         (offset,) = struct.unpack_from("<Q", self.data, 40)
         entry_size, count, names = struct.unpack_from("<HHH", self.data, 58)
-        raw = [struct.unpack_from("<IIQQQQI", self.data, offset + i * entry_size) for i in range(count)]
+        raw = [struct.unpack_from("<IIQQQQII", self.data, offset + i * entry_size) for i in range(count)]
         names_at = raw[names][4] if raw else 0
         return [Section(self._text(names_at + r[0]), *r[1:]) for r in raw]
 
@@ -100,6 +116,32 @@ class Elf:
 def undefined_tls_symbols(obj: Elf) -> list[str]:
     """Thread-local variables that an object file uses but does not define: its ``extern __shared__`` arrays."""
     return sorted({s.name for s in obj.symbols if s.section == SHN_UNDEF and s.type == STT_TLS})
+
+
+@dataclass(frozen=True)
+class AtLoad:
+    """A function that the loader runs: the initialisers of an object file, or one that is marked as a constructor."""
+
+    section: str
+    begin: int
+    end: int
+
+
+def functions_at_load(obj: Elf) -> list[AtLoad]:
+    """What an object file has run when it is loaded or unloaded, without what <iostream> and the compiler do."""
+    found = []
+    for index, section in enumerate(obj.sections):
+        if not section.name.startswith(_AT_LOAD):
+            continue
+        for _, symbol, addend in obj.relocations(index):
+            begin = symbol.value + addend
+            sizes = [s.size for s in obj.symbols if s.section == symbol.section and s.value == begin]
+            end = begin + max(sizes, default=1)
+            inside = obj.relocations(symbol.section)
+            uses = {s.name for offset, s, _ in inside if begin <= offset < end}
+            if not uses & _HARMLESS or uses - _HARMLESS - _BESIDE:
+                found.append(AtLoad(obj.sections[symbol.section].name, begin, end))
+    return found
 
 
 def has_writable_globals(obj: Elf) -> bool:

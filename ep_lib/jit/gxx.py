@@ -17,7 +17,7 @@ from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
 from ep_lib.jit import cache, diagnostics, digest, names, toolkit
-from ep_lib.jit.elf import Elf, has_writable_globals, undefined_tls_symbols
+from ep_lib.jit.elf import Elf, functions_at_load, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
@@ -78,10 +78,30 @@ _RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
 _SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--param=asan-stack=0", "-O1"]
 _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
 
+# What of the C library would end the process, or change it. A GPU has none of that.
+# fmt: off
+_ENDS = (
+    "exit", "_exit", "_Exit", "quick_exit", "raise", "kill", "killpg", "tgkill", "sigqueue", "pthread_exit",
+    "pthread_kill",
+)
+_HOST_ONLY = (
+    "fork", "vfork", "clone", "system", "popen", "execl", "execlp", "execle", "execv", "execvp", "execve",
+    "execvpe", "posix_spawn", "posix_spawnp", "wait", "waitpid", "pthread_create", "pthread_join", "pthread_detach",
+    "pthread_cancel", "pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_unlock",
+    "pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "pthread_rwlock_unlock", "pthread_spin_lock",
+    "pthread_spin_unlock", "pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_signal",
+    "pthread_cond_broadcast", "pthread_barrier_wait", "pthread_once", "pthread_sigmask", "signal", "sigaction",
+    "sigprocmask", "sigaltstack", "sigsuspend", "sigwait", "pause", "alarm", "setitimer", "longjmp", "_longjmp",
+    "siglongjmp", "syscall", "mmap", "munmap", "mprotect", "mremap", "brk", "sbrk", "dlopen", "dlclose",
+    "setrlimit", "prctl", "ptrace", "close", "dup2", "std::thread",
+)
+# fmt: on
+_MANGLED = {"std::thread": "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"}
+
 # Linked into every kernel. `__shared__` is thread_local, so its addresses are asked of __tls_get_addr: this one answers
 # with the running block's area. The plain copies that compilers emit for large structs go to the runtime as well, and
-# so do `new` and `delete` (under their mangled names), ways to end the process, and what a function finds wrong with
-# its own stack at its end.
+# so do `new` and `delete` (under their mangled names), what would end or change the process, and what a function finds
+# wrong with its own stack at its end.
 _SUPPORT_SOURCE = """
 #include <stddef.h>
 extern "C" {
@@ -92,8 +112,9 @@ void* __tsan_memset(void*, int, size_t);
 void epemu_stack_damaged(void);
 void* epemu_malloc(size_t);
 void epemu_free(void*);
-void epemu_exited(void);
+void epemu_host_only(const char*, int);
 #define HIDDEN __attribute__((visibility("hidden")))
+#define OF_HOST __attribute__((visibility("hidden"), weak))  // a kernel may have a function of that name
 HIDDEN void* __tls_get_addr(size_t* module_and_offset) { return epemu_shared_base + module_and_offset[1]; }
 HIDDEN void* memcpy(void* to, const void* from, size_t n) { return __tsan_memcpy(to, from, n); }
 HIDDEN void* memmove(void* to, const void* from, size_t n) { return __tsan_memmove(to, from, n); }
@@ -103,13 +124,8 @@ HIDDEN void _ZdlPv(void* p) { epemu_free(p); }
 HIDDEN void _ZdaPv(void* p) { epemu_free(p); }
 HIDDEN void _ZdlPvm(void* p, size_t) { epemu_free(p); }
 HIDDEN void _ZdaPvm(void* p, size_t) { epemu_free(p); }
-HIDDEN void exit(int) { epemu_exited(); }
-HIDDEN void _exit(int) { epemu_exited(); }
-HIDDEN void _Exit(int) { epemu_exited(); }
-HIDDEN void quick_exit(int) { epemu_exited(); }
 HIDDEN void __stack_chk_fail(void) { epemu_stack_damaged(); }
 HIDDEN void* memset(void* to, int value, size_t n) { return __tsan_memset(to, value, n); }
-}
 """
 # -foptimize-sibling-calls: the copies jump, so that the runtime sees the kernel's own line as the caller
 _SUPPORT_FLAGS = ["-x", "c++", "-O2", "-fPIC", "-fno-builtin", "-foptimize-sibling-calls", "-fomit-frame-pointer"]
@@ -346,11 +362,16 @@ def _precompiled(compiler: Compiler, prelude: Path) -> list[str]:
 
 def _support(compiler: Compiler) -> Path:
     """The object file with the few functions that every kernel library contains."""
-    parts = ["support", compiler.path, compiler.identity, _SUPPORT_SOURCE, *_SUPPORT_FLAGS]
+    of_host = (
+        f'OF_HOST void {_MANGLED.get(name, name)}(void) {{ epemu_host_only("{name}", {int(name in _ENDS)}); }}\n'
+        for name in _ENDS + _HOST_ONLY
+    )
+    text = "".join([_SUPPORT_SOURCE, *of_host, "}\n"])
+    parts = ["support", compiler.path, compiler.identity, text, *_SUPPORT_FLAGS]
 
     def build(folder: Path, _: Path) -> None:
         source = folder / "support.cpp"
-        source.write_text(_SUPPORT_SOURCE, encoding="utf-8")
+        source.write_text(text, encoding="utf-8")
         command = [compiler.path, *_SUPPORT_FLAGS, "-c", str(source), "-o", str(folder / "support.o")]
         _tool(command, "the emulator", folder / "support.o")
 
@@ -378,6 +399,8 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
 
     step([compiler.path, *options, "-c", str(source), "-o", str(obj)], obj)
     parts = Elf(obj.read_bytes())
+    if initialisers := functions_at_load(parts):
+        raise diagnostics.initialiser_error(kernel, obj, initialisers)
     inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
     # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader
     link = [compiler.path, "-shared", *inputs, str(plan.runtime), "-Wl,-z,defs,--as-needed", "-o", str(library)]

@@ -188,10 +188,13 @@ void epemu_stack_damaged() {
 // Whether a function of this file or of api.cpp found no memory since the last look, on this thread.
 int epemu_take_no_memory() { return std::exchange(epemu::had_no_memory, false); }
 
-void epemu_exited() {
+// A kernel calls a function of the host's C library.
+void epemu_host_only(const char* name, int ends) {
     if (epemu::current)
         epemu::raise_fault(epemu::Fault::kTrap, reinterpret_cast<uintptr_t>(__builtin_return_address(0)), 0,
-                           "calls exit(), which kernels do not have: return ends a thread, __trap() the kernel");
+                           std::string("calls ") + name + "(), which kernels do not have: " +
+                               (ends ? "return ends a thread, __trap() the kernel"
+                                     : "the host can call it, before the launch or after synchronize()"));
     abort();
 }
 
