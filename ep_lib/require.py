@@ -5,12 +5,14 @@ Each function returns the value, or raises ArgumentError that names it, shows it
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 import os
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -44,6 +46,29 @@ def brief(value: Any) -> str:
 def refuse(name: str, value: Any, wanted: str) -> NoReturn:
     """Raises ArgumentError: ``name`` is ``value``; it must be ``wanted``."""
     raise ArgumentError(f"{name} is {brief(value) if type(value) in _PLAIN else show(value)}; it must be {wanted}")
+
+
+def names_its_arguments(cls: type[T]) -> type[T]:
+    """A class whose constructor raises ArgumentError, with the names it takes, for a call that does not fit it."""
+    make: Callable[..., None] = cls.__init__
+
+    @functools.wraps(make)
+    def told(self: T, *args: Any, **options: Any) -> None:
+        try:
+            make(self, *args, **options)
+        except TypeError as error:
+            if not is_about_the_call(error):
+                raise
+            takes = ", ".join([name for name in inspect.signature(make).parameters if name != "self"])
+            raise ArgumentError(f"{error}; {cls.__name__} takes {takes}") from error
+
+    setattr(cls, "__init__", told)  # noqa: B010 - mypy does not let a method be assigned
+    return cls
+
+
+def is_about_the_call(error: TypeError) -> bool:
+    """Whether the function was not even entered, asked by the one that called it."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def index(value: Any) -> int | None:

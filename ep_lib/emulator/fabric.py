@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ep_lib.errors import ArgumentError
-from ep_lib.require import brief, flag, index, instance, one_of, several, show, whole_number
+from ep_lib.require import brief, flag, index, instance, names_its_arguments, one_of, several, show, whole_number
 
 KINDS = ("p2p", "rc", "srd")  # in the order of epemu::Fabric
 
@@ -19,6 +19,7 @@ _MAX_EVENTS = 1 << 40
 _MAX_SECONDS = 1e5
 
 
+@names_its_arguments
 @dataclass(frozen=True)
 class Fabric:
     """How ranks reach each other.

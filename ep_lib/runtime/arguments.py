@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ep_lib.errors import ArgumentError
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.require import one_of, refuse, seconds, several, show, whole_number
+from ep_lib.require import is_about_the_call, one_of, refuse, seconds, several, show, whole_number
 from ep_lib.transports import registry
 
 
@@ -33,6 +33,17 @@ def program(main: Callable[..., Any], ranks: Any, args: Any) -> tuple[int, tuple
                 "args= are what main takes after the rank"
             ) from error
     return whole_number("ranks", ranks, 1, MAX_RANKS), given
+
+
+def run_main(main: Callable[..., Any], rank: Any, args: Iterable[Any]) -> Any:
+    """What ``main`` returns. Raises ArgumentError if it is a built-in function that cannot be called with a Rank: that
+    shows only now."""
+    try:
+        return main(rank, *args)
+    except TypeError as error:
+        if not is_about_the_call(error):
+            raise
+        raise ArgumentError(f"main is {show(main)}, which cannot be called with a Rank: {error}") from error
 
 
 def _never_runs(function: Any) -> bool:

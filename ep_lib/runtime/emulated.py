@@ -11,6 +11,7 @@ from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Bootstrap
 from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import ArgumentError
+from ep_lib.runtime.arguments import run_main
 from ep_lib.runtime.rank import Rank
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def run_program(
 
     def body(number: int) -> Any:
         rank = Rank(EmulatorBackend(world, number, transport))
-        result = main(rank, *args)
+        result = run_main(main, rank, args)
         if not rank.is_closed:
             rank.synchronize()
             rank.close()

@@ -17,6 +17,7 @@ from typing import Any
 from ep_lib.bootstrap.base import Bootstrap, dumps, loads
 from ep_lib.bootstrap.hub import HubBootstrap
 from ep_lib.errors import RankFailed
+from ep_lib.runtime.arguments import run_main
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _work(job: Job, bootstrap: HubBootstrap) -> tuple[Outcome, bool]:
     try:
         make_rank, main, args = loads(job.call)  # imports what main needs, torch for example, before the backend starts
         rank = make_rank(bootstrap, job.heap_bytes, job.timeout)
-        result = main(rank, *args)
+        result = run_main(main, rank, args)
         if not rank.is_closed:
             rank.synchronize()
             rank.close()
