@@ -7,33 +7,47 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ep_lib
 from ep_lib import Rank, cli
 from ep_lib.compat import nixl
-from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, KernelFault
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, HandleError, KernelCompileError, KernelFault
 
 WORDS = """
 #include <cassert>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
+#include <pthread.h>
+#include <thread>
+#include <unistd.h>
 struct Two { int* at; long long n; };
 extern "C" __global__ void add(int* x) { x[0] += 1; }
 extern "C" __global__ void of_two(Two two) { two.at[0] = 1; }
 extern "C" __global__ void checked(int* x) { assert(x[0] == 5); }
 extern "C" __global__ void prints(int* x, const char* text) { printf("<%s>\\n", text); x[0] = 1; }
 extern "C" __global__ void leaves(int* x) { exit(3); }
+extern "C" __global__ void kills(int* x) { raise(SIGKILL); }
+extern "C" __global__ void forks(int* x) { x[0] = fork(); }
+extern "C" __global__ void runs(int* x) { x[0] = system("true"); }
+extern "C" __global__ void locks(int* x) { pthread_mutex_t m = {}; pthread_mutex_lock(&m); }
+extern "C" __global__ void starts(int* x) { std::thread([] {}).join(); }
 extern "C" __global__ void calls(int* x) { void (*volatile nothing)() = nullptr; nothing(); }
 """
 
 
-def kernel(name: str) -> ep_lib.Kernel:
-    source = (
-        WORDS if name != "leaves" else WORDS.replace("#include <cassert>", "#include <cstdlib>\n#include <cassert>")
-    )
-    return ep_lib.Kernel.from_source(source.replace("extern void exit(int); ", ""), name, filename="words.cu")
+OWN_ALARM = """
+extern "C" __device__ void alarm(int* x) { x[0] = 4; }
+extern "C" __global__ void rings(int* x) { alarm(x); }
+"""
+
+
+def kernel(name: str, source: str = WORDS) -> ep_lib.Kernel:
+    return ep_lib.Kernel.from_source(source, name, filename="words.cu")
 
 
 def spawn(main: Callable[[Rank], Any], ranks: int = 1) -> list[Any]:
@@ -73,6 +87,78 @@ def test_free_of_an_array_whose_place_is_another_ones() -> None:
         return rank.offset_of(second)
 
     assert spawn(main)[0] > 0
+
+
+def test_a_tensor_of_a_freed_array_does_not_write_to_the_array_in_its_place() -> None:
+    torch = pytest.importorskip("torch")
+
+    def main(rank: Rank) -> None:
+        first = rank.symmetric(8, np.int32)
+        tensor = torch.from_numpy(first)
+        rank.free(first)
+        second = rank.symmetric((2, 4), np.int32)
+        kernel("add").launch(rank, 1, 1, tensor)
+        try:
+            rank.synchronize()
+        finally:
+            assert not second.any()
+
+    with pytest.raises(KernelFault, match="which was freed"):
+        spawn(main)
+
+
+def test_ranks_agree_on_a_place_after_they_did_not() -> None:
+    """What a rank was given and could not keep is no array that was freed."""
+
+    def main(rank: Rank) -> list[int]:
+        with pytest.raises(EpError, match="different symmetric arrays"):
+            rank.symmetric(64 << rank.rank * 4, np.int32)
+        return [rank.offset_of(rank.symmetric(64, np.int32)) for _ in range(4)]
+
+    offsets, others = spawn(main, 2)
+    assert offsets == others
+
+
+@pytest.mark.parametrize("low_latency", [False, True])
+def test_a_copy_of_other_rows_than_the_handles(low_latency: bool) -> None:
+    """As many rows, of the same tokens, for other experts: only where the rows came from tells the handles apart."""
+    x = np.arange(4 * 128, dtype=np.float32).reshape(4, 128).astype(ml_dtypes.bfloat16)
+    weights = np.ones((4, 1), np.float32)
+    first, second = np.array([[0], [0], [1], [1]]), np.array([[1], [1], [0], [0]])
+
+    def dispatch(buffer: ep_lib.Buffer, choices: Any) -> tuple[Any, Any]:
+        if low_latency:
+            sent = buffer.low_latency_dispatch(x, choices, use_fp8=False)
+            return sent.recv_x, sent.handle
+        received = buffer.dispatch(x, choices, weights)
+        return received.x, received.handle
+
+    def main(rank: Rank) -> None:
+        buffer = ep_lib.Buffer(
+            rank, num_experts=2, top_k=1, hidden=128, max_tokens=4, num_sms=2, num_max_dispatch_tokens_per_rank=4
+        )
+        # in normal mode the rows of two ranks are sorted by rank and token: every second token swaps ranks
+        choices = (first, second) if low_latency else (first[[0, 2, 1, 3]], first[[2, 0, 3, 1]])
+        rows, handle = dispatch(buffer, choices[0])
+        rank.synchronize()
+        others, _ = dispatch(buffer, choices[1])
+        rank.synchronize()
+
+        def combine(values: Any) -> Any:
+            if low_latency:
+                out = buffer.low_latency_combine(values, choices[0], weights, handle).out
+            else:
+                out = buffer.combine(values, handle)
+            rank.synchronize()
+            return out
+
+        assert (combine(rows.copy()) == x).all()
+        assert (combine(rows * 2) == x * 2).all()
+        combine(np.ones_like(rows))
+        with pytest.raises(HandleError, match="a copy of it"):
+            combine(others.copy())
+
+    spawn(main, 2)
 
 
 def test_launch_by_the_rank_of_another_main() -> None:
@@ -147,6 +233,18 @@ class Struct:
 def test_structs_that_are_no_bytes(struct: Struct) -> None:
     with pytest.raises(EpError, match=r"not bytes|list of arrays"):
         spawn(lambda rank: kernel("of_two").launch(rank, 1, 1, struct))
+
+
+def test_arguments_that_do_not_fit() -> None:
+    sizes = dict(num_experts=2, top_k=1, hidden=64, max_tokens=4)
+    with pytest.raises(ArgumentError, match=r"unexpected keyword argument 'tokens'; Buffer takes rank, num_experts, "):
+        spawn(lambda rank: ep_lib.Buffer(rank, **sizes, tokens=3))
+    with pytest.raises(ArgumentError, match=r"11 were given; Fabric takes kind, ranks_per_node, "):
+        ep_lib.Fabric("rc", 1, True, 4, 64, (), {}, {}, {}, 3)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match=r"built-in function len.*cannot be called with a Rank: object of type"):
+        spawn(len)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unsupported operand"):  # a main's own mistake stays what it is
+        spawn(lambda rank: 1 + None)  # type: ignore[operator]
 
 
 def test_a_buffer_told_nonsense() -> None:
@@ -225,9 +323,46 @@ def test_a_text_that_is_not_there_is_printed(address: int) -> None:
         run("prints", address)
 
 
-def test_a_kernel_that_ends_the_process() -> None:
-    with pytest.raises(KernelFault, match=r"calls exit\(\)"):
-        run("leaves")
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("leaves", "exit(), which kernels do not have: return ends a thread"),
+        ("kills", "raise(), which kernels do not have: return ends a thread"),
+        ("forks", "fork(), which kernels do not have: the host can call it"),
+        ("runs", "system()"),
+        ("locks", "pthread_mutex_lock()"),
+        ("starts", "std::thread()"),
+    ],
+)
+def test_a_kernel_that_calls_what_only_hosts_have(name: str, what: str) -> None:
+    with pytest.raises(KernelFault, match=re.escape(f"calls {what}")) as raised:
+        run(name)
+    assert f"void {name}(" in raised.value.source
+
+
+def test_a_kernel_with_a_function_of_its_own_by_such_a_name() -> None:
+    def main(rank: Rank) -> int:
+        x = rank.symmetric(1, np.int32)
+        kernel("rings", OWN_ALARM).launch(rank, 1, 1, x)
+        rank.synchronize()
+        return int(x[0])
+
+    assert spawn(main) == [4]
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        (1, "int f() { return 1 / (int)(sizeof(int) - 4); }  int g = f();"),
+        (2, "\nstruct A { A() { *(volatile int*)0 = 1; } };  A a;"),
+        (3, "\n\n__attribute__((constructor)) void early() { *(volatile int*)0 = 1; }"),
+        (1, "__attribute__((destructor)) void late() { *(volatile int*)0 = 1; }"),
+    ],
+)
+def test_what_would_run_when_a_kernel_is_loaded(line: int, source: str) -> None:
+    source += '\nextern "C" __global__ void k(int* x) {}'
+    with pytest.raises(KernelCompileError, match=f"words.cu:{line}: error: this runs when the kernel is loaded"):
+        ep_lib.Kernel.from_source(source, "k", filename="words.cu").compile()
 
 
 def test_a_function_that_is_not_there_is_called() -> None:

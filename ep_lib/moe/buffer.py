@@ -37,10 +37,11 @@ from ep_lib.moe.mode import Arrivals, DispatchOptions, Mode, Payload
 from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
 from ep_lib.moe.regroup import Meetings
-from ep_lib.require import flag, index, instance, refuse, several
+from ep_lib.require import flag, index, instance, names_its_arguments, refuse, several
 from ep_lib.runtime.rank import Rank
 
 
+@names_its_arguments
 class Buffer:
     """Symmetric memory for expert parallelism, and the two operations on it: :meth:`dispatch` and :meth:`combine`;
     for decode batches :meth:`low_latency_dispatch` and :meth:`low_latency_combine`.
@@ -315,7 +316,7 @@ class Buffer:
         expected = handle.num_recv_tokens if by_expert is None else len(by_expert.row)
         if info.shape[0] != expected:
             raise HandleError(f"x has {info.shape[0]} rows; this handle's dispatch received {expected}")
-        if self._arrived is not None and (other := self._arrived.handle_of(info)) not in (None, handle):
+        if self._arrived is not None and (other := self._arrived.handle_of(info, handle)) not in (None, handle):
             self._require_same_rows(handle, other)
         if topk_weights is not None:
             weights = self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+import numpy as np
 
 from ep_lib.errors import HandleError
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
@@ -63,25 +66,51 @@ class Arrived:
     """The arrays of rows that dispatches gave to a Buffer's user, and the handle of each, while they live."""
 
     def __init__(self) -> None:
-        self._by_address: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
+        self._by_address: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
     def remember(self, rows: Array, handle: Any) -> None:
         """``rows`` came with the dispatch of ``handle``. Only where hosts may look at values at any time (CPU)."""
         self._by_address = {at: known for at, known in self._by_address.items() if known[0]() is not None}
         if (info := describe(rows)).nbytes:
-            self._by_address[info.address] = (weakref.ref(rows), weakref.ref(handle))
+            self._by_address[info.address] = (weakref.ref(rows), handle)
 
-    def handle_of(self, rows: ArrayInfo) -> Any:
-        """The handle of the dispatch that brought these rows, None if that is not known."""
+    def handle_of(self, rows: ArrayInfo, handle: Any) -> Any:
+        """The handle of the dispatch that brought these rows, or of which they are a copy: ``handle``, if that is one
+        of them. None if it is not known."""
         known = self._by_address.get(rows.address)
-        return None if known is None or known[0]() is None else known[1]()
+        if known is not None and known[0]() is not None:
+            return known[1]
+        found = None
+        for came, its in self._by_address.values():
+            other = came()
+            if other is not None and _is_copy(rows, describe(other)):
+                if its is handle:
+                    return handle
+                found = its
+        return found
+
+
+def _is_copy(rows: ArrayInfo, other: ArrayInfo) -> bool:
+    """Whether two arrays have the same bytes. Rows that are all alike say nothing of where they came from."""
+    if rows.nbytes != other.nbytes or rows.shape != other.shape or rows.strides_bytes or other.strides_bytes:
+        return False
+    mine, theirs = _content(rows), _content(other)
+    if not np.array_equal(mine[:1], theirs[:1]) or not np.array_equal(mine, theirs):
+        return False
+    return bool((mine != mine[:1]).any())
+
+
+def _content(rows: ArrayInfo) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """[rows, bytes of each]"""
+    memory = (ctypes.c_uint8 * rows.nbytes).from_address(rows.address)
+    return np.ctypeslib.as_array(memory).reshape(-1, rows.shape[-1] * rows.dtype.itemsize)
 
 
 def refuse_other_rows(dispatch: str) -> NoReturn:
     """Raises HandleError: the rows are as many as the handle's dispatch brought, and came from other tokens."""
     raise HandleError(
-        f"x is what another {dispatch} than this handle's brought, whose rows came from other tokens: pass the "
-        "handle that came with x"
+        f"x is what another {dispatch} than this handle's brought, or a copy of it, and its rows came from other "
+        "tokens: pass the handle that came with x"
     )
 
 

@@ -203,7 +203,7 @@ class LowLatencyMode:
                     "was not called with this handle: call it and write the rows there, or pass zero_copy=False"
                 )
             x = self._expert_rows[handle]
-        elif self._arrived is not None and (other := self._arrived.handle_of(rows)) not in (None, handle):
+        elif self._arrived is not None and (other := self._arrived.handle_of(rows, handle)) not in (None, handle):
             self._require_same_rows(handle, other)
         self._check_choices(topk_idx, topk_weights, handle.num_tokens)
         arrivals = handle._arrivals
