@@ -89,7 +89,7 @@ def test_free_of_an_array_whose_place_is_another_ones() -> None:
     assert spawn(main)[0] > 0
 
 
-def test_a_tensor_of_a_freed_array_does_not_write_to_the_array_in_its_place() -> None:
+def test_a_tensor_of_a_freed_array_does_not_write_to_the_next_array() -> None:
     torch = pytest.importorskip("torch")
 
     def main(rank: Rank) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -70,9 +71,13 @@ class Arrived:
 
     def remember(self, rows: Array, handle: Any) -> None:
         """``rows`` came with the dispatch of ``handle``. Only where hosts may look at values at any time (CPU)."""
-        self._by_address = {at: known for at, known in self._by_address.items() if known[0]() is not None}
         if (info := describe(rows)).nbytes:
-            self._by_address[info.address] = (weakref.ref(rows), handle)
+            self._by_address[info.address] = (weakref.ref(rows, functools.partial(self._forget, info.address)), handle)
+
+    def _forget(self, address: int, gone: weakref.ref[Any]) -> None:
+        """The array is gone, so nobody needs to know its handle; its place may have another one by now."""
+        if address in self._by_address and self._by_address[address][0] is gone:
+            del self._by_address[address]
 
     def handle_of(self, rows: ArrayInfo, handle: Any) -> Any:
         """The handle of the dispatch that brought these rows, or of which they are a copy: ``handle``, if that is one
@@ -81,7 +86,7 @@ class Arrived:
         if known is not None and known[0]() is not None:
             return known[1]
         found = None
-        for came, its in self._by_address.values():
+        for came, its in list(self._by_address.values()):
             other = came()
             if other is not None and _is_copy(rows, describe(other)):
                 if its is handle:
