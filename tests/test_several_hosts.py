@@ -77,6 +77,7 @@ def all_kinds(rank: Any, source: str, n: int) -> Any:
     return rank.network_bytes()
 
 
+@pytest.mark.slow
 def test_every_kind_of_operation() -> None:
     n = 100_000
     for sent, received in run(all_kinds, 2, (KERNEL, n)):
@@ -129,6 +130,7 @@ def check_against_the_oracle(found: list[Any], tokens: int, hidden: int) -> None
         assert out == combined[rank].tobytes(), f"rank {rank}, combine"
 
 
+@pytest.mark.slow
 def test_dispatch_and_combine_in_hierarchical_mode() -> None:
     results = run(dispatch_and_combine, 4, (12, 64))
     check_against_the_oracle([found for found, _ in results], 12, 64)
@@ -221,6 +223,7 @@ def wait_for_a_cut_peer(rank: Any, source: str, folder: str) -> None:
         raise
 
 
+@pytest.mark.slow
 def test_a_cut_cable_is_told(tmp_path: Path, namespaces: list[str]) -> None:
     """Each rank names the other, when the time of its wait is over."""
 
