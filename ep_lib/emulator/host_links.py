@@ -2,7 +2,7 @@
 
 Inside a host, heaps are shared memory (``shared_heaps.py``). Between hosts the emulated NICs' operations travel over
 TCP (``runtime/forwarder.hpp``). Sockets listen on EP_LIB_ADDRESS, else on loopback, and only for the time in which
-ranks meet; whoever connects has to know the run's secret.
+ranks meet; only a peer that knows the run's secret may connect.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ EP_DEVICE bool proxy_push_warp(const ProxyRing& ring, const ProxyCommand& comman
     }
     first = __shfl_sync(kFullWarp, first, 0);
     ok = __shfl_sync(kFullWarp, ok, 0);
-    __syncwarp();  // the credit that lane 0 acquired is now all lanes'; and lane 0's data is there, whoever pushes it
+    __syncwarp();  // all lanes have lane 0's credit now, and see its data
     if (number != nullptr) *number = first + lane;
     if (ok && lane < count) detail::proxy_fill(ring, command, first + lane);
     return ok;

@@ -83,14 +83,6 @@ struct SumFiller {
     }
 };
 
-// Where a lane is in the ring from the partner in its node.
-struct Incoming {
-    Ring ring;
-    uint64_t message;  // the one that the next row is in
-    int row;           // its number in that message
-    int left;          // rows still to come in this channel
-};
-
 // A warp adds up all tokens of its channel. Lane n keeps its position in the ring from node n; lane i also looks after the
 // row on rank i of this node.
 template <typename T>
@@ -105,8 +97,7 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const NodeRouting& rou
     Incoming in = {};
     if (has_ring) {
         const int* const counts = routing.sends + lane * (args.rings.channels + 1) + channel;
-        in = {ring_at(args.rings, channel, k, sender_at(args.rings, k)),
-              args.rings.taken[ring_index(args.rings, channel, k)], 0, counts[1] - counts[0]};
+        in = incoming_at(args.rings, channel, k, counts[1] - counts[0]);
     }
     const int end = channel_begin(args.num_tokens, channel + 1, args.rings.channels);
     for (int token = channel_begin(args.num_tokens, channel, args.rings.channels); token < end; ++token) {

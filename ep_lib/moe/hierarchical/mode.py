@@ -14,7 +14,6 @@ from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo
 from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows
-from ep_lib.moe.event import Event
 from ep_lib.moe.hierarchical.memory import (
     KINDS_OF_BLOCKS,
     allocate,
@@ -24,8 +23,16 @@ from ep_lib.moe.hierarchical.memory import (
     weight_bytes,
 )
 from ep_lib.moe.memory import address_of, sync_current_stream
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
-from ep_lib.moe.pcie.mode import COMBINE, DISPATCH, DISPATCH_AGAIN, Exchange, get_dispatch_layout, pack_addresses, split
+from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan
+from ep_lib.moe.pcie.mode import (
+    COMBINE,
+    DISPATCH,
+    Exchange,
+    RingsMode,
+    get_dispatch_layout,
+    pack_addresses,
+    split,
+)
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
@@ -54,34 +61,18 @@ class HierarchicalRouting(NamedTuple):
     received: Array  # [2, ranks]: zeros, then rows from each source, as copy_epilogue.cu reads them
 
 
-class HierarchicalMode:
+class HierarchicalMode(RingsMode):
     """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(hierarchical=True)`` on several nodes."""
-
-    checks_values = False
 
     def __init__(self, rank: Rank, config: BufferConfig) -> None:
         """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
         assert config.ranks_per_node is not None
         sizes = make_hierarchical_sizes(config)
         require_same_everywhere(rank, config)
-        self._rank, self._config, self._sizes = rank, config, sizes
+        memory = allocate(rank, config, sizes)
+        super().__init__(rank, config, sizes, memory, Exchange(rank, config, memory, 1), config.ranks_per_node)
         self._mates = config.ranks_per_node
-        rings = (sizes.channels, config.nodes - 1)
-        self._sent = rank.to_device(np.zeros(rings, np.uint64))
-        self._taken = rank.to_device(np.zeros(rings, np.uint64))
         self._broken = rank.to_device(np.zeros(1, np.uint32))
-        self._memory = allocate(rank, config, sizes)
-        self._at = self._memory.at
-        self._exchange = Exchange(rank, config, self._memory, 1)
-        self.device = self._memory.device
-        self.epoch = 0
-        self.broken = np.zeros(1, np.uint32)  # the host waits for every operation and raises what went wrong
-
-    def close(self) -> None:
-        """Wait until all that this rank has posted is done, then free the symmetric memory."""
-        if not self._rank.is_closed:
-            self._exchange.finish()
-            self._memory.free()
 
     def dispatch(
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
@@ -107,24 +98,6 @@ class HierarchicalMode:
         arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
         exchange.in_step = True
         return routing, plan, arrivals
-
-    def dispatch_again(
-        self,
-        payload: Payload,
-        weights: ArrayInfo | None,
-        routing: HierarchicalRouting,
-        num_rows: int,
-        tag: int,
-        options: DispatchOptions,
-        by_expert: ExpertRows | None = None,
-    ) -> Arrivals | None:
-        """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
-        self._exchange.begin(DISPATCH_AGAIN, self.epoch, tag)
-        arrivals = None
-        if self._exchange.agreed():
-            arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
-        self._exchange.in_step = True
-        return arrivals
 
     def combine(
         self,
@@ -167,15 +140,6 @@ class HierarchicalMode:
             rank.synchronize()
         self._exchange.in_step = True
         return out
-
-    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
-        """The end of the last operation: it has passed, since the host waits for every one here."""
-        kind = kind_of(array)
-        return Event(self._rank, self._rank.streams.current(kind), kind, keep)
-
-    def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
-        return self._exchange.mismatched_ranks()
 
     # How it is done
 
@@ -319,17 +283,4 @@ class HierarchicalMode:
             warps_per_block() * _WARP,
             *args,
             uses=tuple(array for array in uses if array is not None),
-        )
-
-    def _rings(self) -> bytes:
-        return header_struct("moe/pcie/rings.cuh", "Rings").pack(
-            **{name: self._at[name] for name in ("staging", "slots", "arrived", "credits")},
-            sent=address_of(self._sent),
-            taken=address_of(self._taken),
-            readers=0,
-            channels=self._sizes.channels,
-            num_slots=self._sizes.num_slots,
-            slot_bytes=self._sizes.slot_bytes,
-            merged=0,
-            stride=self._mates,
         )

@@ -41,19 +41,10 @@ struct RowFiller {
     }
 };
 
-// Where a lane is in the ring from its rank.
-struct Incoming {
-    Ring ring;
-    uint64_t message;  // the one that the next row is in
-    int row;           // its number in that message
-    int left;          // rows still to come in this channel
-};
-
 EP_DEVICE Incoming incoming_from(const CombineArgs& args, int channel, int source, const int* sends) {
     const int k = (rank() + num_ranks() - source) % num_ranks();
     const int* const counts = sends + source * (args.rings.channels + 1) + channel;
-    return {ring_at(args.rings, channel, k, source), args.rings.taken[ring_index(args.rings, channel, k)], 0,
-            counts[1] - counts[0]};
+    return incoming_at(args.rings, channel, k, counts[1] - counts[0]);
 }
 
 // A lane goes on to the next row of its ring. At the end of a message its warp is counted in, and the last warp returns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 from ep_lib.moe.memory import ModeMemory, address_of, sync_current_stream
 from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, kind_of
-from ep_lib.moe.pcie.memory import allocate, check_resident, make_pcie_sizes, packet_bytes
+from ep_lib.moe.pcie.memory import PcieSizes, allocate, check_resident, make_pcie_sizes, packet_bytes
 from ep_lib.reference import FP8
 from ep_lib.runtime.rank import Rank
 
@@ -141,30 +142,28 @@ class Exchange:
             self._rank.synchronize()
 
 
-class PcieMode:
-    """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
+class RingsMode(ABC):
+    """What modes have in common that send through the rings of <moe/pcie/rings.cuh> and wait for every operation."""
 
     checks_values = False
 
-    def __init__(self, rank: Rank, config: BufferConfig) -> None:
-        """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
-        sizes = make_pcie_sizes(config)
-        if rank.multiprocessors is not None:
-            check_resident(config.num_sms, rank.multiprocessors)
-        require_same_everywhere(rank, config)
-        self._rank = rank
-        self._config = config
-        self._sizes = sizes
-        rings = (sizes.channels, config.world_size - 1)
+    def __init__(
+        self,
+        rank: Rank,
+        config: BufferConfig,
+        sizes: PcieSizes,
+        memory: ModeMemory,
+        exchange: Exchange,
+        stride: int = 1,
+    ) -> None:
+        """``stride``: rings lead to the ranks at a distance of 1, 2, ... times this."""
+        self._rank, self._config, self._sizes, self._stride = rank, config, sizes, stride
+        self._memory, self._at, self._exchange = memory, memory.at, exchange
+        rings = (sizes.channels, config.world_size // stride - 1)
         self._sent = rank.to_device(np.zeros(rings, np.uint64))
         self._taken = rank.to_device(np.zeros(rings, np.uint64))
-        self._readers = rank.to_device(np.zeros((*rings, sizes.num_slots), np.uint32))
-        self._memory = allocate(rank, config, sizes)
-        self._at = self._memory.at
-        self._exchange = Exchange(rank, config, self._memory, sizes.channels)
-        self.device = self._memory.device
-        is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
-        self._storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
+        self._readers: Array | None = None  # a mode whose warps share the messages of a combine has them
+        self.device = memory.device
         self.epoch = 0
         self.broken = np.zeros(1, np.uint32)  # the host waits for every operation and raises what went wrong
 
@@ -173,6 +172,76 @@ class PcieMode:
         if not self._rank.is_closed:
             self._exchange.finish()
             self._memory.free()
+
+    def dispatch_again(
+        self,
+        payload: Payload,
+        weights: ArrayInfo | None,
+        routing: Any,
+        num_rows: int,
+        tag: int,
+        options: DispatchOptions,
+        by_expert: ExpertRows | None = None,
+    ) -> Arrivals | None:
+        """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
+        self._exchange.begin(DISPATCH_AGAIN, self.epoch, tag)
+        arrivals = None
+        if self._exchange.agreed():
+            arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
+        self._exchange.in_step = True
+        return arrivals
+
+    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
+        """The end of the last operation: it has passed, since the host waits for every one here."""
+        kind = kind_of(array)
+        return Event(self._rank, self._rank.streams.current(kind), kind, keep)
+
+    def mismatched_ranks(self) -> list[tuple[int, int]]:
+        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
+        return self._exchange.mismatched_ranks()
+
+    @abstractmethod
+    def _send(
+        self,
+        payload: Payload,
+        weights: ArrayInfo | None,
+        routing: Any,
+        rows: int,
+        options: DispatchOptions,
+        *,
+        with_routing: bool,
+    ) -> Arrivals:
+        """Launch what brings ``rows`` rows to this rank, and wait for it."""
+
+    def _rings(self) -> bytes:
+        return header_struct("moe/pcie/rings.cuh", "Rings").pack(
+            **{name: self._at[name] for name in ("staging", "slots", "arrived", "credits")},
+            sent=address_of(self._sent),
+            taken=address_of(self._taken),
+            readers=0 if self._readers is None else address_of(self._readers),
+            channels=self._sizes.channels,
+            num_slots=self._sizes.num_slots,
+            slot_bytes=self._sizes.slot_bytes,
+            merged=int(self._config.merge_sender_receiver),
+            stride=self._stride,
+        )
+
+
+class PcieMode(RingsMode):
+    """The :class:`ep_lib.moe.mode.Mode` of ``Buffer(allow_nvlink_for_normal_mode=False)``."""
+
+    def __init__(self, rank: Rank, config: BufferConfig) -> None:
+        """Collective. Raises ArgumentError, RankMismatchError and OutOfSymmetricMemory."""
+        sizes = make_pcie_sizes(config)
+        if rank.multiprocessors is not None:
+            check_resident(config.num_sms, rank.multiprocessors)
+        require_same_everywhere(rank, config)
+        memory = allocate(rank, config, sizes)
+        super().__init__(rank, config, sizes, memory, Exchange(rank, config, memory, sizes.channels))
+        readers = (sizes.channels, config.world_size - 1, sizes.num_slots)
+        self._readers = rank.to_device(np.zeros(readers, np.uint32))
+        is_bits = config.dtype == BFLOAT16 and self._memory.kind == "cupy"
+        self._storage_dtype = np.dtype(np.uint16) if is_bits else config.dtype
 
     def dispatch(
         self, payload: Payload, experts: ArrayInfo, weights: ArrayInfo | None, content: int, options: DispatchOptions
@@ -189,24 +258,6 @@ class PcieMode:
             arrivals = self._send(payload, weights, routing, int(plan.received.sum()), options, with_routing=True)
         exchange.in_step = True
         return routing, plan, arrivals
-
-    def dispatch_again(
-        self,
-        payload: Payload,
-        weights: ArrayInfo | None,
-        routing: PcieRouting,
-        num_rows: int,
-        tag: int,
-        options: DispatchOptions,
-        by_expert: ExpertRows | None = None,
-    ) -> Arrivals | None:
-        """Send as an earlier dispatch did, which brought ``num_rows`` rows; None if tags differ between ranks."""
-        self._exchange.begin(DISPATCH_AGAIN, self.epoch, tag)
-        arrivals = None
-        if self._exchange.agreed():
-            arrivals = self._send(payload, weights, routing, num_rows, options, with_routing=False)
-        self._exchange.in_step = True
-        return arrivals
 
     def combine(
         self,
@@ -243,15 +294,6 @@ class PcieMode:
             return None
         self._rank.synchronize()
         return as_kind(x.kind, out, config.dtype)
-
-    def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
-        """The end of the last operation: it has passed, since the host waits for every one here."""
-        kind = kind_of(array)
-        return Event(self._rank, self._rank.streams.current(kind), kind, keep)
-
-    def mismatched_ranks(self) -> list[tuple[int, int]]:
-        """Wait for all kernels; the ranks whose tag differs from ours, and in what bits."""
-        return self._exchange.mismatched_ranks()
 
     # How it is done
 
@@ -335,19 +377,6 @@ class PcieMode:
             *args,
             shared_bytes=shared_bytes,
             uses=tuple(array for array in uses if array is not None),
-        )
-
-    def _rings(self) -> bytes:
-        return header_struct("moe/pcie/rings.cuh", "Rings").pack(
-            **{name: self._at[name] for name in ("staging", "slots", "arrived", "credits")},
-            sent=address_of(self._sent),
-            taken=address_of(self._taken),
-            readers=address_of(self._readers),
-            channels=self._sizes.channels,
-            num_slots=self._sizes.num_slots,
-            slot_bytes=self._sizes.slot_bytes,
-            merged=int(self._config.merge_sender_receiver),
-            stride=1,
         )
 
 

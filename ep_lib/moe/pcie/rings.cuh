@@ -92,6 +92,18 @@ EP_DEVICE Ring ring_at(const Rings& rings, int channel, int k, int peer) {
             rings.credits + index};
 }
 
+// Where a lane of a combine is in the ring that it reads.
+struct Incoming {
+    Ring ring;
+    uint64_t message;  // the one that the next row is in
+    int row;           // its number in that message
+    int left;          // rows still to come in this channel
+};
+
+EP_DEVICE Incoming incoming_at(const Rings& rings, int channel, int k, int rows) {
+    return {ring_at(rings, channel, k, sender_at(rings, k)), rings.taken[ring_index(rings, channel, k)], 0, rows};
+}
+
 // ---- The sender: several rings, none of which holds up another -------------------------------------------------------
 
 // What is left to send on one ring. In shared memory; only lane 0 of the warp that serves the ring touches it.
