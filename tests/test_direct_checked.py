@@ -21,5 +21,5 @@ def test_nothing_is_said_of_what_the_variants_break(kernel: str, ranks: int) -> 
 def test_every_mistake_is_flagged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     variants.use_variant(monkeypatch, number)
     arguments = (variants.VARIANTS[number].kernel,)
-    report = ep_lib.check(variants.main, 3, None, 60, arguments, compare_values=False, stop_at_first=True, timeout=20)
+    report = variants.all_in_one.look_for_mistake(variants.main, 3, None, arguments)
     assert {finding.kind for finding in report.findings} & variants.all_in_one.KINDS, str(report)

@@ -48,14 +48,5 @@ def test_nothing_is_said_of_what_the_variants_break(monkeypatch: pytest.MonkeyPa
 def test_every_mistake_is_flagged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = variants.VARIANTS[number]
     variants.use_variant(monkeypatch, number)
-    report = ep_lib.check(
-        variants.main,
-        4,
-        variants.fabric(variant.fabric),
-        60,
-        (variant.tokens,),
-        compare_values=False,
-        stop_at_first=True,
-        timeout=20,
-    )
+    report = variants.all_in_one.look_for_mistake(variants.main, 4, variants.fabric(variant.fabric), (variant.tokens,))
     assert {f.kind for f in report.findings} & variant.kinds, str(report)

@@ -56,14 +56,5 @@ def test_nothing_is_said_of_what_the_variants_break() -> None:
 def test_every_mistake_is_flagged(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = pcie_variants.VARIANTS[number]
     pcie_variants.use_variant(monkeypatch, number)
-    report = ep_lib.check(
-        pcie_variants.main,
-        3,
-        variant.fabric,
-        60,
-        (variant.tokens,),
-        compare_values=False,
-        stop_at_first=True,
-        timeout=20,
-    )
+    report = pcie_variants.all_in_one.look_for_mistake(pcie_variants.main, 3, variant.fabric, (variant.tokens,))
     assert {f.kind for f in report.findings} & variant.kinds, str(report)
