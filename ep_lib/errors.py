@@ -48,6 +48,8 @@ def _last_own_line(error: BaseException) -> str:
             continue
         name = "this cell" if _CELL.search(str(file)) else file.name
         text = linecache.getline(str(file), line).strip()
+        if text.startswith("get_ipython().run_cell_magic("):  # IPython's words, with all of the cell in one line
+            return ""
         return f"in {name}, line {line}: {text}" if text else f"in {name}, line {line}"
     return ""
 

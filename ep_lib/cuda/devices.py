@@ -56,6 +56,12 @@ def gpu_count() -> int:
         ) from error
 
 
+def architecture(device: int) -> str:
+    """What to compile for on a GPU of this process: "sm_90". Raises BackendUnavailable where CUDA does not work."""
+    gpu_count()
+    return f"sm_{import_cupy().cuda.Device(device).compute_capability}"
+
+
 def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 

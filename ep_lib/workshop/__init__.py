@@ -6,15 +6,16 @@
 
 Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
-the learner's code in a process of its own; feedback.py words what failed. notebook.py and pcie_model.py are for the
-notebooks. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports
-none of its modules.
+the learner's code in a process of its own; feedback.py words what failed. notebook.py, kernel_cell.py and pcie_model.py
+are for the notebooks. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this
+package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``).
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ep_lib.workshop.grader import Grade
@@ -39,3 +40,14 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     result = grader.grade(exercise, mine, public=True)
     print(grader.as_text(result), end="")
     return result
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the cell magics in an IPython shell; ``%load_ext ep_lib.workshop`` calls it."""
+    from ep_lib.workshop import kernel_cell
+
+    kernel_cell.register(shell)
+
+
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)
