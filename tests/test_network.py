@@ -147,12 +147,17 @@ def test_staged_atomics_are_not_alone_with_the_gpus_own():
         rank.barrier()
         return int(rank.to_host(counter)[0])
 
-    totals = {
-        kind: [ep_lib.spawn(main, 2, "emulator", fabric=kind, seed=seed)[0] for seed in range(40)]
-        for kind in ("rc", "srd")
-    }
-    assert set(totals["rc"]) == {64}
-    assert min(totals["srd"]) < 64
+    def totals(fabric: Fabric) -> list[int]:
+        return [ep_lib.spawn(main, 2, "emulator", fabric=fabric, seed=seed)[0] for seed in range(40)]
+
+    assert min(totals(Fabric("rc"))) < 64 and min(totals(Fabric("srd"))) < 64
+    assert set(totals(Fabric("rc", global_atomics=True))) == {64}
+
+
+def test_only_infiniband_has_global_atomics():
+    for kind in ("p2p", "srd"):
+        with pytest.raises(errors.ArgumentError, match=f"kind '{kind}' has no global_atomics"):
+            Fabric(kind, global_atomics=True)
 
 
 def test_only_ranks_of_a_node_reach_each_other_directly():

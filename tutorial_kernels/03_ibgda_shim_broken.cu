@@ -1,7 +1,7 @@
 // The kernels of 03_ibgda_shim.cu with their classic mistakes. DELIBERATELY WRONG: for notebooks, tests, the checker.
 //
-// Each has the parameters of the right kernel. The first two give the right result on our model of InfiniBand (fabric
-// "rc") and a wrong one on EFA ("srd"): they pass every test on the first cluster.
+// Each has the parameters of the right kernel. The first one gives the right result on our model of InfiniBand (fabric
+// "rc") and a wrong one on EFA ("srd"): it passes every test on the first cluster.
 #include <ep/ibgda_shim.cuh>
 
 namespace {
@@ -15,8 +15,9 @@ EP_DEVICE int queue_pair_of(int stream) {
 
 }  // namespace
 
-// WRONG on EFA, RIGHT on InfiniBand: the tail follows the data on the same queue pair, and trusts it to keep the order.
-// SRD keeps none: the tail may overtake the data it announces. The repair is the quiet of channel_send.
+// WRONG on EFA, RIGHT on InfiniBand while its packets take one path: the tail follows the data on the same queue pair, and
+// trusts it to keep the order. SRD keeps none: the tail may overtake the data it announces, as it may on InfiniBand with
+// adaptive routing or PCIe's relaxed ordering (DeepEP's issues 20 and 40). The repair is the quiet of channel_send.
 extern "C" __global__ void channel_send_trusts_the_queue_pair(char* inbox, const char* outbox, size_t bytes,
                                                               int messages, int chunk, uint32_t* tails, int peer) {
     if (threadIdx.x >= ep::kWarpSize) return;
@@ -32,10 +33,9 @@ extern "C" __global__ void channel_send_trusts_the_queue_pair(char* inbox, const
     if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);
 }
 
-// WRONG on EFA, NOT PROMISED on InfiniBand: every rank adds to one counter, its owner by the GPU's atomics and the others
-// through the NIC. A staged atomic of EFA's NIC writes back what it read before, and the GPU's addition is gone. An
-// InfiniBand NIC adds in one step of its own, but only one that reports IBV_ATOMIC_GLOB promises more than order among
-// its own atomics; most report IBV_ATOMIC_HCA.
+// WRONG on both: every rank adds to one counter, its owner by the GPU's atomics and the others through the NIC. A staged
+// atomic writes back what the NIC read before plus one, and the GPU's addition is gone. It is right where the NIC reports
+// IBV_ATOMIC_GLOB (Fabric("rc", global_atomics=True)); most report IBV_ATOMIC_HCA.
 extern "C" __global__ void count_together(uint32_t* counters, int times, int target) {
     if (threadIdx.x != 0) return;
     const int qp = queue_pair_of(static_cast<int>(blockIdx.x));

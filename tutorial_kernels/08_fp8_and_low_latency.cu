@@ -115,9 +115,9 @@ extern "C" __global__ void ping_pong_flag(uint64_t* inbox, uint64_t* flag, const
     }
 }
 
-// The same in packets of <ep/packet.cuh>: 8 bytes of data and a tag, written by ONE store of 16 bytes, which arrives as a
-// whole. Nothing has to be ordered, so nothing waits. The price: half of the bytes are tags. And the tag must be one
-// that this place has not held: the number of the round.
+// The same in packets of <ep/packet.cuh>: 8 bytes of data and a tag, written by ONE store of 16 bytes (.b128 in PTX, not
+// the vector .v2.b64, which is two), so that they arrive as a whole. Nothing has to be ordered, so nothing waits. The
+// price: half of the bytes are tags. And the tag must be one that this place has not held: the number of the round.
 extern "C" __global__ void ping_pong_packets(ep::TaggedWord* inbox, const uint64_t* source, uint64_t* out, int words,
                                              int rounds, int peer) {
     if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;

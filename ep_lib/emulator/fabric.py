@@ -25,8 +25,12 @@ class Fabric:
     """How ranks reach each other.
 
     ``kind``: "p2p" (every rank reaches every other by loads and stores, as GPUs over NVLink do), "rc" (NICs with
-    reliable connections, as InfiniBand: a queue pair keeps its order, atomics are the hardware's) or "srd" (EFA's
-    scalable reliable datagrams: everything arrives, in any order, and atomics are staged).
+    reliable connections, as InfiniBand: a queue pair keeps its order, as it does without adaptive routing and without
+    PCIe's relaxed ordering) or "srd" (EFA's scalable reliable datagrams: everything arrives, in any order).
+
+    An atomic of a NIC is staged: it reads, adds and writes back. Atomics of one NIC respect each other; what a GPU or a
+    CPU adds in between is lost. ``global_atomics`` is for "rc" only: the NIC says that its atomics respect theirs, too.
+    (libibverbs calls these IBV_ATOMIC_HCA, the usual one, and IBV_ATOMIC_GLOB.)
 
     ``ranks_per_node`` consecutive ranks form a node, inside which ``p2p`` says whether loads and stores reach the
     others (False: a box without NVLink). ``queue_pairs`` lead from each rank to each other; up to ``queue_depth``
@@ -51,6 +55,7 @@ class Fabric:
     p2p: bool = True
     queue_pairs: int = 4
     queue_depth: int = 64
+    global_atomics: bool = False
     broken_links: tuple[tuple[int, int], ...] = ()
     stopped_ranks: Mapping[int, int] = field(default_factory=dict, hash=False)
     stalled_links: Mapping[tuple[int, int, int], float] = field(default_factory=dict, hash=False)
@@ -63,7 +68,13 @@ class Fabric:
             "p2p": flag("a fabric's p2p", self.p2p),
             "queue_pairs": whole_number("a fabric's queue_pairs", self.queue_pairs, 1, _MAX_QUEUE_PAIRS),
             "queue_depth": whole_number("a fabric's queue_depth", self.queue_depth, 1, _MAX_QUEUE_DEPTH),
+            "global_atomics": flag("a fabric's global_atomics", self.global_atomics),
         }
+        if self.global_atomics and self.kind != "rc":
+            raise ArgumentError(
+                f"a fabric of kind {self.kind!r} has no global_atomics: EFA's atomics are always staged, and p2p has "
+                "the GPUs' own; leave it out, or take kind 'rc'"
+            )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         links = several("a fabric's broken_links", self.broken_links, "a tuple of pairs of ranks")

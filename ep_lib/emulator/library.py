@@ -23,6 +23,7 @@ class FabricSettings(Structure):
         ("p2p", c_int32),
         ("queue_pairs", c_int32),
         ("queue_depth", c_int32),
+        ("global_atomics", c_int32),
     ]
 
 

@@ -196,7 +196,12 @@ class Machine:
             program_steps=program_steps,
             home=home,
             fabric=library.FabricSettings(
-                KINDS.index(fabric.kind), fabric.ranks_per_node, fabric.p2p, fabric.queue_pairs, fabric.queue_depth
+                KINDS.index(fabric.kind),
+                fabric.ranks_per_node,
+                fabric.p2p,
+                fabric.queue_pairs,
+                fabric.queue_depth,
+                fabric.global_atomics,
             ),
         )
         handle = self._lib.epemu_create(ranks, ctypes.byref(settings))

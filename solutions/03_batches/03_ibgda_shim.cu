@@ -117,10 +117,10 @@ extern "C" __global__ void receive_each(const uint64_t* signals, int messages, c
 }
 
 // ---- Rung 4: staged atomics -----------------------------------------------------------------------------------------
-// InfiniBand's NIC adds in hardware. EFA's stages an atomic: it reads, adds, and writes back. Atomics that all come by
-// NIC do not disturb each other, but one that a GPU makes in between is lost on EFA, and InfiniBand promises only that
-// atomics of one NIC respect each other (IBV_ATOMIC_HCA). So a counter has one kind of writer: here
-// every rank has a slot of its own in the target's `counters`, and the reader sums them up.
+// A NIC stages an atomic: it reads, adds, and writes back. Atomics that come through one NIC respect each other; one that
+// a GPU makes in between is lost. InfiniBand promises no more either (IBV_ATOMIC_HCA), unless a NIC reports
+// IBV_ATOMIC_GLOB; on EFA NVSHMEM does it in host code. So a counter has one kind of writer: here every rank has a slot
+// of its own in the target's `counters`, and the reader sums them up. Sources: docs/networks.md.
 extern "C" __global__ void count_by_source(uint32_t* counters, int times, int target) {
     if (threadIdx.x != 0) return;
     const int qp = queue_pair_of(static_cast<int>(blockIdx.x));
@@ -132,7 +132,8 @@ extern "C" __global__ void count_by_source(uint32_t* counters, int times, int ta
 
 // ---- Rung 5: channels -----------------------------------------------------------------------------------------------
 // As in DeepEP: one warp and one queue pair per channel, `chunk` messages at a time, and a tail that says how many are
-// there. The quiet before the tail makes it right on EFA; on InfiniBand the queue pair's own order would be enough.
+// there. The quiet before the tail makes it right on EFA, and on InfiniBand with adaptive routing or relaxed ordering;
+// without these two the order of InfiniBand's queue pair would be enough.
 // `inbox` and `outbox` hold `messages` messages for each channel, one channel after the other.
 extern "C" __global__ void channel_send(char* inbox, const char* outbox, size_t bytes, int messages, int chunk,
                                         uint32_t* tails, int peer) {

@@ -8,8 +8,10 @@
 // function here records a fault that says so, and does nothing.
 //
 // The same calls, not the same order! On IBGDA (RC) a queue pair keeps its operations in order, so a put followed by
-// an atomic add on the same qp_id is a message with its signal. On EFA (SRD) nothing keeps that order: between the two
-// must stand a nvshmemi_ibgda_quiet. tutorial_kernels/03_ibgda_shim.cu climbs there step by step.
+// an atomic add on the same qp_id is a message with its signal; but not with adaptive routing or PCIe's relaxed ordering.
+// On EFA (SRD) nothing keeps that order: between the two must stand a nvshmemi_ibgda_quiet, which is right everywhere.
+// tutorial_kernels/03_ibgda_shim.cu climbs there step by step. On EFA it is the CPU that posts for NVSHMEM, not the GPU
+// (docs/networks.md has the sources).
 //
 // And not the same quiet: IBGDA waits for one queue pair to one PE, the EFA functions wait for everything. So code
 // that names the wrong queue pair works on EFA, and reuses its source too early on InfiniBand.

@@ -17,8 +17,9 @@
 // What a NIC promises, and what it does not:
 //   * The source is read at any moment until quiet. Overwriting it earlier sends the new bytes, or some of both.
 //   * Operations of different queue pairs are unordered, always.
-//   * Operations of one queue pair arrive in order on RC (InfiniBand, RoCE) and in ANY order on SRD (EFA). Between a put
-//     and the signal that announces it, portable code has a quiet or a fence, or uses net_put_signal_nbi.
+//   * Operations of one queue pair arrive in order on RC (InfiniBand, RoCE), but not with adaptive routing or PCIe's
+//     relaxed ordering, and in ANY order on SRD (EFA). Between a put and the signal that announces it, portable code has
+//     a quiet or a fence, or uses net_put_signal_nbi. Sources: docs/networks.md.
 //   * An add is atomic among the adds that come by the same NIC, which reads, adds and writes back: an atomic of a GPU on
 //     the same counter may get lost in between. A counter should have one kind of writer.
 //   * A get may still read when what was posted behind it is written, on RC too: net_fence or net_quiet between a get and

@@ -992,7 +992,7 @@ void Checker::net_signalled(NetOp& op) {
     const auto pc = static_cast<uint32_t>(op.poster.pc);
     witness.nic_stored(t, op.source_rank, op.signal, pc);
     Location& l = location(t, op.signal, op.value_bytes);
-    touch(t, op.signal, op.value_bytes, system_atomic(adds && m_.network->settings.kind != Fabric::kP2p), op.poster.pc,
+    touch(t, op.signal, op.value_bytes, system_atomic(adds && m_.network->settings.stages_atomics()), op.poster.pc,
           adds ? kReadsToo : 0);
     if (!adds || !observes(l, t, EPEMU_SCOPE_SYSTEM)) l.published.clear();
     Known known = {t.clock, t.proxied};

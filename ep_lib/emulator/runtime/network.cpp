@@ -60,8 +60,8 @@ bool apply_signal(Machine& m, NetOp& op) {
     Network& net = *m.network;
     uint64_t now = op.value;
     if (op.signal_op == EPEMU_SIGNAL_ADD) {
-        const bool in_hardware = net.settings.kind != Fabric::kSrd || m.has_other_processes();
-        if (in_hardware) {
+        const bool in_one_step = !net.settings.stages_atomics() || m.has_other_processes();
+        if (in_one_step) {
             uint64_t before;
             do {
                 before = read_raw(op.signal, op.value_bytes);

@@ -1,8 +1,9 @@
 // NICs: queue pairs with bounded depth, operations that move in pieces and at their own pace.
 //
 // rc, like InfiniBand's reliable connections: a queue pair's operations are placed in the order in which they were
-// posted, atomics are those of the hardware. srd, like EFA's scalable reliable datagrams: everything arrives, in any
-// order, and atomics are staged: the target's NIC reads, adds and writes back, and is not alone with the memory.
+// posted. srd, like EFA's scalable reliable datagrams: everything arrives, in any order. Atomics are staged on both: the
+// target's NIC reads, adds and writes back, and is not alone with the memory. InfiniBand calls this IBV_ATOMIC_HCA; a
+// NIC with IBV_ATOMIC_GLOB (global_atomics) respects the atomics of GPUs and CPUs, too.
 #pragma once
 #include <stdint.h>
 
@@ -28,6 +29,9 @@ struct FabricSettings {
     int32_t ranks_per_node;
     int32_t p2p;  // do ranks of a node reach each other by loads and stores?
     int32_t queue_pairs, queue_depth;
+    int32_t global_atomics;  // of a NIC: do they respect those of GPUs?
+
+    bool stages_atomics() const { return kind != Fabric::kP2p && !global_atomics; }
 };
 
 enum class NetKind : uint8_t { kPut, kGet, kAtomic, kBulkLoad, kBulkStore };
@@ -57,7 +61,7 @@ struct NetOp {
     uint64_t value;
     int value_bytes;
     int signal_op;
-    bool staged;  // srd: the atomic's old value has been read
+    bool staged;  // the atomic's old value has been read
     uint64_t staged_value;
     bool delivered;          // all is written; the completion is still on its way back
     uint64_t forwarded = 0;  // to another host: the how-manieth on that way (forwarder.hpp); 0: not yet, or not at all

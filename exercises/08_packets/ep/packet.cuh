@@ -2,8 +2,9 @@
 //
 // A signal after data costs time: the release waits until the data has arrived and been acknowledged, a round trip over
 // the link, before the signal may leave. A packet needs no order, since one 16-byte store brings both: data, and a tag
-// that says which epoch it belongs to. Half of what crosses the link is tags, so packets are for small and urgent data:
-// 64 bytes are eight packets, sent and awaited by eight lanes at once. NCCL's LL protocol does the same with 4 + 4 bytes.
+// that says which epoch it belongs to. (One access of type .b128, that is: PTX models a vector access such as .v2.b64 as
+// two.) Half of what crosses the link is tags, so packets are for small and urgent data: 64 bytes are eight packets, sent
+// and awaited by eight lanes at once. NCCL's LL protocol does the same with 4 + 4 bytes.
 //
 // A packet orders nothing but itself: data written before it by ordinary stores is NOT published. The tag must be one
 // that the packet's place in memory has not held before: a number that only grows, such as an epoch.
