@@ -21,6 +21,7 @@ try:
 except ImportError as error:
     raise BackendUnavailable("pictures need matplotlib: pip install 'ep-lib[lab]'") from error
 
+from ep_lib.viz.accesses import NamedArray, access_map, describe_accesses
 from ep_lib.viz.fabrics import fabrics_side_by_side
 from ep_lib.viz.figures import (
     bandwidth_by_sms,
@@ -47,10 +48,13 @@ __all__ = [
     "RIGHT",
     "WAITING",
     "Event",
+    "NamedArray",
     "Picture",
+    "access_map",
     "bandwidth_by_sms",
     "bytes_between_ranks",
     "ceiling_of",
+    "describe_accesses",
     "fabrics_side_by_side",
     "interleavings",
     "load_per_expert",

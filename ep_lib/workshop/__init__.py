@@ -6,9 +6,10 @@
 
 Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
-the learner's code in a process of its own; feedback.py words what failed. notebook.py, kernel_cell.py and pcie_model.py
-are for the notebooks. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this
-package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``).
+the learner's code in a process of its own; feedback.py words what failed. notebook.py, kernel_cell.py, pcie_model.py,
+progress.py (what a learner has answered and solved) and puzzles/ (lines to write in a cell) are for the notebooks. The
+commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports none of its
+modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ep_lib.workshop.grader import Grade
+    from ep_lib.workshop.puzzles.cell import Shown
 
 
 def start(exercise: str | int) -> Path:
@@ -42,11 +44,30 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     return result
 
 
+def puzzle(number: str) -> Shown:
+    """The micro-puzzle ``number`` ("00.1"): its task, with hints and a solution that unfold.
+
+    The cell below it begins with ``%%puzzle 00.1`` and holds your lines; run it as often as you like. Raises
+    ArgumentError for an unknown number.
+    """
+    from ep_lib.workshop.puzzles import cell
+
+    return cell.show(number)
+
+
+def _run_puzzle(line: str, cell: str) -> None:
+    """``%%puzzle 00.1``: runs the lines below as your answer to a puzzle."""
+    from ep_lib.workshop.puzzles import cell as puzzle_cell
+
+    puzzle_cell.run_cell(line, cell)
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Registers the cell magics in an IPython shell; ``%load_ext ep_lib.workshop`` calls it."""
     from ep_lib.workshop import kernel_cell
 
     kernel_cell.register(shell)
+    shell.register_magic_function(_run_puzzle, magic_kind="cell", magic_name="puzzle")
 
 
 if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:

@@ -25,7 +25,7 @@ UNANSWERED = "unanswered"
 _WIDTH = 100  # columns of a note as text
 _BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#f7f7f7; color:#222222"
 _CODE = "font-family:var(--jp-code-font-family, monospace); font-size:13px; "
-_GREEN, _ORANGE, _RED, _BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
+GREEN, ORANGE, RED, BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
 
 
 def find(file: str | Path) -> Path:
@@ -63,21 +63,43 @@ class Source:
         return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
 
     def _block_html(self, first: int, lines: Sequence[str]) -> str:
-        box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
-        return (
-            f'<pre style="{box}{_CODE}font-size:12px; white-space:pre; line-height:1.35; border:1px solid #dddddd">'
-            + "\n".join(
-                self._line_html(number, line)
-                for number, line in enumerate(_highlight("\n".join(lines)).split("\n"), first)
-            )
-            + "</pre>"
-        )
+        colored = enumerate(_highlight("\n".join(lines), "cuda").split("\n"), first)
+        return _pre(self._line_html(number, line) for number, line in colored)
 
     def _line_html(self, number: int, line: str) -> str:
         text = f'<span style="color:#999999; user-select:none">{number:4}  </span>{line}'
-        if number not in self.marked:
-            return text
-        return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{text}</span>'
+        return _marked(text) if number in self.marked else text
+
+
+def _pre(lines: Iterable[str]) -> str:
+    """A box of code, of lines that are HTML already."""
+    box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
+    look = f"{box}{_CODE}font-size:12px; white-space:pre; line-height:1.35; border:1px solid #dddddd"
+    return f'<pre style="{look}">' + "\n".join(lines) + "</pre>"
+
+
+def _marked(line: str) -> str:
+    return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{line}</span>'
+
+
+def code_as_html(code: str, language: str, mark: str = "") -> str:
+    """A box of code in a ``language`` that Pygments knows; lines that contain ``mark`` are highlighted."""
+    plain, colored = code.split("\n"), _highlight(code, language).split("\n")
+    return _pre(_marked(line) if mark and mark in text else line for text, line in zip(plain, colored, strict=True))
+
+
+def prose_as_html(text: str) -> str:
+    """Paragraphs, between empty lines, in which `code`, **strong** and *emphasis* count."""
+    paragraphs = [_words_as_html(part) for part in re.split(r"\n\s*\n", text.strip()) if part]
+    return "".join(f'<p style="margin:0.4em 0">{paragraph}</p>' for paragraph in paragraphs)
+
+
+def _words_as_html(text: str) -> str:
+    parts = html.escape(" ".join(text.split())).split("`")  # every second one is code
+    for number in range(0, len(parts), 2):
+        strong = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", parts[number])
+        parts[number] = re.sub(r"\*([^*]+)\*", r"<i>\1</i>", strong)
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
@@ -134,14 +156,14 @@ def _end_of_body(text: Sequence[str], number: int) -> int | None:
     return None
 
 
-def _highlight(code: str) -> str:
-    """C++ as HTML with colours, line by line; without colours if Pygments is missing."""
+def _highlight(code: str, language: str) -> str:
+    """Code as HTML with colours, line by line; without colours if Pygments is missing."""
     if importlib.util.find_spec("pygments") is None:
         return html.escape(code)
     pygments, lexers, formatters = (
         importlib.import_module(f"pygments{part}") for part in ("", ".lexers", ".formatters")
     )
-    lexer = lexers.get_lexer_by_name("cuda", stripnl=False, ensurenl=False)
+    lexer = lexers.get_lexer_by_name(language, stripnl=False, ensurenl=False)
     formatter = formatters.HtmlFormatter(nowrap=True, noclasses=True, style="friendly")
     return str(pygments.highlight(code, lexer, formatter)).rstrip("\n")
 
@@ -153,7 +175,7 @@ class Note:
 
     headline: str
     text: str = ""
-    color: str = _BLUE  # red: an error, in a monospaced font
+    color: str = BLUE  # red: an error, in a monospaced font
 
     def __repr__(self) -> str:
         lines = [textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in self.text.split("\n") if line]
@@ -161,7 +183,7 @@ class Note:
 
     def _repr_html_(self) -> str:
         style = "white-space:pre-wrap"
-        if self.color == _RED:
+        if self.color == RED:
             style += f"; padding-left:2em; text-indent:-2em; {_CODE}"
         lines = self.text.split("\n") if self.text else []
         body = "".join(f'<div style="{style}">{html.escape(line)}</div>' for line in lines)
@@ -192,8 +214,8 @@ class Prediction:
         if self.answer == UNANSWERED:
             return Note(f"It is: {happened}", f"(You made no prediction: choose one above and run this again.)\n{why}")
         if self.answer == happened:
-            return Note(f"You predicted: {self.answer}. Right!", why, _GREEN)
-        return Note(f"You predicted: {self.answer}. It is: {happened}", why, _ORANGE)
+            return Note(f"You predicted: {self.answer}. Right!", why, GREEN)
+        return Note(f"You predicted: {self.answer}. It is: {happened}", why, ORANGE)
 
     def __repr__(self) -> str:
         lines = [self.question, *(f"  - {choice}" for choice in self.choices)]
@@ -244,18 +266,19 @@ def expect(*kinds: type[EpError]) -> Iterator[Caught]:
         if kinds and not isinstance(error, kinds):
             raise
         caught.error = error
-        _show(as_note(error))
+        show_note(as_note(error))
     else:
         names = " or ".join(kind.__name__ for kind in kinds) or "EpError"
-        _show(Note(f"No {names} this time", "This cell was meant to provoke one.", _ORANGE))
+        show_note(Note(f"No {names} this time", "This cell was meant to provoke one.", ORANGE))
 
 
 def as_note(error: BaseException) -> Note:
     """An exception in short form: its name, its message, and the notes added to it."""
-    return Note(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", ())]), _RED)
+    return Note(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", ())]), RED)
 
 
-def _show(note: Note) -> None:
+def show_note(note: Any) -> None:
+    """Displays what has a readable text form and an HTML one; prints it outside of IPython."""
     if importlib.util.find_spec("IPython") is None:
         print(note)
         return

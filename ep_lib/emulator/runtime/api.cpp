@@ -279,6 +279,12 @@ int epemu_check_begin(Machine* m, int plain_volatile) {
         return 0;
     }
 }
+// From now on the checker keeps each access.
+void epemu_check_keep_accesses(Machine* m) { m->checker->keeps_accesses = true; }
+const AccessRecord* epemu_check_accesses(Machine* m, uint64_t* count) {
+    *count = m->checker->accesses.size();
+    return m->checker->accesses.data();
+}
 // Memory that the host gives out without a value: reads of it are findings until somebody writes there.
 void epemu_check_unwritten(Machine* m, uint64_t begin, uint64_t end) {
     with_memory([&] {

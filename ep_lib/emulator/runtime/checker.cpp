@@ -488,8 +488,26 @@ bool Checker::any_written_in_shared(size_t offset, size_t size, bool writes) {
     return any;
 }
 
+void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uint8_t details) {
+    constexpr size_t kMost = 1 << 16, kRepeats = 16;  // a loop that polls would fill it
+    if (accesses.size() == kMost) return;
+    const Ids& ids = ids_of(t.id);
+    const int32_t block = ids.nic ? 0 : static_cast<int32_t>(past_of(t.id, t.time).index.x);
+    const AccessRecord record = {address,
+                                 static_cast<uint32_t>(size),
+                                 flags,
+                                 t.rank,
+                                 block,
+                                 ids.nic ? -1 : static_cast<int32_t>(t.id - ids.first),
+                                 details & kReadsToo};
+    for (size_t i = accesses.size(); i-- && i + kRepeats >= accesses.size();)
+        if (!memcmp(&accesses[i], &record, sizeof record)) return;
+    accesses.push_back(record);
+}
+
 void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc,
                     uint8_t details) {
+    if (__builtin_expect(keeps_accesses, 0)) keep(t, address, size, flags, details);
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
     const bool heap = in_heaps < m_.heaps_bytes, shared = in_shared < kSharedSlots * kSharedSlotBytes;

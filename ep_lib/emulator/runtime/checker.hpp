@@ -107,6 +107,18 @@ struct OpCheck {
     size_t record;
 };
 
+// An access of a kernel's thread or of a NIC, in the order in which they happened, without repeats soon after.
+// What Python gets (ep_lib/emulator/accesses.py mirrors it).
+struct AccessRecord {
+    uint64_t address;
+    uint32_t size;
+    uint32_t flags;  // AccessFlags
+    int32_t rank;
+    int32_t block;   // blockIdx.x
+    int32_t thread;  // its number in the block; -1: a NIC
+    int32_t also_reads;
+};
+
 // Hidden: its functions call each other without a detour, and may be inlined.
 class __attribute__((visibility("hidden"))) Checker {
   public:
@@ -168,6 +180,9 @@ class __attribute__((visibility("hidden"))) Checker {
     std::string who_stored(const SyncStore& s) const;
     std::string spot(uint32_t pc) const;
     std::string polls() const;  // JSON: the places that polled
+
+    bool keeps_accesses = false;
+    std::vector<AccessRecord> accesses;  // the first ones
 
   private:
     struct Slot {
@@ -395,6 +410,7 @@ class __attribute__((visibility("hidden"))) Checker {
     Cells cells_of_page(uintptr_t page);
     Cell cell_at(uintptr_t address);
     void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc, uint8_t details = 0);
+    void keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uint8_t details);
     void touch_cell(Cell cell, const Access& a);
     void touch_run(Cell cell, uintptr_t end, const Access& first);
     bool any_written_in_shared(size_t offset, size_t size, bool writes);

@@ -1,0 +1,45 @@
+"""``accesses_of``: run a program once, and say which thread read and wrote which bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.emulator.fabric import Fabric, make_fabric
+from ep_lib.errors import EpError
+from ep_lib.runtime import arguments
+from ep_lib.runtime.emulated import make_machine, run_program
+
+
+def accesses_of(
+    main: Callable[..., Any],
+    ranks: int,
+    fabric: Fabric | str | None = None,
+    *,
+    seed: int = 0,
+    args: Sequence[Any] = (),
+    timeout: float | None = None,
+) -> list[MemoryAccess]:
+    """Calls ``main(rank, *args)`` on emulated ranks under the checker, with the schedule of ``seed``; returns what
+    kernels and NICs did to memory, in the order in which it happened.
+
+    If the program fails (a deadlock, a fault, an assertion in main), what it did until then is returned. The arguments
+    are those of :func:`ep_lib.check`.
+    """
+    ranks, args = arguments.program(main, ranks, args)
+    heap_bytes, timeout = arguments.limits(None, timeout)
+    from ep_lib.emulator import accesses
+
+    machine = make_machine(ranks, seed=seed, fabric=make_fabric(fabric, ranks), heap_bytes=heap_bytes)
+    machine.begin_checks()
+    accesses.keep(machine)
+    try:
+        run_program(main, machine, args, timeout)
+        machine.drain_network()
+    except (EpError, AssertionError):
+        pass  # ep_lib.check says what is wrong with it
+    finally:
+        found = accesses.collect(machine)
+        machine.end_checks()
+    return found

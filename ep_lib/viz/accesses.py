@@ -1,0 +1,165 @@
+"""Who read and who wrote each word of a few small arrays: the instant picture of a puzzle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.errors import ArgumentError
+from ep_lib.viz.style import EMPTY, INK, QUIET, draws, ink_on, legend_beside, new_picture, rank_color, tidy
+
+_COLUMNS = 32  # words in a line
+_MOST_WORDS = 128  # of an array that are drawn
+_LINE = 1.35  # from one line of cells to the next, in cells
+_NIC = -1
+_MOST_GROUPS = 4  # of words that different threads touched, in the description of an array
+_READ, _WRITTEN = "read", "written"
+
+
+@dataclass(frozen=True)
+class NamedArray:
+    """An array of one rank, and where it lies."""
+
+    name: str
+    rank: int
+    address: int
+    words: int
+    word_bytes: int
+
+
+@dataclass(frozen=True)
+class Who:
+    """A thread: ``block`` and ``thread`` are numbers; thread -1 is a NIC that works for the rank."""
+
+    rank: int
+    block: int
+    thread: int
+
+    def __str__(self) -> str:
+        if self.thread == _NIC:
+            return f"rank {self.rank}'s NIC"
+        return f"rank {self.rank} block {self.block} thread {self.thread}"
+
+
+@dataclass
+class Word:
+    """One word of an array: who wrote it and who read it, in order, each once; and who did so atomically."""
+
+    written: dict[Who, bool] = field(default_factory=dict)
+    read: dict[Who, bool] = field(default_factory=dict)
+
+
+def words_of(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray]) -> list[list[Word]]:
+    """For each array its words, with the threads that touched any byte of them; what adds counts as a write."""
+    found = [[Word() for _ in range(array.words)] for array in arrays]
+    for access in accesses:
+        who = Who(access.rank, access.block, access.thread)
+        for array, words in zip(arrays, found, strict=True):
+            first = (access.address - array.address) // array.word_bytes
+            last = (access.address + access.bytes - 1 - array.address) // array.word_bytes
+            for number in range(max(first, 0), min(last, array.words - 1) + 1):
+                word = words[number]
+                for kind, happened in ((word.written, access.writes), (word.read, not access.writes)):
+                    if happened:
+                        kind[who] = kind.get(who, False) or access.is_atomic
+    return found
+
+
+def describe_accesses(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray]) -> str:
+    """The picture in words: a line for each array of each rank."""
+    lines = []
+    for array, words in zip(arrays, words_of(accesses, arrays), strict=True):
+        parts = []
+        for verb in (_WRITTEN, _READ):
+            by: dict[str, list[int]] = {}
+            for number, word in enumerate(words):
+                if users := getattr(word, verb):
+                    by.setdefault(_people(users), []).append(number)
+            if len(by) > _MOST_GROUPS:
+                touched = sorted(number for numbers in by.values() for number in numbers)
+                ranks = sorted({who.rank for word in words for who in getattr(word, verb)})
+                by = {f"{len(by)} threads, or groups of them, of rank {' and '.join(map(str, ranks))}": touched}
+            parts += [f"{_numbers(numbers)} {verb} by {people}" for people, numbers in by.items()]
+        lines.append(f"{array.name} of rank {array.rank}: {'; '.join(parts) or 'not touched'}")
+    return "\n".join(lines)
+
+
+def _people(users: dict[Who, bool]) -> str:
+    names = [f"{who}{' atomically' if atomic else ''}" for who, atomic in users.items()]
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} threads ({names[0]} to {names[-1]})"
+
+
+def _numbers(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"word {numbers[0]}"
+    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"words {numbers[0]} to {numbers[-1]}"
+    return f"words {', '.join(map(str, numbers))}"
+
+
+@draws
+def access_map(accesses: Iterable[MemoryAccess], arrays: Sequence[NamedArray], *, title: str | None = None) -> Figure:
+    """A cell for each word of each array: above who wrote it, below who read it, in the colours of the ranks.
+
+    The numbers are threads (``block.thread`` if several blocks took part); ``+`` stands for an atomic.
+    """
+    if not arrays:
+        raise ArgumentError("access_map needs at least one array")
+    words = words_of(accesses, arrays)
+    everybody = {who for row in words for word in row for who in (*word.written, *word.read)}
+    with_blocks = len({who.block for who in everybody if who.thread != _NIC}) > 1
+    lines = [-(-min(array.words, _MOST_WORDS) // _COLUMNS) for array in arrays]
+    columns = min(_COLUMNS, max(array.words for array in arrays))
+    figure = new_picture(min(12.5, 4.2 + 0.36 * columns), 0.75 + 0.62 * sum(lines))
+    axes = figure.add_subplot()
+    top, ticks = 0.0, []
+    for array, row, height in zip(arrays, words, lines, strict=True):
+        ticks.append((top + 0.5, f"{array.name} of rank {array.rank}"))
+        for number, word in enumerate(row[:_MOST_WORDS]):
+            _cell(axes, number % _COLUMNS, top + number // _COLUMNS * _LINE, word, with_blocks)
+        if array.words > _MOST_WORDS:
+            text = f"... {array.words} words"
+            axes.text(columns + 0.1, top + (height - 1) * _LINE + 0.5, text, fontsize=7, color=QUIET, va="center")
+        top += height * _LINE
+    axes.set_xlim(-0.1, columns + (2.5 if any(array.words > _MOST_WORDS for array in arrays) else 0.1))
+    axes.set_ylim(top - _LINE + 1.1, -0.1)
+    axes.set_aspect("equal")
+    axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=9)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    tidy(axes, title=title)
+    axes.spines[:].set_visible(False)
+    handles = [Patch(color=rank_color(rank), label=f"rank {rank}") for rank in sorted({who.rank for who in everybody})]
+    words_said = ["above: who wrote the word", "below: who read it"]
+    if any(atomic for row in words for word in row for atomic in (*word.written.values(), *word.read.values())):
+        words_said.append("+ atomically")
+    handles += [Patch(facecolor="none", edgecolor="none", label=text) for text in words_said]
+    legend_beside(axes, handles, fontsize=8)
+    return figure
+
+
+def _cell(axes: Axes, x: float, y: float, word: Word, with_blocks: bool) -> None:
+    for users, at in ((word.written, y), (word.read, y + 0.5)):
+        last = next(reversed(users), None)
+        color = EMPTY if last is None else rank_color(last.rank)
+        several = len({who.rank for who in users}) > 1
+        axes.add_patch(
+            Rectangle((x + 0.04, at), 0.92, 0.48, facecolor=color, edgecolor="white", hatch="///" if several else "")
+        )
+        if last is None:
+            continue
+        text = _label(last, users[last], with_blocks) if len(users) == 1 else f"{len(users)}x"
+        ink = INK if several else ink_on(color)
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5} if several else None
+        axes.text(x + 0.5, at + 0.25, text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
+    axes.add_patch(Rectangle((x + 0.04, y), 0.92, 0.98, fill=False, edgecolor="#BBBBBB", linewidth=0.7))
+
+
+def _label(who: Who, atomic: bool, with_blocks: bool) -> str:
+    name = "N" if who.thread == _NIC else f"{who.block}.{who.thread}" if with_blocks else str(who.thread)
+    return f"+{name}" if atomic else name

@@ -1,0 +1,122 @@
+"""Puzzles in a notebook: ``workshop.puzzle("00.1")`` shows one, the cell magic ``%%puzzle 00.1`` runs an answer."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from dataclasses import dataclass
+
+from ep_lib import viz
+from ep_lib.errors import ArgumentError
+from ep_lib.workshop import progress, puzzles
+from ep_lib.workshop.notebook import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
+from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
+
+_HINTS = ("Where to look", "What to think of", "Nearly the code")
+_COLORS = {"to do": BLUE, "right": GREEN, "wrong": ORANGE}
+_FRAME = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
+_FOLD = "margin:0.3em 0 0.3em 0.2em"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A puzzle as a notebook shows it: task, template, hints and a solution that unfold."""
+
+    puzzle: Puzzle
+
+    def __repr__(self) -> str:
+        lines = [f"Puzzle {self.puzzle.number}: {self.puzzle.title}", self.puzzle.task.strip(), ""]
+        lines += [
+            self.puzzle.template.strip("\n"),
+            "",
+            f"Hints: workshop.puzzle({self.puzzle.number!r}).hint(1) to (3)",
+        ]
+        return "\n".join(lines)
+
+    def hint(self, number: int) -> Note:
+        """Hint 1, 2 or 3, where a page does not unfold. Raises ArgumentError for another number."""
+        if number not in (1, 2, 3):
+            raise ArgumentError(f"hint is {number!r}; there are hints 1, 2 and 3")
+        return Note(f"Hint {number}: {_HINTS[number - 1].lower()}", self.puzzle.hints[number - 1])
+
+    def solution(self) -> Note:
+        """A solution, and what is to be said about it."""
+        return Note("A solution", f"{self.puzzle.solution.strip()}\n{' '.join(self.puzzle.discussion.split())}")
+
+    def _repr_html_(self) -> str:
+        puzzle = self.puzzle
+        language = "python" if puzzle.is_python else "cuda"
+        mark = PYTHON_LINES if puzzle.is_python else CUDA_LINES
+        template = code_as_html(puzzle.template.strip("\n"), language, mark=mark)
+        inner = ""  # the ladder: each hint unfolds inside the one before
+        for head, hint in reversed(list(zip(_HINTS, puzzle.hints, strict=True))):
+            inner = _fold(f"Hint: {head.lower()}", prose_as_html(hint) + inner)
+        solution = code_as_html(puzzle.solution.strip("\n"), language) + prose_as_html(puzzle.discussion)
+        return (
+            f'<div style="{_FRAME}"><b>Puzzle {puzzle.number}: {html.escape(puzzle.title)}</b>'
+            f"{prose_as_html(puzzle.task)}{template}{inner}{_fold('A solution, discussed', solution)}</div>"
+        )
+
+
+def _fold(head: str, body: str) -> str:
+    return f'<details style="{_FOLD}"><summary style="cursor:pointer">{html.escape(head)}</summary>{body}</details>'
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a notebook shows of an attempt: the verdict, and the picture of its accesses."""
+
+    puzzle: Puzzle
+    verdict: Verdict
+
+    @property
+    def note(self) -> Note:
+        return Note(f"{self.puzzle.number}: {self.verdict.headline}", self.verdict.text, _COLORS[self.verdict.kind])
+
+    @property
+    def discussion(self) -> str:
+        """What is to be said about the solution, once it is found."""
+        return self.puzzle.discussion.strip() if self.verdict.kind == "right" else ""
+
+    @property
+    def description(self) -> str:
+        """The picture in words."""
+        return viz.describe_accesses(self.verdict.accesses, self.verdict.arrays) if self.verdict.arrays else ""
+
+    def __repr__(self) -> str:
+        return "\n".join(part for part in (repr(self.note), self.discussion, self.description) if part)
+
+    def _repr_html_(self) -> str:
+        return self.note._repr_html_() + self._picture() + prose_as_html(self.discussion)
+
+    def _picture(self) -> str:
+        if not self.verdict.arrays:
+            return ""
+        figure = viz.access_map(self.verdict.accesses, self.verdict.arrays, title="What your lines touched")
+        memory = io.BytesIO()
+        figure.savefig(memory, format="png")
+        data = base64.b64encode(memory.getvalue()).decode()
+        return f'<img style="max-width:100%" alt="{html.escape(self.description)}" src="data:image/png;base64,{data}">'
+
+
+def show(number: str) -> Shown:
+    """The puzzle ``number``, as a notebook shows it. Raises ArgumentError for an unknown one."""
+    return Shown(puzzles.find(number))
+
+
+def answer(number: str, lines: str) -> Answer:
+    """Runs ``lines`` as an answer to a puzzle, and keeps it in mine/progress.json if it is right."""
+    puzzle = puzzles.find(number)
+    verdict = puzzle.attempt(lines)
+    if verdict.kind == "right":
+        progress.put(progress.PUZZLES, puzzle.number, lines)
+    return Answer(puzzle, verdict)
+
+
+def run_cell(line: str, cell: str) -> None:
+    """``%%puzzle 00.1``: what IPython calls with the rest of the first line, and the lines below it."""
+    try:
+        show_note(answer(line.strip(), cell))
+    except ArgumentError as error:
+        show_note(Note(f"%%puzzle {line}".strip(), str(error), ORANGE))

@@ -1,0 +1,333 @@
+"""What a puzzle is, and how an answer to it is judged."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import ep_lib
+from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.emulator.findings import Finding
+from ep_lib.errors import ArgumentError, EpError
+from ep_lib.jit.names import without_comments
+from ep_lib.runtime.accesses import accesses_of
+from ep_lib.viz.accesses import NamedArray
+
+CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
+KERNEL = FUNCTION = "puzzle"
+_SEEDS = 8
+_TIMEOUT_S = 5.0  # of CPU: a loop that never ends is told soon
+_MOST_SHOWN = 16  # numbers of an array in a message
+# What a finding says of the library's own insides: the loop of a wait, and the fault record at the start of the heap.
+_INSIDE = re.compile(r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)")
+_IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
+Kernels = Callable[[str], ep_lib.Kernel]  # by name
+
+
+class Bench:
+    """What a puzzle's ``main`` gets, once per rank: arrays with names, which the picture shows, and the learner's code.
+
+    ``rank`` is the :class:`ep_lib.Rank`; a puzzle with ``ranks=0`` has none, and cannot make arrays or launch.
+    """
+
+    def __init__(self, attempt: _Attempt, rank: ep_lib.Rank | None) -> None:
+        self._attempt = attempt
+        self._rank = rank
+        self._arrays: dict[str, Any] = {}
+
+    @property
+    def rank(self) -> ep_lib.Rank:
+        if self._rank is None:
+            raise ArgumentError("this puzzle has ranks=0: its main gets no rank")
+        return self._rank
+
+    @property
+    def me(self) -> int:
+        """The rank's number."""
+        return self.rank.rank
+
+    def symmetric(self, name: str, shape: int | tuple[int, ...], dtype: Any = np.int32, fill: float = 0) -> Any:
+        """A symmetric array; collective."""
+        array = self._keep(name, self.rank.symmetric(shape, dtype, fill))
+        self._attempt.symmetric[self.rank.offset_of(array)] = self._attempt.arrays[-1]
+        return array
+
+    def array(self, name: str, values: Any) -> Any:
+        """Memory of this rank alone, which holds ``values``, a NumPy array."""
+        return self._keep(name, self.rank.to_device(np.array(values)))
+
+    def _keep(self, name: str, array: Any) -> Any:
+        self._arrays[name] = array
+        view = np.asarray(array)
+        address = int(view.__array_interface__["data"][0])
+        self._attempt.arrays.append(NamedArray(name, self.me, address, view.size, view.itemsize))
+        return array
+
+    def launch(
+        self, grid: int | Sequence[int], block: int | Sequence[int], *args: object, kernel: str = KERNEL, **more: Any
+    ) -> None:
+        """Starts a kernel of the template on this rank: ``puzzle``, unless ``kernel`` names another."""
+        self._attempt.kernel(kernel).launch(self.rank, grid, block, *args, **more)
+
+    def call(self, *args: object, function: str = FUNCTION) -> Any:
+        """Calls a function of a Python template: ``puzzle``, unless ``function`` names another.
+
+        An exception in the learner's lines ends the attempt, and names the line.
+        """
+        try:
+            return self._attempt.functions[function](*args)
+        except AssertionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the learner's lines may raise anything, and should hear what it was
+            self.wrong(self._attempt.puzzle.raised(error))
+
+    def expect(self, name: str, values: Any, why: str = "") -> None:
+        """Waits for this rank's kernels; the array ``name`` must then hold ``values``. ``why``: a sentence if not."""
+        got = self.rank.to_host(self._arrays[name])
+        wanted = np.broadcast_to(np.asarray(values, got.dtype), got.shape)
+        if not np.array_equal(got, wanted):
+            # The run goes on: the checker may yet see the reason.
+            self._attempt.reasons.append(f"{name} of rank {self.me} {_difference(got, wanted)}. {why}".strip())
+
+    def require(self, condition: object, otherwise: str) -> None:
+        """The attempt is wrong, for the reason ``otherwise``, unless ``condition`` is true."""
+        if not condition:
+            self.wrong(otherwise)
+
+    def wrong(self, reason: str) -> None:
+        """Ends the attempt."""
+        self._attempt.reasons.append(reason.strip())
+        raise AssertionError(reason)
+
+
+def _difference(got: Any, wanted: Any) -> str:
+    """The numbers that there are, and those that there should be: from the first that differs, if they are many."""
+    got, wanted = got.reshape(-1), wanted.reshape(-1)
+    if got.size <= _MOST_SHOWN:
+        return f"holds {_numbers(got)}, and should hold {_numbers(wanted)}"
+    first, number = int(np.argmax(got != wanted)), int((got != wanted).sum())
+    part = slice(first, first + _MOST_SHOWN // 2)
+    return (
+        f"is wrong in {number} of {got.size} words: from word {first} on it holds {_numbers(got[part])}, and should "
+        f"hold {_numbers(wanted[part])}"
+    )
+
+
+def _numbers(array: Any) -> str:
+    return f"[{', '.join(map(str, array))}]"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``."""
+
+    kind: str
+    headline: str
+    text: str = ""
+    accesses: Sequence[MemoryAccess] = ()
+    arrays: Sequence[NamedArray] = ()
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A task of one to five lines.
+
+    ``template``: CUDA C++ with a kernel ``extern "C" __global__ void puzzle(...)`` and a line ``// YOUR LINES``, or
+    Python with a function ``puzzle`` and a line ``# YOUR LINES``: the learner's lines take that line's place, indented
+    as it is. ``main(bench)`` runs on each of ``ranks`` emulated ranks (0: once, without a rank), under the checker,
+    with ``seeds`` schedules on ``fabric``; it calls ``bench.launch`` or ``bench.call``, and says what must come out
+    with ``bench.expect`` (compare with NumPy). ``task``, ``hints`` and ``discussion`` are prose, in which `code`,
+    **strong** and *emphasis* count and an empty line begins a paragraph.
+
+    ``hints``: three: where to look, what to think of, nearly the code. ``wrong``: answers that people really give, with
+    words that the verdict on them must hold. ``picture``: the names of the arrays to show, by default all.
+    """
+
+    number: str
+    title: str
+    task: str
+    template: str
+    main: Callable[[Bench], None]
+    hints: tuple[str, str, str]
+    solution: str
+    discussion: str
+    wrong: Mapping[str, str]
+    ranks: int = 2
+    fabric: str | None = None
+    seeds: int = _SEEDS
+    picture: tuple[str, ...] = ()
+
+    @property
+    def is_python(self) -> bool:
+        return PYTHON_LINES in self.template
+
+    @property
+    def filename(self) -> str:
+        """What errors call the template."""
+        return f"puzzle {self.number}"
+
+    @functools.cached_property
+    def _before(self) -> tuple[str, str, str]:
+        """The template before the learner's lines, the indentation of these, and the rest."""
+        mark = PYTHON_LINES if self.is_python else CUDA_LINES
+        before, _, after = self.template.strip("\n").partition(mark)
+        lines, _, indentation = before.rpartition("\n")
+        return lines + "\n", indentation, after.removeprefix("\n")
+
+    def source(self, lines: str) -> str:
+        """The template with the learner's lines in it."""
+        before, indentation, after = self._before
+        written = textwrap.indent(textwrap.dedent(lines.strip("\n")), indentation)
+        return f"{before}{written}\n{after}"
+
+    def attempt(self, lines: str) -> Verdict:
+        """Runs an answer, and says what is right or wrong with it."""
+        code = re.sub(r"#.*", "", lines) if self.is_python else without_comments(lines)
+        if not code.strip():
+            return Verdict("to do", f"Puzzle {self.number} is yours to solve", self._what_to_do())
+        if self.is_python:
+            return self._judge(lines, _Attempt(self, None))
+        source = self.source(lines)
+
+        @functools.cache
+        def kernel(name: str) -> ep_lib.Kernel:
+            return ep_lib.Kernel.from_source(source, name, filename=self.filename)
+
+        try:
+            kernel(KERNEL).compile()
+        except EpError as error:
+            return Verdict("wrong", "This does not compile", self._in_cell(str(error), lines))
+        return self._judge(lines, _Attempt(self, kernel))
+
+    def judge(self, lines: str, kernel: Kernels) -> Verdict:
+        """As :meth:`attempt`, with kernels that somebody else has made of these lines."""
+        return self._judge(lines, _Attempt(self, kernel))
+
+    def _what_to_do(self) -> str:
+        language = "Python" if self.is_python else "CUDA C++"
+        return f"Write your lines of {language} into this cell, below %%puzzle {self.number}, and run it again."
+
+    def _judge(self, lines: str, attempt: _Attempt) -> Verdict:
+        try:
+            if self.is_python:
+                attempt.functions = self._functions(lines)
+            if not self.ranks:
+                self.main(Bench(attempt, None))
+                return Verdict("right", "Right")
+        except AssertionError as error:
+            return Verdict("wrong", "Not right yet", attempt.reasons[-1] if attempt.reasons else str(error))
+        except SyntaxError as error:
+            return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {error.msg}")
+        except EpError as error:
+            return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
+        for seed in range(self.seeds):
+            try:
+                report = ep_lib.check(
+                    attempt.main, self.ranks, self.fabric, seeds=[seed], timeout=_TIMEOUT_S, compare_values=False
+                )
+            except EpError as error:
+                return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
+            if attempt.reasons or report.findings:
+                break
+        else:
+            tried = f"{self.seeds} schedules, and the checker finds nothing to complain about."
+            return Verdict("right", "Right", tried, *self._look(attempt, 0))
+        told = [
+            self._in_cell(attempt.named(_short(finding)), lines)
+            for finding in report.findings
+            if finding.kind != "assertion"
+        ]
+        text = "\n".join([*attempt.reasons[:1], *told[:1]])
+        return Verdict("wrong", f"Not right yet (seen with seed {seed})", text, *self._look(attempt, seed))
+
+    def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
+        """Runs it once more, for the picture."""
+        attempt.arrays.clear()
+        accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_TIMEOUT_S)
+        shown = [array for array in attempt.arrays if not self.picture or array.name in self.picture]
+        return accesses, sorted(shown, key=lambda array: (array.name, array.rank))
+
+    def _functions(self, lines: str) -> dict[str, Any]:
+        source, namespace = self.source(lines), {"np": np}
+        linecache.cache[self.filename] = (len(source), None, source.splitlines(keepends=True), self.filename)
+        exec(compile(source, self.filename, "exec"), namespace)
+        return namespace
+
+    def raised(self, error: Exception) -> str:
+        """An exception in the learner's lines, with its line."""
+        at, trace = 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.filename:
+                at = trace.tb_lineno
+            trace = trace.tb_next
+        text = linecache.getline(self.filename, at).strip()
+        return f"{type(error).__name__}: {error}" + (f"\n  in your line: {text}" if text else "")
+
+    def _in_cell(self, text: str, lines: str) -> str:
+        """Places in the template as lines of the cell, whose first line is %%puzzle."""
+        name = re.escape(self.filename)
+        text = re.sub(rf"{name}:(\d+)", lambda m: self._line(int(m[1]), lines), text)
+        return re.sub(rf"line (\d+) of {name}", lambda m: self._line(int(m[1]), lines), text)
+
+    def _line(self, number: int, lines: str) -> str:
+        before = self._before[0].count("\n")
+        ours = lines.rstrip("\n")
+        dropped = len(ours) - len(ours.lstrip("\n"))  # empty lines at the cell's top
+        height = ours.strip("\n").count("\n") + 1
+        if before < number <= before + height:
+            return f"line {number - before + dropped + 1} of your cell"
+        return f"line {number} of the template"
+
+
+def _short(finding: Finding) -> str:
+    """A finding without what only a long program needs."""
+    lines = [f"{finding.kind}: {finding.message}"]
+    for side in dict.fromkeys(each for each in (finding.first, finding.second) if each is not None):
+        by = " (by the NIC)" if side.operation else ""
+        lines.append(f"  {side.thread} {side.what}{by}, at {side.location}: {side.source}")
+    if finding.detail:
+        lines.append(f"  note: {finding.detail}")
+    if finding.remedy:
+        lines.append(f"  remedy: {finding.remedy}")
+    return _INSIDE.sub("", "\n".join(lines))
+
+
+@dataclass
+class _Attempt:
+    """One answer while it runs: its code, and what the benches of its ranks have seen."""
+
+    puzzle: Puzzle
+    kernels: Kernels | None
+    functions: dict[str, Any] = field(default_factory=dict)
+    arrays: list[NamedArray] = field(default_factory=list)
+    symmetric: dict[int, NamedArray] = field(default_factory=dict)  # by their offsets in the heap
+    reasons: list[str] = field(default_factory=list)
+
+    def kernel(self, name: str) -> ep_lib.Kernel:
+        if self.kernels is None:
+            raise ArgumentError(f"{self.puzzle.filename} is in Python: it has no kernel {name!r}")
+        return self.kernels(name)
+
+    def named(self, text: str) -> str:
+        """Addresses in symmetric heaps as words of the arrays that lie there."""
+
+        def name(match: re.Match[str]) -> str:
+            offset = int(match[2], 16)
+            of = f" of rank {match[1]}" if match[1] else ""
+            for begin, array in self.symmetric.items():
+                if 0 <= offset - begin < 2 * array.words * array.word_bytes:  # behind it, nothing else lies so near
+                    return f"{array.name}[{(offset - begin) // array.word_bytes}]{of}"
+            return match[0]
+
+        return _IN_HEAP.sub(name, text)
+
+    def main(self, rank: ep_lib.Rank) -> None:
+        self.puzzle.main(Bench(self, rank))
+        rank.barrier()  # until all ranks' kernels are done with this one's arrays

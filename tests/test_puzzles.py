@@ -1,0 +1,199 @@
+"""Every puzzle: its solution is accepted, wrong answers are told what is wrong, an empty cell is no error."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ep_lib
+from ep_lib import errors, viz, workshop
+from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.workshop import progress, puzzles
+from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell
+from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
+
+ROOT = Path(__file__).resolve().parents[1]
+ALL = {puzzle.number: puzzle for notebook in puzzles.notebooks() for puzzle in puzzles.puzzles_of(notebook)}
+each_puzzle = pytest.mark.parametrize("number", ALL)
+each_notebook = pytest.mark.parametrize("notebook", puzzles.notebooks())
+_KERNEL = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)\n]*\) )?(\w+)\(', re.M)
+
+
+@pytest.fixture
+def own_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workshop whose mine/ is the test's own."""
+    (tmp_path / "solutions").mkdir()
+    monkeypatch.setenv("EP_LIB_WORKSHOP", str(tmp_path))
+    monkeypatch.setattr(progress, "_in_memory", {})
+    return tmp_path / "mine"
+
+
+def compile_together(puzzle: Puzzle, answers: list[str]) -> list[Callable[[str], ep_lib.Kernel]]:
+    """The kernels of several answers, compiled in one piece: that takes a tenth of the time."""
+    head: dict[str, None] = {}
+    body = ""
+    for number, lines in enumerate(answers):
+        text = puzzle.source(lines)
+        for name in _KERNEL.findall(text):
+            text = re.sub(rf"\b{name}\b", f"{name}_{number}", text)
+        head |= dict.fromkeys(line for line in text.splitlines() if line.startswith("#include"))
+        rest = "\n".join("" if line.startswith("#include") else line for line in text.splitlines())
+        body += f"namespace answer_{number} {{\n{rest}\n}}\nusing namespace answer_{number};\n"
+    source = "\n".join([*head, body])
+
+    @functools.cache
+    def kernel(name: str) -> ep_lib.Kernel:
+        return ep_lib.Kernel.from_source(source, name, filename=puzzle.filename)
+
+    return [lambda name, number=number: kernel(f"{name}_{number}") for number in range(len(answers))]  # type: ignore[misc]
+
+
+@each_puzzle
+def test_the_solution_is_accepted_and_mistakes_are_told(number: str) -> None:
+    puzzle = ALL[number]
+    answers = {puzzle.solution: "", **puzzle.wrong}
+    alone = [lines for lines, words in answers.items() if puzzle.is_python or words.startswith("line ")]
+    together = [lines for lines in answers if lines not in alone]
+    verdicts = {lines: puzzle.attempt(lines) for lines in alone}
+    for lines, kernel in zip(together, compile_together(puzzle, together) if together else [], strict=True):
+        verdicts[lines] = puzzle.judge(lines, kernel)
+    for lines, words in answers.items():
+        shown = repr(Answer(puzzle, verdicts[lines]))
+        assert verdicts[lines].kind == ("right" if lines == puzzle.solution else "wrong"), f"{lines}\n{shown}"
+        assert words in " ".join(shown.split()) or words in shown, f"{lines}\n{shown}"
+
+
+@each_puzzle
+def test_it_has_what_a_puzzle_needs(number: str) -> None:
+    puzzle = ALL[number]
+    assert puzzle.template.count(PYTHON_LINES if puzzle.is_python else CUDA_LINES) == 1
+    solution = puzzle.solution.strip("\n").split("\n")
+    assert 1 <= len(solution) <= 5, "one to five lines"
+    assert max(map(len, solution)) <= 88 and max(map(len, puzzle.template.split("\n"))) <= 100
+    assert len(puzzle.hints) == 3 and all(puzzle.hints) and puzzle.discussion.strip() and puzzle.title
+    assert len(puzzle.wrong) >= 2, "mistakes that people really make"
+    assert not any(line in puzzle.template for line in map(str.strip, solution)), "the template gives it away"
+    for empty in ("", "\n\n", "# TODO\n" if puzzle.is_python else "// TODO\n"):
+        assert puzzle.attempt(empty).kind == "to do"
+
+
+@each_notebook
+def test_the_notebook_has_its_cells(notebook: str) -> None:
+    (path,) = (ROOT / "notebooks").glob(f"{notebook}_*.ipynb")
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    numbers = [puzzle.number for puzzle in puzzles.puzzles_of(notebook)]
+    assert [source[9:].partition("\n")[0].strip() for source in sources if source.startswith("%%puzzle ")] == numbers
+    shown = [match for source in sources for match in re.findall(r"workshop\.puzzle\(\"([\d.]+)\"\)", source)]
+    assert shown == numbers
+    for source in sources:
+        if source.startswith("%%puzzle "):
+            puzzle = ALL[source[9:].partition("\n")[0].strip()]
+            assert puzzle.attempt(source.partition("\n")[2]).kind == "to do", "the learner's cell is empty"
+
+
+def test_a_puzzle_that_is_not_there() -> None:
+    with pytest.raises(errors.ArgumentError, match=r"no puzzle '00\.9'; there are: 00\.1, "):
+        workshop.puzzle("00.9")
+    with pytest.raises(errors.ArgumentError, match="notebook '77' has no puzzles"):
+        workshop.puzzle("77.1")
+
+
+def test_it_shows_itself_as_text_and_as_html() -> None:
+    shown = workshop.puzzle("00.1")
+    assert CUDA_LINES in repr(shown) and "hint(1)" in repr(shown)
+    page = shown._repr_html_()
+    assert page.count("<details") == page.count("</details>") == 4
+    # The ladder: each hint unfolds inside the one before it.
+    first, second, third = (page.index(head) for head in ("where to look", "what to think of", "nearly the code"))
+    assert first < second < third < page.index("</details>")
+    assert "<code>box</code>" in page and "<b>of the peer</b>" in page
+    assert "peer_ptr" in repr(shown.hint(1)) and "100 + me" in repr(shown.solution())
+    with pytest.raises(errors.ArgumentError, match="hints 1, 2 and 3"):
+        shown.hint(4)
+
+
+@pytest.mark.slow
+def test_a_right_answer_is_kept(own_mine: Path) -> None:
+    assert answer("00.1", "*box = 7;").verdict.kind == "wrong"
+    assert progress.get(progress.PUZZLES, "00.1") is None
+    got = answer("00.1", "*ep::peer_ptr(box, peer) = 100 + me;")
+    assert got.verdict.kind == "right" and "base64" in got._repr_html_()
+    assert "box of rank 0: word 0 written by rank 1 block 0 thread 0" in got.description
+    assert json.loads((own_mine / "progress.json").read_text()) == {
+        "puzzles": {"00.1": "*ep::peer_ptr(box, peer) = 100 + me;"}
+    }
+
+
+def test_a_cell_with_a_wrong_number_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    run_cell("00.8", "x")
+    assert "there is no puzzle '00.8'" in capsys.readouterr().out
+
+
+# ---- puzzles in Python -----------------------------------------------------------------------------------------------
+def _sums(bench: Bench) -> None:
+    got = bench.call([3, 1, 2])
+    bench.require(got == [0, 3, 4], f"the offsets of [3, 1, 2] are {got}")
+
+
+SUMS = Puzzle(
+    number="99.1",
+    title="Offsets",
+    task="",
+    template="def puzzle(counts):\n    offsets = []\n    # YOUR LINES\n    return offsets\n",
+    main=_sums,
+    hints=("", "", ""),
+    solution="for k in range(len(counts)):\n    offsets.append(sum(counts[:k]))",
+    discussion="",
+    wrong={},
+    ranks=0,
+)
+
+
+def test_python_lines_are_run_and_their_errors_told() -> None:
+    assert SUMS.attempt(SUMS.solution).kind == "right"
+    assert "the offsets of [3, 1, 2] are []" in SUMS.attempt("pass").text
+    assert "ZeroDivisionError: division by zero\n  in your line: 1 / 0" in SUMS.attempt("1 / 0").text
+    assert SUMS.attempt("\nfor k in counts").text.startswith("line 3 of your cell: expected ':'")
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+def test_progress_outlives_the_kernel(own_mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress.put(progress.PREDICTIONS, "a", "1")
+    progress.put(progress.PUZZLES, "a", "2")
+    monkeypatch.setattr(progress, "_in_memory", {})
+    assert (progress.get(progress.PREDICTIONS, "a"), progress.get(progress.PUZZLES, "a")) == ("1", "2")
+    (own_mine / "progress.json").write_text("{ not json")
+    assert progress.get(progress.PUZZLES, "a") is None
+    progress.put(progress.PUZZLES, "b", "3")
+    assert json.loads((own_mine / "progress.json").read_text()) == {"puzzles": {"b": "3"}}
+
+
+def test_progress_without_a_place_to_write(own_mine: Path) -> None:
+    own_mine.write_text("a file in the place of the folder")
+    progress.put(progress.PUZZLES, "a", "2")
+    assert progress.get(progress.PUZZLES, "a") == "2"
+    assert "make the folder mine/ writable" in progress.problem()
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+def test_accesses_are_drawn_and_described() -> None:
+    arrays = [viz.NamedArray("box", rank, 1000 * rank, 40, 4) for rank in (0, 1)]
+    seen = [
+        MemoryAccess(1, 0, 0, 0, 8, reads=False, writes=True, is_atomic=False),
+        MemoryAccess(0, 0, 3, 4, 4, reads=True, writes=False, is_atomic=False),
+        MemoryAccess(0, 0, -1, 1000 + 39 * 4, 4, reads=True, writes=True, is_atomic=True),
+        MemoryAccess(0, 0, 3, 4000, 4, reads=True, writes=False, is_atomic=False),  # elsewhere
+    ]
+    assert viz.describe_accesses(seen, arrays) == (
+        "box of rank 0: words 0 to 1 written by rank 1 block 0 thread 0; word 1 read by rank 0 block 0 thread 3\n"
+        "box of rank 1: word 39 written by rank 0's NIC atomically"
+    )
+    assert viz.access_map(seen, arrays, title="x")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    with pytest.raises(errors.ArgumentError, match="at least one array"):
+        viz.access_map([], [])
