@@ -15,6 +15,7 @@ EXPECTED = {
     "00_start_here",
     "01_write_and_signal",
     "03_ibgda_efa_shim",
+    "04_ring_and_proxy",
     "05_pcie_bounce_buffers",
     "06_dispatch_and_combine",
     "08_fp8_and_low_latency",
@@ -23,9 +24,11 @@ GPUS = {
     "00_start_here": 2,
     "01_write_and_signal": 2,
     "03_ibgda_efa_shim": 2,
+    "04_ring_and_proxy": 2,
     "06_dispatch_and_combine": 4,
     "08_fp8_and_low_latency": 4,
 }
+PUBLIC = {"ep_lib", "ep_lib.workshop", "ep_lib.workshop.lessons", "ep_lib.workshop.notebook", "ep_lib.compat.nixl"}
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
@@ -89,7 +92,7 @@ def test_kernels_are_shown_from_their_files_and_never_pasted(path: Path) -> None
 @each_notebook
 def test_its_code_uses_the_public_interface_only(path: Path) -> None:
     for module in re.findall(r"^(?:from|import) (ep_lib[\w.]*)", code_of(path), re.M):
-        assert module in {"ep_lib", "ep_lib.workshop.notebook", "ep_lib.workshop", "ep_lib.compat.nixl"}, module
+        assert module in PUBLIC, module
     assert not re.search(r"\b\w+\._[a-z]", code_of(path)), "a private name"
 
 
@@ -166,6 +169,18 @@ SHOWN = [
     ("03_ibgda_efa_shim", "doctor-run", "FI_EFA_USE_DEVICE_RDMA (required: 1"),
     ("03_ibgda_efa_shim", "exercise-check-shim", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "exercise-check-batches", "Task 1 is still to do"),
+    ("04_ring_and_proxy", "mailbox-run", "srd all messages arrived: [True, True]"),
+    ("04_ring_and_proxy", "ring-run", "5 to 15 times"),
+    ("04_ring_and_proxy", "break-run", "relaxed_credit"),
+    ("04_ring_and_proxy", "break-checker", "loaded without acquire"),
+    ("04_ring_and_proxy", "one-count-run", "wrong data in some runs"),
+    ("04_ring_and_proxy", "batches-run", "32, 32, 32, 32"),
+    ("04_ring_and_proxy", "completions-run", "3 rows: [True, True]"),
+    ("04_ring_and_proxy", "completions-wrong", "in every run, or nearly"),
+    ("04_ring_and_proxy", "completions-check", "source reused"),
+    ("04_ring_and_proxy", "live", "4 KiB"),
+    ("04_ring_and_proxy", "library-run", "the same bits: True"),
+    ("04_ring_and_proxy", "dead-run", "waited too long for its proxy"),
     ("05_pcie_bounce_buffers", "exchange", "[True, True]"),
     ("05_pcie_bounce_buffers", "memory-compare", "It is: 1.9 GB"),
     ("05_pcie_bounce_buffers", "in-turn-run", "waited too long for rank"),

@@ -1,4 +1,4 @@
-"""Programs that push into a proxy's ring, right or wrong (tests/kernels/proxy_ring.cu)."""
+"""Programs that push into a proxy's ring: tests/kernels/proxy_ring.cu, and the ladder of notebook 04."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib import Kernel, Rank
+from ep_lib.workshop.lessons import ring_and_proxy
 
 SOURCE = Path(__file__).parents[1] / "kernels" / "proxy_ring.cu"
+TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
+LADDER: dict[str, dict[str, int]] = {
+    "mailbox": {},
+    "ring_of_slots": {},
+    "many_producers": {},
+    "batches": {"count": 80, "slots": 32, "threads": 64},
+    "completions": {"outbox_rows": 3, "words": 40},
+}
 WORDS = 40
 RIGHT, SIGNAL_FIRST, SOURCE_REUSED, NO_BARRIER, NO_FENCE = range(5)
 
@@ -31,3 +40,9 @@ def add_many(rank: Rank, each: int, by_warps: bool) -> int:
     kernel("add_many").launch(rank, 3, 64, counter, each, 1 - rank.rank, by_warps)
     rank.barrier()
     return int(counter[0])
+
+
+def through_proxy(rank: Rank, name: str, file: str = "", **options: int) -> bool:
+    """A kernel of tutorial_kernels/04_ring_and_proxy*.cu between neighbours. Did all come right?"""
+    program = Kernel.from_file(TUTORIAL / f"04_ring_and_proxy{file}.cu", name)
+    return ring_and_proxy.send(rank, program, **{**LADDER.get(name, {}), **options})

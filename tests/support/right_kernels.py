@@ -20,6 +20,7 @@ from support import write_signal as write
 from support.buffer_cases import run_case
 from support.direct_cases import features
 from support.dispatch_combine_cases import make_case
+from support.proxy_cases import LADDER, through_proxy
 
 NVLINK = {"p2p": Fabric()}  # kernels of loads and stores
 NICS = {
@@ -54,6 +55,10 @@ def _shim(rank: Rank, send: str, receive: str) -> None:
 
 def _bounce(rank: Rank, *args: Any) -> None:
     assert bounce.exchange(rank, *args)
+
+
+def _through_proxy(rank: Rank, name: str) -> None:
+    assert through_proxy(rank, name)
 
 
 def _stream(rank: Rank, slots: int) -> None:
@@ -107,6 +112,7 @@ CASES = [
     *(RightKernel(f"01 {way}", _write, 2, NVLINK, (way,)) for way in write.RIGHT),
     *(RightKernel(f"01 pipeline of {slots}", _pipeline, 2, NVLINK, (slots,)) for slots in (1, 3)),
     *(RightKernel(f"03 {send}", _shim, 4, ALL, (send, receive)) for send, receive in _SHIM),
+    *(RightKernel(f"04 {name}", _through_proxy, 2, ALL, (name,)) for name in LADDER),
     *(
         RightKernel(f"05 {name} {slots}", _bounce, 2, ALL, (f"exchange_{name}", bounce.counts_of(1, 2, 5), slots))
         for name, slots in _BOUNCE

@@ -1,0 +1,112 @@
+"""Notebook 04: messages from rank to rank through a ring of commands and a proxy, and how fast the native proxy is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.rank import Rank
+from ep_lib.transports.proxy import engine
+from ep_lib.transports.proxy.rings import COMMAND, CREDITS, PRODUCER, RING, Rings
+from ep_lib.workshop.lessons import address, numbers, pack, pointers
+
+MESSAGES = np.dtype(pointers("source", "outbox", "inbox") + numbers("count", "words", "outbox_rows", "peer"))
+BLOCKS = 3  # producers, the proxy, and the proxy's second thread
+_NATIVE_SLOTS = 1024
+_LOOK_SECONDS = 0.2
+
+
+def rows_of(rank: int, count: int, words: int) -> Any:
+    """What a rank sends: uint64 [count, words], no word is zero."""
+    return np.random.default_rng(rank).integers(1, 1 << 62, (count, words), np.uint64)
+
+
+def new_ring(rank: Rank, slots: int) -> Any:
+    """An ``ep::ProxyRing`` of its own for this rank, all zero, in memory that stays with the rank."""
+    memory = rank.symmetric(slots * COMMAND.size + CREDITS.size + PRODUCER.size, np.uint8)
+    begin = address(memory)
+    credits = begin + slots * COMMAND.size
+    return RING.pack(slots=begin, credits=credits, producer=credits + CREDITS.size, num_slots=slots)
+
+
+def send(
+    rank: Rank,
+    kernel: Kernel,
+    count: int = 12,
+    words: int = 4,
+    slots: int = 4,
+    threads: int = 32,
+    outbox_rows: int = 0,
+) -> bool:
+    """Every rank sends ``count`` messages to the next one, by its proxy. Did all that came here come right?
+
+    ``outbox_rows``: of the outbox; 0: one for each message.
+    """
+    ranks, me = rank.world_size, rank.rank
+    outbox = rank.symmetric((outbox_rows or count, words), np.uint64)
+    inbox = rank.symmetric((count, words), np.uint64)
+    source = rank.to_device(rows_of(me, count, words))
+    ring = new_ring(rank, slots)
+    rank.barrier()
+    rows = outbox_rows or count
+    messages = pack(MESSAGES, source, outbox, inbox, count, words, rows, (me + 1) % ranks)
+    kernel.launch(rank, BLOCKS, threads, ring, messages)
+    rank.synchronize()
+    rank.barrier()
+    return bool(np.array_equal(rank.to_host(inbox), rows_of((me - 1) % ranks, count, words)))
+
+
+def traced(rank: Rank, kernel: Kernel, count: int, slots: int, ahead: int) -> tuple[Any, Any]:
+    """When each command was filled in and taken, as (begin, end) in the order of events: two arrays [count, 2]."""
+    words = 1
+    outbox, inbox = (rank.symmetric((count, words), np.uint64) for _ in range(2))
+    source = rank.to_device(rows_of(rank.rank, count, words))
+    counter, notes = rank.to_device(np.zeros(1, np.uint64)), rank.to_device(np.zeros((2, count, 2), np.uint64))
+    ring, peer = new_ring(rank, slots), (rank.rank + 1) % rank.world_size
+    messages = pack(MESSAGES, source, outbox, inbox, count, words, count, peer)
+    rank.barrier()
+    kernel.launch(rank, 2, 1, ring, messages, ahead, counter, notes)
+    rank.synchronize()
+    rank.barrier()
+    filled, taken = rank.to_host(notes).astype(np.int64)
+    return filled, taken
+
+
+def native_rate(seconds: float, nbytes: int = 0) -> Iterator[tuple[float, float]]:
+    """How fast a proxy of native code is on this machine: (million commands/s, GB/s), five times a second.
+
+    A thread pushes into a ring, as a kernel would; another one, the proxy, takes the commands and copies ``nbytes``
+    bytes for each, or does nothing.
+    """
+    rings = Rings(1, _NATIVE_SLOTS)
+    heaps = [np.zeros(max(8, nbytes), np.uint8) for _ in range(2)]
+    addresses = [heap.ctypes.data for heap in heaps]
+    executor = engine.Memory(1, addresses, heaps[0].nbytes, 0) if nbytes else engine.Nothing(1)
+    proxy = engine.Proxy(rings, executor)
+    command = {"op": 1, "peer": 1, "bytes": nbytes} if nbytes else {}
+    stop = threading.Event()
+    worker = threading.Thread(target=_push_until, args=(rings, command, stop.is_set), daemon=True)
+    worker.start()
+    try:
+        begin = last_time = time.perf_counter()
+        last = proxy.counts()
+        while last_time - begin < seconds:
+            time.sleep(_LOOK_SECONDS)
+            now, now_time = proxy.counts(), time.perf_counter()
+            passed = now_time - last_time
+            yield (now.commands - last.commands) / passed / 1e6, (now.bytes - last.bytes) / passed / 1e9
+            last, last_time = now, now_time
+    finally:
+        stop.set()
+        worker.join()
+        proxy.stop()
+
+
+def _push_until(rings: Rings, command: dict[str, int], stopped: Callable[[], bool]) -> None:
+    while not stopped():
+        engine.push(rings, 0, command, 10_000)
