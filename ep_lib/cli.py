@@ -1,4 +1,4 @@
-"""The command line: ``ep-lib doctor | demo | check | bench | dispatch-combine | grade | migrate | lab | cache``.
+"""The command line: ``ep-lib doctor | demo | check | bench | dispatch-combine | grade | ladder | ...``.
 
 A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
 command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
@@ -36,6 +36,7 @@ _COMMANDS = (
         "dispatch and combine once with the standalone API, checked and timed; under mpiexec, torchrun or alone",
     ),
     Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
+    Entry("ladder", "ep_lib.commands.ladder", "run, check and time every rung of a tutorial file"),
     Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),
     Entry("lab", "ep_lib.commands.lab", "open the notebooks in JupyterLab"),
     Entry("cache", "ep_lib.commands.cache", "show, prune or clear the cache of compiled kernels"),

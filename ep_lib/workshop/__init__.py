@@ -7,9 +7,10 @@
 Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
 the learner's code in a process of its own; feedback.py words what failed. notebook.py, kernel_cell.py, pcie_model.py,
-progress.py (what a learner has answered and solved) and puzzles/ (lines to write in a cell) are for the notebooks. The
-commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports none of its
-modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``).
+progress.py (what a learner has answered and solved), puzzles/ (lines to write in a cell) and ladders/ (the rungs of a
+tutorial file, checked and timed) are for the notebooks. The commands ``ep-lib demo``, ``doctor`` and
+``grade`` are in ep_lib/commands. Importing this package imports none of its modules, but inside IPython
+it registers the cell magics (``%%kernel``, ``%%puzzle``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ep_lib.workshop.grader import Grade
+    from ep_lib.workshop.ladders import Table
     from ep_lib.workshop.puzzles.cell import Shown
 
 
@@ -60,6 +62,17 @@ def _run_puzzle(line: str, cell: str) -> None:
     from ep_lib.workshop.puzzles import cell as puzzle_cell
 
     puzzle_cell.run_cell(line, cell)
+
+
+def ladder(number: str | int, **options: Any) -> Table:
+    """Runs the rungs of a tutorial file, checks and times each, and returns the table, which shows itself.
+
+    ``ladder("06")`` is `ep-lib ladder 06` for a notebook; ``options`` are those of :func:`ep_lib.workshop.ladders.run`:
+    backend, fabric, hardware, rungs.
+    """
+    from ep_lib.workshop import ladders
+
+    return ladders.run(number, **options)
 
 
 def load_ipython_extension(shell: Any) -> None:

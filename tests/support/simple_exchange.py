@@ -1,5 +1,5 @@
-"""The kernels of tutorial_kernels/06_dispatch_and_combine.cu, driven step by step. :class:`ep_lib.Buffer` has quicker
-ones with the same results."""
+"""The best kernels of tutorial_kernels/06_dispatch.cu and 07_combine.cu, driven step by step. :class:`ep_lib.Buffer`
+has quicker ones with the same results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ep_lib.moe.config import BufferConfig, make_config
 from ep_lib.moe.memory import lay_out
 from support.dispatch_combine_cases import Case, assert_same, expert_output
 
-SOURCE = Path(__file__).parents[2] / "tutorial_kernels" / "06_dispatch_and_combine.cu"
+TUTORIALS = Path(__file__).parents[2] / "tutorial_kernels"
+SOURCE = TUTORIALS / "07_combine.cu"
 LAYOUT, NOTIFY, DISPATCH = "moe/common/layout.cuh", "moe/common/notify.cuh", "moe/common/dispatch.cuh"
 
 
@@ -32,7 +33,9 @@ def kernel(name: str, template: str = "") -> Kernel:
     return (
         library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout")
         if name == "layout"
-        else Kernel.from_file(SOURCE, f"{name}{template}")
+        else Kernel.from_file(
+            SOURCE if name in ("stage", "combine") else TUTORIALS / "06_dispatch.cu", f"{name}{template}"
+        )
     )
 
 

@@ -1,5 +1,5 @@
-// What dispatch sends beside rows. <moe/direct/dispatch_bulk.cu> sends the rows; tutorial_kernels/06_dispatch_and_combine.cu
-// has the simple kernel that the course begins with.
+// What dispatch sends beside rows. <moe/direct/dispatch_bulk.cu> sends the rows; tutorial_kernels/06_dispatch.cu has the
+// simple kernels that the course begins with.
 #pragma once
 #include <moe/common/layout.cuh>
 

@@ -1,6 +1,6 @@
 // The arithmetic of combine: sums in float32, in ascending order of ranks, rounded once, so that results are equal bit
 // for bit from run to run, whatever the timing. The kernels of each mode bring the rows;
-// tutorial_kernels/06_dispatch_and_combine.cu has the simple kernels that the course begins with.
+// tutorial_kernels/07_combine.cu has the simple kernels that the course begins with.
 #pragma once
 #include <moe/common/layout.cuh>
 #include <moe/common/notify.cuh>

@@ -1,5 +1,5 @@
 // Dispatch: every row straight to its final place on all ranks that hold its experts. The tutorial's kernel
-// (tutorial_kernels/06_dispatch_and_combine.cu) does the same, bit for bit; this one is faster for three reasons.
+// (tutorial_kernels/06_dispatch.cu) does the same, bit for bit; this one is faster for three reasons.
 //
 // 1. Each warp has a few rows in shared memory. TMA brings a token's row there (<ep/tma.cuh>) while the row before it goes
 //    to all its ranks: loads take no registers, and none of the warp's time.

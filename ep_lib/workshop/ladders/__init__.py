@@ -1,0 +1,307 @@
+"""Ladders: the rungs of a tutorial file, each run, checked and timed (``ep-lib ladder 06``, ``workshop.ladder("06")``).
+
+A file of tutorial_kernels/ has one idea per rung, and a table of its rungs at its head. The module here of the same
+number says how each rung is run and what is right (:class:`Rung`); the kernels are compiled from the file as it is now,
+so a rung that you have changed is judged like any other. The manner is that of karpathy/llm.c, dev/cuda: a reference,
+the simplest kernel, then better ones, and every one of them is checked before its time counts.
+
+On the emulator the time is virtual (:func:`ep_lib.simulate`): from the first kernel's first instruction to the end of
+the last. On GPUs it is measured between two events, the best of several rounds, on the slowest rank. Begin with
+ladder01.py, the shortest.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.emulator.hardware import find_hardware
+from ep_lib.errors import ArgumentError, EpError
+from ep_lib.moe.memory import sync_current_stream
+from ep_lib.require import show
+from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.simulate import simulate
+from ep_lib.runtime.spawn import spawn
+from ep_lib.workshop.exercises import workshop_root
+
+NUMBERS = ("01", "03", "05", "06", "07", "08")
+USUAL_HARDWARE = {"p2p": "h100-cx7", "rc": "h100-cx7", "srd": "p5-efa"}  # by the kind of fabric
+
+_GPU_ROUNDS = 6  # of which the first warms up
+_IDEA = re.compile(r"^// (\d+) {2,}\S.*? {2,}(\S.*)$", re.MULTILINE)  # a line of the table at a file's head
+_GREEN, _RED = "#009E73", "#D55E00"
+
+
+class Memory:
+    """The arrays of a rung on one rank. :meth:`reset` gives them their first content again, for the next round."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self._first: list[tuple[Any, Any]] = []
+
+    def symmetric(self, first: Any) -> Any:
+        """A symmetric array with this content; of one shape on all ranks."""
+        return self._keep(self.rank.symmetric(first.shape, first.dtype), first)
+
+    def own(self, first: Any) -> Any:
+        """An array of this rank alone with this content."""
+        return self._keep(self.rank.to_device(first), first)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """All of them: what a struct of addresses may point to (``uses`` of a launch)."""
+        return [array for array, _ in self._first]
+
+    def reset(self) -> None:
+        self.rank.barrier()
+        for array, first in self._first:
+            array[...] = first
+        sync_current_stream(self.rank)
+        self.rank.barrier()
+
+    def _keep(self, array: Any, first: Any) -> Any:
+        self._first.append((array, self.rank.xp.asarray(first)))
+        array[...] = self._first[-1][1]
+        return array
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A rung that is ready to run on one rank: ``launch`` starts its kernels once, and ``result`` is what they made."""
+
+    launch: Callable[[], None]
+    result: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """``number`` in its file's table, the kernel it is about, and how it is run.
+
+    ``program(memory, file)`` prepares it; its kernels are compiled from ``file``. ``wrong(results)`` looks at
+    the results of all ranks and says what is wrong with them, "" if nothing is. Rungs with the same ``work`` do the
+    same, so that their times can be compared.
+    """
+
+    number: int
+    kernel: str
+    program: Callable[[Memory, Path], Prepared]
+    wrong: Callable[[Sequence[Any]], str]
+    work: str = ""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A tutorial file and its rungs. ``fabric`` and ``ranks_per_node``: where the emulator runs them."""
+
+    file: str
+    what: str  # what every rung does: a line above the table
+    ranks: int
+    rungs: tuple[Rung, ...]
+    fabric: str = "p2p"
+
+    def ideas(self) -> dict[int, str]:
+        """What is new in each rung, from the table at the head of the file."""
+        return {int(number): idea for number, idea in _IDEA.findall(self.path.read_text("utf-8"))}
+
+    @property
+    def path(self) -> Path:
+        return workshop_root("tutorial_kernels", ArgumentError) / "tutorial_kernels" / self.file
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rung of a table. ``microseconds`` is None if it did not run; ``problem`` says what was wrong."""
+
+    number: int
+    kernel: str
+    idea: str
+    microseconds: float | None
+    times_faster: float | None  # than the first rung that does the same work
+    problem: str = ""
+
+    @property
+    def right(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True)
+class Table:
+    """What :func:`run` found; true if every rung is right."""
+
+    file: str
+    what: str
+    place: str
+    rows: tuple[Row, ...]
+
+    def __bool__(self) -> bool:
+        return all(row.right for row in self.rows)
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table's lines as texts, the headings first."""
+        lines: list[tuple[str, ...]] = [("rung", "kernel", "right?", "time", "against the first", "what is new")]
+        for row in self.rows:
+            time = "-" if row.microseconds is None else f"{row.microseconds:,.2f} us"
+            times = "-" if row.times_faster is None else f"{row.times_faster:.2f} x as fast"
+            lines.append((str(row.number), row.kernel, "yes" if row.right else "NO", time, times, row.idea))
+        return lines
+
+    def problems(self) -> list[str]:
+        return [f"{row.kernel}: {row.problem}" for row in self.rows if row.problem]
+
+    def __repr__(self) -> str:
+        cells = self.cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right_aligned = {0, 3}
+        lines = [
+            "  ".join(
+                text.rjust(width) if at in right_aligned else text.ljust(width)
+                for at, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in cells
+        ]
+        return "\n".join([f"{self.file} on {self.place}", self.what, *lines, *self.problems()])
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.cells()
+        cell = "text-align:left; padding:0.15em 0.7em"
+
+        def line(texts: Sequence[str], tag: str) -> str:
+            return "".join(f'<{tag} style="{cell}{_colour(text)}">{html.escape(text)}</{tag}>' for text in texts)
+
+        body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+        notes = "".join(f'<div style="color:{_RED}">{html.escape(problem)}</div>' for problem in self.problems())
+        caption = f"<b>{html.escape(self.file)}</b> on {html.escape(self.place)}. {html.escape(self.what)}"
+        return f"<div>{caption}</div><table><tr>{line(head, 'th')}</tr>{body}</table>{notes}"
+
+
+def _colour(text: str) -> str:
+    return {"yes": f"; color:{_GREEN}", "NO": f"; color:{_RED}; font-weight:bold"}.get(text, "")
+
+
+def load(number: str | int) -> Ladder:
+    """The ladder of notebook ``number`` (6, "06" or "06_dispatch"). Raises ArgumentError if there is none."""
+    wanted = f"{number:02d}" if isinstance(number, int) and not isinstance(number, bool) else number
+    wanted = wanted.partition("_")[0].zfill(2) if isinstance(wanted, str) else wanted
+    if wanted not in NUMBERS:
+        raise ArgumentError(f"there is no ladder {show(number)}; there are: {', '.join(NUMBERS)}")
+    ladder: Ladder = importlib.import_module(f"{__name__}.ladder{wanted}").LADDER
+    return ladder
+
+
+def run(
+    number: str | int,
+    *,
+    backend: str = "emulator",
+    fabric: str | None = None,
+    hardware: str | None = None,
+    rungs: Sequence[int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Table:
+    """Runs the rungs of a ladder one after another, all of them or only ``rungs``, and checks each.
+
+    ``fabric`` ("p2p", "rc" or "srd"; the ladder has a usual one) and ``hardware`` (a name in ep_lib.HARDWARE) are for
+    the emulator. ``progress`` gets a line before each rung. A rung that does not compile, hangs or gives a wrong result
+    is a row of the table that says so. Raises ArgumentError for arguments that do not fit.
+    """
+    ladder = load(number)
+    ideas = ladder.ideas()
+    network = fabric or ladder.fabric
+    if network not in USUAL_HARDWARE:
+        raise ArgumentError(f"fabric is {show(fabric)}; it must be one of {', '.join(map(repr, USUAL_HARDWARE))}")
+    if backend not in ("emulator", "cuda"):
+        raise ArgumentError(f"backend is {show(backend)}; it must be 'emulator' or 'cuda'")
+    if backend == "cuda" and (fabric or hardware):
+        raise ArgumentError("fabric and hardware are what the emulator models; leave them out with backend='cuda'")
+    model = find_hardware(hardware or USUAL_HARDWARE[network])
+    known = {rung.number for rung in ladder.rungs}
+    unknown = set(rungs or ()) - known
+    if unknown:
+        raise ArgumentError(f"{ladder.file} has no rung {sorted(unknown)}; it has {sorted(known)}")
+    place = f"the emulator, fabric {network}, modelled {model.name}" if backend == "emulator" else "GPUs"
+    first: dict[str, float] = {}
+    rows = []
+    for index, rung in enumerate(ladder.rungs):
+        if rungs is not None and rung.number not in rungs:
+            continue
+        progress(f"rung {rung.number}: {rung.kernel}")
+        microseconds, problem = None, ""
+        try:
+            if backend == "emulator":
+                results, microseconds = _simulated(ladder, index, Fabric(network), model)
+            else:
+                results, microseconds = _measured(ladder, index)
+            problem = rung.wrong(results)
+        except EpError as error:
+            problem = f"{type(error).__name__}: {error}"
+        times = None
+        if microseconds is not None and not problem and sum(other.work == rung.work for other in ladder.rungs) > 1:
+            times = first.setdefault(rung.work, microseconds) / microseconds
+        rows.append(Row(rung.number, rung.kernel, ideas.get(rung.number, ""), microseconds, times, problem))
+    return Table(ladder.file, ladder.what, f"{place}, {ladder.ranks} ranks", tuple(rows))
+
+
+def _simulated(ladder: Ladder, index: int, fabric: Fabric, hardware: Any) -> tuple[list[Any], float]:
+    timeline = simulate(main, ladder.ranks, fabric, hardware, args=(ladder.file[:2], index))
+    kernels = [span for span in timeline.spans if span.kind == "kernel"]
+    begin, end = min(span.begin_ns for span in kernels), max(span.end_ns for span in kernels)
+    return [result for result, _ in timeline.results], (end - begin) / 1e3
+
+
+def _measured(ladder: Ladder, index: int) -> tuple[list[Any], float]:
+    said = spawn(main, ladder.ranks, "cuda", args=(ladder.file[:2], index, _GPU_ROUNDS))
+    rounds = zip(*(times for _, times in said), strict=True)
+    return [result for result, _ in said], min(max(times) for times in list(rounds)[1:])
+
+
+def main(rank: Rank, number: str, index: int, rounds: int = 1) -> tuple[Any, list[float]]:
+    """One rung of a ladder on one rank: its result, and the microseconds of each round (on GPUs)."""
+    ladder = load(number)
+    memory = Memory(rank)
+    prepared = ladder.rungs[index].program(memory, ladder.path)
+    times = []
+    for _ in range(rounds):
+        memory.reset()
+        times.append(_timed(rank, prepared.launch))
+    rank.barrier()
+    return prepared.result(), times
+
+
+def _timed(rank: Rank, launch: Callable[[], None]) -> float:
+    """Microseconds between two events around the kernels; 0 on the emulator, whose timeline knows better."""
+    if rank.backend == "emulator":
+        launch()
+        rank.synchronize()
+        return 0.0
+    cuda = rank.xp.cuda
+    begin, end = cuda.Event(), cuda.Event()
+    begin.record()
+    launch()
+    end.record()
+    rank.synchronize()
+    end.synchronize()
+    return float(cuda.get_elapsed_time(begin, end)) * 1e3
+
+
+# ---- what several ladders share --------------------------------------------------------------------------------------
+def random_bytes(rank: int, size: int) -> Any:
+    """What rank ``rank`` sends."""
+    return np.random.default_rng(rank).integers(0, 256, size, np.uint8)
+
+
+def differing(results: Sequence[Any], expected: Sequence[Any], what: str = "bytes") -> str:
+    """What is wrong with results that must equal ``expected``, rank by rank, bit for bit."""
+    for rank, (got, want) in enumerate(zip(results, expected, strict=True)):
+        if got.shape != want.shape:
+            return f"rank {rank} has {got.shape[0]} rows and not {want.shape[0]}"
+        wrong = np.flatnonzero(got.reshape(-1).view(np.uint8) != want.reshape(-1).view(np.uint8))
+        if wrong.size:
+            return f"{wrong.size} of {want.nbytes} {what} on rank {rank} are wrong, the first at {int(wrong[0])}"
+    return ""

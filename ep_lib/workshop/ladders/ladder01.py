@@ -1,0 +1,84 @@
+"""01_write_signal.cu: every rank sends 16 KiB to the next one, in each rung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.jit.kernel import Kernel
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing, random_bytes
+
+RANKS, BYTES, PIECES = 2, 16 << 10, 16
+
+
+def _prepare(memory: Memory, send: Callable[..., None]) -> Prepared:
+    """``send(source, target, out, signal, peer)`` launches what this rank does."""
+    rank = memory.rank
+    peer = 1 - rank.rank
+    target, signal = memory.symmetric(np.zeros(BYTES, np.uint8)), memory.symmetric(np.zeros(1, np.uint64))
+    source, out = memory.own(random_bytes(rank.rank, BYTES)), memory.own(np.zeros(BYTES, np.uint8))
+    return Prepared(lambda: send(source, target, out, signal, peer), lambda: rank.to_host(out))
+
+
+def _write(name: str) -> Callable[[Memory, Path], Prepared]:
+    def program(memory: Memory, file: Path) -> Prepared:
+        def send(source: Any, target: Any, out: Any, signal: Any, peer: int) -> None:
+            Kernel.from_file(file, name).launch(memory.rank, 1, 32, target, source, BYTES, signal, peer)
+            Kernel.from_file(file, "wait_and_read").launch(memory.rank, 1, 256, signal, 1, target, BYTES, out, peer)
+
+        return _prepare(memory, send)
+
+    return program
+
+
+def _in_pieces(memory: Memory, file: Path) -> Prepared:
+    offsets = memory.own(np.linspace(0, BYTES, PIECES + 1).astype(np.uint64))
+
+    def send(source: Any, target: Any, out: Any, signal: Any, peer: int) -> None:
+        Kernel.from_file(file, "multi_write_one_signal").launch(
+            memory.rank, 1, 32, target, source, offsets, PIECES, signal, peer
+        )
+        Kernel.from_file(file, "wait_and_read").launch(memory.rank, 1, 256, signal, 1, target, BYTES, out, peer)
+
+    return _prepare(memory, send)
+
+
+def _pipeline(memory: Memory, file: Path) -> Prepared:
+    """Rank 0 streams to rank 1: two kernels of one stream would wait for each other, so it goes one way."""
+    slots, slot_bytes = 4, BYTES // PIECES
+    ring = memory.symmetric(np.zeros(slots * slot_bytes, np.uint8))
+    credits = memory.symmetric(np.zeros(1, np.uint64))
+    name = "pipelined_send" if memory.rank.rank == 0 else "pipelined_receive"
+
+    def send(source: Any, target: Any, out: Any, signal: Any, peer: int) -> None:
+        mine = source if memory.rank.rank == 0 else out
+        Kernel.from_file(file, name).launch(
+            memory.rank, 1, 32, ring, slot_bytes, slots, signal, credits, mine, PIECES, peer
+        )
+
+    return _prepare(memory, send)
+
+
+def _wrong(results: Sequence[Any]) -> str:
+    return differing(results, [random_bytes(1 - rank, BYTES) for rank in range(RANKS)])
+
+
+def _wrong_one_way(results: Sequence[Any]) -> str:
+    return differing(results[1:], [random_bytes(0, BYTES)])
+
+
+LADDER = Ladder(
+    "01_write_signal.cu",
+    f"{BYTES >> 10} KiB from rank to rank; rung 2 is the receiving half of the others.",
+    RANKS,
+    (
+        Rung(0, "write_signal_bare", _write("write_signal_bare"), _wrong, "both ways"),
+        Rung(1, "write_signal_thread", _write("write_signal_thread"), _wrong, "both ways"),
+        Rung(3, "write_signal_warp", _write("write_signal_warp"), _wrong, "both ways"),
+        Rung(4, "multi_write_one_signal", _in_pieces, _wrong, "both ways"),
+        Rung(5, "pipelined_send", _pipeline, _wrong_one_way, "one way"),
+    ),
+)

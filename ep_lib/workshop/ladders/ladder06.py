@@ -1,0 +1,69 @@
+"""06_dispatch.cu: the tokens of four ranks to the ranks of their experts, in each rung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib import reference
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
+from ep_lib.workshop.ladders.exchange import HIDDEN, RANKS, TOKENS, Exchange, inputs
+
+# What a row of the results holds: the token, and what travels beside it.
+_NAMES = ("x", "topk_idx", "topk_weights", "source")
+
+
+def _program(name: str) -> Callable[[Memory, Path], Prepared]:
+    def program(memory: Memory, file: Path) -> Prepared:
+        exchange = Exchange(memory, file)
+        return Prepared(lambda: exchange.dispatch(name), exchange.received)
+
+    return program
+
+
+def expected() -> list[dict[str, Any]]:
+    """By the NumPy oracle, rank by rank."""
+    routed = inputs()
+    received = reference.dispatch(routed.xs, routed.topk_idx, routed.topk_weights, num_experts=routed.num_experts)
+    sources = [np.stack([each.src_rank, each.src_token], axis=1).astype(np.int32) for each in received]
+    return [
+        {"x": each.x, "topk_idx": each.topk_idx.astype(np.int32), "topk_weights": each.topk_weights, "source": source}
+        for each, source in zip(received, sources, strict=True)
+    ]
+
+
+def _wrong(results: Sequence[dict[str, Any]]) -> str:
+    """The same rows in the same places, bit for bit."""
+    wanted = expected()
+    return next((said for name in _NAMES if (said := _differing(name, results, wanted))), "")
+
+
+def _wrong_in_any_order(results: Sequence[dict[str, Any]]) -> str:
+    """The same rows, wherever they lie."""
+    for each in results:
+        order = np.lexsort(each["source"].T[::-1])
+        each.update({name: each[name][order] for name in _NAMES})
+    return _wrong(results)
+
+
+def _differing(name: str, results: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> str:
+    return differing([each[name] for each in results], [each[name] for each in wanted], f"bytes of {name}")
+
+
+LADDER = Ladder(
+    "06_dispatch.cu",
+    f"{TOKENS} tokens of {HIDDEN * 4} bytes on each rank, top 2 of 8 experts. Rungs 0 and 1 may bring rows "
+    "in any order.",
+    RANKS,
+    (
+        Rung(0, "dispatch_atomics", _program("dispatch_atomics"), _wrong_in_any_order),
+        Rung(1, "dispatch_counted", _program("dispatch_counted"), _wrong_in_any_order),
+        *(
+            Rung(number, name, _program(name), _wrong)
+            for number, name in ((2, "dispatch_exact"), (3, "dispatch_warp"), (4, "dispatch"), (5, "dispatch_tma"))
+        ),
+    ),
+)

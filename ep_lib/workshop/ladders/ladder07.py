@@ -1,0 +1,49 @@
+"""07_combine.cu: what the experts made of the tokens that 06 sent, back home and added up, in each rung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
+from ep_lib.workshop.ladders.exchange import HIDDEN, RANKS, TOKENS, WORK_NS, Exchange, combined
+
+
+def _program(name: str) -> Callable[[Memory, Path], Prepared]:
+    def program(memory: Memory, file: Path) -> Prepared:
+        exchange = Exchange(memory, file)
+        out = exchange.prepare_combine()
+        return Prepared(lambda: exchange.experts_and_combine(name), lambda: memory.rank.to_host(out))
+
+    return program
+
+
+def _wrong(results: Sequence[Any]) -> str:
+    """Equal to the oracle to the last bit."""
+    return differing(results, combined())
+
+
+def _wrong_nearly(results: Sequence[Any]) -> str:
+    """Equal to the oracle but for the order of the additions."""
+    for rank, (got, want) in enumerate(zip(results, combined(), strict=True)):
+        if not np.allclose(got, want, rtol=1e-4, atol=1e-5):
+            return f"rank {rank}: the largest difference from the oracle is {abs(got - want).max():.2g}"
+    return ""
+
+
+LADDER = Ladder(
+    "07_combine.cu",
+    f"{TOKENS} tokens of {HIDDEN * 4} bytes on each rank, top 2 of 8 experts, which take {WORK_NS / 1000:g} us for "
+    "four rows. Rung 0 is right to within rounding, the others to the last bit.",
+    RANKS,
+    (
+        Rung(0, "combine_atomics", _program("combine_atomics"), _wrong_nearly),
+        *(
+            Rung(number, name, _program(name), _wrong)
+            for number, name in ((1, "combine_thread"), (2, "combine_warp"), (3, "combine"), (4, "experts_and_combine"))
+        ),
+    ),
+)
