@@ -56,7 +56,7 @@ def test_the_library_runs_the_solution(name: str) -> None:
     for piece in exercise.pieces:
         runs = (exercise.root / exercise.runs_as / piece).read_text("utf-8")
         solution = (exercise.solution_dir / piece).read_text("utf-8").splitlines()
-        assert runs.splitlines() == [line for line in solution if "// EXERCISE-" not in line]
+        assert runs.splitlines() == [line for line in solution if " EXERCISE-" not in line]
 
 
 def test_the_tutorial_kernels_run_the_piece_of_exercise_01() -> None:
@@ -110,7 +110,7 @@ def test_a_hole_keeps_nothing_of_the_solution(name: str) -> None:
         text = (exercise.exercise_dir / piece).read_text("utf-8")
         assert "EXERCISE-" not in text
         solution = (exercise.solution_dir / piece).read_text("utf-8")
-        for at, body in re.findall(r"EXERCISE-BEGIN (\w+)\n(.*?)^ *// EXERCISE-END", solution, re.S | re.M):
+        for at, body in re.findall(r"EXERCISE-BEGIN (\w+)\n(.*?)^ *(?://|#) EXERCISE-END", solution, re.S | re.M):
             hole = next(hole for hole in exercise.holes if hole.at == at)
             assert hole.given or f"Task {at} is still to do" in text
             assert body not in text

@@ -37,7 +37,7 @@ def packs(exercise: str) -> Iterator[tuple[str, ...]]:
 
 
 SUBMISSIONS = [(exercise, pack) for exercise in WRONG for pack in packs(exercise)]
-RIGHT = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/right_*.cuh"))]
+RIGHT = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/right_*.*"))]
 
 
 def graded(exercise: str, answers: str | tuple[str, ...], folder: Path) -> Grade:
@@ -48,7 +48,7 @@ def graded(exercise: str, answers: str | tuple[str, ...], folder: Path) -> Grade
 
 def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> None:
     for exercise in names():
-        wrong = {path.stem for path in (FOLDER / exercise).glob("wrong_*.cuh")}
+        wrong = {path.stem for path in (FOLDER / exercise).glob("wrong_*.*")}
         assert wrong == WRONG[exercise].keys() and len(wrong) >= 5
         assert sum(name == exercise for name, _ in RIGHT) >= 2
 

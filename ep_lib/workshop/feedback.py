@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ep_lib.workshop.scenario import Complaint, Failure, Outputs, Scenario, Side
+from ep_lib.workshop.scenario import Call, Complaint, Failure, Outputs, Scenario, Side
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
@@ -26,7 +26,7 @@ _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a 
 _LABEL = "{:<12}"
 
 
-def what_failed(scenario: Scenario, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
+def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
     """The text for a run that ended badly or that the checker complains about; "" if its judge may see the run.
 
     ``given``: files beside the learner's that the learner does not write.

@@ -87,8 +87,14 @@ def _readme(exercise: Exercise) -> str:
     number = exercise.short_name
     intro = f"{exercise.intro}\n\n" if exercise.intro else ""
     pieces = ", ".join(f"`{piece}`" for piece in exercise.pieces)
+    python = exercise.pieces[0].endswith(".py")
+    stopped = "its function" if python else "its kernel"
+    library = f"{exercise.runs_as}/{exercise.pieces[0]}"
     use = (
-        "Your file replaces the library's of the same name, so every kernel can use it:\n"
+        f"The course's own is `{library}`; in a notebook,\n"
+        f'`workshop.python_piece("{exercise.short_name}")` imports yours.'
+        if python
+        else "Your file replaces the library's of the same name, so every kernel can use it:\n"
         f'`ep_lib.Kernel.from_file(path, name, include=["mine/{exercise.name}"])`.'
         if exercise.runs_as == "ep_lib/device"
         else f"The kernels are those of `{exercise.runs_as}/{exercise.pieces[0]}`; run yours with\n"
@@ -105,7 +111,7 @@ def _readme(exercise: Exercise) -> str:
 
 `ep-lib grade {number}` runs all the tests and gives points.
 
-Fill the holes in {pieces}; each says what is asked. An unfinished task stops its kernel and says so; the
+Fill the holes in {pieces}; each says what is asked. An unfinished task stops {stopped} and says so; the
 others count all the same. {use}
 
 | task | what | points |

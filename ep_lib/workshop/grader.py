@@ -23,7 +23,7 @@ from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
-from ep_lib.workshop.scenario import BadReply, Failure, Outputs, Scenario, unpack_outputs
+from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
 
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
@@ -189,7 +189,7 @@ def grade(
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
         with Sandbox(work / "mine", limits, work / "cwd", environment) as sandbox:
-            problem = _compile(sandbox, tests, limits, work)
+            problem = _compile(exercise, sandbox, tests, limits, work)
             tasks = []
             for task in exercise.tasks:
                 if problem:
@@ -258,10 +258,11 @@ def _prepare_cache(folder: Path) -> None:
             shutil.copytree(cache.cache_dir() / kind, folder / kind)
 
 
-def _compile(sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:
-    """Compiles all that the tests launch; returns what went wrong, or ""."""
+def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:
+    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or ""."""
     nonce = secrets.token_hex(16)
-    request = {"nonce": nonce, "compile": tests.kernels}
+    python = [piece for piece in exercise.pieces if piece.endswith(".py")]
+    request = {"nonce": nonce, "compile": tests.kernels, "import": python}
     outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
     return failure_text(outputs.failure, work) if outputs.failure else ""
 
@@ -295,7 +296,9 @@ def _blame(failed: TaskGrade, tasks: list[TaskGrade]) -> TaskGrade:
     return replace(failed, message=f"(It stands on {which}: look there first.)\n{failed.message}")
 
 
-def _circumstances(scenario: Scenario, *, found_by_checker: bool) -> str:
+def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:
+    if isinstance(scenario, Call):
+        return ""
     on = f" on {scenario.fabric.kind}" if scenario.fabric is not None else ""
     ranks = "one rank" if scenario.ranks == 1 else f"{scenario.ranks} ranks"
     if found_by_checker:
@@ -303,7 +306,7 @@ def _circumstances(scenario: Scenario, *, found_by_checker: bool) -> str:
     return f" ({ranks}{on}, seed {scenario.seed})"
 
 
-def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:
+def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs:
     nonce = secrets.token_hex(16)
     # A child that is started again loads its kernels from the cache, which takes longer than a scenario.
     seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
@@ -312,7 +315,9 @@ def _run(sandbox: Sandbox, scenario: Scenario, limits: Limits) -> Outputs:
     return _ask(sandbox, {"nonce": nonce, "run": scenario}, nonce, scenario, seconds)
 
 
-def _ask(sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | None, seconds: float) -> Outputs:
+def _ask(
+    sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | Call | None, seconds: float
+) -> Outputs:
     """One request and its reply; a child that breaks a limit or answers nonsense is a Failure, and is ended."""
     try:
         header, body = sandbox.ask(request, reply_bytes=scenario.reply_bytes() if scenario else 0, seconds=seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import ep_lib
 from ep_lib.compat import ibgda
 from ep_lib.emulator.findings import Access, Finding
 from ep_lib.errors import KernelCompileError
-from ep_lib.workshop.scenario import Array, Ref, Scenario, pack
+from ep_lib.workshop.pieces import load, place_in
+from ep_lib.workshop.scenario import MAX_HEADER_BYTES, Array, Call, Ref, Scenario, pack
 
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
@@ -20,23 +23,30 @@ _MAX_TEXT = 500
 
 
 class Runner:
-    """Compiles each kernel once with ``include=[mine]`` and runs scenarios."""
+    """Compiles each kernel once with ``include=[mine]``, imports each Python piece once, and runs scenarios."""
 
     def __init__(self, mine: Path) -> None:
         self._mine = mine
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
+        self._modules: dict[Path, ModuleType] = {}
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
-        """The reply frame for {"nonce", "compile": [(source, kernel)...]} or {"nonce", "run": Scenario}."""
+        """The reply frame for {"nonce", "compile": [(source, kernel)...], "import": [piece...]}, or for
+        {"nonce", "run": Scenario or Call}."""
         nonce = request["nonce"]
         try:
             if "compile" in request:
                 for source, name in request["compile"]:
                     self._kernel(source, name).compile("emulator")
+                for piece in request["import"]:
+                    self._module(self._mine / piece)
                 return pack({"nonce": nonce, "failure": None})
+            if isinstance(request["run"], Call):
+                return self._answer_call(nonce, request["run"])
             return self._answer_run(nonce, request["run"])
         except Exception as error:  # noqa: BLE001 - the parent judges whatever went wrong
-            failure = {"kind": type(error).__name__, "message": _cut(str(error)), "location": _location(error)}
+            message = f"{error}{place_in(self._mine, error)}"
+            failure = {"kind": type(error).__name__, "message": _cut(message), "location": _location(error)}
             return pack({"nonce": nonce, "failure": failure})
 
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
@@ -44,6 +54,18 @@ class Runner:
         if key not in self._kernels:
             self._kernels[key] = ep_lib.Kernel.from_file(source, name, include=[self._mine])
         return self._kernels[key]
+
+    def _module(self, path: Path) -> ModuleType:
+        if path not in self._modules:
+            self._modules[path] = load(path)
+        return self._modules[path]
+
+    def _answer_call(self, nonce: str, call: Call) -> bytes:
+        function = getattr(self._module(Path(call.program)), call.function)
+        seen = function(self._module(self._mine / call.piece), **call.arguments)
+        if len(json.dumps(seen)) > MAX_HEADER_BYTES // 2:
+            seen = None  # more than any right answer gives
+        return pack({"nonce": nonce, "failure": None, "seen": seen})
 
     def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
         main = self._main(scenario)

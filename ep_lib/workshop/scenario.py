@@ -1,8 +1,9 @@
 """What the grader asks of the child process, what comes back, and how both cross a pipe.
 
 A :class:`Scenario` says which kernels to launch on which rank with which data; it holds inputs only. The outputs come
-back as plain arrays, and only the parent judges them. Requests are pickles, because the parent is trusted. Replies
-never are: a reply is a JSON header and raw bytes whose number the parent knows in advance.
+back as plain arrays, and only the parent judges them. For a piece in Python, a :class:`Call` names a function of the
+grader's that plays the part around it, and what that function saw comes back. Requests are pickles, because the parent
+is trusted. Replies never are: a reply is a JSON header and raw bytes whose number the parent knows in advance.
 """
 
 from __future__ import annotations
@@ -80,6 +81,26 @@ class Scenario:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, and the learner's
+    file ``piece``, imported. It returns plain data (what JSON has), at most as much as fits into a header: what it saw.
+    """
+
+    program: str
+    function: str
+    piece: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def check_seeds(self) -> tuple[int, ...]:
+        """No kernel, no checker."""
+        return ()
+
+    def reply_bytes(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
 class Failure:
     """An exception in the child: its kind, its message, and where in a source file. Untrusted: only for display."""
 
@@ -111,11 +132,15 @@ class Complaint:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one scenario gave: arrays by name and rank, or a failure; and what the checker found, if it ran."""
+    """What one scenario gave: arrays by name and rank, or a failure; and what the checker found, if it ran.
+
+    Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too.
+    """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     failure: Failure | None = None
     complaints: tuple[Complaint, ...] = ()
+    seen: Any = None
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -135,7 +160,7 @@ def frame_sizes(prefix: bytes, max_body: int) -> tuple[int, int]:
     return header, body
 
 
-def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: bytes) -> Outputs:
+def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, body: bytes) -> Outputs:
     """The reply of the child as :class:`Outputs`. Raises BadReply if it is not an answer to this request."""
     try:
         reply = json.loads(header)
@@ -146,6 +171,8 @@ def unpack_outputs(scenario: Scenario | None, nonce: str, header: bytes, body: b
         if failure is not None:
             fields = {key: str(failure[key]) for key in ("kind", "message", "location")}
             return Outputs(failure=Failure(**fields), complaints=complaints)
+        if isinstance(scenario, Call):
+            return Outputs(seen=reply["seen"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error
     if scenario is None:

@@ -10,7 +10,8 @@ Each behaviour yields cases: inputs for the child, and a judge that stays here, 
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing.
 
 The ``.cu`` file of the same name is the other half: a kernel that plays the grader's part around the learner's code
-and records what it saw. Begin with ex08_packets.py, the shortest; what several exercises share is here.
+and records what it saw. For a piece in Python that half is ``play<name>.py``, whose functions do the same. Begin with
+ex08_packets.py, the shortest, or ex02_handshake.py; what several exercises share is here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import GradingError
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
+from ep_lib.workshop.scenario import Array, Call, Launch, Outputs, Ref, Scenario
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class Case:
     """One run: what the child gets, and how the parent judges what comes back (None if right, else what failed)."""
 
-    scenario: Scenario
+    scenario: Scenario | Call
     judge: Callable[[Outputs], str | None]
 
 
@@ -115,7 +116,7 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
 
     def checked(rng: Rng) -> Iterator[Case]:
         for case in cases(rng):
-            scenario = case.scenario
+            scenario = _of_kernels(case)
             first, *rest = scenario.launches
             examine = next(launch for launches in scenario.launches for launch in launches)
             canary = Launch(examine.kernel, 2, 32, (_CANARY_TASK, *examine.args[1:]))
@@ -137,9 +138,15 @@ def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:
     def everywhere(rng: Rng) -> Iterator[Case]:
         for fabric in fabrics:
             for case in cases(rng):
-                yield replace(case, scenario=replace(case.scenario, fabric=fabric))
+                yield replace(case, scenario=replace(_of_kernels(case), fabric=fabric))
 
     return everywhere
+
+
+def _of_kernels(case: Case) -> Scenario:
+    if not isinstance(case.scenario, Scenario):
+        raise GradingError(f"{case.scenario} is a call in Python; fabrics and the checker are for kernels")
+    return case.scenario
 
 
 def job_numbers(job: DataclassInstance, *before: int) -> NDArray[np.int64]:

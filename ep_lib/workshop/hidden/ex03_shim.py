@@ -204,8 +204,8 @@ def _queue_pairs(task: int) -> Cases:
 
 def _stuck(rng: Rng) -> Iterator[Case]:
     for kind in ("rc", "srd"):
-        case = _message_case(3, rng, 400, _Job(then=_NOTHING))
-        yield replace(case, scenario=replace(case.scenario, fabric=Fabric(kind, broken_links=((0, 1),))))
+        stuck = one(lambda rng: _message_case(3, rng, 400, _Job(then=_NOTHING)))
+        yield from on_fabrics(stuck, Fabric(kind, broken_links=((0, 1),)))(rng)
 
 
 def _adds(route: Route, *, local: int = 0) -> Cases:

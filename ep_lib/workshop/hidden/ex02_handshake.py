@@ -1,0 +1,236 @@
+"""Hidden tests of exercise 02_handshake: frames, strangers, the order of a hello, and a meeting; in Python."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, one
+from ep_lib.workshop.scenario import Call, Outputs
+
+_PROGRAM = str(Path(__file__).with_name("play02_handshake.py"))
+KERNELS = ()
+
+_HEAD = struct.Struct("<8sIQ")
+_MAGIC, _MAX_BYTES = b"EPHELLO\n", 1 << 20
+_STRANGER = "Stranger"
+_SIZES = {"data": 4096, "signal": 8, "weights": 300}
+
+
+def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
+    def judged(outputs: Outputs) -> str | None:
+        try:
+            return judge(outputs.seen)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return f"{function}() returned something of another shape than it should"
+
+    return Case(Call(_PROGRAM, function, "02_handshake.py", arguments), judged)
+
+
+def _framed(body: bytes, magic: bytes = _MAGIC, length: int | None = None, checksum: int | None = None) -> bytes:
+    crc = zlib.crc32(body) if checksum is None else checksum
+    return _HEAD.pack(magic, crc, len(body) if length is None else length) + body
+
+
+def _cut(rng: Rng, data: bytes, most: int) -> list[str]:
+    """The data as pieces of 1 to ``most`` bytes."""
+    pieces, at = [], 0
+    while at < len(data):
+        size = int(rng.integers(1, most + 1))
+        pieces.append(data[at : at + size].hex())
+        at += size
+    return pieces
+
+
+# ---- task 1 ----------------------------------------------------------------------------------------------------------
+def _frames(rng: Rng) -> Case:
+    bodies = [b"", b"x", rng.bytes(300), rng.bytes(2000)]
+
+    def judge(seen: Any) -> str | None:
+        for body, got in zip(bodies, map(bytes.fromhex, seen), strict=True):
+            if len(got) != _HEAD.size + len(body):
+                return f"a body of {len(body)} bytes became a frame of {len(got)}, and HEAD takes {_HEAD.size}"
+            magic, checksum, length = _HEAD.unpack_from(got)
+            if (magic, length) != (_MAGIC, len(body)) or got[_HEAD.size :] != body:
+                return f"the frame of {len(body)} bytes: MAGIC, the length or the body itself is not where HEAD says"
+            if checksum != zlib.crc32(body):
+                return "the checksum is not zlib.crc32 of the body"
+        return None
+
+    return _case("frames", {"bodies": [body.hex() for body in bodies]}, judge)
+
+
+# ---- task 2 ----------------------------------------------------------------------------------------------------------
+def _reads(most: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        data, sizes = rng.bytes(400), [8, 1, 0, 291, 100]
+
+        def judge(seen: Any) -> str | None:
+            at = 0
+            for size, outcome in zip(sizes, seen["outcomes"], strict=True):
+                if "error" in outcome:
+                    return f"{size} bytes of a stream that had them: it raised {outcome['message']}"
+                if bytes.fromhex(outcome["got"]) != data[at : at + size]:
+                    got = len(outcome["got"]) // 2
+                    return f"it was to read bytes {at} to {at + size} of a stream and returned {got} bytes, or others"
+                at += size
+            return None
+
+        yield _case("reads", {"pieces": _cut(rng, data, most), "sizes": sizes}, judge)
+
+    return cases
+
+
+def _ends_early(rng: Rng) -> Case:
+    data = rng.bytes(50)
+
+    def judge(seen: Any) -> str | None:
+        (outcome,) = seen["outcomes"]
+        if outcome.get("error") != _STRANGER:
+            what = f"returned {len(outcome['got']) // 2} bytes" if "got" in outcome else f"raised {outcome['error']}"
+            return f"60 bytes of a stream that ended after 50: it {what} instead of raising Stranger"
+        return None if "50" in outcome["message"] else "Stranger does not say how many bytes came: 50 of 60"
+
+    return _case("reads", {"pieces": _cut(rng, data, 20), "sizes": [60]}, judge)
+
+
+# ---- task 3 ----------------------------------------------------------------------------------------------------------
+def _good_frames(rng: Rng) -> Case:
+    bodies = [rng.bytes(700), b"", rng.bytes(33)]
+    stream = b"".join(map(_framed, bodies))
+
+    def judge(seen: Any) -> str | None:
+        for body, outcome in zip(bodies, seen["outcomes"], strict=True):
+            if "error" in outcome:
+                return f"a right frame of {len(body)} bytes was refused: {outcome['message']}"
+            if bytes.fromhex(outcome["got"]) != body:
+                return f"the body of {len(body)} bytes came back as {len(outcome['got']) // 2} bytes, or others"
+        return None
+
+    return _case("read_frames", {"pieces": _cut(rng, stream, 60), "times": len(bodies)}, judge)
+
+
+def _refused(what: str, make: Callable[[Rng], bytes]) -> Cases:
+    def judge(seen: Any) -> str | None:
+        (outcome,) = seen["outcomes"]
+        if "got" in outcome:
+            return f"{what} was taken for a right one"
+        if outcome["error"] != _STRANGER:
+            return f"{what}: it raised {outcome['error']} instead of Stranger"
+        return None if seen["most_asked"] <= _MAX_BYTES else f"{what}: it went on to read {seen['most_asked']} bytes"
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        yield _case("read_frames", {"pieces": _cut(rng, make(rng), 90), "times": 1}, judge)
+
+    return cases
+
+
+def _changed(rng: Rng) -> bytes:
+    data = bytearray(_framed(rng.bytes(200)))
+    data[int(rng.integers(_HEAD.size, len(data)))] ^= 1 << int(rng.integers(8))
+    return bytes(data)
+
+
+_STRANGERS = (
+    _refused("a frame of another program", lambda rng: _framed(rng.bytes(64), magic=b"HTTP/1.1")),
+    _refused("a frame with one bit of its body changed", _changed),
+    _refused("a frame that announces 2**60 bytes", lambda rng: _framed(rng.bytes(10), length=1 << 60)),
+    _refused("a frame of one byte more than MAX_BYTES", lambda rng: _framed(rng.bytes(10), length=_MAX_BYTES + 1)),
+    _refused("a frame whose body ends too early", lambda rng: _framed(rng.bytes(80), length=100)),
+    _refused("a head that ends too early", lambda rng: _framed(b"")[:13]),
+)
+
+
+# ---- task 4 ----------------------------------------------------------------------------------------------------------
+def _hello(rng: Rng) -> Case:
+    tag = f"host{rng.integers(10**6)}"
+
+    def judge(seen: Any) -> str | None:
+        calls, body = seen["calls"], json.loads(bytes.fromhex(seen["body"]))
+        if "register ?" in calls or "describe ?" in calls:
+            return "it registers or describes what is none of the arrays: array.ctypes.data, and array.nbytes bytes"
+        if missing := [name for name in _SIZES if f"register {name}" not in calls]:
+            return f"{missing[0]!r} was never registered"
+        metadata = base64.b64decode(body["metadata"]).decode()
+        if metadata != f"{tag} {' '.join(sorted(_SIZES))}":
+            known = metadata.split()[1:]
+            return f"the metadata were taken when only {known} were registered, so peers do not know the rest"
+        found = {name: base64.b64decode(text).decode() for name, text in body["descs"].items()}
+        if "not registered" in found.values():
+            return "descriptors were made of memory that was not registered yet"
+        wanted = {name: f"{tag}:{name}" for name in _SIZES}
+        return None if found == wanted else f"the descriptors are of {found}; each name needs those of its own array"
+
+    return _case("says_hello", {"sizes": _SIZES, "tag": tag}, judge)
+
+
+# ---- task 5 ----------------------------------------------------------------------------------------------------------
+def _encoded(metadata: bytes, descs: Mapping[str, bytes]) -> bytes:
+    texts = {name: base64.b64encode(data).decode() for name, data in descs.items()}
+    return json.dumps({"metadata": base64.b64encode(metadata).decode(), "descs": texts}).encode()
+
+
+def _meeting(rng: Rng) -> Case:
+    tag, mine, metadata = f"me{rng.integers(10**6)}", rng.bytes(77), rng.bytes(500)
+    descs = {"data": rng.bytes(40), "signal": rng.bytes(30)}
+    pieces = _cut(rng, _framed(_encoded(metadata, descs)), 200)
+
+    def judge(seen: Any) -> str | None:
+        outcome = seen["outcome"]
+        if "error" in outcome:
+            return f"it raised {outcome['error']}: {outcome['message']}"
+        if bytes.fromhex(seen["sent"]) != _framed(mine):
+            return "what it sent is not one frame with its own hello"
+        if seen["calls"] != [f"add {metadata.hex()}"]:
+            return "add_remote_agent() was not called once, with the peer's metadata"
+        if outcome["got"]["name"] != f"peer of {tag}":
+            return "the Peer's name is not what add_remote_agent() returned"
+        wanted = {name: data.hex() for name, data in descs.items()}
+        return None if outcome["got"]["descs"] == wanted else "the Peer's descriptors are not those that came"
+
+    return _case("meets", {"mine": mine.hex(), "pieces": pieces, "tag": tag}, judge)
+
+
+def _a_stranger_comes(rng: Rng) -> Case:
+    body = json.dumps({"hello": "world"}).encode()
+
+    def judge(seen: Any) -> str | None:
+        if seen["outcome"].get("error") != _STRANGER:
+            return "a frame without metadata came, and meet() did not raise Stranger"
+        return "add_remote_agent() was called with what a stranger sent" if seen["calls"] else None
+
+    return _case("meets", {"mine": b"me".hex(), "pieces": [_framed(body).hex()], "tag": "x"}, judge)
+
+
+_WHOLE = "One receive() may give less than was asked for, and must not take what belongs to the next frame."
+_TRUST = "Check before you go on: MAGIC and length before the body is read, the checksum before it is used."
+_REGISTER = "First register, then describe; the metadata come last, since they list what is registered by then."
+_BOTH = "Both sides run the same code: send first, then read; decode() refuses what is no hello."
+
+
+def _b(task: int, title: str, cases: Sequence[Cases], advice: str) -> Behaviour:
+    return Behaviour(task, title, all_of(*cases), advice)
+
+
+BEHAVIOURS = (
+    _b(1, "a frame is head and body", [one(_frames)], "HEAD.pack(MAGIC, checksum, length), then the body."),
+    _b(2, "bytes come in pieces of any size", [_reads(1000), _reads(30), _reads(1)], _WHOLE),
+    _b(2, "a stream that ends is told", [one(_ends_early)], 'receive() returns b"" at the end, for ever.'),
+    _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
+    _b(3, "strangers and accidents are refused", _STRANGERS, _TRUST),
+    _b(4, "a hello says what is registered", [one(_hello)], _REGISTER),
+    _b(5, "two that run it meet", [one(_meeting)], _BOTH),
+    _b(5, "a stranger is refused", [one(_a_stranger_comes)], _BOTH),
+)
+PUBLIC = (
+    _b(1, "a frame is head and body", [one(_frames)], "HEAD.pack(MAGIC, checksum, length), then the body."),
+    _b(2, "bytes come in pieces of any size", [_reads(30)], _WHOLE),
+    _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
+    _b(4, "a hello says what is registered", [one(_hello)], _REGISTER),
+    _b(5, "two that run it meet", [one(_meeting)], _BOTH),
+)

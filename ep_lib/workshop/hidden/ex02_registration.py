@@ -1,0 +1,244 @@
+"""Hidden tests of exercise 02_registration. A model of the cache here says what each step may do; in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, all_of, one
+from ep_lib.workshop.scenario import Call, Outputs
+
+_PROGRAM = str(Path(__file__).with_name("play02_registration.py"))
+KERNELS = ()
+
+Held = tuple[int, int, int]  # address, bytes, users
+Step = tuple[Any, ...]
+_FIRST_NUMBER = 101  # as in the program
+
+
+class _Model:
+    """What is registered, by number: [address, bytes, users]. The idle ones stand in the order of their release."""
+
+    def __init__(self, held: Sequence[Held], idle_bytes: int) -> None:
+        self.known = {number: list(each) for number, each in enumerate(held, _FIRST_NUMBER)}
+        self.idle = [number for number, each in self.known.items() if not each[2]]
+        self.idle_bytes = idle_bytes
+
+    def holding(self, address: int, nbytes: int) -> set[int]:
+        return {n for n, (a, b, _) in self.known.items() if a <= address and address + nbytes <= a + b}
+
+    def touched(self, address: int, nbytes: int) -> set[int]:
+        return {n for n, (a, b, _) in self.known.items() if a < address + nbytes and address < a + b}
+
+    def shown(self, number: int) -> str:
+        address, nbytes, users = self.known[number]
+        return f"[{address}, {address + nbytes}) with {users} users"
+
+    def wrong(self, step: Step, seen: dict[str, Any]) -> str | None:
+        """What is wrong about a step, None if nothing; follows it."""
+        what, *arguments = step
+        made = [event[1:] for event in seen["events"] if event[0] == "register"]
+        ended = [event[1] for event in seen["events"] if event[0] == "deregister"]
+        for number in ended:
+            if number not in self.known:
+                return f"{what}{tuple(arguments)} deregistered number {number}, which is not registered"
+        found: str | None = getattr(self, f"_{what}")(arguments, seen, made, ended)
+        return found
+
+    def _find(self, arguments: Any, seen: Any, made: Any, ended: Any) -> str | None:
+        address, nbytes = arguments
+        asked, good = f"find({address}, {nbytes})", self.holding(address, nbytes)
+        if made or ended or seen["error"]:
+            return f"{asked} is to look only: it registered or ended something, or raised {seen['error']}"
+        got = seen["returned"]
+        if got is None and good:
+            return f"{asked} found nothing, although {self.shown(min(good))} holds all of these bytes"
+        if got is not None and got not in good:
+            return f"{asked} returned {self.shown(got)}, which does not hold all of these bytes"
+        return None
+
+    def _acquire(self, arguments: Any, seen: Any, made: Any, ended: Any) -> str | None:
+        address, nbytes = arguments
+        asked, good = f"acquire({address}, {nbytes})", self.holding(address, nbytes)
+        got = seen["returned"]
+        if seen["error"] or got is None or ended:
+            return f"{asked} raised {seen['error']}, returned nothing, or deregistered something"
+        if good and made:
+            return f"{asked} registered memory anew, although {self.shown(min(good))} holds it"
+        if not good and len(made) != 1:
+            return f"{asked} needs a new registration, and register() was called {len(made)} times"
+        for number, at, size in made:
+            if at > address or address + nbytes > at + size:
+                return f"{asked} registered [{at}, {at + size}), which does not hold these bytes"
+            self.known[number] = [at, size, 0]
+            good = {number}
+        if got not in good:
+            return f"{asked} returned {self.shown(got)}, which does not hold all of these bytes"
+        self.known[got][2] += 1
+        if got in self.idle:
+            self.idle.remove(got)
+        if seen["users"] != self.known[got][2]:
+            return f"{asked}: the registration has {seen['users']} users where it should have {self.known[got][2]}"
+        return None
+
+    def _release(self, arguments: Any, seen: Any, made: Any, ended: Any) -> str | None:
+        (number,) = arguments
+        one = self.known.get(number)
+        if one is None or not one[2]:
+            return None if seen["error"] == "ArgumentError" else "a second release of the same user was not refused"
+        if seen["error"] or made:
+            return f"release() of a registration in use raised {seen['error']}, or registered something"
+        one[2] -= 1
+        if not one[2]:
+            self.idle.append(number)
+        if busy := [each for each in ended if self.known[each][2]]:
+            return f"release() ended {self.shown(busy[0])}"
+        expected, taken = [], sum(self.known[each][1] for each in self.idle)
+        for each in self.idle:
+            if taken <= self.idle_bytes:
+                break
+            expected.append(each)
+            taken -= self.known[each][1]
+        if len(ended) > len(expected):
+            return f"release() ended {len(ended)} idle registrations; {len(expected)} would have been enough"
+        if len(ended) < len(expected):
+            return f"after release() the idle registrations take more than the {self.idle_bytes} bytes they may"
+        if ended != expected:
+            return f"release() ended {self.shown(ended[0])}, which was not the one let go of longest ago"
+        for each in ended:
+            self.idle.remove(each)
+            del self.known[each]
+        return None
+
+    def _forget(self, arguments: Any, seen: Any, made: Any, ended: Any) -> str | None:
+        address, nbytes = arguments
+        asked, touched = f"forget({address}, {nbytes})", self.touched(address, nbytes)
+        if any(self.known[each][2] for each in touched):
+            if seen["error"] != "ArgumentError":
+                return f"{asked} touches a registration in use, and was not refused"
+            return f"{asked} was refused, but has ended {len(ended)} registrations before" if ended else None
+        if seen["error"] or made:
+            return f"{asked}: it raised {seen['error']}, or registered something, where only idle ones are touched"
+        if missed := touched - set(ended):
+            return f"after {asked}, {self.shown(min(missed))} is still registered, and a part of it will be freed"
+        if more := set(ended) - touched:
+            return f"{asked} ended {self.shown(min(more))}, which it does not touch"
+        for each in ended:
+            if each in self.idle:
+                self.idle.remove(each)
+            del self.known[each]
+        return None
+
+
+def _case(held: Sequence[Held], steps: Sequence[Step], idle_bytes: int = 0) -> Case:
+    def judge(outputs: Outputs) -> str | None:
+        model = _Model(held, idle_bytes)
+        try:
+            for step, seen in zip(steps, outputs.seen, strict=True):
+                if found := model.wrong(step, seen):
+                    return found
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return "the cache returned something of another shape than it should"
+        return None
+
+    arguments = {"idle_bytes": idle_bytes, "held": list(held), "steps": list(steps)}
+    return Case(Call(_PROGRAM, "run", "02_registration.py", arguments), judge)
+
+
+def _apart(rng: Rng, count: int, users: int = 1) -> list[Held]:
+    """Registrations that do not touch each other."""
+    held, at = [], int(rng.integers(1000, 2000))
+    for _ in range(count):
+        size = int(rng.integers(20, 200))
+        held.append((at, size, users))
+        at += size + int(rng.integers(5, 50))
+    return held
+
+
+# ---- tasks 1 and 2 ---------------------------------------------------------------------------------------------------
+def _lookups(rng: Rng) -> list[tuple[int, int]]:
+    """Ranges inside of, at the edges of, across and between the registrations of :func:`_beside`."""
+    at = 5000
+    inside = [(at, 100), (at + 1, 98), (at, 1), (at + 99, 1), (at + 100, 60), (at + 40, 60)]
+    across = [(at - 1, 2), (at + 99, 2), (at + 50, 100), (at - 5, 300), (at + 159, 2), (at + 160, 4), (at - 9, 9)]
+    return [*inside, *across, (at + int(rng.integers(1, 90)), 5)]
+
+
+_BESIDE: list[Held] = [(5000, 100, 1), (5100, 60, 0)]  # one right behind the other
+
+
+def _finds(rng: Rng) -> Case:
+    return _case(_BESIDE, [("find", *each) for each in _lookups(rng)], 1000)
+
+
+def _acquires(rng: Rng) -> Iterator[Case]:
+    yield _case([], [("acquire", 5000, 100)] * 3 + [("acquire", 5000, 10), ("acquire", 4000, 10)])
+    yield _case(_BESIDE, [("acquire", *each) for each in rng.permutation(_lookups(rng)).tolist()], 1000)
+
+
+# ---- task 3 ----------------------------------------------------------------------------------------------------------
+def _releases(rng: Rng) -> Iterator[Case]:
+    held = _apart(rng, 5)
+    order = [_FIRST_NUMBER + int(each) for each in rng.permutation(5)]
+    total = sum(nbytes for _, nbytes, _ in held)
+    for limit in (0, total // 3, total):  # none, some, all may stay
+        yield _case(held, [("release", number) for number in order], limit)
+
+
+def _shared(rng: Rng) -> Iterator[Case]:
+    numbers = [_FIRST_NUMBER] * 3 + [_FIRST_NUMBER + 1] * 3
+    yield _case(_apart(rng, 2, users=3), [("release", int(each)) for each in rng.permutation(numbers)])
+
+
+def _in_use_stays(rng: Rng) -> Case:
+    """One in use is older than all idle ones, and too large for the limit."""
+    held: list[Held] = [(1000, 500, 1), (3000, 50, 1), (4000, 60, 1)]
+    return _case(held, [("release", _FIRST_NUMBER + 1), ("release", _FIRST_NUMBER + 2)], 60)
+
+
+def _twice(rng: Rng) -> Case:
+    return _case(_apart(rng, 1), [("release", _FIRST_NUMBER), ("release", _FIRST_NUMBER)], 1 << 20)
+
+
+# ---- task 4 ----------------------------------------------------------------------------------------------------------
+def _forgets(rng: Rng) -> Iterator[Case]:
+    for address, nbytes in (
+        (5000, 160),
+        (5020, 10),
+        (4990, 11),
+        (5099, 2),
+        (5159, 1),
+        (5160, 50),
+        (4000, 1000),
+        (0, 9000),
+    ):
+        yield _case([(5000, 100, 0), (5100, 60, 0)], [("forget", address, nbytes)], 1 << 20)
+
+
+def _forget_in_use(rng: Rng) -> Iterator[Case]:
+    yield _case([(5000, 100, 0), (5100, 60, 2)], [("forget", 5050, 100)], 1 << 20)
+    yield _case([(5000, 100, 0), (5100, 60, 2)], [("forget", 5000, 100)], 1 << 20)
+
+
+_ALL_BYTES = "Every byte, from the first to the last, is to be inside of one registration."
+_SHARE = "find() first; register only what no registration holds; one more user in either case."
+_IDLE = "Idle from the last release on, to the end of the list; while idle ones take too much, end the first idle one."
+_TOUCH = "Touching is enough here, and nothing is ended if one of them is in use."
+
+
+BEHAVIOURS = (
+    Behaviour(1, "it finds what holds all bytes, and nothing else", one(_finds), _ALL_BYTES),
+    Behaviour(2, "registrations are shared", _acquires, _SHARE),
+    Behaviour(3, "idle ones stay within the limit", _releases, _IDLE),
+    Behaviour(3, "shared ones stay until the last release", all_of(_shared, one(_in_use_stays)), _IDLE),
+    Behaviour(3, "a release too many is refused", one(_twice), "ArgumentError, if it has no users."),
+    Behaviour(4, "what touches freed memory ends", _forgets, _TOUCH),
+    Behaviour(4, "memory in use is not forgotten", _forget_in_use, _TOUCH),
+)
+PUBLIC = (
+    Behaviour(1, "it finds what holds all bytes, and nothing else", one(_finds), _ALL_BYTES),
+    Behaviour(2, "registrations are shared", _acquires, _SHARE),
+    Behaviour(3, "idle ones stay within the limit", _releases, _IDLE),
+    Behaviour(4, "what touches freed memory ends", _forgets, _TOUCH),
+)

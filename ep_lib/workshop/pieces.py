@@ -1,0 +1,35 @@
+"""Pieces that a learner writes in Python: imported from their file, and where in it something went wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from ep_lib.errors import GradingError
+
+
+def load(path: Path) -> ModuleType:
+    """The file as a module, executed anew by each call. What it raises goes on, SyntaxError too; GradingError if there
+    is no such file."""
+    if not path.is_file():
+        raise GradingError(f"there is no file {path}; workshop.start() makes it")
+    name = f"workshop_piece_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a .py file has one
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def place_in(folder: Path, error: BaseException) -> str:
+    """ " (line 12 of x.py)": the last line of a file in ``folder`` that the error went through; else ""."""
+    if isinstance(error, SyntaxError):
+        return ""  # says so itself
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).is_relative_to(folder):
+            return f" (line {frame.lineno} of {Path(frame.filename).relative_to(folder)})"
+    return ""
