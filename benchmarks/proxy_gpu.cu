@@ -3,10 +3,12 @@
 
 // Block b, one warp or one thread, pushes its share of writes of `bytes` bytes into ring b and waits until they are done: a
 // warp 32 at once, a thread one after the other. `descending`: from the last one to the first, so that no copy continues
-// the one before it and each stays a copy of its own.
+// the one before it and each stays a copy of its own. `clock_ns` [2 * blocks]: when each block began and ended, so that
+// neither compiling nor a launch by Python counts.
 extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target, const char* source, size_t bytes,
-                                       int commands, int descending, int peer) {
+                                       int commands, int descending, int peer, uint64_t* clock_ns) {
     const ep::ProxyRing& ring = rings[blockIdx.x];
+    if (threadIdx.x == 0) clock_ns[2 * blockIdx.x] = ep::globaltimer_ns();
     const int lanes = static_cast<int>(blockDim.x);
     bool ok = true;
     for (int first = 0; first < commands && ok; first += lanes) {
@@ -17,10 +19,12 @@ extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target,
         ok = lanes == 1 ? ep::proxy_push(ring, command) : ep::proxy_push_warp(ring, command, count);
     }
     if (ok && threadIdx.x == 0) ep::proxy_flush(ring);
+    if (threadIdx.x == 0) clock_ns[2 * blockIdx.x + 1] = ep::globaltimer_ns();
 }
 
-// Cycles from a push of a command that does nothing until this thread sees that it is done.
-extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, int64_t* cycles) {
+// Cycles from a push of a command that does nothing until this thread sees that it is done. `clock_ns` [2], as above.
+extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, int64_t* cycles, uint64_t* clock_ns) {
+    clock_ns[0] = ep::globaltimer_ns();
     for (int i = 0; i < times; ++i) {
         const int64_t begin = clock64();
         uint64_t number;
@@ -28,11 +32,14 @@ extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, in
         if (!ep::proxy_wait(rings[0], number)) return;
         cycles[i] = clock64() - begin;
     }
+    clock_ns[1] = ep::globaltimer_ns();
 }
 
-// Data and signal to the peer's GPU by its proxy, and an answer by the same way. `cycles` [times].
+// Data and signal to the peer's GPU by its proxy, and an answer by the same way. `cycles` [times], `clock_ns` [2].
 extern "C" __global__ void ping_pong(const ep::ProxyRing* rings, uint64_t* inbox, const uint64_t* outbox,
-                                     uint64_t* signal, int times, int begins, int peer, int64_t* cycles) {
+                                     uint64_t* signal, int times, int begins, int peer, int64_t* cycles,
+                                     uint64_t* clock_ns) {
+    clock_ns[0] = ep::globaltimer_ns();
     for (int i = 0; i < times; ++i) {
         const int64_t begin = clock64();
         const ep::ProxyCommand command =
@@ -42,4 +49,5 @@ extern "C" __global__ void ping_pong(const ep::ProxyRing* rings, uint64_t* inbox
         if (!begins && !ep::proxy_push(rings[0], command)) return;
         cycles[i] = clock64() - begin;
     }
+    clock_ns[1] = ep::globaltimer_ns();
 }

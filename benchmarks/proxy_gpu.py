@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,34 +41,22 @@ _DEVICE_TO_DEVICE = 3
 REACH_SHARE, REACH_US = 0.9, 3.0
 
 
-def kernel(name: str) -> ep_lib.Kernel:
-    return ep_lib.Kernel.from_file(SOURCE, name)
-
-
-def seconds(rank: ep_lib.Rank, launch: Callable[[], Any]) -> float:
-    """By the GPU's events, of what ``launch`` puts on the current stream."""
-    cuda = rank.xp.cuda
-    begin, end = cuda.Event(), cuda.Event()
-    begin.record()
-    launch()
-    end.record()
-    end.synchronize()
+def launch(rank: ep_lib.Rank, name: str, blocks: int, threads: int, *arguments: Any) -> float:
+    """Seconds from the first block's begin to the last one's end, by the GPU's clock."""
+    clock = rank.xp.zeros(2 * blocks, np.uint64)
+    ep_lib.Kernel.from_file(SOURCE, name).launch(rank, blocks, threads, *arguments, clock)
     rank.synchronize()
-    return float(cuda.get_elapsed_time(begin, end)) / 1e3
-
-
-def median_rate(rank: ep_lib.Rank, nbytes: int, runs: int, launch: Callable[[], Any]) -> float:
-    """GB/s."""
-    return nbytes / statistics.median([seconds(rank, launch) for _ in range(runs + 1)][1:]) / 1e9
+    told = rank.to_host(clock)
+    return float(told[1::2].max() - told[::2].min()) / 1e9
 
 
 @contextlib.contextmanager
-def served(count: int, by: engine.Executor, threads: int = 1) -> Iterator[GpuRings]:
-    """Rings with a proxy, until the end of the context."""
+def served(count: int, by: engine.Executor, threads: int = 1) -> Iterator[tuple[GpuRings, engine.Proxy]]:
+    """Rings and the proxy that serves them, until the end of the context."""
     rings = GpuRings(count, SLOTS)
     proxy = engine.Proxy(rings, by, cpus=[-1] * threads)
     try:
-        yield rings
+        yield rings, proxy
     except EpError as error:
         error.add_note(f"the proxy {proxy.failure() or 'has not given up'}; {proxy.counts()}")
         raise
@@ -115,19 +103,20 @@ def measure(rank: ep_lib.Rank, megabytes: int, runs: int) -> dict[str, Any]:
 
 
 def copies(rank: ep_lib.Rank, inbox: Any, outbox: Any, runs: int) -> dict[str, float]:
-    """The copy engine's own rate, asked by this process; GB/s."""
+    """The copy engine's own rate, asked by this process; GB/s, by the GPU's events."""
     target, cuda, nbytes = rank.peer_address(inbox, 1), rank.xp.cuda, outbox.nbytes
-    stream = cuda.get_current_stream().ptr
+    stream, begin, end = cuda.get_current_stream().ptr, cuda.Event(), cuda.Event()
 
-    def copy(piece: int) -> Callable[[], None]:
-        def launch() -> None:
-            for at in range(0, nbytes, piece):
-                cuda.runtime.memcpyAsync(target + at, outbox.data.ptr + at, piece, _DEVICE_TO_DEVICE, stream)
+    def rate(piece: int) -> float:
+        begin.record()
+        for at in range(0, nbytes, piece):
+            cuda.runtime.memcpyAsync(target + at, outbox.data.ptr + at, piece, _DEVICE_TO_DEVICE, stream)
+        end.record()
+        end.synchronize()
+        return float(nbytes / cuda.get_elapsed_time(begin, end) / 1e6)
 
-        return launch
-
-    rates = {"one copy": copy(nbytes), "1 MB one after the other": copy(COMMAND_BYTES)}
-    return {name: median_rate(rank, nbytes, runs, launch) for name, launch in rates.items()}
+    pieces = {"one copy": nbytes, "1 MB one after the other": COMMAND_BYTES}
+    return {name: statistics.median([rate(piece) for _ in range(runs + 1)][1:]) for name, piece in pieces.items()}
 
 
 def pushed(
@@ -138,41 +127,41 @@ def pushed(
     row: dict[str, Any] = {"rings": queues, "threads": threads}
     memory = rank.xp.cuda.UnownedMemory(rank.peer_address(inbox, 1), outbox.nbytes, rank, rank.xp.cuda.Device().id)
     target = rank.xp.ndarray(outbox.nbytes, np.uint8, rank.xp.cuda.MemoryPointer(memory, 0))
-    with served(queues, by, threads) as rings:
+    with served(queues, by, threads) as (rings, proxy):
         for name, (lanes, descending) in WAYS.items():
             target[:] = 0
             rank.synchronize()
-            arguments = (rings.on_gpu, inbox, outbox, COMMAND_BYTES, commands, descending, 1)
-            row[name] = median_rate(
-                rank,
-                outbox.nbytes,
-                runs,
-                lambda at=lanes, given=arguments: kernel("push_writes").launch(rank, queues, at, *given),
-            )
+            given = (rings.on_gpu, inbox, outbox, COMMAND_BYTES, commands, descending, 1)
+            before, took = proxy.counts(), []
+            for _ in range(runs + 1):
+                took.append(launch(rank, "push_writes", queues, lanes, *given))
+            after = proxy.counts()
+            row[name] = outbox.nbytes / statistics.median(took[1:]) / 1e9
+            row[f"{name}, commands in a batch"] = (after.commands - before.commands) / (after.batches - before.batches)
             row[f"{name}, right"] = bool((target == outbox).all())
     return row
 
 
 def round_trip(rank: ep_lib.Rank, runs: int) -> dict[str, float]:
     cycles, rows = rank.xp.zeros(ROUND_TRIPS, np.int64), []
-    with served(1, engine.Nothing(1)) as rings:
+    with served(1, engine.Nothing(1)) as (rings, _):
         for _ in range(runs + 1):
-            taken = seconds(rank, lambda: kernel("round_trips").launch(rank, 1, 1, rings.on_gpu, ROUND_TRIPS, cycles))
+            taken = launch(rank, "round_trips", 1, 1, rings.on_gpu, ROUND_TRIPS, cycles)
             rows.append(microseconds(rank, cycles, taken))
     return {name: statistics.median([row[name] for row in rows[1:]]) for name in rows[0]}
 
 
 def messages(rank: ep_lib.Rank, small: Any, signal: Any, by: engine.CopyEngine) -> dict[str, float]:
     cycles = rank.xp.zeros(MESSAGES, np.int64)
-    with served(1, by) as rings:
+    with served(1, by) as (rings, _):
 
-        def launch(times: int) -> None:
+        def exchange(times: int) -> float:
             ends = (int(rank.rank == 0), 1 - rank.rank)
-            kernel("ping_pong").launch(rank, 1, 1, rings.on_gpu, small, small[4:], signal, times, *ends, cycles)
+            return launch(rank, "ping_pong", 1, 1, rings.on_gpu, small, small[4:], signal, times, *ends, cycles)
 
-        launch(0)  # compiles and loads it
+        exchange(0)  # compiles and loads it
         rank.barrier()
-        taken = seconds(rank, lambda: launch(MESSAGES))
+        taken = exchange(MESSAGES)
         rank.barrier()
     return microseconds(rank, cycles, taken)
 

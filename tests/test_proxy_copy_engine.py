@@ -35,13 +35,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(library)
 
 
-def executor(driver: str, addresses: Sequence[int], device: int = 0, queues: int = 1) -> engine.CopyEngine:
-    return engine.CopyEngine(queues, addresses, BYTES, 0, device=device, arch="sm_90", library=driver)
+def executor(
+    driver: str, addresses: Sequence[int], device: int = 0, queues: int = 1, nbytes: int = BYTES
+) -> engine.CopyEngine:
+    return engine.CopyEngine(queues, addresses, nbytes, 0, device=device, arch="sm_90", library=driver)
 
 
 def calls(driver: str) -> np.ndarray[Any, Any]:
-    """How often the driver was asked to copy, to write a value, and to launch a kernel."""
-    counts = (ctypes.c_int * 3)()
+    """How often the driver was asked to copy, to copy a batch, to write a value, and to launch a kernel."""
+    counts = (ctypes.c_int * 4)()
     ctypes.CDLL(driver).fake_cuda_calls(counts)
     return np.array(counts)
 
@@ -69,7 +71,10 @@ def test_every_operation(driver: str, writes_values: bool, monkeypatch: pytest.M
     for ring in range(2):
         engine.flush(rings, ring)
     assert proxy.failure() == ""
-    assert list(calls(driver) - before)[1:] == ([1, 502] if writes_values else [0, 503])
+    _, batched, written, launched = calls(driver) - before
+    batches = proxy.counts().batches  # each is followed by the number of its batch
+    assert (batched, written + launched) == (0, 503 + batches)
+    assert launched == (502 if writes_values else 503 + batches)
     assert np.array_equal(theirs[1000:1999], mine[1:1000])
     assert np.array_equal(theirs[2000:2016], mine[:16])
     assert list(theirs[16:40].view(np.uint64)) == [7, 3, 3500]
@@ -92,10 +97,47 @@ def test_copies_that_continue_each_other_are_one(driver: str) -> None:
     before = calls(driver)
     proxy = engine.Proxy(rings, made)
     engine.flush(rings, 0)
-    assert list(calls(driver) - before) == [3 + 1 + 2, 0, 0]
+    assert list(calls(driver) - before) == [3 + 1 + 2, 0, 1, 0]  # and "done" once
     assert all(np.array_equal(theirs[part : part + 100], mine[part : part + 100]) for part in parts)
     assert np.array_equal(mine[3150:3200], mine[3200:3250])
     assert np.array_equal(mine[3150:3200], mine[100:150])
+    proxy.stop()
+
+
+@pytest.mark.parametrize("has_batches", [True, False])
+def test_large_copies_go_together_in_any_order(driver: str, has_batches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_batches:
+        monkeypatch.setenv("FAKE_CUDA_FAILS", "cuMemcpyBatchAsync")
+    large = 64 << 10
+    mine, theirs, rings = np.zeros(8 * large, np.uint8), np.zeros(8 * large, np.uint8), Rings(1, 32)
+    made = executor(driver, [mine.ctypes.data, theirs.ctypes.data], nbytes=mine.nbytes)
+    mine[: 6 * large] = np.arange(6 * large) % 251
+
+    def write(target: int, source: int, nbytes: int, operation: str = "kProxyWrite", **more: int) -> None:
+        given = {"op": op(operation), "peer": 1, "target": target, "source": source, "bytes": nbytes}
+        engine.push(rings, 0, given | more)
+
+    for part in (4, 2, 0):  # three pieces, one call; the last one goes on
+        write(part * large, part * large, large)
+    write(large, large, large)
+    write(6 * large, 0, 8)  # small: after the large ones, in a call of its own
+    write(3 * large, 3 * large, large)
+    engine.push(rings, 0, {"op": op("kProxyFence"), "peer": 1})
+    write(5 * large, 5 * large, large)
+    write(6 * large, large, large)  # over the small one, behind it
+    write(6 * large, 2 * large, large)  # the same place again: the last one wins
+    write(7 * large, 4 * large, 8, "kProxyWriteSetSignal", signal=8 * large - 8, value=3)
+    before = calls(driver)
+    proxy = engine.Proxy(rings, made)
+    engine.flush(rings, 0)
+    # (4 2 0-1) 6 3 fence (5 6) 6 7
+    copied, batched, written, launched = calls(driver) - before
+    assert (copied, batched) == ((4, 2) if has_batches else (4 + 3 + 2, 0))
+    assert (written, launched) == (2, 0)
+    assert proxy.failure() == ""
+    assert np.array_equal(theirs[: 6 * large], mine[: 6 * large])
+    assert np.array_equal(theirs[6 * large : 7 * large], mine[2 * large : 3 * large])
+    assert int(theirs[-8:].view(np.uint64)[0]) == 3
     proxy.stop()
 
 
@@ -104,7 +146,7 @@ def test_copies_that_continue_each_other_are_one(driver: str) -> None:
     [
         ("cuMemcpyAsync", 1, "CUDA failed (2, as the test wants it) at copying"),
         ("cuStreamWriteValue64", 1, "at setting a signal"),
-        ("cuEventQuery", 1, "CUDA failed (2, as the test wants it) at a copy"),
+        ("cuStreamQuery", 1, "CUDA failed (2, as the test wants it) at a copy"),
         ("", 2, "for rank 2, whose memory this process has not mapped"),
     ],
 )
@@ -116,6 +158,7 @@ def test_what_fails_later(driver: str, call: str, peer: int, told: str, monkeypa
     with pytest.raises(PeerTimeout):
         engine.flush(rings, 0, 0.2)
     assert told in proxy.failure()
+    proxy.stop()  # what is under way still reads the heap
 
 
 def test_what_fails_at_the_start(driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
-// What the copy engine's executor calls of libcuda, without a GPU: work in a stream is done when an event behind it is asked
-// about for the second time, so that a completion is never there at once. FAKE_CUDA_FAILS names a call that fails,
-// FAKE_CUDA_WRITES_NO_VALUES makes a device whose streams write no 64-bit values.
+// What the copy engine's executor calls of libcuda, without a GPU: work in a stream is done when somebody has asked about the
+// stream twice, so that a completion is never there at once. FAKE_CUDA_FAILS names a call that fails,
+// FAKE_CUDA_WRITES_NO_VALUES makes a device whose streams write no 64-bit values. A batch is copied from its last one on.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +12,6 @@
 namespace {
 struct Stream {
     std::deque<std::function<void()>> work;
-};
-struct Event {
-    Stream* stream = nullptr;
-    size_t behind = 0;
     int asked = 0;
 };
 void run(Stream& stream) {
@@ -25,7 +21,7 @@ void run(Stream& stream) {
     }
 }
 int context_of_gpu, module_of_gpu, signal_of_gpu;
-std::atomic<int> copied, written, launched;  // calls so far, of all threads
+std::atomic<int> copied, batched, written, launched;  // calls so far, of all threads
 bool fails(const char* call) {
     const char* name = getenv("FAKE_CUDA_FAILS");
     return name && !strcmp(name, call);
@@ -77,23 +73,32 @@ CALL(cuStreamWriteValue64_v2, void* stream, uintptr_t to, uint64_t value, unsign
     static_cast<Stream*>(stream)->work.push_back([=] { *reinterpret_cast<uint64_t*>(to) = value; });
     return flags;
 }
-CALL(cuEventCreate, void** event, unsigned) {
-    *event = new Event;
+CALL(cuStreamQuery, void* p) {
+    MAY_FAIL("cuStreamQuery");
+    Stream& stream = *static_cast<Stream*>(p);
+    if (++stream.asked % 2) return 600;
+    run(stream);
     return 0;
 }
-CALL(cuEventDestroy_v2, void* event) {
-    delete static_cast<Event*>(event);
+CALL(cuMemHostAlloc, void** memory, size_t bytes, unsigned) {
+    MAY_FAIL("cuMemHostAlloc");
+    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     return 0;
 }
-CALL(cuEventRecord, void* event, void* stream) {
-    *static_cast<Event*>(event) = {static_cast<Stream*>(stream), static_cast<Stream*>(stream)->work.size(), 0};
+CALL(cuMemFreeHost, void* memory) {
+    free(memory);
     return 0;
 }
-CALL(cuEventQuery, void* p) {
-    MAY_FAIL("cuEventQuery");
-    Event& event = *static_cast<Event*>(p);
-    if (event.asked++ == 0) return 600;
-    run(*event.stream);
+CALL(cuMemcpyBatchAsync_v2, uintptr_t* to, uintptr_t* from, size_t* bytes, size_t count, int* attributes, size_t*,
+     size_t num_attributes, void* stream) {
+    MAY_FAIL("cuMemcpyBatchAsync");
+    if (attributes[0] != 1 || num_attributes != 1) return 1;
+    batched++;
+    for (size_t i = count; i-- > 0;) {
+        static_cast<Stream*>(stream)->work.push_back([to = to[i], from = from[i], bytes = bytes[i]] {
+            memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+        });
+    }
     return 0;
 }
 CALL(cuMemcpyAsync, uintptr_t to, uintptr_t from, size_t bytes, void* stream) {
@@ -129,8 +134,8 @@ CALL(cuGetErrorString, int, const char** text) {
     *text = "as the test wants it";
     return 0;
 }
-// How often the driver was asked to copy, to write a value, and to launch a kernel.
-CALL(fake_cuda_calls, int* three) {
-    three[0] = copied, three[1] = written, three[2] = launched;
+// How often the driver was asked to copy, to copy a batch, to write a value, and to launch a kernel.
+CALL(fake_cuda_calls, int* four) {
+    four[0] = copied, four[1] = batched, four[2] = written, four[3] = launched;
     return 0;
 }

@@ -1,5 +1,5 @@
-// An executor on CUDA's copy engine: each command is a cuMemcpyAsync on the stream of its queue, and its signal follows in
-// the stream. For peers whose memory this process has mapped (CUDA IPC, P2P).
+// An executor on CUDA's copy engine: a command is a copy in the stream of its queue, and its signal follows in the stream.
+// For peers whose memory this process has mapped (CUDA IPC, P2P).
 //
 // Signals: to set one, the stream itself writes the value (cuStreamWriteValue64), which needs no SM. To add to one takes a
 // kernel of one thread, since other ranks may add to the same counter and the GPU may have written to it: no count that
@@ -7,13 +7,21 @@
 // that waits must leave room for one block more. So that nothing else holds it up, its streams have the highest priority,
 // and it is loaded and has run before the first command.
 //
-// Copies that continue each other, in source and target, become one. A stream keeps its order: fences have nothing to do.
+// The engine needs 2.6 us between two copies, as long as for a megabyte, however many streams there are. So copies that
+// continue each other, in source and target, become one; and large ones that do not go to the driver in one call
+// (cuMemcpyBatchAsync, CUDA 13), which keeps no order among them and so leaves no gap. Everything else in a stream keeps
+// its order.
+//
+// The stream itself says what is done: behind each batch it writes the batch's number to host memory, which costs a load to
+// look at; to ask for an event costs the driver 1.3 us. benchmarks/NOTES.md has the measurements.
+//
 // libcuda is opened when it is asked for, so that hosts without it build and load this library.
 #include "engine.hpp"
 
 #include <dlfcn.h>
 #include <string.h>
 
+#include <algorithm>
 #include <deque>
 #include <vector>
 
@@ -22,10 +30,12 @@ namespace proxy {
 namespace {
 
 constexpr int kCudaSuccess = 0, kCudaNotReady = 600;
-constexpr unsigned kNonBlocking = 1, kDisableTiming = 2;
+constexpr unsigned kNonBlocking = 1, kPortableAndMapped = 3;
 constexpr int kCanWrite64 = 122;  // CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
 constexpr size_t kDepth = 4;      // batches under way on a queue: what comes meanwhile merges into larger copies
 constexpr uint64_t kWarmUpBytes = 16;
+constexpr uint64_t kAnyOrderBytes = 64 << 10;  // copies of at least so many bytes need no order among themselves
+constexpr int kLooksPerQuery = 1024;  // at the number of the last batch that is done, between two at the stream
 
 // clang-format off
 #define EP_CUDA_CALLS(call) \
@@ -39,11 +49,10 @@ constexpr uint64_t kWarmUpBytes = 16;
     call(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", (void**, unsigned, int)) \
     call(cuStreamDestroy, "cuStreamDestroy_v2", (void*)) \
     call(cuStreamSynchronize, "cuStreamSynchronize", (void*)) \
+    call(cuStreamQuery, "cuStreamQuery", (void*)) \
     call(cuStreamWriteValue64, "cuStreamWriteValue64_v2", (void*, uintptr_t, uint64_t, unsigned)) \
-    call(cuEventCreate, "cuEventCreate", (void**, unsigned)) \
-    call(cuEventRecord, "cuEventRecord", (void*, void*)) \
-    call(cuEventQuery, "cuEventQuery", (void*)) \
-    call(cuEventDestroy, "cuEventDestroy_v2", (void*)) \
+    call(cuMemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned)) \
+    call(cuMemFreeHost, "cuMemFreeHost", (void*)) \
     call(cuMemcpyAsync, "cuMemcpyAsync", (uintptr_t, uintptr_t, size_t, void*)) \
     call(cuModuleLoadData, "cuModuleLoadData", (void**, const void*)) \
     call(cuModuleGetFunction, "cuModuleGetFunction", (void**, void*, const char*)) \
@@ -51,10 +60,19 @@ constexpr uint64_t kWarmUpBytes = 16;
     call(cuGetErrorString, "cuGetErrorString", (int, const char**))
 // clang-format on
 
+// CUmemcpyAttributes, one for all copies of a call: their sources are read in the stream's order.
+struct CopyAttributes {
+    int source_order = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    int source_location[2] = {}, target_location[2] = {};
+    unsigned flags = 0;
+};
+
 struct Calls {
 #define EP_DECLARE(name, symbol, arguments) int(*name) arguments = nullptr;
     EP_CUDA_CALLS(EP_DECLARE)
 #undef EP_DECLARE
+    // Null in drivers before CUDA 13.
+    int (*cuMemcpyBatchAsync)(uintptr_t*, uintptr_t*, size_t*, size_t, CopyAttributes*, size_t*, size_t, void*);
 
     int load(const char* library, Failure* failure) {
         void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -64,24 +82,30 @@ struct Calls {
     if (!name) return (*failure)("%s has no %s: is that CUDA's driver?", library, symbol);
         EP_CUDA_CALLS(EP_FIND)
 #undef EP_FIND
+        cuMemcpyBatchAsync = reinterpret_cast<decltype(cuMemcpyBatchAsync)>(dlsym(handle, "cuMemcpyBatchAsync_v2"));
         return 0;
     }
 };
 
 struct Batch {
-    void* event;
+    uint64_t number;
     int commands;
 };
 
+bool overlap(const char* one, uint64_t bytes, const char* other, uint64_t other_bytes) {
+    return one < other + other_bytes && other < one + bytes;
+}
+
 // Copies that continue each other, not yet in the stream.
 struct Piece {
-    char* to = nullptr;
-    const char* from = nullptr;
-    uint64_t bytes = 0;
+    char* to;
+    const char* from;
+    uint64_t bytes;
 
-    bool is_continued_by(const char* next_to, const char* next_from, uint64_t more) const {
-        const uint64_t apart = to > from ? to - from : from - to;
-        return bytes && next_to == to + bytes && next_from == from + bytes && apart >= bytes + more;
+    bool is_continued_by(const Piece& next) const { return next.to == to + bytes && next.from == from + bytes; }
+    bool needs_order(const Piece& next) const {
+        return overlap(to, bytes, next.to, next.bytes) || overlap(to, bytes, next.from, next.bytes) ||
+               overlap(from, bytes, next.to, next.bytes);
     }
 };
 
@@ -93,24 +117,31 @@ struct CopyEngine {
     void *context = nullptr, *signal = nullptr;
     struct Queue {
         void* stream = nullptr;
-        Piece piece;
+        std::vector<Piece> pieces;  // not yet in the stream; may be copied in any order
         std::deque<Batch> under_way;
-        std::vector<void*> spare_events;
+        uint64_t posted = 0;  // batches
+        uint64_t* done = nullptr;
+        int looks = 0;
     };
     std::vector<Queue> queues;
+    struct alignas(64) Done {
+        uint64_t batch;  // the number of the last one that is done; the stream writes it
+    };
+    Done* done_of_queues = nullptr;
 
     ~CopyEngine() {
         if (context) cuda.cuCtxSetCurrent(context);
         for (Queue& q : queues) {
-            for (const Batch& batch : q.under_way) cuda.cuEventDestroy(batch.event);
-            for (void* event : q.spare_events) cuda.cuEventDestroy(event);
-            if (q.stream) cuda.cuStreamDestroy(q.stream);
+            if (!q.stream) continue;
+            cuda.cuStreamSynchronize(q.stream);  // it writes to memory that is freed
+            cuda.cuStreamDestroy(q.stream);
         }
+        if (done_of_queues) cuda.cuMemFreeHost(done_of_queues);
         if (context) cuda.cuDevicePrimaryCtxRelease(device);
     }
 
     // Whether a call has worked.
-    bool done(int status, const char* what, Failure* failure) {
+    bool worked(int status, const char* what, Failure* failure) {
         if (status == kCudaSuccess) return true;
         const char* text = nullptr;
         cuda.cuGetErrorString(status, &text);
@@ -119,60 +150,98 @@ struct CopyEngine {
     }
 
     bool flush(Queue& q, Failure* failure) {
-        const Piece piece = q.piece;
-        q.piece = {};
-        return !piece.bytes || done(cuda.cuMemcpyAsync(reinterpret_cast<uintptr_t>(piece.to),
-                                                       reinterpret_cast<uintptr_t>(piece.from), piece.bytes, q.stream),
-                                    "copying", failure);
+        const size_t count = q.pieces.size();
+        if (count > 1 && cuda.cuMemcpyBatchAsync) {
+            std::vector<uintptr_t> to, from;
+            std::vector<size_t> bytes;
+            for (const Piece& piece : q.pieces) {
+                to.push_back(reinterpret_cast<uintptr_t>(piece.to));
+                from.push_back(reinterpret_cast<uintptr_t>(piece.from));
+                bytes.push_back(piece.bytes);
+            }
+            q.pieces.clear();
+            CopyAttributes attributes;
+            size_t first = 0;
+            return worked(
+                cuda.cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), count, &attributes, &first, 1, q.stream),
+                "copying", failure);
+        }
+        bool all_worked = true;
+        for (const Piece& piece : q.pieces)
+            all_worked =
+                all_worked && worked(cuda.cuMemcpyAsync(reinterpret_cast<uintptr_t>(piece.to),
+                                                        reinterpret_cast<uintptr_t>(piece.from), piece.bytes, q.stream),
+                                     "copying", failure);
+        q.pieces.clear();
+        return all_worked;
     }
 
-    bool copy(Queue& q, char* to, const char* from, uint64_t bytes, Failure* failure) {
-        if (q.piece.is_continued_by(to, from, bytes)) {
-            q.piece.bytes += bytes;
-            return true;
+    bool copy(Queue& q, const Piece& next, Failure* failure) {
+        if (!next.bytes) return true;
+        const auto needs_order = [&](const Piece& piece) { return piece.needs_order(next); };
+        if (!q.pieces.empty()) {
+            Piece& last = q.pieces.back();
+            const bool is_free = std::none_of(q.pieces.begin(), q.pieces.end(), needs_order);
+            const bool is_large = next.bytes >= kAnyOrderBytes;
+            if (is_free && last.is_continued_by(next) && (is_large || q.pieces.size() == 1)) {
+                last.bytes += next.bytes;
+                return true;
+            }
+            if (!(is_free && is_large && last.bytes >= kAnyOrderBytes) && !flush(q, failure)) return false;
         }
-        if (!bytes) return true;
-        if (!flush(q, failure)) return false;
-        q.piece = {to, from, bytes};
+        q.pieces.push_back(next);
         return true;
     }
 
     bool launch_signal(Queue& q, void* counter, uint64_t value, int op, Failure* failure) {
         void* arguments[] = {&counter, &value, &op};
-        return done(cuda.cuLaunchKernel(signal, 1, 1, 1, 1, 1, 1, 0, q.stream, arguments, nullptr),
-                    "adding to a signal", failure);
+        return worked(cuda.cuLaunchKernel(signal, 1, 1, 1, 1, 1, 1, 0, q.stream, arguments, nullptr),
+                      "adding to a signal", failure);
     }
 
-    int write_value(Queue& q, char* to, uint64_t value) {
-        return cuda.cuStreamWriteValue64(q.stream, reinterpret_cast<uintptr_t>(to), value, 0);
+    // By the stream, if it can, else by a kernel.
+    bool set(Queue& q, void* to, uint64_t value, const char* what, Failure* failure) {
+        if (!writes_values) return launch_signal(q, to, value, kProxyWriteSetSignal, failure);
+        return worked(cuda.cuStreamWriteValue64(q.stream, reinterpret_cast<uintptr_t>(to), value, 0), what, failure);
     }
 
     bool start(Queue& q, const ProxyCommand& c, Failure* failure) {
-        if (c.op == kProxyNothing || c.op == kProxyFence) return true;
+        if (c.op == kProxyNothing) return true;
+        if (c.op == kProxyFence) return flush(q, failure);
         char *const mine = bases[heaps.rank], *const theirs = bases[c.peer];
         if (!theirs)
             return (*failure)("a command is for rank %d, whose memory this process has not mapped", c.peer), false;
-        if (c.op == kProxyRead) return copy(q, mine + c.target, theirs + c.source, c.bytes, failure);
-        if (c.op <= kProxyWriteAddSignal && !copy(q, theirs + c.target, mine + c.source, c.bytes, failure))
+        if (c.op == kProxyRead) return copy(q, {mine + c.target, theirs + c.source, c.bytes}, failure);
+        if (c.op <= kProxyWriteAddSignal && !copy(q, {theirs + c.target, mine + c.source, c.bytes}, failure))
             return false;
         if (c.op == kProxyWrite) return true;
         if (!flush(q, failure)) return false;
         char* const counter = theirs + c.signal;
-        if (c.op != kProxyWriteSetSignal || !writes_values) return launch_signal(q, counter, c.value, c.op, failure);
-        return done(write_value(q, counter, c.value), "setting a signal", failure);
+        if (c.op != kProxyWriteSetSignal) return launch_signal(q, counter, c.value, c.op, failure);
+        return set(q, counter, c.value, "setting a signal", failure);
     }
 
     // CUDA loads code when it is first used, and may wait for kernels then, which may wait for us. All heaps are zero yet.
+    // What the driver has and does not do here, it is not asked for again.
     bool warm_up(Queue& q, Failure* failure) {
         const uint64_t last = (heaps.bytes - kWarmUpBytes) & -kWarmUpBytes;
         char* const source = bases[heaps.rank] + last - kWarmUpBytes;
         for (char* base : bases) {
             if (!base) continue;
-            if (!copy(q, base + last, source, kWarmUpBytes, failure) || !flush(q, failure)) return false;
-            writes_values = writes_values && write_value(q, base + last, 0) == kCudaSuccess;  // else the kernel does it
+            if (!copy(q, {base + last, source, kWarmUpBytes}, failure) || !flush(q, failure)) return false;
+            const auto value = reinterpret_cast<uintptr_t>(base + last);
+            writes_values = writes_values && cuda.cuStreamWriteValue64(q.stream, value, 0, 0) == kCudaSuccess;
+            if (!cuda.cuMemcpyBatchAsync) continue;
+            uintptr_t to[] = {value, value + kWarmUpBytes / 2}, from[2] = {};
+            size_t bytes[] = {kWarmUpBytes / 2, kWarmUpBytes / 2}, first = 0;
+            for (int i = 0; i < 2; i++) from[i] = reinterpret_cast<uintptr_t>(source) + i * kWarmUpBytes / 2;
+            CopyAttributes attributes;
+            if (cuda.cuMemcpyBatchAsync(to, from, bytes, 2, &attributes, &first, 1, q.stream) != kCudaSuccess)
+                cuda.cuMemcpyBatchAsync = nullptr;
         }
         return launch_signal(q, nullptr, 0, kProxyNothing, failure) &&
-               done(cuda.cuStreamSynchronize(q.stream), "its first copies", failure);
+               set(q, q.done, 0, "saying what is done", failure) &&
+               worked(cuda.cuStreamSynchronize(q.stream), "its first copies", failure);
     }
 };
 
@@ -181,37 +250,28 @@ int post(void* state, int queue, const ProxyCommand* batch, int count, Failure* 
     CopyEngine::Queue& q = self.queues[queue];
     thread_local void* context = nullptr;
     if (context != self.context) {
-        if (!self.done(self.cuda.cuCtxSetCurrent(self.context), "choosing a GPU", failure)) return -1;
+        if (!self.worked(self.cuda.cuCtxSetCurrent(self.context), "choosing a GPU", failure)) return -1;
         context = self.context;
     }
     if (q.under_way.size() >= kDepth) return 0;
     for (int i = 0; i < count; i++)
         if (check(self.heaps, batch[i], failure) < 0 || !self.start(q, batch[i], failure)) return -1;
     if (!self.flush(q, failure)) return -1;
-    void* event = nullptr;
-    if (q.spare_events.empty()) {
-        if (!self.done(self.cuda.cuEventCreate(&event, kDisableTiming), "making an event", failure)) return -1;
-    } else {
-        event = q.spare_events.back();
-        q.spare_events.pop_back();
-    }
-    q.under_way.push_back({event, count});
-    return self.done(self.cuda.cuEventRecord(event, q.stream), "recording an event", failure) ? count : -1;
+    q.under_way.push_back({++q.posted, count});
+    return self.set(q, q.done, q.posted, "saying what is done", failure) ? count : -1;
 }
 
 int poll(void* state, int queue, Failure* failure) {
     auto& self = *static_cast<CopyEngine*>(state);
     CopyEngine::Queue& q = self.queues[queue];
+    if (q.under_way.empty()) return 0;
+    const uint64_t done = __atomic_load_n(q.done, __ATOMIC_ACQUIRE);
     int commands = 0;
-    while (!q.under_way.empty()) {
-        const int status = self.cuda.cuEventQuery(q.under_way.front().event);
-        if (status == kCudaNotReady) break;
-        if (!self.done(status, "a copy", failure)) return -1;
+    for (; !q.under_way.empty() && q.under_way.front().number <= done; q.under_way.pop_front())
         commands += q.under_way.front().commands;
-        q.spare_events.push_back(q.under_way.front().event);
-        q.under_way.pop_front();
-    }
-    return commands;
+    if (commands || ++q.looks % kLooksPerQuery) return commands;
+    const int status = self.cuda.cuStreamQuery(q.stream);  // a stream that has failed will never say that it is done
+    return status == kCudaNotReady || self.worked(status, "a copy", failure) ? 0 : -1;
 }
 
 }  // namespace
@@ -233,23 +293,30 @@ int ep_executor_copy_engine(Executor* executor, const char* library, int device,
     self->queues.resize(queues);
     void* module = nullptr;
     Calls& cuda = self->cuda;
-    const auto step = [&](int status, const char* what) { return self->done(status, what, &failure); };
-    bool done = cuda.load(library, &failure) == 0 && step(cuda.cuInit(0), "its start") &&
-                step(cuda.cuDeviceGet(&self->device, device), "looking for a GPU") &&
-                step(cuda.cuDevicePrimaryCtxRetain(&self->context, self->device), "making a context") &&
-                step(cuda.cuCtxSetCurrent(self->context), "choosing a GPU") &&
-                step(cuda.cuModuleLoadData(&module, cubin), "loading the signal's kernel") &&
-                step(cuda.cuModuleGetFunction(&self->signal, module, "ep_proxy_signal"), "finding the signal's kernel");
+    const auto step = [&](int status, const char* what) { return self->worked(status, what, &failure); };
+    bool worked =
+        cuda.load(library, &failure) == 0 && step(cuda.cuInit(0), "its start") &&
+        step(cuda.cuDeviceGet(&self->device, device), "looking for a GPU") &&
+        step(cuda.cuDevicePrimaryCtxRetain(&self->context, self->device), "making a context") &&
+        step(cuda.cuCtxSetCurrent(self->context), "choosing a GPU") &&
+        step(cuda.cuModuleLoadData(&module, cubin), "loading the signal's kernel") &&
+        step(cuda.cuModuleGetFunction(&self->signal, module, "ep_proxy_signal"), "finding the signal's kernel");
     int least = 0, greatest = 0;
     // A driver that does not know the attribute cannot do it.
-    if (done && cuda.cuDeviceGetAttribute(&self->writes_values, kCanWrite64, self->device)) self->writes_values = 0;
-    done = done && step(cuda.cuCtxGetStreamPriorityRange(&least, &greatest), "asking for priorities");
-    for (int i = 0; done && i < queues; i++) {
-        done =
+    if (worked && cuda.cuDeviceGetAttribute(&self->writes_values, kCanWrite64, self->device)) self->writes_values = 0;
+    void* memory = nullptr;
+    const size_t bytes = queues * sizeof(CopyEngine::Done);
+    worked = worked && step(cuda.cuCtxGetStreamPriorityRange(&least, &greatest), "asking for priorities") &&
+             step(cuda.cuMemHostAlloc(&memory, bytes, kPortableAndMapped), "allocating host memory");
+    if (worked) memset(memory, 0, bytes);
+    self->done_of_queues = static_cast<CopyEngine::Done*>(memory);
+    for (int i = 0; worked && i < queues; i++) {
+        self->queues[i].done = &self->done_of_queues[i].batch;
+        worked =
             step(cuda.cuStreamCreateWithPriority(&self->queues[i].stream, kNonBlocking, greatest), "making a stream") &&
             self->warm_up(self->queues[i], &failure);
     }
-    if (!done) {
+    if (!worked) {
         memcpy(text, failure.text, kTextBytes);
         delete self;
         return -1;
