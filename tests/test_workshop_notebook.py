@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from ep_lib import errors
-from ep_lib.workshop import notebook
-from ep_lib.workshop.notebook import as_note, expect, find, predict, show_source
+from ep_lib.workshop.notebook import as_note, expect, find, show_source
 
 pytestmark = pytest.mark.slow
 
@@ -82,34 +81,6 @@ def test_source_says_what_is_not_there() -> None:
 def test_files_are_found_from_the_notebooks_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "notebooks")
     assert find(KERNELS).as_posix() == f"../{KERNELS}"
-
-
-# ---- predictions -----------------------------------------------------------------------------------------------------
-def test_a_prediction_is_compared_with_what_happened() -> None:
-    assert repr(predict("?", ["1", "2"], answer="1").compare(1, "because")).startswith("You predicted: 1. Right!")
-    assert repr(predict("?", ["1", "2"], answer="2").compare(1)) == "You predicted: 2. It is: 1"
-    unanswered = predict("?", ["1", "2"])
-    assert unanswered.answer == notebook.UNANSWERED
-    assert "It is: 1" in repr(unanswered.compare(1)) and "no prediction" in repr(unanswered.compare(1))
-
-
-def test_a_prediction_without_widgets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert predict("How many?", ["one", "two"]).answer == notebook.UNANSWERED
-    assert "How many?\n  - one\n  - two\n" in capsys.readouterr().out
-
-
-def test_the_widgets_value_counts() -> None:
-    pytest.importorskip("ipywidgets")
-    prediction = predict("?", ["1", "2"])
-    prediction._widget.value = "2"
-    assert prediction.answer == "2"
-
-
-@pytest.mark.parametrize(("choices", "answer"), [(["1"], None), (["1", "1"], None), (["1", "2"], "3")])
-def test_a_prediction_needs_choices(choices: list[str], answer: str | None) -> None:
-    with pytest.raises(errors.ArgumentError):
-        predict("?", choices, answer)
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

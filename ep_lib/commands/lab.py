@@ -18,6 +18,7 @@ from ep_lib.require import whole_number
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
 FIRST_NOTEBOOK = "00_start_here.ipynb"
+SETTINGS = Path(__file__).resolve().parents[1] / "workshop" / "jupyter"  # a folder of Jupyter's configuration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +73,13 @@ def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> l
 
 
 def server_environment() -> dict[str, str]:
-    """The server's environment: ``ep-lib`` of this Python comes first on the PATH of its terminals and notebooks."""
+    """The server's environment: ``ep-lib`` of this Python comes first on the PATH of its terminals and notebooks, and
+    Jupyter reads the course's settings besides the user's own."""
     scripts = sysconfig.get_path("scripts")
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return {**os.environ, "PATH": os.pathsep.join([scripts, *(folder for folder in path if folder != scripts)])}
+    settings = [str(SETTINGS), *os.environ.get("JUPYTER_CONFIG_PATH", "").split(os.pathsep)]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([scripts, *(folder for folder in path if folder != scripts)]),
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, settings)),
+    }

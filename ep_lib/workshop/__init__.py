@@ -6,11 +6,12 @@
 
 Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
-the learner's code in a process of its own; feedback.py words what failed. notebook.py, kernel_cell.py, pcie_model.py,
-progress.py (what a learner has answered and solved), puzzles/ (lines to write in a cell) and ladders/ (the rungs of a
-tutorial file, checked and timed) are for the notebooks. The commands ``ep-lib demo``, ``doctor`` and
-``grade`` are in ep_lib/commands. Importing this package imports none of its modules, but inside IPython
-it registers the cell magics (``%%kernel``, ``%%puzzle``).
+the learner's code in a process of its own; feedback.py words what failed. For the notebooks are notebook.py and
+notes.py, prediction.py with answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file,
+checked and timed), kernel_cell.py and pcie_model.py; progress.py keeps what a learner has answered and solved, and
+saving.py is for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in
+ep_lib/commands. Importing this package imports none of its modules, but inside IPython it registers the cell magics
+(``%%kernel``, ``%%puzzle``).
 """
 
 from __future__ import annotations

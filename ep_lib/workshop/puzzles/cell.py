@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.notebook import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
 
 _HINTS = ("Where to look", "What to think of", "Nearly the code")

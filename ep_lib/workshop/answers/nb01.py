@@ -1,0 +1,17 @@
+"""Why the predictions of notebook 01 come out as they do. See __init__.py."""
+
+from __future__ import annotations
+
+ANSWERS: dict[str, str | tuple[str, str]] = {
+    "reversed": (
+        "Most orders of events hide the mistake: the data happens to be there before the receiver looks. That is "
+        "why such code passes its tests, and fails in production."
+    ),
+    "warp": (
+        "Since the Volta generation every lane has its own program counter, and lockstep is no promise. "
+        "__syncwarp() puts the stores of all lanes before lane 0's release: lane 7's store comes before the "
+        "barrier, the barrier before the release, and 'before' is passed on."
+    ),
+    "many": "One signal for all five. A signal is a message of its own: send as few as you can.",
+    "traced": "As many as there are slots: to write one more, it needs a credit.",
+}

@@ -1,0 +1,35 @@
+"""Why the predictions of notebook 03 come out as they do. See __init__.py."""
+
+from __future__ import annotations
+
+ANSWERS: dict[str, str | tuple[str, str]] = {
+    "p2p": "Each rank reaches the other one in its machine: 4 pairs. The other 8 need the NIC (RDMA).",
+    "staged": (
+        "A queue pair keeps the order of messages. But filling the buffer is no message: it is a store of your "
+        "thread, and nothing tells the NIC to hurry or the thread to wait."
+    ),
+    "batch": (
+        "A quiet waits for the network's latency, there and back. With one a message nothing else is on its way "
+        "meanwhile."
+    ),
+    "signal": (
+        "put_signal orders a signal behind its own data, and behind nothing else. So every message needs a signal "
+        "of its own, and the receiver waits for each."
+    ),
+    "atomics": (
+        "The NIC reads the counter, adds, and writes it back. What the GPU adds in between is overwritten. "
+        "InfiniBand's atomics are atomic among themselves; nothing is promised against a GPU, a CPU or another NIC."
+    ),
+    "channel": (
+        "On RC the queue pair itself keeps the add behind the puts. That order was never in the kernel: it came "
+        "with the network."
+    ),
+    "repair": (
+        "nvshmemi_ibgda_quiet before the add",
+        "__syncwarp() orders threads of the warp, and the NIC is none of them. A quiet after the add comes too late.",
+    ),
+    "migrate": (
+        "The include, the missing quiet before the signal in the first kernel, the quiet inside the loop of the "
+        "second (slow, not wrong), and the call that everybody forgets."
+    ),
+}

@@ -1,0 +1,29 @@
+"""Why the predictions of notebook 05 come out as they do. See __init__.py."""
+
+from __future__ import annotations
+
+ANSWERS: dict[str, str | tuple[str, str]] = {
+    "memory": (
+        "ranks x tokens x bytes per token, for the inbox alone; the source must be registered as well. Nearly all "
+        "of it stays empty: a token goes to at most 8 of the 32 ranks."
+    ),
+    "in-turn": (
+        "everybody waits for ever",
+        "Both ranks have filled the other's slots. Both wait for a credit, and the one who should give it is "
+        "waiting too.",
+    ),
+    "mistakes": (
+        "The next chunk must arrive just while this one is copied out: a window of a few instructions here, and of "
+        "microseconds on a GPU, where it will be found by a customer."
+    ),
+    "pipelined": "Copying in, the wire, copying out and the credit's way back overlap, instead of taking turns.",
+    "one-counter": (
+        "A signal speaks for its own put. When chunk 1 overtakes chunk 0, the counter says 1, and slot 0 is read."
+    ),
+    "merged": "One warp now copies in and out, so its copies take turns; the wire goes on meanwhile.",
+    "table": (
+        "rows that stay on their own rank are counted",
+        "Of 8 ranks, 1/8 of the rows are for the own rank and never reach the card. They count as received (logical"
+        " GB/s), but not on the wire.",
+    ),
+}

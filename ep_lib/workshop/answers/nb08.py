@@ -1,0 +1,32 @@
+"""Why the predictions of notebook 08 come out as they do. See __init__.py."""
+
+from __future__ import annotations
+
+ANSWERS: dict[str, str | tuple[str, str]] = {
+    "small": "One look at a GPU from the CPU costs as much, and so do a few round trips over NVLink.",
+    "scale": (
+        "E4M3 is a floating-point format: the others only lose bits when they sink among the subnormal numbers. But"
+        " then they sink quickly: ten times more, and most of them become zero."
+    ),
+    "packets": (
+        "The emulator lets threads take turns, but a thread's own stores arrive in the order of the program. On "
+        "NVLink they need not. A test that passes shows that it can go right; the checker asks what makes it go "
+        "right."
+    ),
+    "once": (
+        "A token cannot go to more ranks than there are. With 64 ranks, two of its experts seldom share one, and "
+        "both ways become the same: this idea is for NVLink domains."
+    ),
+    "combine": (
+        "Parts are added in the order of k, and the parts in the order of ranks, whatever arrives first. Rounded "
+        "elsewhere than one sum would be, but always at the same places."
+    ),
+    "rounds": (
+        "The flag says that data has come. It does not say that it has been read: I am through with round 0 when "
+        "yours has come, and you may not have looked at mine."
+    ),
+    "exceed": (
+        "A quarter of the rows stay on their own rank and never see the link. They are received, so they are "
+        "counted. On two ranks it is half of them: 730 GB/s."
+    ),
+}

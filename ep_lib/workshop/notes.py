@@ -1,0 +1,92 @@
+"""Boxes of text and code that display themselves in a notebook, and have a readable text form elsewhere."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_WIDTH = 100  # columns of a note as text
+_BOX = "border-left:4px solid {color}; padding:0.4em 0.8em; margin:0.3em 0; background:#f7f7f7; color:#222222"
+CODE = "font-family:var(--jp-code-font-family, monospace); font-size:13px; "
+GREEN, ORANGE, RED, BLUE = "#009E73", "#E69F00", "#D55E00", "#0072B2"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A short coloured box: a headline, and text in which line breaks count."""
+
+    headline: str
+    text: str = ""
+    color: str = BLUE  # red: an error, in a monospaced font
+
+    def __repr__(self) -> str:
+        lines = [textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in self.text.split("\n") if line]
+        return "\n".join([self.headline, *(textwrap.indent(line, "  ") for line in lines)])
+
+    def _repr_html_(self) -> str:
+        style = "white-space:pre-wrap"
+        if self.color == RED:
+            style += f"; padding-left:2em; text-indent:-2em; {CODE}"
+        lines = self.text.split("\n") if self.text else []
+        body = "".join(f'<div style="{style}">{html.escape(line)}</div>' for line in lines)
+        return f'<div style="{_BOX.format(color=self.color)}"><b>{html.escape(self.headline)}</b>{body}</div>'
+
+
+def show_note(note: Any) -> None:
+    """Displays what has a readable text form and an HTML one; prints it outside of IPython."""
+    if importlib.util.find_spec("IPython") is None:
+        print(note)
+        return
+    from IPython.display import display
+
+    display(note)  # type: ignore[no-untyped-call]
+
+
+# ---- as HTML ---------------------------------------------------------------------------------------------------------
+def code_box(lines: Iterable[str]) -> str:
+    """A box of code, of lines that are HTML already."""
+    box = "background:#f8f8f8; color:#222222; padding:0.5em 0.7em; margin:0 0 0.5em 0; overflow-x:auto; "
+    look = f"{box}{CODE}font-size:12px; white-space:pre; line-height:1.35; border:1px solid #dddddd"
+    return f'<pre style="{look}">' + "\n".join(lines) + "</pre>"
+
+
+def marked(line: str) -> str:
+    return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{line}</span>'
+
+
+def code_as_html(code: str, language: str, mark: str = "") -> str:
+    """A box of code in a ``language`` that Pygments knows; lines that contain ``mark`` are highlighted."""
+    plain, colored = code.split("\n"), highlight(code, language).split("\n")
+    return code_box(marked(line) if mark and mark in text else line for text, line in zip(plain, colored, strict=True))
+
+
+def prose_as_html(text: str) -> str:
+    """Paragraphs, between empty lines, in which `code`, **strong** and *emphasis* count."""
+    paragraphs = [_words_as_html(part) for part in re.split(r"\n\s*\n", text.strip()) if part]
+    return "".join(f'<p style="margin:0.4em 0">{paragraph}</p>' for paragraph in paragraphs)
+
+
+def _words_as_html(text: str) -> str:
+    parts = html.escape(" ".join(text.split())).split("`")  # every second one is code
+    for number in range(0, len(parts), 2):
+        strong = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", parts[number])
+        parts[number] = re.sub(r"\*([^*]+)\*", r"<i>\1</i>", strong)
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+
+
+def highlight(code: str, language: str) -> str:
+    """Code as HTML with colours, line by line; without colours if Pygments is missing."""
+    if importlib.util.find_spec("pygments") is None:
+        return html.escape(code)
+    pygments, lexers, formatters = (
+        importlib.import_module(f"pygments{part}") for part in ("", ".lexers", ".formatters")
+    )
+    lexer = lexers.get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    formatter = formatters.HtmlFormatter(nowrap=True, noclasses=True, style="friendly")
+    return str(pygments.highlight(code, lexer, formatter)).rstrip("\n")

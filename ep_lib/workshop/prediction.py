@@ -1,0 +1,225 @@
+"""Predictions: a question with choices, asked before a run, and compared with what happened.
+
+The answer is kept in mine/progress.json, so it survives another run of the cell, of the notebook and of the kernel.
+Once the outcome is known, it is revealed where the question was answered; why it is so stands in answers/, not in the
+notebook's cells. What is displayed has a form as HTML beside the buttons: a saved notebook shows it without a kernel
+(saving.py).
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ep_lib.errors import ArgumentError
+from ep_lib.workshop import progress
+from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note
+
+METADATA = "ep_lib_prediction"  # of an output: what saving.py needs to write it anew
+_KEY = re.compile(r"\d\d\.[a-z0-9-]+")
+_FRAME = "border:1px solid #bbbbbb; border-radius:4px; padding:0.4em 0.9em; margin:0.3em 0"
+_WIDGETS = "application/vnd.jupyter.widget-view+json"
+
+_outcomes: dict[str, str] = {}  # by key: what the runs of this kernel have shown
+
+
+class Prediction:
+    """A question with choices, asked by :func:`predict`. ``answer`` is the choice, or None."""
+
+    def __init__(self, key: str, question: str, choices: Sequence[str], answer: str | None = None) -> None:
+        self.key = key
+        self.question = question
+        self.choices = tuple(choices)
+        if not _KEY.fullmatch(key):
+            raise ArgumentError(f"a prediction's key is the notebook's number and a name, '00.greet', got {key!r}")
+        if len(self.choices) < 2 or len(set(self.choices)) != len(self.choices):
+            raise ArgumentError(f"a prediction needs at least two different choices, got {list(choices)}")
+        if answer is not None and answer not in self.choices:
+            raise ArgumentError(f"answer is {answer!r}; it must be one of {', '.join(map(repr, self.choices))}")
+        kept = progress.get(progress.PREDICTIONS, key)
+        self.answer: str | None = answer or (kept if kept in self.choices else None)
+        self._widget: _Buttons | None = None
+        self._displays: list[Any] = []
+
+    @property
+    def outcome(self) -> str | None:
+        """What a run of this kernel has shown, or None."""
+        return _outcomes.get(self.key)
+
+    def choose(self, choice: str) -> None:
+        """Answers. If the outcome is known already, it is revealed."""
+        self.answer = choice
+        progress.put(progress.PREDICTIONS, self.key, choice)
+        if self.outcome is not None:
+            self._refresh()
+        elif self._widget is not None:
+            self._widget.show_choice(choice)
+
+    def compare(self, actual: object = None, holds: bool = True) -> Comparison:
+        """What happened, beside what was predicted, and why.
+
+        Without ``actual`` it is what answers/ says, for what a run can only confirm; ``holds`` says whether it did.
+        """
+        told, why = _told(self.key)
+        happened = (told if actual is None else str(actual)) if holds else "something else, this time"
+        if happened is None:
+            raise ArgumentError(f"compare() of {self.key} needs what happened: answers/ does not say")
+        _outcomes[self.key] = happened
+        if self.answer is not None:
+            self._refresh()
+        return Comparison(self, happened, why)
+
+    def note(self) -> Note | None:
+        """What was predicted and what happened; None as long as either is unknown."""
+        if self.answer is None or self.outcome is None:
+            return None
+        if self.answer == self.outcome:
+            return Note(f"You predicted: {self.answer}. Right!", _told(self.key)[1], GREEN)
+        return Note(f"You predicted: {self.answer}. It is: {self.outcome}", _told(self.key)[1], ORANGE)
+
+    # ---- how it is displayed ---------------------------------------------------------------------------------
+    def show(self) -> None:
+        """Displays the question: with buttons where there are widgets, otherwise as text."""
+        if not has_widgets():
+            print(self)
+            return
+        from IPython.display import display
+
+        shown = display(self._bundle(), raw=True, metadata=self._metadata(), display_id=True)  # type: ignore[no-untyped-call]
+        if shown is not None:  # outside of a notebook there is nothing to display it
+            self._displays.append(shown)
+
+    def _bundle(self) -> dict[str, Any]:
+        """The question in all its forms; without buttons once all is revealed."""
+        forms = {"text/plain": repr(self), "text/html": self.as_html()}
+        if self.note() is not None:
+            return forms
+        if self._widget is None:
+            self._widget = _Buttons(self)
+        return {**self._widget.bundle(), **forms}
+
+    def _metadata(self) -> dict[str, Any]:
+        return {METADATA: {"key": self.key, "question": self.question, "choices": self.choices}}
+
+    def _refresh(self) -> None:
+        """Where the question stands, it now says what was answered, and what happened."""
+        for shown in self._displays:
+            shown.update(self._bundle(), raw=True, metadata=self._metadata())
+
+    def as_html(self) -> str:
+        """The question, what was answered, and what happened, as far as that is known; needs no kernel."""
+        marks = [("&#9679;" if choice == self.answer else "&#9675;", choice) for choice in self.choices]
+        lines = "".join(f'<div style="margin-left:1em">{mark} {html.escape(choice)}</div>' for mark, choice in marks)
+        note = self.note()
+        if note is not None:
+            below = note._repr_html_()
+        elif self.answer is None:
+            below = "<i>Not answered yet. Run this cell, and choose.</i>"
+        else:
+            below = f"You predicted: <b>{html.escape(self.answer)}</b>. What happens shows in the cells below."
+        return f'<div style="{_FRAME}">{title(self.question)}{lines}{below}</div>'
+
+    def __repr__(self) -> str:
+        lines = [self.question, *(f"  {'*' if choice == self.answer else '-'} {choice}" for choice in self.choices)]
+        if (note := self.note()) is not None:
+            return "\n".join([*lines, repr(note)])
+        return "\n".join([*lines, "(write your choice into the cell: predict(..., answer=...))"])
+
+
+class Comparison:
+    """What :meth:`Prediction.compare` shows. Without an answer, it asks again, and reveals the outcome on a click."""
+
+    def __init__(self, prediction: Prediction, happened: str, why: str) -> None:
+        self._prediction = prediction
+        self._happened = happened
+        self._why = why
+
+    def _note(self) -> Note:
+        made = self._prediction.note()
+        if made is not None:
+            return made
+        return Note(f"It is: {self._happened}", f"(You made no prediction.)\n{self._why}", BLUE)
+
+    def __repr__(self) -> str:
+        return repr(self._note())
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if self._prediction.answer is not None or not has_widgets():
+            display(self._note())  # type: ignore[no-untyped-call]
+            return
+        prediction = self._prediction
+        # Without widgets the outcome unfolds, and is not in the reader's face either.
+        fold = f"<details><summary>What happened</summary>{self._note()._repr_html_()}</details>"
+        forms = {
+            "text/plain": repr(self),
+            "text/html": f'<div style="{_FRAME}">{title(prediction.question)}{fold}</div>',
+        }
+        bundle = {**prediction._bundle(), **forms}
+        shown = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        if shown is not None:
+            prediction._displays.append(shown)
+
+
+class _Buttons:
+    """The question with a button for each choice."""
+
+    def __init__(self, prediction: Prediction) -> None:
+        import ipywidgets
+
+        wide = ipywidgets.Layout(width="max-content", min_width="8em")
+        self._buttons = {
+            choice: ipywidgets.Button(description=choice, layout=wide, tooltip="Choose this")
+            for choice in prediction.choices
+        }
+        for choice, button in self._buttons.items():
+            button.on_click(lambda _, choice=choice: prediction.choose(choice))
+        self._below = ipywidgets.HTML()
+        self._box = ipywidgets.VBox([ipywidgets.HTML(title(prediction.question)), *self._buttons.values(), self._below])
+        if prediction.answer is not None:
+            self.show_choice(prediction.answer)
+
+    def bundle(self) -> dict[str, Any]:
+        """The form for notebooks with a kernel."""
+        return {_WIDGETS: {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}}
+
+    def show_choice(self, chosen: str) -> None:
+        for choice, button in self._buttons.items():
+            button.button_style = "info" if choice == chosen else ""
+            button.icon = "check" if choice == chosen else ""
+        kept = f"<br>{html.escape(progress.problem())}" if progress.problem() else ""
+        self._below.value = f"You predicted: <b>{html.escape(chosen)}</b>. Now run the next cells.{kept}"
+
+
+def predict(key: str, question: str, choices: Sequence[str], answer: str | None = None) -> Prediction:
+    """Asks the learner what will happen. Shows buttons if ipywidgets is installed, else the choices as text.
+
+    ``key`` is the notebook's number and a name of the question, as in "00.greet". ``answer`` gives the answer in code,
+    for those who prefer it or have no widgets. Raises ArgumentError if it is not one of the choices.
+    """
+    prediction = Prediction(key, question, choices, answer)
+    prediction.show()
+    return prediction
+
+
+def title(question: str) -> str:
+    return f"<b>Your prediction.</b> {html.escape(question)}"
+
+
+def has_widgets() -> bool:
+    return importlib.util.find_spec("ipywidgets") is not None and importlib.util.find_spec("IPython") is not None
+
+
+def _told(key: str) -> tuple[str | None, str]:
+    """What answers/nbNN.py says of a question: the answer, where only it knows, and why it is so."""
+    number, _, name = key.partition(".")
+    module = f"ep_lib.workshop.answers.nb{number}"
+    if importlib.util.find_spec(module) is None:
+        return None, ""
+    told = importlib.import_module(module).ANSWERS.get(name, "")
+    return told if isinstance(told, tuple) else (None, told)

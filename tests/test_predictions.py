@@ -1,0 +1,144 @@
+"""Predictions: an answer is kept and compared, revealed where it was asked, and readable in a saved notebook."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ep_lib import errors
+from ep_lib.workshop import prediction, progress
+from ep_lib.workshop.prediction import Prediction, predict
+from ep_lib.workshop.saving import before_saving
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+WIDGETS = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(autouse=True)
+def own_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workshop whose mine/ is the test's own, and a kernel that has run nothing yet."""
+    (tmp_path / "solutions").mkdir()
+    monkeypatch.setenv("EP_LIB_WORKSHOP", str(tmp_path))
+    forget_the_kernel(monkeypatch)
+    yield tmp_path / "mine"
+
+
+def forget_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_in_memory", {})
+    monkeypatch.setattr(prediction, "_outcomes", {})
+
+
+def test_it_is_compared_with_what_happened() -> None:
+    assert repr(predict("99.a", "?", ["1", "2"], answer="1").compare(1)).startswith("You predicted: 1. Right!")
+    assert repr(predict("99.b", "?", ["1", "2"], answer="2").compare(1)) == "You predicted: 2. It is: 1"
+    shown = repr(predict("99.c", "?", ["1", "2"]).compare(1))
+    assert "It is: 1" in shown and "no prediction" in shown
+
+
+def test_the_answer_outlives_cell_and_kernel(own_mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predict("99.a", "?", ["1", "2"]).choose("2")
+    assert predict("99.a", "?", ["1", "2"]).answer == "2"
+    forget_the_kernel(monkeypatch)
+    assert predict("99.a", "?", ["1", "2"]).answer == "2"
+    assert json.loads((own_mine / "progress.json").read_text()) == {"predictions": {"99.a": "2"}}
+    assert predict("99.a", "?", ["1", "3"]).answer is None, "a question that has changed is asked again"
+
+
+def test_it_is_revealed_on_a_click() -> None:
+    pytest.importorskip("ipywidgets")
+    asked = predict("99.a", "?", ["1", "2"])
+    asked.compare("1")
+    assert asked.note() is None, "what happened is not told before it is answered"
+    assert "You predicted" not in asked.as_html()
+    assert asked._widget is not None
+    asked._widget._buttons["2"].click()
+    assert "You predicted: 2. It is: 1" in asked.as_html() and "&#9679; 2" in asked.as_html()
+    assert WIDGETS not in asked._bundle(), "no buttons where all is said"
+
+
+def test_before_the_run_an_answer_can_be_changed() -> None:
+    pytest.importorskip("ipywidgets")
+    asked = predict("99.a", "?", ["1", "2"])
+    assert asked._widget is not None
+    for choice in ("2", "1"):
+        asked._widget._buttons[choice].click()
+        assert [b.icon for b in asked._widget._buttons.values()] == ["check" if c == choice else "" for c in "12"]
+    assert "<b>1</b>" in asked._widget._below.value and repr(asked.compare("1")).startswith("You predicted: 1. Right!")
+
+
+def test_the_course_may_know_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction, "_told", lambda key: ("2", "because") if key == "99.a" else (None, ""))
+    assert "It is: 2" in repr(predict("99.a", "?", ["1", "2"]).compare())
+    assert "something else" in repr(predict("99.a", "?", ["1", "2"]).compare(holds=False))
+    with pytest.raises(errors.ArgumentError, match="needs what happened"):
+        predict("99.b", "?", ["1", "2"]).compare()
+
+
+def test_without_widgets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert predict("99.a", "How many?", ["one", "two"]).answer is None
+    assert "How many?\n  - one\n  - two\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "choices", "answer"),
+    [("99.a", ["1"], None), ("99.a", ["1", "1"], None), ("99.a", ["1", "2"], "3"), ("a", ["1", "2"], None)],
+)
+def test_it_needs_a_key_and_choices(key: str, choices: list[str], answer: str | None) -> None:
+    with pytest.raises(errors.ArgumentError):
+        predict(key, "?", choices, answer)
+
+
+# ---- saved notebooks -------------------------------------------------------------------------------------------------
+def saved(output: dict[str, Any]) -> dict[str, Any]:
+    model = {"type": "notebook", "content": {"cells": [{"outputs": [output]}, {"cell_type": "markdown"}]}}
+    before_saving("x.ipynb", model)
+    data: dict[str, Any] = output["data"]
+    return data
+
+
+def test_a_saved_prediction_needs_no_kernel() -> None:
+    asked = Prediction("99.a", "How many?", ["one", "two"])
+    output = {"data": {WIDGETS: {}, "text/html": asked.as_html()}, "metadata": asked._metadata()}
+    assert "Not answered yet" in saved(json.loads(json.dumps(output)))["text/html"]
+    asked.choose("two")
+    data = saved(json.loads(json.dumps(output)))
+    assert WIDGETS not in data and "How many?" in data["text/html"] and "<b>two</b>" in data["text/html"]
+
+
+def test_other_outputs_are_saved_as_they_are() -> None:
+    assert saved({"data": {WIDGETS: {}, "text/plain": "x"}}) == {WIDGETS: {}, "text/plain": "x"}
+    assert saved({"data": {WIDGETS: {}, "text/html": "x"}, "metadata": {}}) == {"text/html": "x"}
+    assert saved({"data": {WIDGETS: {}, "text/html": "x"}, "metadata": {prediction.METADATA: {"key": 3}}})
+    before_saving("x.txt", {"type": "file", "content": "x"})
+
+
+# ---- in the notebooks ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_each_question_of_a_notebook_has_its_reason(path: Path) -> None:
+    number = path.stem[:2]
+    answers = importlib.import_module(f"ep_lib.workshop.answers.nb{number}").ANSWERS
+    keys, choices = [], {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or source.startswith("%%"):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "predict":
+                key = ast.literal_eval(node.args[0])
+                keys.append(key.removeprefix(f"{number}."))
+                choices[keys[-1]] = ast.unparse(node.args[2])
+        why = [text for told in answers.values() for text in ([told] if isinstance(told, str) else told[1:])]
+        assert not any(text in re.sub(r"\"\s+\"", "", source) for text in why), "the reason stands in the notebook"
+    assert sorted(keys) == sorted(answers)
+    for name, told in answers.items():
+        assert isinstance(told, str) or repr(told[0]) in choices[name], f"{name}: the answer is none of the choices"
