@@ -228,7 +228,8 @@ class EmulatorBackend:
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []
-        for arg in marshal(kernel.name, image.params, args):
+        marshalled = marshal(kernel.name, image.params, args)
+        for arg in marshalled:
             data.append(arg.data)
             if arg.array is not None:
                 arrays.append(arg.array)
@@ -255,6 +256,9 @@ class EmulatorBackend:
         self._last_ticket = self._machine.launch(
             self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes
         )
+        if self._machine.notes is not None:
+            given = [[arg.array] if arg.array is not None else list(arg.arrays) for arg in marshalled]
+            self._machine.notes.launched(self.rank, self._last_ticket, kernel.name, kernel.source, given)
         if self._world.runs_in_background:
             self._world.launched(self.rank, self._last_ticket)
         if self._watch is not None:

@@ -106,6 +106,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     certainty: int = 0
     lines: tuple[str, ...] = ()  # of a deadlock: where threads wait
+    replay: str = ""  # what leads to this run, step by step: a call or a command
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ class Finding:
             lines.append(f"    also    {others}")
         seeds = self.seeds or (self.seed,)
         more = f" (seen with {len(seeds)} seeds)" if len(seeds) > 1 else ""
-        lines.append(f"    replay  seed={self.seed}{more}")
+        lines.append(f"    replay  seed={self.seed}{more}" + (f": {self.replay}" if self.replay else ""))
         return "\n".join(lines)
 
     def _elsewhere(self) -> str:
@@ -233,8 +234,8 @@ def _place(spot: Mapping[str, Any] | None) -> Place:
     return symbols.find(spot["image"], spot["offset"]) if spot else Place()
 
 
-def parse(report: str, seed: int) -> list[Finding]:
-    """The findings in a checker's report."""
+def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
+    """The findings in a checker's report, with the checker's own numbers for them."""
     findings = []
     for entry in json.loads(report):
         (first, one), (second, _) = (_access(entry[side]) for side in ("first", "second"))
@@ -251,20 +252,25 @@ def parse(report: str, seed: int) -> list[Finding]:
             detail = f"{detail} ({ways})"
         places = [_place(entry["place"][end]) for end in ("from", "to")]
         findings.append(
-            Finding(
-                kind=entry["kind"],
-                message=_sentence(entry["kind"], first, second, entry["where"]),
-                seed=seed,
-                remedy=remedy,
-                where=entry["where"],
-                detail=detail,
-                first=first,
-                second=second,
-                count=entry["count"],
-                seeds=(seed,),
-                place=_earlier_credit(credit, wait, places[0]) if how == "credit_old" else advice(how, what, *places),
-                ranks=tuple(entry["ranks"]),
-                certainty=entry["certainty"],
+            (
+                entry["number"],
+                Finding(
+                    kind=entry["kind"],
+                    message=_sentence(entry["kind"], first, second, entry["where"]),
+                    seed=seed,
+                    remedy=remedy,
+                    where=entry["where"],
+                    detail=detail,
+                    first=first,
+                    second=second,
+                    count=entry["count"],
+                    seeds=(seed,),
+                    place=_earlier_credit(credit, wait, places[0])
+                    if how == "credit_old"
+                    else advice(how, what, *places),
+                    ranks=tuple(entry["ranks"]),
+                    certainty=entry["certainty"],
+                ),
             )
         )
     return findings

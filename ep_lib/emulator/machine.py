@@ -7,6 +7,7 @@ import copy
 import ctypes
 import functools
 import itertools
+import json
 import math
 import os
 import queue
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_lib.emulator import library, outcomes
+from ep_lib.emulator import library, outcomes, recording
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.errors import BackendUnavailable, EpError, KernelLaunchError
@@ -224,6 +225,7 @@ class Machine:
         self._error: EpError | None = None
         self.checks = False
         self.host_accesses: list[HostAccess] = []  # under checks: to arrays that a kernel may be using
+        self.notes: recording.Notes | None = None  # while the run is recorded
         self.runs_in_virtual_time = False
         self._has_services = self._has_failed = False
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
@@ -239,6 +241,19 @@ class Machine:
                 f"{self.heap_bytes} bytes: lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"
             )
         self.checks = True
+
+    def begin_recording(self) -> None:
+        """Keeps what happens from here on, as far as there is room; to be called after :meth:`begin_checks`."""
+        self._lib.epemu_record_begin(self.handle, recording.LIMIT)
+        self.notes = recording.Notes()
+
+    def recorded(self) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        """The events so far (as ``recording.EVENT``), and what the runtime knows of them; before :meth:`end_checks`."""
+        count = ctypes.c_uint64()
+        first = self._lib.epemu_record_events(self.handle, ctypes.byref(count))
+        size = count.value * recording.EVENT.itemsize
+        events = np.frombuffer(ctypes.string_at(first, size) if size else b"", dtype=recording.EVENT)
+        return events, json.loads(self._lib.epemu_record_info(self.handle).decode())
 
     def left_unwritten(self, address: int, nbytes: int) -> None:
         """Under checks: what kernels read there is a finding until somebody has written it (of the first MiB)."""
@@ -301,6 +316,8 @@ class Machine:
 
     def set_arrays(self, rank: int, arrays: Sequence[tuple[int, int]]) -> None:
         """What the rank's launches from now on may touch in symmetric heaps, as sorted (begin, end) offsets."""
+        if self.notes is not None:
+            self.notes.symmetric.update(arrays)
         flat = [offset for array in arrays for offset in array]
         self._lib.epemu_set_arrays(self.handle, rank, (ctypes.c_uint64 * len(flat))(*flat), len(arrays))
 

@@ -15,6 +15,8 @@ from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
 from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
+from ep_lib.emulator.recording import Notes, Recording
+from ep_lib.emulator.recording import read as read_recording
 from ep_lib.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -125,20 +127,10 @@ def check(
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
     are raised.
     """
-    ranks, args = arguments.program(main, ranks, args)
+    program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport)
     chosen = _seeds(seeds)
     compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
     stop_at_failure = flag("stop_at_failure", stop_at_failure)
-    config = Config.from_environment()
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
-    if resident_blocks is not None:
-        resident_blocks = at_least_one("resident_blocks", resident_blocks)
-    volatile = one_of("volatile", volatile, _VOLATILE)
-    transport = arguments.emulator_transport(transport)
-    network = make_fabric(fabric, ranks)
-    program = _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, volatile == "plain", transport)
     search = _Search(program, compare_values)
     begin = time.perf_counter()
     if chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen)):
@@ -149,15 +141,83 @@ def check(
             break
     depths = Counter(map(pct_depth, search.tried))
     return CheckReport(
-        findings=tuple(merge_findings(search.told)),
+        findings=tuple(
+            dataclasses.replace(finding, replay=program.replay(finding.seed)) for finding in merge_findings(search.told)
+        ),
         seeds=tuple(search.tried),
         values_differ=search.values_differ,
-        ranks=ranks,
-        fabric=network,
+        ranks=program.ranks,
+        fabric=program.network,
         seconds=time.perf_counter() - begin,
         random_walks=depths.pop(0, 0),
         pct=dict(sorted(depths.items())),
     )
+
+
+def record(
+    main: Callable[..., Any],
+    ranks: int = 2,
+    fabric: Fabric | str | None = None,
+    seed: int = 0,
+    args: Sequence[Any] = (),
+    *,
+    heap_bytes: int | None = None,
+    timeout: float | None = None,
+    resident_blocks: int | None = None,
+    volatile: str = "relaxed",
+    transport: str | None = None,
+) -> Recording:
+    """The run that :func:`check` makes of this seed with the same arguments, event by event, and what was found in it.
+
+    Raises what ``check`` raises. ``ep_lib.viz.time_travel`` shows it.
+    """
+    program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport)
+    seed = arguments.a_seed(seed)
+    search = _Search(program, compare_values=True)
+    if seed != 0:
+        search.measure()
+    search.try_schedule(seed, recorded=True)
+    assert search.recorded is not None
+    events, info, notes, numbered = search.recorded
+    told = merge_findings(search.told)
+    keys = {finding.key for finding in told}
+    known = {finding.key for _, finding in numbered}
+    return read_recording(
+        events,
+        info,
+        notes,
+        program=getattr(main, "__name__", type(main).__name__),
+        seed=seed,
+        ranks=program.ranks,
+        fabric=program.network.kind,
+        numbered=[(number, finding) for number, finding in numbered if finding.key in keys],
+        ends=[finding for finding in told if finding.key not in known],
+    )
+
+
+def _program(
+    main: Callable[..., Any],
+    ranks: int,
+    fabric: Fabric | str | None,
+    args: Sequence[Any],
+    heap_bytes: int | None,
+    timeout: float | None,
+    resident_blocks: int | None,
+    volatile: str,
+    transport: str | None,
+) -> _Program:
+    """What the arguments of :func:`check` ask for. Raises ArgumentError."""
+    ranks, args = arguments.program(main, ranks, args)
+    config = Config.from_environment()
+    heap_bytes, timeout = arguments.limits(
+        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
+    )
+    if resident_blocks is not None:
+        resident_blocks = at_least_one("resident_blocks", resident_blocks)
+    plain = one_of("volatile", volatile, _VOLATILE) == "plain"
+    transport = arguments.emulator_transport(transport)
+    network = make_fabric(fabric, ranks)
+    return _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, plain, transport)
 
 
 def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
@@ -188,6 +248,18 @@ class _Program:
     plain_volatile: bool
     transport: str
 
+    def replay(self, seed: int) -> str:
+        """The call that shows the run of a seed."""
+        words = [getattr(self.main, "__name__", "main"), f"ranks={self.ranks}"]
+        if self.network != Fabric():
+            words.append(f'fabric="{self.network.kind}"' if self.network == Fabric(self.network.kind) else "fabric=...")
+        words.append(f"seed={seed}")
+        words += ["args=..."] if self.args else []
+        words += [f'transport="{self.transport}"'] if self.transport != "emulated" else []
+        words += [f"resident_blocks={self.resident_blocks}"] if self.resident_blocks else []
+        words += ['volatile="plain"'] if self.plain_volatile else []
+        return f"ep_lib.viz.time_travel({', '.join(words)})"
+
 
 class _Run(NamedTuple):
     """``end``: what ended main, if it did not return ``result``."""
@@ -211,6 +283,7 @@ class _Search:
         self._steps = 0  # of the run of seed 0
         self._polled: set[str] = set()  # lines
         self.failed = self._has_values = False
+        self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
 
     @property
     def told(self) -> list[Finding]:
@@ -241,9 +314,9 @@ class _Search:
         if run.end is None and self._compare_values:
             self._first = (0, run.result, digest(run.result))
 
-    def try_schedule(self, seed: int) -> bool:
+    def try_schedule(self, seed: int, recorded: bool = False) -> bool:
         """Runs main once. Returns whether it ran into the time limit."""
-        run = self._run(seed)
+        run = self._run(seed, recorded)
         if run.end is not None:
             self.failed = True
             self.add([run.end])
@@ -253,7 +326,7 @@ class _Search:
         self.tried.append(seed)
         return run.out_of_time
 
-    def _run(self, seed: int) -> _Run:
+    def _run(self, seed: int, recorded: bool = False) -> _Run:
         program = self._program
         machine = make_machine(
             program.ranks,
@@ -264,6 +337,8 @@ class _Search:
             program_steps=self._steps,
         )
         machine.begin_checks(program.plain_volatile)
+        if recorded:
+            machine.begin_recording()
         error: Exception | None = None
         result = None
         try:
@@ -277,8 +352,15 @@ class _Search:
             finally:
                 if program.plain_volatile:
                     self._polled |= parse_polls(machine.polls)
+                kept = (*machine.recorded(), machine.notes) if machine.notes is not None else None
                 report = machine.end_checks()
-            found = [*parse(report, seed), *(_of_host(access, seed) for access in machine.host_accesses)]
+            numbered = parse(report, seed)
+            if kept is not None:
+                self.recorded = (*kept, numbered)
+            found = [
+                *(finding for _, finding in numbered),
+                *(_of_host(access, seed) for access in machine.host_accesses),
+            ]
             if error is not None and not found and not isinstance(error, _FINDINGS):
                 raise error
             if seed == 0:

@@ -11,6 +11,7 @@
 #include "fault_injection.hpp"
 #include "forwarder.hpp"
 #include "machine.hpp"
+#include "recorder.hpp"
 #include "virtual_time.hpp"
 
 namespace epemu {
@@ -232,6 +233,8 @@ void epemu_unregister(Machine* m, int rank, uint64_t begin, uint64_t end) {
 int epemu_run(Machine* m, const int64_t* awaited) {
     install_signal_handlers();
     const Outcome outcome = with_memory([&] { return run(*m, awaited); });
+    if (recorder) recorder->settle();
+    recorder = nullptr;
     machine = nullptr;
     checker = nullptr;
     timed = nullptr;
@@ -243,9 +246,12 @@ void epemu_drain_network(Machine* m) {
     with_memory([&] {
         machine = m;
         checker = m->checker.get();
+        recorder = m->recorder.get();
         timed = m->time;
         m->schedule->drain();
+        if (recorder) recorder->settle();
     });
+    recorder = nullptr;
     machine = nullptr;
     checker = nullptr;
     timed = nullptr;
@@ -284,6 +290,20 @@ void epemu_check_keep_accesses(Machine* m) { m->checker->keeps_accesses = true; 
 const AccessRecord* epemu_check_accesses(Machine* m, uint64_t* count) {
     *count = m->checker->accesses.size();
     return m->checker->accesses.data();
+}
+// Under checks: what happens from here on is recorded, up to so many events.
+void epemu_record_begin(Machine* m, uint64_t limit) {
+    with_memory([&] { m->recorder = std::make_shared<Recorder>(*m, limit); });
+}
+const Event* epemu_record_events(Machine* m, uint64_t* count) {
+    *count = m->recorder->events().size();
+    return m->recorder->events().data();
+}
+const char* epemu_record_info(Machine* m) {
+    return with_memory([&]() -> const char* {
+        m->findings = m->recorder->info(*m->checker);
+        return m->findings.c_str();
+    });
 }
 // Memory that the host gives out without a value: reads of it are findings until somebody writes there.
 void epemu_check_unwritten(Machine* m, uint64_t begin, uint64_t end) {

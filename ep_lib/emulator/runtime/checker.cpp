@@ -9,6 +9,7 @@
 
 #include "checker.hpp"
 #include "network.hpp"
+#include "recorder.hpp"
 
 namespace epemu {
 
@@ -88,6 +89,7 @@ void Checker::launched(Launch* launch) {
     LaunchCheck& l = launches_[launch];
     l.start = ranks_[launch->rank].host;
     l.kernel = std::make_shared<const std::string>(launch->kernel);
+    if (m_.recorder) m_.recorder->launched(*launch);
 }
 
 void Checker::admitted(Block* block) {
@@ -129,9 +131,14 @@ void Checker::admitted(Block* block) {
     const size_t first = shared / kGranule;
     forget_cells({shared_cells_.first + first, shared_cells_.rest + first}, granules);
     memset(shared_written_ + shared / 8, 0, granules * kGranule / 8);
+    if (recorder) {
+        recorder->admitted(*block);
+        recorder->learned(l.start, launch->rank);
+    }
 }
 
 void Checker::finished(Block* block, bool last_of_launch) {
+    if (recorder) recorder->finished(*block);
     Launch* launch = block->launch;
     LaunchCheck& l = launches_[launch];
     uint32_t latest = 0;
@@ -155,10 +162,14 @@ void Checker::finished(Block* block, bool last_of_launch) {
 
 void Checker::host_waited(int rank, int64_t ticket) {
     RankCheck& r = ranks_[rank];
+    const bool waited = !r.ended.empty() && r.ended.front().first <= ticket;
     while (!r.ended.empty() && r.ended.front().first <= ticket) {
         r.host.join(r.ended.front().second);
         r.ended.pop_front();
     }
+    if (!m_.recorder || !waited) return;
+    m_.recorder->host(EventKind::kHostWaited, rank);
+    m_.recorder->learned(r.host, rank);
 }
 
 void Checker::host_met() {
@@ -166,6 +177,9 @@ void Checker::host_met() {
     for (RankCheck& r : ranks_) all.join(r.host);
     for (const auto& link : posted_) all.join(link.second);  // the network is drained at a barrier of all hosts
     for (RankCheck& r : ranks_) r.host = all;
+    if (!m_.recorder) return;
+    m_.recorder->host(EventKind::kHostMet, -1);
+    for (int rank = 0; rank < m_.num_ranks; rank++) m_.recorder->learned(all, rank);
 }
 
 // ---- accesses -----------------------------------------------------------------------------------------------------
@@ -508,6 +522,8 @@ void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t
 void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc,
                     uint8_t details) {
     if (__builtin_expect(keeps_accesses, 0)) keep(t, address, size, flags, details);
+    if (__builtin_expect(recorder != nullptr, 0) && t.owner)
+        recorder->accessed(t, address, size, flags, details & kReadsToo, pc);
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m_.shared_area);
     const bool heap = in_heaps < m_.heaps_bytes, shared = in_shared < kSharedSlots * kSharedSlotBytes;
@@ -805,18 +821,21 @@ void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
 void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
+    if (recorder) recorder->next_atomic(order, scope);
     witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
     Location* l = known_location(t, address, size);
     acquire_from(l, t, address, size, order, scope, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, false), pc);
     if (l && observes(*l, t, scope)) observe(*l, t);  // orders what follows, not this access
+    if (recorder) recorder->learned(t.clock, t.rank, t.id);
 }
 
 void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
     Location& l = location(t, address, size);
+    if (recorder) recorder->next_atomic(order, scope);
     touch(t, address, size, atomic_flags(order, scope, true), pc);
     witness.store(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     l.published.clear();
@@ -835,6 +854,7 @@ void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, 
 void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
     ThreadCheck& t = *fiber->check;
+    if (recorder) recorder->next_atomic(order, scope);
     witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     Location& l = location(t, address, size);
     acquire_from(&l, t, address, size, order, scope, static_cast<uint32_t>(pc));
@@ -846,6 +866,7 @@ void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int s
     }
     release_into(l, t, order, scope);
     wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc), true);
+    if (recorder) recorder->learned(t.clock, t.rank, t.id);
 }
 
 void Checker::fence(Fiber* fiber, int order, int scope) {
@@ -860,6 +881,10 @@ void Checker::fence(Fiber* fiber, int order, int scope) {
     if (releases(order)) {
         const Known covered = publish(t);
         for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
+    }
+    if (recorder) {
+        recorder->fence(*fiber, order, scope);
+        recorder->learned(t.clock, t.rank, t.id);
     }
     Hint& hint = t.owner->hint;
     if (hint.why != Hint::kNotAcquired || !acquires(order)) return;
@@ -889,15 +914,23 @@ void Checker::join_all(const Each& each) {
     });
 }
 
+// Whose own writes a meeting of so many threads tells to nobody.
+static uint32_t alone(size_t threads, const ThreadCheck& t) { return threads > 1 ? Recorder::kAnyone : t.id; }
+
 void Checker::barrier(Block* block) {
     const Fiber* first = nullptr;
     join_all([&](auto&& use) {
         for (Fiber& f : block->fibers)
             if (f.state == State::kBarrier) use(*f.check);
     });
+    if (recorder) recorder->barrier(*block);
     for (Fiber& f : block->fibers) {
         if (f.state != State::kBarrier) continue;
-        if (!first) first = &f;
+        if (!first) {
+            first = &f;
+            const ThreadCheck& t = *f.check;
+            if (recorder) recorder->learned(t.clock, t.rank, alone(static_cast<size_t>(block->arrived), t));
+        }
         if (f.pc == first->pc && f.mask == first->mask) continue;
         const Side a = {first->check->id, first->check->time, static_cast<uint32_t>(first->pc), 0};
         const Side b = {f.check->id, f.check->time, static_cast<uint32_t>(f.pc), 0};
@@ -915,12 +948,19 @@ void Checker::meet(const std::vector<Fiber*>& fibers) {
     join_all([&](auto&& use) {
         for (Fiber* f : fibers) use(*f->check);
     });
+    if (!recorder) return;
+    recorder->met(fibers);
+    recorder->learned(fibers[0]->check->clock, fibers[0]->check->rank, alone(fibers.size(), *fibers[0]->check));
 }
 
 void Checker::syncwarp(Warp* warp, uint32_t mask) {
     join_all([&](auto&& use) {
         for (uint32_t rest = mask; rest; rest &= rest - 1) use(*warp->lanes[__builtin_ctz(rest)].check);
     });
+    if (!recorder) return;
+    recorder->syncwarp(*warp, mask);
+    const ThreadCheck& any = *warp->lanes[__builtin_ctz(mask)].check;
+    recorder->learned(any.clock, any.rank, alone(static_cast<size_t>(__builtin_popcount(mask)), any));
 }
 
 // ---- operations of NICs, as threads of their own ------------------------------------------------------------------
@@ -986,10 +1026,15 @@ void Checker::net_posted(NetOp& op, Fiber* poster, uintptr_t pc) {
                         op.poster.check_id ? op.poster.check_id : poster->check->id,
                         op.poster.check_id ? op.poster.check_time : poster->check->time - 1, 0, 0, 0, m_.picks});
     if (op.bytes) read_of_memory(check->reader, op.from, op.bytes, 0, pc);
+    if (recorder) {
+        recorder->posted(op, *poster, id);
+        recorder->learned(check->reader.clock, op.source_rank);
+    }
     if (op.bytes) touch(check->reader, op.from, op.bytes, 0, pc);
 }
 
-void Checker::net_read(NetOp& op) {
+void Checker::net_read(NetOp& op, uintptr_t address, size_t bytes) {
+    if (recorder) recorder->by_nic(EventKind::kNicRead, op, address, bytes, check_of(op).reader);
     Record& r = records_[check_of(op).record];
     if (!r.first_read) r.first_read = m_.picks;
     r.last_read = m_.picks;
@@ -999,6 +1044,7 @@ void Checker::net_wrote(NetOp& op, uintptr_t address, size_t bytes) {
     Record& r = records_[check_of(op).record];
     if (!r.first_write) r.first_write = m_.picks;
     r.delivered = m_.picks;
+    if (recorder) recorder->by_nic(EventKind::kNicWrite, op, address, bytes, check_of(op).writer);
     touch(check_of(op).writer, address, bytes, kWrites, op.poster.pc);
 }
 
@@ -1009,6 +1055,7 @@ void Checker::net_signalled(NetOp& op) {
     const bool adds = op.signal_op == EPEMU_SIGNAL_ADD;
     const auto pc = static_cast<uint32_t>(op.poster.pc);
     witness.nic_stored(t, op.source_rank, op.signal, pc);
+    if (recorder) recorder->by_nic(EventKind::kNicSignal, op, op.signal, static_cast<size_t>(op.value_bytes), t);
     Location& l = location(t, op.signal, op.value_bytes);
     touch(t, op.signal, op.value_bytes, system_atomic(adds && m_.network->settings.stages_atomics()), op.poster.pc,
           adds ? kReadsToo : 0);
@@ -1021,6 +1068,7 @@ void Checker::net_signalled(NetOp& op) {
 
 void Checker::net_completed(NetOp& op) {
     OpCheck* check = &check_of(op);
+    if (recorder) recorder->by_nic(EventKind::kComplete, op, 0, 0, check->writer);
     records_[check->record].completed = m_.picks;
     free_ops_[op.source_rank].emplace_back(check->reader.id, check->reader.time + 1);
     delete check;
@@ -1066,6 +1114,10 @@ void Checker::copy_posted(NetOp& op, Fiber* poster, BulkCheck* check) {
     record.call = op.copy->barrier ? 0 : poster->check->stores_called;
     record.to_begin = std::min(record.to_begin, op.to);
     record.to_end = std::max(record.to_end, op.to + op.bytes);
+    if (recorder) {
+        recorder->posted(op, *poster, check->id);
+        recorder->learned(reader.clock, op.source_rank);
+    }
     touch(reader, op.from, op.bytes, 0, op.poster.pc, kAsync);
 }
 
@@ -1075,7 +1127,9 @@ void Checker::store_called(Fiber* fiber) {
 }
 
 void Checker::copy_read(const NetOp& op) {
-    Record& r = records_[static_cast<OpCheck*>(op.check)->record];
+    const OpCheck& check = *static_cast<OpCheck*>(op.check);
+    if (recorder) recorder->by_nic(EventKind::kNicRead, op, op.from, op.bytes, check.reader);
+    Record& r = records_[check.record];
     if (!r.first_read) r.first_read = m_.picks;
     r.last_read = m_.picks;
 }
@@ -1084,6 +1138,10 @@ void Checker::copy_wrote(NetOp& op) {
     Record& r = records_[check_of(op).record];
     if (!r.first_write) r.first_write = m_.picks;
     r.delivered = r.completed = m_.picks;
+    if (recorder) {
+        recorder->by_nic(EventKind::kNicWrite, op, op.to, op.bytes, check_of(op).writer);
+        recorder->by_nic(EventKind::kComplete, op, 0, 0, check_of(op).writer);
+    }
     touch(check_of(op).writer, op.to, op.bytes, kWrites, op.poster.pc, kAsync);
     delete &check_of(op);
     op.check = nullptr;
@@ -1103,6 +1161,7 @@ void Checker::barrier_waited(Fiber* fiber, uintptr_t barrier, const Known& compl
     fiber->check->waited_pc = static_cast<uint32_t>(pc);
     if (fiber->lane == 0)  // what holds for the one that arrives holds for the others
         touch(*fiber->check, barrier, sizeof(uint64_t), atomic_flags(EPEMU_ACQUIRE, EPEMU_SCOPE_BLOCK, false), pc);
+    if (recorder) recorder->learned(fiber->check->clock, fiber->check->rank, fiber->check->id);
 }
 
 void Checker::copies_complete(const BulkCheck& check, bool written, Known* known) {
@@ -1111,6 +1170,7 @@ void Checker::copies_complete(const BulkCheck& check, bool written, Known* known
 
 void Checker::copies_awaited(Fiber* fiber, const BulkCheck& check, bool written) {
     if (check.time) fiber->check->clock.raise(check.id, check.time + written);
+    if (recorder) recorder->learned(fiber->check->clock, fiber->check->rank, fiber->check->id);
 }
 
 void Checker::copies_forgotten(const BulkCheck& check) {
@@ -1177,6 +1237,9 @@ void Checker::net_fence(int source, int target, int queue_pair) {
 void Checker::net_quiet(Fiber* fiber, const VectorClock& covered, uintptr_t pc) {
     fiber->check->clock.join(covered);
     fiber->check->waited_pc = static_cast<uint32_t>(pc);
+    if (!recorder) return;
+    recorder->quiet(*fiber, pc);
+    recorder->learned(fiber->check->clock, fiber->check->rank, fiber->check->id);
 }
 
 }  // namespace epemu

@@ -146,7 +146,7 @@ class __attribute__((visibility("hidden"))) Checker {
     Witness witness;  // what findings tell of signals, locks and fences
 
     void net_posted(NetOp& op, Fiber* poster, uintptr_t pc);
-    void net_read(NetOp& op);
+    void net_read(NetOp& op, uintptr_t address, size_t bytes);
     void net_wrote(NetOp& op, uintptr_t address, size_t bytes);
     void net_signalled(NetOp& op);
     void net_completed(NetOp& op);

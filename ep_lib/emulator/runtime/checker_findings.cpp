@@ -6,6 +6,7 @@
 #include "checker.hpp"
 #include "machine.hpp"
 #include "network.hpp"
+#include "recorder.hpp"
 
 namespace epemu {
 namespace {
@@ -62,6 +63,7 @@ Checker::Finding& Checker::note(const Side& first, const Side& second) {
     if (it->second == findings_.size()) findings_.push_back({{}, "", first, second, 0, {}});
     Finding& finding = findings_[it->second];
     finding.count++;
+    if (recorder) recorder->found(it->second, first.id, first.pc, &first != &second);
     const bool nic = ids_of(second.id).nic;
     finding.ranks.insert(nic ? record_of(second.id, second.time)->poster.rank : ids_of(second.id).rank);
     return finding;
@@ -198,9 +200,10 @@ std::string Checker::findings() const {
         if (std::any_of(f.words.begin(), f.words.end(), polled)) continue;
         if (!f.words.empty() && (polled_at_.count(f.first.pc) || polled_at_.count(f.second.pc))) continue;
         if (out.size() > 1) out += ',';
-        out += "{\"kind\":" + quote(v.kind) + ",\"remedy\":" + quote(v.remedy) + ",\"where\":" + quote(f.where) +
-               ",\"detail\":" + quote(v.detail) + ",\"certainty\":" + std::to_string(v.certainty) +
-               ",\"count\":" + std::to_string(f.count) + ",\"ranks\":[";
+        out += "{\"number\":" + std::to_string(&f - findings_.data()) + ",\"kind\":" + quote(v.kind) +
+               ",\"remedy\":" + quote(v.remedy) + ",\"where\":" + quote(f.where) + ",\"detail\":" + quote(v.detail) +
+               ",\"certainty\":" + std::to_string(v.certainty) + ",\"count\":" + std::to_string(f.count) +
+               ",\"ranks\":[";
         for (const int rank : f.ranks) out += (rank == *f.ranks.begin() ? "" : ",") + std::to_string(rank);
         out += "],\"place\":{\"what\":" + quote(v.what) + ",\"how\":" + quote(v.how) + ",\"from\":" + spot(v.from) +
                ",\"to\":" + spot(v.to) + "},\"signal\":" + spot(v.signal) + ",\"wait\":" + spot(v.wait) +

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "machine.hpp"
+#include "recorder.hpp"
 
 // void epemu_switch(void** save, void* load): leaves the stack pointer in *save and goes on where `load` was left.
 #if defined(__x86_64__)
@@ -170,6 +171,17 @@ void prepare(Fiber* fiber) {
     fiber->stack_pointer = saved;
 }
 
+// Goes straight to the next lane of the warp if the schedule has one, which halves the number of switches.
+void leave(Fiber* me) {
+    Fiber* next = me->state == State::kPrinting ? nullptr : machine->schedule->next_lane();
+    if (!next) return leave_to_scheduler();
+    machine->switches++;
+    if (me->state == State::kRunnable) make_runnable(me);
+    if (!next->stack) prepare(next);
+    current = next;
+    epemu_switch(&me->stack_pointer, next->stack_pointer);
+}
+
 }  // namespace
 
 Fiber* switch_to(Fiber* fiber) {
@@ -179,16 +191,11 @@ Fiber* switch_to(Fiber* fiber) {
     return std::exchange(current, nullptr);
 }
 
-// Goes straight to the next lane of the warp if the schedule has one, which halves the number of switches.
 void switch_to_scheduler() {
     Fiber* me = current;
-    Fiber* next = me->state == State::kPrinting ? nullptr : machine->schedule->next_lane();
-    if (!next) return leave_to_scheduler();
-    machine->switches++;
-    if (me->state == State::kRunnable) make_runnable(me);
-    if (!next->stack) prepare(next);
-    current = next;
-    epemu_switch(&me->stack_pointer, next->stack_pointer);
+    if (__builtin_expect(recorder != nullptr, 0)) recorder->paused(*me);
+    leave(me);
+    if (__builtin_expect(recorder != nullptr, 0)) recorder->resumed(*me);
 }
 
 void abandon_fiber() {

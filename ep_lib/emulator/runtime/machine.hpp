@@ -40,6 +40,7 @@ class Forwarder;
 struct ThreadCheck;
 struct Warp;
 class Checker;
+class Recorder;
 class VirtualTime;
 
 // Why a fiber does not run at the moment.
@@ -297,6 +298,7 @@ struct Machine {
     std::unique_ptr<Network> network;
     std::unique_ptr<Forwarder> forwarder;      // null: all ranks are on this host
     std::shared_ptr<Checker> checker;          // null while checks are off
+    std::shared_ptr<Recorder> recorder;        // null unless the run is recorded
     std::shared_ptr<FaultInjection> injected;  // null while no fault is asked for
     std::unique_ptr<Schedule> schedule;
     VirtualTime* time = nullptr;  // the schedule, if it is that of virtual time

@@ -42,7 +42,7 @@ bool may_deliver(const Machine& m, const NetOp& op) {
 void read_source(NetOp& op, NetOp::Piece& piece) {
     const auto* source = reinterpret_cast<const char*>(op.from + piece.offset);
     piece.data.assign(source, source + piece.bytes);
-    if (checker) checker->net_read(op);
+    if (checker) checker->net_read(op, op.from + piece.offset, piece.bytes);
 }
 
 void deliver_piece(NetOp& op, size_t index) {

@@ -8,6 +8,7 @@
 #include "checker.hpp"
 #include "fault_injection.hpp"
 #include "machine.hpp"
+#include "recorder.hpp"
 #include "virtual_time.hpp"
 
 extern "C" {
@@ -391,6 +392,7 @@ void maybe_preempt() {
 }
 
 void retire(Fiber* fiber) {
+    if (__builtin_expect(recorder != nullptr, 0)) recorder->ended(*fiber);
     machine->progress++;
     Block* block = fiber->block;
     fiber->warp->exited |= 1u << fiber->lane;
@@ -404,6 +406,7 @@ void retire(Fiber* fiber) {
 Outcome run(Machine& m, const int64_t* awaited) {
     machine = &m;
     checker = m.checker.get();
+    recorder = m.recorder.get();
     timed = m.time;
     std::unique_lock<std::mutex> held(m.host_lock);
     Quiescence quiescence(m);

@@ -1,0 +1,266 @@
+"""A recorded run: what the runtime's recorder (runtime/recorder.hpp) has kept, with names for memory and lines.
+
+``Machine.begin_recording`` switches it on and ``Machine.recording`` gives what was kept; ``ep_lib.runtime.replay``
+does both for the run of a seed, and ``ep_lib.viz.time_travel`` draws it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ep_lib.emulator import symbols
+from ep_lib.emulator.findings import Finding
+from ep_lib.emulator.symbols import Place
+from ep_lib.memory.arrays import ArrayInfo
+
+EVENT = np.dtype(
+    [
+        ("address", "<u8"),
+        ("value", "<u8"),
+        ("block", "<u4"),
+        ("thread", "<u4"),
+        ("lanes", "<u4"),
+        ("bytes", "<u4"),
+        ("pc", "<u4"),
+        ("turn", "<u4"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("order", "u1"),
+        ("detail", "u1"),
+        ("rank", "<i2"),
+        ("scope", "<u2"),
+    ]
+)
+"""``epemu::Event`` in runtime/recorder.hpp."""
+
+# EventKind there
+KINDS = (
+    "launch",
+    "admit",
+    "access",
+    "fence",
+    "barrier",
+    "named_barrier",
+    "syncwarp",
+    "wait",
+    "resume",
+    "end",
+    "finish",
+    "post",
+    "nic_read",
+    "nic_write",
+    "nic_signal",
+    "complete",
+    "quiet",
+    "host_waited",
+    "host_met",
+    "ordered",
+    "finding",
+)
+LAUNCH, ADMIT, ACCESS, FENCE, BARRIER, NAMED_BARRIER, SYNCWARP, WAIT, RESUME, END, FINISH = range(11)
+POST, NIC_READ, NIC_WRITE, NIC_SIGNAL, COMPLETE, QUIET, HOST_WAITED, HOST_MET, ORDERED, FINDING = range(11, 21)
+
+WRITES, ATOMIC = 1, 2  # of an access's flags
+HAS_VALUE, UPDATES = 1, 2  # of an event's detail
+NOBODY = 2**64 - 1
+NO_BLOCK = 2**32 - 1
+
+LIMIT = 1_000_000  # events of 48 bytes
+
+
+class NamedArray(NamedTuple):
+    """An array that a kernel was launched with. ``name``: what the kernel calls it, empty if that is not known."""
+
+    begin: int
+    end: int
+    item_bytes: int
+    dtype: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch, and the arrays it was given."""
+
+    rank: int
+    ticket: int
+    kernel: str
+    arrays: tuple[NamedArray, ...]
+
+
+@dataclass(frozen=True)
+class RecordedBlock:
+    """``shared``: where its shared memory was."""
+
+    rank: int
+    index: tuple[int, int, int]
+    dim: tuple[int, int, int]
+    kernel: str
+    shared: int
+    shared_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """How many it has."""
+        return self.dim[0] * self.dim[1] * self.dim[2]
+
+
+@dataclass(frozen=True)
+class RecordedMessage:
+    """An operation of a NIC, or a bulk copy. ``signal``: the address that it signals, 0 for none."""
+
+    kind: str
+    source: int
+    target: int
+    queue_pair: int
+    number: int
+    bytes: int
+    signal: int
+
+
+class Found(NamedTuple):
+    """A finding, the event at which it was seen, and that of the first of the two accesses, where that is known."""
+
+    finding: Finding
+    event: int
+    first: int | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One run. ``events`` has the fields of :data:`EVENT`; a block's number is its place in ``blocks``, a pc's line is
+    in ``places``. Offsets of ``symmetric`` arrays hold for all ranks. ``dropped``: events for which there was no room.
+    """
+
+    program: str
+    seed: int
+    ranks: int
+    fabric: str
+    events: npt.NDArray[Any]
+    blocks: tuple[RecordedBlock | None, ...]
+    messages: tuple[RecordedMessage, ...]
+    texts: tuple[str, ...]
+    places: dict[int, Place]
+    launches: tuple[Launched, ...]
+    symmetric: tuple[tuple[int, int], ...]
+    heaps: int
+    heap_stride: int
+    found: tuple[Found, ...]
+    dropped: int
+
+
+class Notes:
+    """What Python adds while a run is recorded: the launches with their arrays, and where symmetric arrays were."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launched] = []
+        self.symmetric: set[tuple[int, int]] = set()
+
+    def launched(self, rank: int, ticket: int, kernel: str, source: str, given: Sequence[Sequence[ArrayInfo]]) -> None:
+        """``given``: the arrays behind each of the kernel's parameters, the first of a pointer being its own."""
+        names = parameter_names(source, kernel)
+        arrays = []
+        for position, infos in enumerate(given):
+            name = names[position] if position < len(names) else ""
+            for part, info in enumerate(infos):
+                label = name if len(infos) == 1 else f"{name}[{part}]" if name else ""
+                end = info.address + info.nbytes
+                arrays.append(NamedArray(info.address, end, info.dtype.itemsize, str(info.dtype), label))
+        self.launches.append(Launched(rank, ticket, kernel, tuple(arrays)))
+
+
+def parameter_names(source: str, kernel: str) -> list[str]:
+    """What a kernel's source calls its parameters; [] if that cannot be seen."""
+    name = re.escape(kernel.partition("<")[0].rpartition("::")[2])
+    match = re.search(rf"\bvoid\s+(?:__launch_bounds__\([^)]*\)\s*)?{name}\s*\(", source)
+    if match is None:
+        return []
+    depth, parameter, parameters = 0, "", []
+    for letter in source[match.end() :]:
+        if letter in "([<{":
+            depth += 1
+        elif letter in ")]>}":
+            if depth == 0:
+                break
+            depth -= 1
+        if letter == "," and depth == 0:
+            parameters.append(parameter)
+            parameter = ""
+        else:
+            parameter += letter
+    words = [re.findall(r"[A-Za-z_]\w*", text.partition("=")[0]) for text in [*parameters, parameter]]
+    return [word[-1] for word in words if word]
+
+
+_MESSAGE_KINDS = ("put", "get", "atomic", "bulk load", "bulk store")
+
+
+def read(
+    events: npt.NDArray[Any],
+    info: dict[str, Any],
+    notes: Notes,
+    *,
+    program: str,
+    seed: int,
+    ranks: int,
+    fabric: str,
+    numbered: Sequence[tuple[int, Finding]],
+    ends: Sequence[Finding],
+) -> Recording:
+    """Puts together what the runtime and Python have kept. ``numbered``: findings by the checker's numbers; ``ends``:
+    those without one, which are seen at the end."""
+    steps = np.flatnonzero(events["kind"] < ORDERED)
+    last = int(steps[-1]) if steps.size else 0
+    seen: dict[int, tuple[int, int | None]] = {}
+    step = 0
+    for number in np.flatnonzero(events["kind"] == FINDING):
+        event = events[number]
+        step = int(steps[max(0, int(np.searchsorted(steps, number)) - 1)])
+        first = None if event["address"] == NOBODY else int(event["address"])
+        known = seen.get(int(event["value"]))
+        if known is None or (known[1] is None and first is not None):
+            seen[int(event["value"])] = (step, first)
+    found = [Found(finding, *seen.get(number, (last, None))) for number, finding in numbered]
+    return Recording(
+        program=program,
+        seed=seed,
+        ranks=ranks,
+        fabric=fabric,
+        events=events,
+        blocks=tuple(
+            block
+            and RecordedBlock(
+                block["rank"],
+                tuple(block["index"]),
+                tuple(block["dim"]),
+                block["kernel"],
+                block["shared"],
+                block["shared_bytes"],
+            )
+            for block in info["blocks"]
+        ),
+        messages=tuple(
+            RecordedMessage(_kind(m), m["source"], m["target"], m["queue_pair"], m["number"], m["bytes"], m["signal"])
+            for m in info["messages"]
+        ),
+        texts=tuple(info["texts"]),
+        places={int(pc): symbols.find(spot["image"], spot["offset"]) for pc, spot in info["places"].items() if spot},
+        launches=tuple(notes.launches),
+        symmetric=tuple(sorted(notes.symmetric)),
+        heaps=info["heaps"],
+        heap_stride=info["stride"],
+        found=tuple(sorted([*found, *(Found(end, last, None) for end in ends)], key=lambda one: one.event)),
+        dropped=info["dropped"],
+    )
+
+
+def _kind(message: dict[str, Any]) -> str:
+    if message["signal"] and not message["kind"]:
+        return "put_signal" if message["bytes"] else "signal"
+    return _MESSAGE_KINDS[message["kind"]]

@@ -1,0 +1,145 @@
+// What happened in a run, event by event, for a person who goes through it with a slider (ep_lib/viz/time_travel.py).
+//
+// Only a run under the checker is recorded: the checker, which sees every access, barrier and operation of a NIC, hands
+// them on, and the scheduler tells when threads wait, go on and end. A recorder draws nothing from Machine::random and
+// decides nothing, so a recorded run is the run of its seed. While none is there, it costs one test of a pointer.
+//
+// Adjacent bytes that one thread, or the lanes of a warp in one turn, read or write in one line are one event, unless
+// what happened meanwhile conflicts with that.
+#pragma once
+#include <stdint.h>
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "vector_clock.hpp"
+
+namespace epemu {
+
+struct Block;
+struct Fiber;
+struct Launch;
+struct Machine;
+struct NetOp;
+struct ThreadCheck;
+struct Warp;
+class Checker;
+
+enum class EventKind : uint8_t {  // ep_lib/emulator/recording.py has the same names
+    kLaunch,
+    kAdmit,
+    kAccess,
+    kFence,
+    kBarrier,
+    kNamedBarrier,
+    kSyncwarp,
+    kWait,
+    kResume,
+    kEnd,
+    kFinish,
+    kPost,
+    kNicRead,
+    kNicWrite,
+    kNicSignal,
+    kComplete,
+    kQuiet,
+    kHostWaited,
+    kHostMet,
+    // What belongs to the event before it:
+    kOrdered,  // somebody is ordered after a write: `value` is the write's event
+    kFinding,  // `value`: its number; `address`: the event of the first access, or ~0
+};
+
+struct Event {
+    uint64_t address, value;
+    uint32_t block;   // Block::id
+    uint32_t thread;  // in its block, the first of them; of a NIC: the message
+    uint32_t lanes;   // of the thread's warp that take part
+    uint32_t bytes, pc, turn;
+    EventKind kind;
+    uint8_t flags;   // of an access: AccessFlags; of a wait: State
+    uint8_t order;   // of an atomic or a fence: epemu_order + 1; of a wait: which text
+    uint8_t detail;  // EventDetails
+    int16_t rank;
+    uint16_t scope;
+};
+enum EventDetails : uint8_t {
+    kHasValue = 1,
+    kUpdates = 2,  // an atomic that writes what it has read
+};
+
+class __attribute__((visibility("hidden"))) Recorder {
+  public:
+    Recorder(Machine& m, size_t limit) : m_(m), limit_(limit) {}
+
+    void launched(const Launch& launch);
+    void admitted(const Block& block);
+    void finished(const Block& block);
+    void next_atomic(int order, int scope) { order_ = order + 1, scope_ = scope; }  // of the access that follows
+    void accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, uint8_t flags, bool updates, uintptr_t pc);
+    void fence(const Fiber& fiber, int order, int scope);
+    void barrier(const Block& block);
+    void met(const std::vector<Fiber*>& fibers);
+    void syncwarp(const Warp& warp, uint32_t mask);
+    void paused(const Fiber& fiber);
+    void resumed(const Fiber& fiber);
+    void ended(const Fiber& fiber);
+    void posted(const NetOp& op, const Fiber& fiber, uint32_t id);
+    void by_nic(EventKind kind, const NetOp& op, uintptr_t address, size_t bytes, const ThreadCheck& t);
+    void quiet(const Fiber& fiber, uintptr_t pc);
+    void host(EventKind kind, int rank);
+
+    // Threads of a rank (self: all of them, or one by its id) know what this clock has.
+    static constexpr uint32_t kAnyone = ~0u;
+    void learned(const VectorClock& clock, int rank, uint32_t self = kAnyone);
+    void found(size_t finding, uint32_t first_id, uint32_t first_pc, bool has_first);
+
+    void settle();                                   // what the latest write has stored is read now
+    std::string info(const Checker& checker) const;  // JSON
+    const std::vector<Event>& events() const { return events_; }
+
+  private:
+    struct Written {  // and nobody but the writer is ordered after it
+        uint32_t event, id, time;
+        uintptr_t address;
+        size_t bytes;
+    };
+    struct BlockInfo {
+        int rank;
+        int64_t ticket;
+        std::string index, dim, kernel;
+        uintptr_t shared;
+        size_t shared_bytes;
+    };
+    struct Message {
+        int kind, source, target, queue_pair;
+        uint64_t number, bytes, signal, from, to;
+    };
+    bool is_full();
+    bool merge(const Event& e);
+    bool add(Event e);  // false: there is no room, or it is not kept
+    Event of_thread(EventKind kind, const Fiber& fiber) const;
+    void written(int rank, const ThreadCheck& t, uintptr_t address, size_t bytes);
+    int home_of(uintptr_t address, int rank) const;
+    uint8_t text(const char* what);
+
+    Machine& m_;
+    const size_t limit_;
+    std::vector<Event> events_;
+    uint64_t dropped_ = 0;
+    int order_ = 0, scope_ = 0;
+    size_t latest_ = 0, unsettled_ = 0;  // of the events: index + 1; 0: none
+    std::vector<BlockInfo> blocks_;
+    std::vector<Message> messages_;
+    std::unordered_map<const NetOp*, uint32_t> message_of_;
+    std::unordered_map<uint64_t, uint32_t> event_of_;  // the latest of a thread (by its id) in a line
+    std::unordered_set<const Fiber*> waiting_;
+    std::unordered_map<int, std::vector<Written>> written_;  // by the rank whose memory it is
+    std::vector<const char*> texts_;
+};
+
+extern __attribute__((visibility("hidden"))) Recorder* recorder;  // of the machine that runs, null while there is none
+
+}  // namespace epemu

@@ -1,0 +1,178 @@
+"""Time travel: one page that goes through a run step by step, back and forth."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ep_lib.emulator import recording as rec
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.emulator.recording import Recording
+from ep_lib.emulator.symbols import Place
+from ep_lib.errors import ArgumentError
+from ep_lib.require import whole_number
+from ep_lib.runtime.check import record
+from ep_lib.viz.steps import Steps, make_steps
+from ep_lib.viz.style import RANK_COLORS
+
+_PAGES = Path(__file__).parent / "pages"
+_MOST_STEPS = 20_000
+_HEIGHT = 900
+_MOST_LINES = 3000  # of a source file
+
+
+class Page:
+    """A page of HTML that needs nothing else: no server, no network. A notebook shows it in place."""
+
+    def __init__(self, html_text: str, height: int = _HEIGHT) -> None:
+        self.html = html_text
+        self._height = height
+
+    def save(self, path: str | Path) -> Path:
+        """Writes it to a file, for a browser."""
+        path = Path(path)
+        try:
+            path.write_text(self.html, encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"the page cannot be written to {path}: {error.strerror}; name another file") from error
+        return path
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" loading="lazy" title="a run, step by '
+            f'step" style="width:100%; height:{self._height}px; border:1px solid #cccccc"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"a page of {len(self.html):,} bytes: .save('run.html') writes it, a notebook shows it"
+
+
+def time_travel(
+    main: Callable[..., Any],
+    ranks: int = 2,
+    *,
+    seed: int = 0,
+    fabric: Fabric | str | None = None,
+    args: Sequence[Any] = (),
+    steps: int = _MOST_STEPS,
+    **options: Any,
+) -> Page:
+    """The run that ``ep_lib.check`` makes of ``seed``, as a page to go through step by step.
+
+    It shows whose turn it was, which threads wait where, messages on their way, the memory of every rank coloured by
+    who wrote it (striped while no reader is ordered after the write), and the lines of a race. ``steps``: how many are
+    kept at most; those around the first finding, if there are more. ``options`` are those of ``ep_lib.check`` that
+    change a run (``heap_bytes``, ``timeout``, ``resident_blocks``, ``volatile``, ``transport``). Raises what ``check``
+    raises.
+    """
+    steps = whole_number("steps", steps, 1, 1_000_000)
+    return page_of(record(main, ranks, fabric, seed, args, **options), steps)
+
+
+def page_of(recording: Recording, limit: int = _MOST_STEPS) -> Page:
+    """The page of a recorded run, of at most ``limit`` steps."""
+    steps = make_steps(recording, limit)
+    if not len(steps):
+        raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
+    data = json.dumps(_data(recording, steps), separators=(",", ":"), ensure_ascii=False)
+    text = (_PAGES / "time_travel.html").read_text(encoding="utf-8")
+    parts = {
+        "TITLE": html.escape(f"{recording.program}, seed {recording.seed}"),
+        "CSS": (_PAGES / "time_travel.css").read_text(encoding="utf-8"),
+        "JS": (_PAGES / "time_travel.js").read_text(encoding="utf-8"),
+        "DATA": data.replace("</", "<\\/"),
+    }
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@", part)
+    return Page(text)
+
+
+def _data(recording: Recording, steps: Steps) -> dict[str, Any]:
+    kept = f", of which {len(steps):,} are kept" if len(steps) < steps.total else ""
+    lost = f"; {recording.dropped:,} events had no room" if recording.dropped else ""
+    places = _Places(recording, steps)
+    return {
+        "about": f"{recording.ranks} ranks on {recording.fabric}, {steps.total:,} steps{kept}{lost}",
+        "nothing": "The checker found nothing in this run.",
+        "colors": RANK_COLORS,
+        "kinds": rec.KINDS,
+        "ranks": steps.ranks,
+        "begin": steps.begin,
+        "total": steps.total,
+        "lanes": [lane._asdict() for lane in steps.lanes],
+        "groups": [group._asdict() for group in steps.groups],
+        "arrays": [array._asdict() for array in steps.arrays],
+        "omitted": steps.omitted,
+        "message_slot": steps.message_slot,
+        "messages": [
+            {
+                "text": f"{m.kind} {m.number}: rank {m.source}"
+                + ("" if m.kind.startswith("bulk") else f" to {m.target}, queue pair {m.queue_pair}")
+                + (f", {m.bytes} bytes" if m.bytes else ""),
+                "source": m.source,
+                "target": m.target,
+                "bytes": m.bytes,
+            }
+            for m in recording.messages
+        ],
+        "waits": steps.waits,
+        "whos": steps.whos,
+        "whats": steps.whats,
+        "marks": [
+            {**mark._asdict(), "places": [places.of_step[s] for s in (mark.first, mark.step) if s >= 0]}
+            for mark in steps.marks
+        ],
+        "places": places.table,
+        "files": places.files,
+        "base": steps.base,
+        "offsets": steps.offsets,
+        "slots": [slot for slot, _ in steps.changes],
+        "values": [value for _, value in steps.changes],
+        "steps": {
+            "kind": steps.kind,
+            "lane": steps.lane,
+            "who": steps.who,
+            "what": steps.what,
+            "place": places.of_step,
+            "message": steps.message,
+            "touched": steps.touched,
+            "write": steps.write,
+            "atomic": steps.atomic,
+            "threads": steps.threads,
+        },
+    }
+
+
+class _Places:
+    """The lines of source that steps are at, and the files that they are in."""
+
+    def __init__(self, recording: Recording, steps: Steps) -> None:
+        self.files: list[dict[str, Any]] = []
+        self.table: list[tuple[int, int, str]] = []  # file (-1: its text is not there), line, location
+        self._numbers: dict[str, int] = {}
+        by_place: dict[Place, int] = {}
+        self.of_step = []
+        for pc in steps.place:
+            place = recording.places.get(pc)
+            if not place:
+                self.of_step.append(-1)
+                continue
+            if place not in by_place:
+                by_place[place] = len(self.table)
+                self.table.append((self._file(place), place.line, place.location))
+            self.of_step.append(by_place[place])
+
+    def _file(self, place: Place) -> int:
+        key = str(place.file)
+        if key not in self._numbers:
+            try:
+                lines = place.file.read_text(encoding="utf-8", errors="replace").split("\n")
+            except OSError:
+                self._numbers[key] = -1
+                return -1
+            self._numbers[key] = len(self.files)
+            self.files.append({"name": place.name, "first": 1, "lines": lines[:_MOST_LINES]})
+        return self._numbers[key]
