@@ -1,4 +1,4 @@
-"""The command line: ``ep-lib doctor | demo | check | bench | dispatch-combine | grade | ladder | ...``.
+"""The command line: ``ep-lib doctor | demo | check | replay | bench | grade | ladder | ...``.
 
 A command is a module with ``add_arguments(parser)`` and ``run(args) -> int`` (the exit code). Only the module of the
 command that was asked for is imported, so ``ep-lib --help`` is quick and works where torch or CuPy is missing.
@@ -29,6 +29,7 @@ _COMMANDS = (
     Entry("doctor", "ep_lib.commands.doctor", "what this machine can do, and the next step for what is missing"),
     Entry("demo", "ep_lib.commands.demo", "train a small mixture-of-experts model and run it across ranks"),
     Entry("check", "ep_lib.commands.check", "find races, missing fences and deadlocks in a script's main(rank)"),
+    Entry("replay", "ep_lib.commands.replay", "go through the run of a finding step by step, on a page of HTML"),
     Entry("bench", "ep_lib.commands.bench", "measure puts, transports and modes, on GPUs or on the emulator"),
     Entry(
         "dispatch-combine",

@@ -3,6 +3,7 @@
     doctor    what this machine can do, and the next step for what is missing
     demo      train a small mixture-of-experts model and run it across ranks
     check     find races, missing fences and deadlocks in a script's main(rank)
+    replay    go through the run of a finding step by step, on a page of HTML
     bench     measure puts, transports and modes, on GPUs or on the emulator
     dispatch-combine   the standalone API's program, which mpiexec and torchrun start as well
     grade     check your piece of an exercise with the hidden tests

@@ -7,12 +7,14 @@ it does if this one is killed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import inspect
 import io
 import json
 import os
 import select
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from typing import Any
 from ep_lib import processes
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.runtime.check import check
+from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
 
 _MODULE = "ep_lib.commands.check"
@@ -35,10 +37,16 @@ class CheckFailed(EpError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("script", type=Path, help="a Python file that defines main(rank)")
-    parser.add_argument("--ranks", type=int, default=2, help="how many ranks (default: %(default)s)")
+    add_run_arguments(parser)
     parser.add_argument("--seeds", type=int, default=20, help="how many schedules to try (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What determines a run, but for its seed: the same for ``ep-lib replay``."""
+    parser.add_argument("script", type=Path, help="a Python file that defines main(rank)")
+    parser.add_argument("--ranks", type=int, default=2, help="how many ranks (default: %(default)s)")
     parser.add_argument("--fabric", choices=KINDS, default="p2p", help="what connects the ranks (default: %(default)s)")
     parser.add_argument(
         "--transport",
@@ -60,31 +68,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plain: report volatile accesses that carry data and that nothing orders (default: %(default)s)",
     )
     parser.add_argument("--resident-blocks", type=int, help="the most blocks of a rank that run at a time")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.script.is_file():
-        raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
     if args.seeds < 1 or args.first_seed < 0:
         raise ArgumentError(f"--seeds is {args.seeds}, --first-seed {args.first_seed}; they must be at least 1 and 0")
-    if not args.timeout > 0:
-        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
-    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)  # raises before anything starts
-    answer = _in_a_process(args)
-    if "error" in answer:
-        raise CheckFailed(answer["error"])
+    seeds = list(range(args.first_seed, args.first_seed + args.seeds))
+    answer = in_a_process(args, {"seeds": seeds, "again": _again(args)})
     print(json.dumps(answer["report"]) if args.json else answer["text"])
     return 0 if answer["report"]["ok"] else 1
 
 
-def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
-    """What :func:`_answer` returns in a child process; its process group ends with it, and with this process."""
+def _again(args: argparse.Namespace) -> str:
+    """The command that shows the run of a seed, which is to be filled in."""
+    defaults = argparse.ArgumentParser()
+    add_run_arguments(defaults)
+    words = ["ep-lib replay", shlex.quote(str(args.script))]
+    for name in ("ranks", "fabric", "transport", "ranks_per_node", "volatile", "resident_blocks"):
+        value = getattr(args, name)
+        if value != defaults.get_default(name):
+            words.append(f"--{name.replace('_', '-')} {value}")
+    return " ".join([*words, "--seed {} --html replay.html"])
+
+
+def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`_answer` returns in a child process; its process group ends with it, and with this process.
+
+    Raises ArgumentError for arguments that no run has, before anything starts, and CheckFailed.
+    """
+    if not args.script.is_file():
+        raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
+    if not args.timeout > 0:
+        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
+    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)
     ours, theirs = os.pipe()
     request = {
+        **task,
         "script": str(args.script.resolve()),
         "ranks": args.ranks,
-        "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
         "fabric": args.fabric,
         "ranks_per_node": args.ranks_per_node,
         "transport": args.transport,
@@ -97,7 +118,7 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
         try:
             child = guard.start(
                 processes.python("-m", _MODULE, json.dumps(request)),
-                stdout=_STDERR if args.json else None,
+                stdout=_STDERR if "json" in args and args.json else None,
                 pass_fds=(theirs,),
                 start_new_session=True,
             )
@@ -117,6 +138,8 @@ def _in_a_process(args: argparse.Namespace) -> dict[str, Any]:
             f"{args.script} ended the process itself, with exit code {child.returncode}, before it was checked"
         )
     found: dict[str, Any] = json.loads(answer)
+    if "error" in found:
+        raise CheckFailed(found["error"])
     return found
 
 
@@ -138,21 +161,39 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     script = Path(request["script"])
     try:
         main = _load_main(script)
-        report = check(
-            main,
-            request["ranks"],
-            Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
-            request["seeds"],
-            timeout=request["timeout"],
-            volatile=request["volatile"],
-            resident_blocks=request["resident_blocks"],
-            transport=request["transport"],
-        )
+        if "replay" in request:
+            return _replayed(main, request)
+        report = check(seeds=request["seeds"], **_run_of(main, request))
     except EpError as error:
         return {"error": str(error)}
     except Exception as error:  # noqa: BLE001  # the script may raise anything
         return {"error": f"{script.name}: main raised {_describe(error, script)}"}
+    again = request["again"]
+    findings = [dataclasses.replace(found, replay=again.format(found.seed)) for found in report.findings]
+    report = dataclasses.replace(report, findings=tuple(findings))
     return {"report": report.to_dict(), "text": str(report)}
+
+
+def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Of ``ep-lib replay``: records the run of one seed and writes its page."""
+    from ep_lib.viz.time_travel import page_of
+
+    recording = record(seed=request["replay"], **_run_of(main, request))
+    page_of(recording, request["steps"]).save(request["html"])
+    texts = [f"{found.finding.kind}: {found.finding.message}" for found in recording.found]
+    return {"findings": texts, "steps": recording.steps}
+
+
+def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "main": main,
+        "ranks": request["ranks"],
+        "fabric": Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
+        "timeout": request["timeout"],
+        "volatile": request["volatile"],
+        "resident_blocks": request["resident_blocks"],
+        "transport": request["transport"],
+    }
 
 
 def _load_main(script: Path) -> Callable[..., Any]:

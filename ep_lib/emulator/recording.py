@@ -154,6 +154,11 @@ class Recording:
     found: tuple[Found, ...]
     dropped: int
 
+    @property
+    def steps(self) -> int:
+        """How many events there are, without those that belong to another."""
+        return int(np.count_nonzero(self.events["kind"] < ORDERED))
+
 
 class Notes:
     """What Python adds while a run is recorded: the launches with their arrays, and where symmetric arrays were."""

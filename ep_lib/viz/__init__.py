@@ -1,7 +1,7 @@
 """Pictures for the notebooks, the demo and ``ep-lib bench``.
 
-Every function takes plain data, or what ``ep_lib.simulate`` returned, and gives a matplotlib Figure; it shows nothing
-by itself. Three kinds:
+``time_travel`` gives a page of HTML that goes through a run step by step. Other functions take plain data, or what
+``ep_lib.simulate`` returned, and give a matplotlib Figure; they show nothing by themselves. Three kinds:
 
 - what happened in a run: ``timeline`` of events that you made up, ``run_timeline``, ``samples_over_time`` and
   ``fabrics_side_by_side`` of a run on the virtual clock, ``interleavings`` and ``outcomes`` of many schedules;
@@ -36,6 +36,7 @@ from ep_lib.viz.samples import BYTES_ON_THEIR_WAY, MESSAGES_ON_THEIR_WAY, sample
 from ep_lib.viz.schedules import RIGHT, interleavings, outcomes
 from ep_lib.viz.slots import slot_layout, slots_over_time
 from ep_lib.viz.style import RANK_COLORS, Picture, new_picture, rank_color
+from ep_lib.viz.time_travel import Page, time_travel
 from ep_lib.viz.timeline import WAITING, Event, timeline
 from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend, routed_text
 
@@ -49,6 +50,7 @@ __all__ = [
     "WAITING",
     "Event",
     "NamedArray",
+    "Page",
     "Picture",
     "access_map",
     "bandwidth_by_sms",
@@ -70,6 +72,7 @@ __all__ = [
     "shares_of_ceiling",
     "slot_layout",
     "slots_over_time",
+    "time_travel",
     "timeline",
     "transports_compared",
 ]
