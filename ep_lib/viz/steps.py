@@ -28,6 +28,7 @@ _BEFORE = 2  # a cell's step is stored with this added: 1 is a step before the f
 _MOST_CELLS = 256  # of one array
 _MOST_CELLS_OF_RANK = 1600
 _MOST_THREADS = 2048  # with more, a square is a warp
+_MOST_LANES = 8  # of a rank's blocks; with more, several share one
 _WARP = 32
 _ORDERS = ("", "relaxed", "acquire", "release", "acquire-release", "seq-cst", "volatile")
 _SCOPES = ("block", "gpu", "sys")
@@ -266,13 +267,18 @@ class _Layout:
         unit = 1 if sum(threads for _, threads in blocks.values()) <= _MOST_THREADS else _WARP
         for rank in range(recording.ranks):
             self._add_lane(rank, "host", 0, "host")
-            for (owner, index), (label, threads) in sorted(blocks.items()):
-                if owner == rank:
-                    self._add_lane(rank, "block", index, label)
-                    group = ThreadGroup(rank, label, threads, unit, self.slots, -(-threads // unit))
-                    self.groups.append(group)
-                    self.group_of[rank, index] = group
-                    self.slots += group.slots
+            mine = [(index, *told) for (owner, index), told in sorted(blocks.items()) if owner == rank]
+            for number, (index, label, threads) in enumerate(mine):
+                together = -(-len(mine) // _MOST_LANES)  # blocks of a lane
+                if number % together == 0:
+                    last = mine[min(number + together, len(mine)) - 1][1]
+                    name = label if together == 1 else f"{label.replace(' ', 's ')} to {last.partition(' ')[2]}"
+                    self.lanes.append(Lane(rank, "block", name))
+                self.lane_of[rank, "block", index] = len(self.lanes) - 1
+                group = ThreadGroup(rank, label, threads, unit, self.slots, -(-threads // unit))
+                self.groups.append(group)
+                self.group_of[rank, index] = group
+                self.slots += group.slots
             if rank in senders:
                 self._add_lane(rank, "nic", 0, "NIC")
         self.message_slot = self.slots

@@ -190,7 +190,7 @@ void Recorder::accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, u
     event_of_[static_cast<uint64_t>(t.id) << 32 | e.pc] = static_cast<uint32_t>(latest_ - 1);
     unsettled_ = latest_;  // a load is settled too: nothing changes what it sees before the next event
     const int home = home_of(address, t.rank);
-    if (home != t.rank) learned(t.clock, home, t.id);
+    if (home != t.rank && !(flags & kWrites)) learn(t.clock, home, t.id, address, bytes);
     if (flags & kWrites) written(home, t, address, bytes);
 }
 
@@ -284,10 +284,14 @@ void Recorder::host(EventKind kind, int rank) {
 
 // ---- what follows from them ---------------------------------------------------------------------------------------
 
-void Recorder::learned(const VectorClock& clock, int rank, uint32_t self) {
+void Recorder::learned(const VectorClock& clock, int rank, uint32_t self) { learn(clock, rank, self, 0, ~size_t{0}); }
+
+// Of the writes that touch these bytes.
+void Recorder::learn(const VectorClock& clock, int rank, uint32_t self, uintptr_t address, size_t bytes) {
     const auto found = written_.find(rank);
     if (found == written_.end() || events_.empty()) return;
     const auto is_ordered = [&](const Written& w) {
+        if (w.address + w.bytes <= address || (w.address > address && w.address - address >= bytes)) return false;
         if (w.id == self || !happens_before(w.id, w.time, clock)) return false;
         Event e = {};
         e.kind = EventKind::kOrdered;

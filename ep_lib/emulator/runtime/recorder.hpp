@@ -122,6 +122,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     bool add(Event e);  // false: there is no room, or it is not kept
     Event of_thread(EventKind kind, const Fiber& fiber) const;
     void written(int rank, const ThreadCheck& t, uintptr_t address, size_t bytes);
+    void learn(const VectorClock& clock, int rank, uint32_t self, uintptr_t address, size_t bytes);
     int home_of(uintptr_t address, int rank) const;
     uint8_t text(const char* what);
 

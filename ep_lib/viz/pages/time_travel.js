@@ -4,6 +4,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const steps = data.steps, count = steps.kind.length;
 const KEYFRAME_EVERY = 256, AROUND = 36;  // steps
+const MOST_GRIDS = 4;  // of threads, for a rank; the blocks share one if there are more
 const $ = (id) => document.getElementById(id);
 const escape = (text) => text.replace(/[&<>"]/g, (c) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]);
 const colorOf = (rank) => data.colors[((rank % data.colors.length) + data.colors.length) % data.colors.length];
@@ -82,10 +83,15 @@ for (let rank = 0; rank < data.ranks; rank++) {
     panel.append(head, grid, sum);
     sums.push({element: sum, first, number, kind, of, text: null});
   };
-  for (const group of groups) {
-    const each = group.unit > 1 ? `, a square is a warp` : "";
-    add(`${escape(group.label)} <span class="quiet">${group.threads} threads${each}</span>`, group.slot, group.slots,
-        "threads", group);
+  const each = groups.length && groups[0].unit > 1 ? ", a square is a warp" : "";
+  if (groups.length > MOST_GRIDS) {  // they lie one after the other
+    const number = groups.reduce((sum, group) => sum + group.slots, 0), threads = groups.reduce((sum, group) => sum + group.threads, 0);
+    add(`${groups.length} blocks <span class="quiet">${threads} threads${each}</span>`, groups[0].slot, number, "threads", groups[0]);
+  } else {
+    for (const group of groups) {
+      add(`${escape(group.label)} <span class="quiet">${group.threads} threads${each}</span>`, group.slot, group.slots,
+          "threads", group);
+    }
   }
   for (const array of arrays) {
     const size = `${escape(array.dtype)} ${array.cell_bytes === array.item_bytes ? "" : `a square is ${array.cell_bytes} bytes`}`;
@@ -136,7 +142,7 @@ function drawAll() {
 }
 
 // ---- the steps around this one -------------------------------------------------------------------------------------
-const ROW = Math.max(7, Math.min(20, 300 / data.lanes.length)), LEFT = 104, WIDTH = 1000;
+const ROW = Math.max(7, Math.min(20, 300 / data.lanes.length)), LEFT = 136, WIDTH = 1000;
 const postOf = new Map();
 for (let s = 0; s < count; s++) if (steps.kind[s] === K.post) postOf.set(steps.message[s], s);
 const firstLaneOf = (rank) => data.lanes.findIndex((lane) => lane.rank === rank && lane.kind === "block");
@@ -251,8 +257,8 @@ function sumOf({kind, first, number, of}, state) {
       const value = state[s], text = (value & 3) === 2 ? data.waits[(value >> 2) - 1][1] : ["not there", "can run", "", "done"][value & 3];
       counts.set(text, (counts.get(text) || 0) + 1);
     }
-    const unit = of.unit > 1 ? " warps" : "";
-    return [...counts].map(([text, n]) => `${n}${unit}: ${text}`).join("; ");
+    const unit = (n) => of.unit > 1 ? (n === 1 ? " warp" : " warps") : "";
+    return [...counts].sort((a, b) => b[1] - a[1]).map(([text, n]) => `${n}${unit(n)}: ${text}`).join("; ");
   }
   const by = new Map();
   let ordered = 0, race = 0, written = 0;
@@ -382,7 +388,7 @@ function tell(slot) {
   const group = data.groups.find((g) => slot >= g.slot && slot < g.slot + g.slots);
   if (group) {
     const what = (value & 3) === 2 ? data.waits[(value >> 2) - 1][1] : ["not there", "can run", "", "done"][value & 3];
-    return `${group.unit > 1 ? "warp" : "thread"} ${slot - group.slot}: ${what}`;
+    return `${group.label}, ${group.unit > 1 ? "warp" : "thread"} ${slot - group.slot}: ${what}`;
   }
   const array = arrayAt(slot);
   if (!array) return "";
