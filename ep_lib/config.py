@@ -14,6 +14,9 @@ EP_LIB_GPUS          so many GPUs are shared by all ranks of ``spawn`` and ``ini
 EP_LIB_HEAP_BYTES    size of a rank's symmetric heap: ``268435456``, ``256M``, ``2G`` the backend's own choice
 EP_LIB_HOST          this host's name among those of a run; ranks on the          its host name and boot id
                      emulator share memory with those of the same name
+EP_LIB_MINE          folders with a learner's own headers, which come before the        the library's own
+                     library's (``ep-lib demo --mine`` and the notebooks set it)
+EP_LIB_MINE_COUNTS   the file to which ranks add what went through those headers       nothing is written
 EP_LIB_SANITIZE      ``1`` compiles the emulator with AddressSanitizer and UBSan        ``0``
                      (``make sanitize`` sets it: their libraries must be loaded first)
 EP_LIB_SECRET        what the processes of a run must know to talk over TCP or files  one of this user's own on
@@ -66,6 +69,8 @@ class Config:
     debug: bool = False
     gpus: int | None = None
     heap_bytes: int | None = None
+    mine: tuple[Path, ...] = ()
+    mine_counts: Path | None = None
     sanitize: bool = False
     secret: str | None = None
     address: str | None = None
@@ -88,6 +93,8 @@ class Config:
             debug=_flag(env, "EP_LIB_DEBUG"),
             gpus=_gpus(env),
             heap_bytes=_size(env, "EP_LIB_HEAP_BYTES"),
+            mine=_folders(env, "EP_LIB_MINE"),
+            mine_counts=None if (counts := _text(env, "EP_LIB_MINE_COUNTS")) is None else Path(counts).absolute(),
             sanitize=_flag(env, "EP_LIB_SANITIZE"),
             secret=_text(env, "EP_LIB_SECRET"),
             address=_text(env, "EP_LIB_ADDRESS"),
@@ -143,6 +150,14 @@ def _workshop(env: Mapping[str, str]) -> Path | None:
     if not path.is_dir():
         raise _refuse("EP_LIB_WORKSHOP", text, "the directory of a checkout; there is no such directory")
     return path
+
+
+def _folders(env: Mapping[str, str], name: str) -> tuple[Path, ...]:
+    folders = tuple(_path(name, part) for part in (_text(env, name) or "").split(os.pathsep) if part)
+    for folder in folders:
+        if not folder.is_dir():
+            raise _refuse(name, env[name], f"folders of a learner's headers, and there is no {folder}")
+    return folders
 
 
 def _backend(env: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ from ep_lib.commands.demo.model import (
     train,
     windows,
 )
+from ep_lib.commands.demo.own import run_ways
 from ep_lib.commands.demo.report import LOSS_TOLERANCE, Listener, Traffic
 from ep_lib.commands.demo.spread import run_spread
 from ep_lib.errors import ArgumentError, BackendUnavailable
@@ -43,7 +45,9 @@ from ep_lib.moe.layer import (
     load_per_expert,
     route,
 )
+from ep_lib.workshop.mine import find_pieces
 
+ROOT = Path(__file__).resolve().parents[1]
 SMALL = ModelConfig(hidden=16, ffn=16, num_experts=8, context=16, conv_width=3)
 
 
@@ -257,6 +261,49 @@ def test_a_wrong_dispatch_is_explained(monkeypatch: pytest.MonkeyPatch, trained_
     assert not run.equal
     assert run.misplaced > 0
     assert "dispatch lost, doubled or misplaced" in run.explain_difference()
+
+
+# The learner's own pieces
+
+
+def mine_with(tmp_path: Path, wrong: tuple[str, str] | None = None) -> Path:
+    """Three whole pieces; ``wrong``: a mistake in the ring."""
+    folder = tmp_path / "mine"
+    for name in ("01_write_signal", "05_ring", "08_packets"):
+        shutil.copytree(ROOT / "solutions" / name, folder / name)
+    if wrong:
+        ring = folder / "05_ring" / "ep" / "ring.cuh"
+        ring.write_text(ring.read_text().replace(*wrong))
+    return folder
+
+
+def run_own(trained_small, folder: Path):
+    model, data = trained_small
+    loss, _ = evaluate(model, data)
+    return run_ways(model, data, find_pieces(folder), Listener(), ranks=2, backend="emulator", seed=1, loss_local=loss)
+
+
+def test_the_model_runs_on_a_learners_pieces(trained_small, tmp_path: Path) -> None:
+    runs, problems = run_own(trained_small, mine_with(tmp_path))
+    assert problems == [] and [run.way for run in runs] == ["direct", "pcie", "low latency"]
+    assert all(run.equal and run.tolerance == LOSS_TOLERANCE for run in runs)
+    carried = [{data["piece"]: data["carried"] for _, data in run.carried} for run in runs]
+    assert [set(pieces) for pieces in carried] == [{"write and signal"}, {"ring"}, {"packets"}]
+    row_bytes = SMALL.hidden * 4
+    crossed = runs[1].combine.wire_bytes // row_bytes
+    assert carried[0]["write and signal"] == 2 * 2 * SMALL.layers  # a table for each rank from each, per layer
+    assert carried[1]["ring"] == 2 * crossed > 0  # there, and back
+
+
+def test_a_wrong_piece_is_named_and_the_library_is_not(
+    trained_small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ep_lib.commands.demo.own.WAYS", ("pcie",))
+    wrong = ("return message < slots ? 0 : message - slots + 1;", "return message + 1;")  # it waits for its own credit
+    folder = mine_with(tmp_path, wrong)
+    runs, (problem,) = run_own(trained_small, folder)
+    assert runs == [] and problem.startswith("pcie: ") and "With the library's pieces it is right" in problem
+    assert f"The mistake is in {folder / '05_ring' / 'ep' / 'ring.cuh'}; `ep-lib grade 05_ring` says more" in problem
 
 
 # The command

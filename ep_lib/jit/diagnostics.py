@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ep_lib.errors import EpError, KernelCompileError
-from ep_lib.jit import digest, headers, names, toolkit
+from ep_lib.jit import digest, headers, names, pieces, toolkit
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.source import ENTRY_FILE, KernelSource
 
@@ -146,7 +146,7 @@ class _Report:
         self.source_path = str(kernel.source_path)
         self.raw = log
         self.log = log if kernel.path is not None else log.replace(self.source_path, kernel.filename)
-        self.own_roots = [folder.resolve() for folder in kernel.include]
+        self.own_roots = [folder.resolve() for folder in (*kernel.include, *pieces.active())]
         if kernel.path is not None:
             self.own_roots.append(kernel.path.parent.resolve())
         self.not_own = [*toolkit.DEVICE_ROOTS, toolkit.EMULATOR_INCLUDE, *toolkit.cuda_include_dirs()]

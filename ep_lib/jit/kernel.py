@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from ep_lib.errors import ArgumentError, KernelLaunchError
-from ep_lib.jit import gxx, nvrtc
+from ep_lib.jit import gxx, nvrtc, pieces, toolkit
 from ep_lib.jit.gxx import EmulatorImage
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.signature import Param
@@ -83,6 +83,8 @@ class Kernel(KernelSource):
         backend = getattr(rank, "_backend", None)
         if backend is None:
             refuse("rank", rank, "the Rank that main got: kernel.launch(rank, grid, block, ...)")
+        if pieces.active():
+            pieces.launched(self.pieces(toolkit.EMULATED_TRANSPORT))
         backend.launch(self, grid, block, args, shared_bytes, uses)
 
     @overload
@@ -95,11 +97,14 @@ class Kernel(KernelSource):
         Raises :class:`KernelCompileError`, :class:`KernelNotFoundError`, and :class:`BackendUnavailable` when the
         compiler is missing.
         """
-        image = self._images.get(text("target", target))
+        key = text("target", target)
+        if pieces.active():  # the learner edits them while the library's kernels live on
+            key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
+        image = self._images.get(key)
         if image is not None:
             return image
         with self._lock:
-            image = self._images.get(target)
+            image = self._images.get(key)
             if image is None:
                 if target == "emulator":
                     image = gxx.build_emulator_kernel(self)
@@ -107,7 +112,7 @@ class Kernel(KernelSource):
                     image = nvrtc.compile_cubin(self, target)
                 else:
                     raise ArgumentError(f"target is 'emulator' or an architecture such as 'sm_90', got {target!r}")
-                self._images[target] = image
+                self._images[key] = image
             return image
 
     def __getstate__(self) -> dict[str, Any]:

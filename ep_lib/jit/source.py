@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ep_lib.errors import ArgumentError
-from ep_lib.jit import cache, toolkit
+from ep_lib.jit import cache, digest, pieces, toolkit
 from ep_lib.require import a_path, instance, refuse, several, text
 
 Define = str | int | float | None
@@ -104,9 +104,23 @@ class KernelSource:
         return cls(source, name, path=None, filename=filename, include=include, defines=defines, options=options)
 
     def include_roots(self, transport: Path) -> list[Path]:
-        """Folders to search for headers, in order: the learner's, the source's own, the transport's, ep_lib's."""
-        beside = [self.path.parent] if self.path is not None else []
-        return [*self.include, *beside, transport, *toolkit.DEVICE_ROOTS]
+        """Folders to search for headers, in order: those of ``include``, the learner's pieces that this source reaches,
+        the source's own, the transport's, ep_lib's."""
+        found = self.pieces(transport)
+        pieces_first = [*found, toolkit.COUNTING_INCLUDE] if found else []
+        return [*self.include, *pieces_first, *self._library_roots(transport)]
+
+    def pieces(self, transport: Path) -> tuple[Path, ...]:
+        """The folders of the learner's pieces (:mod:`ep_lib.jit.pieces`) that this source includes something of, or
+        is itself."""
+        return pieces.among([*self.reaches(transport).files, str(self.path)]) if pieces.active() else ()
+
+    def reaches(self, transport: Path) -> digest.Headers:
+        """The headers that this source includes, with the learner's pieces."""
+        return digest.scan(self.source, [*self.include, *pieces.active(), *self._library_roots(transport)])
+
+    def _library_roots(self, transport: Path) -> list[Path]:
+        return [*([self.path.parent] if self.path is not None else []), transport, *toolkit.DEVICE_ROOTS]
 
     @property
     def source_path(self) -> Path:

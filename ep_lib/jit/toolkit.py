@@ -20,6 +20,7 @@ from ep_lib.version import __version__
 PACKAGE = Path(__file__).resolve().parent.parent
 DEVICE_INCLUDE = PACKAGE / "device"
 DEVICE_ROOTS = (DEVICE_INCLUDE, PACKAGE)  # <ep/...>, and <moe/...> of dispatch and combine
+COUNTING_INCLUDE = DEVICE_INCLUDE / "counting"  # before DEVICE_INCLUDE where a learner's pieces count
 # <ep/transport.cuh> where nothing else is asked for: of GPUs, and of the emulator
 P2P_TRANSPORT, EMULATED_TRANSPORT = PACKAGE / "transports" / "p2p", PACKAGE / "transports" / "emulated"
 EMULATOR_INCLUDE = PACKAGE / "emulator" / "include"

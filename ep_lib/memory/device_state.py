@@ -24,6 +24,9 @@ FAULT_BYTES = FAULT_DTYPE.itemsize  # at offset 0 of the header
 HEADER_BYTES = HEADER.size
 IBGDA_STATE_OFFSET = HEADER.offsets["ibgda"]  # all zero until ep_lib.ibgda.init_efa_device_state
 
+PIECE_COUNTS_OFFSET = HEADER.offsets["piece_counts"]  # what <ep/pieces.cuh> counted
+MAX_PIECE_COUNTS = header_constant("ep/device_state.cuh", "kMaxPieceCounts")
+
 PHASE_NAMES = tuple(
     name.removeprefix("kPhase").lower()
     for name in enumerators("ep/device_state.cuh", "Phase")

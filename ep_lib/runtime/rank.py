@@ -13,8 +13,10 @@ import numpy as np
 
 from ep_lib.backends.base import Backend, Streams
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, OutOfSymmetricMemory, RankMismatchError
+from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Dim, Kernel
 from ep_lib.memory.arrays import describe, element_type, is_array, like
+from ep_lib.memory.device_state import MAX_PIECE_COUNTS, PIECE_COUNTS_OFFSET
 from ep_lib.memory.symmetric import SymmetricHeap
 from ep_lib.require import brief, flag, index, instance, refuse, show
 from ep_lib.runtime.call_names import name_of_result
@@ -283,8 +285,17 @@ class Rank:
     def close(self) -> None:
         """End this rank's part in the world. ``spawn`` does it by itself; calling it twice does no harm."""
         if not self.is_closed:
-            self.is_closed = True
-            self._backend.close()
+            try:
+                if pieces.active():
+                    with contextlib.suppress(EpError):  # of a kernel: synchronize() has raised it, or close() does
+                        self._tell_of_pieces()
+            finally:
+                self.is_closed = True
+                self._backend.close()
+
+    def _tell_of_pieces(self) -> None:
+        counts = self._backend.heap_array(PIECE_COUNTS_OFFSET, (MAX_PIECE_COUNTS,), np.dtype(np.uint64))
+        pieces.tell(self.rank, self.to_host(counts).tolist())
 
     def __enter__(self) -> Rank:
         return self

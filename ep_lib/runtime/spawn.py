@@ -7,10 +7,20 @@ from typing import Any
 
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.errors import ArgumentError
+from ep_lib.errors import (
+    ArgumentError,
+    DeadlockError,
+    KernelCompileError,
+    KernelFault,
+    KernelTimeout,
+    PeerTimeout,
+)
+from ep_lib.jit import pieces
 from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
+
+_OF_KERNELS = (KernelCompileError, KernelFault, KernelTimeout, DeadlockError, PeerTimeout)  # a piece may be at fault
 
 
 def spawn(
@@ -54,14 +64,18 @@ def spawn(
         raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
     if backend == "emulator" and gpus is not None:
         raise ArgumentError(f"gpus is {brief(gpus)}; the emulator needs none: leave it out, or take backend='cuda'")
-    if backend == "cuda":
-        from ep_lib.runtime.spawn_cuda import spawn_processes
+    try:
+        if backend == "cuda":
+            from ep_lib.runtime.spawn_cuda import spawn_processes
 
-        transport = arguments.a_transport(config.transport if transport is None else transport)
-        gpus = arguments.shared_gpus(config.gpus if gpus is None else gpus, ranks, transport)
-        return spawn_processes(
-            main, ranks, args, heap_bytes=heap_bytes, timeout=timeout, transport=transport, gpus=gpus
-        )
-    transport = arguments.emulator_transport(transport)
-    machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
-    return run_program(main, machine, args, timeout, transport)
+            transport = arguments.a_transport(config.transport if transport is None else transport)
+            gpus = arguments.shared_gpus(config.gpus if gpus is None else gpus, ranks, transport)
+            return spawn_processes(
+                main, ranks, args, heap_bytes=heap_bytes, timeout=timeout, transport=transport, gpus=gpus
+            )
+        transport = arguments.emulator_transport(transport)
+        machine = make_machine(ranks, seed=seed, heap_bytes=heap_bytes, fabric=make_fabric(fabric, ranks))
+        return run_program(main, machine, args, timeout, transport)
+    except _OF_KERNELS as error:
+        pieces.note(error)
+        raise

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ep_lib.workshop.grader import Grade
     from ep_lib.workshop.ladders import Table
+    from ep_lib.workshop.mine import Mine
     from ep_lib.workshop.puzzles.cell import Shown
 
 
@@ -93,6 +94,19 @@ def ladder(number: str | int, **options: Any) -> Table:
     from ep_lib.workshop import ladders
 
     return ladders.run(number, **options)
+
+
+def use_mine(mine: Path | str | None = None) -> Mine:
+    """From now on, kernels run on your own pieces where they are whole, and on the library's where they are not.
+
+    Returns what shows itself in a notebook: which pieces are yours, why the library's stand in for the others, and,
+    after a run, what went through yours. Call it again after you have finished another exercise; edits of a file that
+    is in use count from the next run on. ``mine``: the folder with your exercises, by default ``mine/``. Raises
+    GradingError if that is none. ``stop()``, or the end of a ``with``, brings the library's back.
+    """
+    from ep_lib.workshop import mine as own
+
+    return own.use_mine(mine)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -59,6 +59,20 @@ class Hole:
 
 
 @dataclass(frozen=True)
+class InTheLibrary:
+    """What a finished piece does in the library: the table ``[mine]`` of exercise.toml.
+
+    ``piece``: what the learner calls it ("your ring"). ``carries``: what is counted, as the words of a sentence ("rows
+    went through your ring"). ``count``: the counter of <ep/pieces.cuh>; "" where only the tutorial's kernels call it,
+    whose launches are counted.
+    """
+
+    piece: str
+    carries: str = ""
+    count: str = ""
+
+
+@dataclass(frozen=True)
 class Exercise:
     """An exercise, read from ``solutions/<name>/exercise.toml``."""
 
@@ -71,6 +85,9 @@ class Exercise:
     holes: tuple[Hole, ...]
     intro: str = ""  # what the exercise is about, for its README
     also: tuple[str, ...] = ()  # files of runs_as that the pieces include, copied as they are
+    version: int = 1  # another one where code written for the exercise so far does not fit any more
+    changed: str = ""  # since the version before, in a sentence
+    mine: InTheLibrary | None = None
 
     @property
     def solution_dir(self) -> Path:
@@ -202,7 +219,23 @@ def load(path: Path, root: Path) -> Exercise:
             raise GradingError(f"{path}: piece {piece!r} must lie inside the exercise's folder")
     title, runs_as = _get(raw, "title", str, path), _get(raw, "runs_as", str, path)
     intro = _get(raw, "intro", str, path).strip() if "intro" in raw else ""
-    return Exercise(path.parent.name, title, root, runs_as, pieces, tasks, holes, intro, also)
+    version, changed = raw.get("version", 1), raw.get("changed", "")
+    if not isinstance(version, int) or version < 1 or (version > 1 and not changed):
+        raise GradingError(f"{path}: version is {version!r}: a whole number; from 2 on, `changed` says what is new")
+    return Exercise(
+        path.parent.name, title, root, runs_as, pieces, tasks, holes, intro, also, version, changed, _mine(raw, path)
+    )
+
+
+def _mine(raw: Mapping[str, Any], path: Path) -> InTheLibrary | None:
+    if "mine" not in raw:
+        return None
+    table = _get(raw, "mine", dict, path)
+    if not set(table) <= {"piece", "carries", "count"}:
+        raise GradingError(f"{path}: [mine] has piece, carries and count, and not {', '.join(sorted(table))}")
+    if bool(table.get("count")) != bool(table.get("carries")):
+        raise GradingError(f"{path}: [mine] has count and carries, or neither of them")
+    return InTheLibrary(_get(table, "piece", str, path), table.get("carries", ""), table.get("count", ""))
 
 
 def _tables(raw: Mapping[str, Any], key: str, path: Path) -> list[Mapping[str, Any]]:

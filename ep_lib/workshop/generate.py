@@ -24,6 +24,7 @@ from ep_lib.errors import GradingError
 from ep_lib.workshop.exercises import Exercise, Hole, find, names, workshop_root
 
 _MARKER = re.compile(r"^(?P<indent>\s*)(?://|#)\s*EXERCISE-(?P<what>BEGIN|END)\s+(?P<at>\w+)\s*$")
+_VERSION = re.compile(r"^(?://|#) Exercise (\w+), version (\d+)\b", re.MULTILINE)
 _WIDTH = 110  # of hint lines
 
 
@@ -78,6 +79,18 @@ def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> 
     return [indent + line if line else "" for line in lines]
 
 
+def version_line(exercise: Exercise, piece: str) -> str:
+    """The first line of a learner's file, by which a later course knows what it was written for."""
+    comment = "#" if piece.endswith(".py") else "//"
+    return f"{comment} Exercise {exercise.name}, version {exercise.version}. Leave this line: ep_lib reads it."
+
+
+def version_of(text: str) -> int:
+    """The version of the exercise that a learner's file was written for; those without the line are the first."""
+    found = _VERSION.search(text)
+    return int(found[2]) if found else 1
+
+
 def without_markers(text: str) -> str:
     """What the library runs: the solution without the marker lines."""
     return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))
@@ -125,7 +138,8 @@ def generated(exercise: Exercise) -> dict[Path, str]:
     all_found: list[str] = []
     for piece in exercise.pieces:
         text = _read(exercise.solution_dir / piece)
-        files[exercise.exercise_dir / piece], found = with_holes(exercise, piece, text)
+        holes, found = with_holes(exercise, piece, text)
+        files[exercise.exercise_dir / piece] = f"{version_line(exercise, piece)}\n{holes}"
         files[exercise.root / exercise.runs_as / piece] = without_markers(text)
         all_found += found
     for name in exercise.also:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from ep_lib.errors import ArgumentError, GradingError
-from ep_lib.jit import cache
+from ep_lib.jit import cache, pieces
 from ep_lib.jit.kernel import Kernel
 from ep_lib.processes import temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
+from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
@@ -146,15 +147,40 @@ def default_mine(exercise: Exercise) -> Path:
 
 
 def start(name: str | int, root: Path | None = None) -> Path:
-    """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it is there; returns the folder."""
+    """Copies the exercise to ``mine/<name>`` for the learner to edit, unless it is there; returns the folder.
+
+    Nothing that is there is written to. Beside a file for an older version of the exercise comes the new one,
+    ``ring.v2.cuh``. Raises GradingError where the folder cannot be written.
+    """
     exercise = find(name, root)
     own = exercise.root / "mine" / exercise.name
-    for piece in (*exercise.pieces, *exercise.also):
-        target = own / piece
-        if not target.exists():
+    try:
+        for piece in (*exercise.pieces, *exercise.also):
+            target = own / piece
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(exercise.exercise_dir / piece, target)
+            if not target.exists():
+                _copy_new(exercise.exercise_dir / piece, target)
+            elif piece in exercise.pieces and _version(target) < exercise.version:
+                _copy_new(
+                    exercise.exercise_dir / piece,
+                    target.with_name(f"{target.stem}.v{exercise.version}{target.suffix}"),
+                )
+    except OSError as error:
+        raise GradingError(
+            f"{own} cannot be written ({error.strerror or error}): copy the workshop to a folder of your own, and set "
+            "EP_LIB_WORKSHOP to it"
+        ) from error
     return own
+
+
+def _version(file: Path) -> int:
+    return version_of(file.read_text(encoding="utf-8", errors="replace"))
+
+
+def _copy_new(source: Path, target: Path) -> None:
+    """Unless it is there by now: another notebook may do the same at this moment."""
+    with contextlib.suppress(FileExistsError), target.open("xb") as file:
+        file.write(source.read_bytes())
 
 
 def grade(
@@ -236,12 +262,13 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 
     Takes no time after the first grading. Raises EpError if the grader cannot work, for instance without a compiler.
     """
-    for source, kernel in load(exercise.name, public=public).kernels:
-        include = [
-            exercise.solution_dir,
-            exercise.exercise_dir,
-        ]  # the second for what the pieces include from beside them
-        Kernel.from_file(source, kernel, include=include).compile()
+    with pieces.unused():
+        for source, kernel in load(exercise.name, public=public).kernels:
+            include = [
+                exercise.solution_dir,
+                exercise.exercise_dir,
+            ]  # the second for what the pieces include from beside them
+            Kernel.from_file(source, kernel, include=include).compile()
 
 
 def _prepare_cache(folder: Path) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ep_lib.errors import ArgumentError, EpError
+from ep_lib.jit import pieces
+from ep_lib.workshop import exercises
 from ep_lib.workshop.exercises import workshop_root
 from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, show_note
 from ep_lib.workshop.prediction import predict
@@ -23,10 +25,20 @@ __all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_sou
 
 
 def find(file: str | Path) -> Path:
-    """``file`` of the workshop (``"tutorial_kernels/01_write_signal.cu"``), as a path from the current folder.
+    """``file`` of the workshop (``"tutorial_kernels/01_write_signal.cu"``), as a path from the current folder; the
+    learner's own where it is one of their pieces (:func:`ep_lib.workshop.use_mine`).
 
     The path is relative, so that errors that name the file stay short. Raises ArgumentError if there is no such file.
     """
+    path = Path(file)
+    for root in pieces.active():
+        exercise = exercises.find(root.name)
+        if exercise.runs_as == path.parent.as_posix() and path.name in exercise.pieces:
+            return Path(os.path.relpath(root / path.name))
+    return _find_given(file)
+
+
+def _find_given(file: str | Path) -> Path:
     path = workshop_root() / file
     if not path.is_file():
         raise ArgumentError(f"the workshop in {workshop_root()} has no file {str(file)!r}")
@@ -72,7 +84,7 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
     of ``mark`` are highlighted. The source is read now, from the file that is compiled, so it is never stale. Raises
     ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
     """
-    text = find(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
+    text = _find_given(file).read_text(encoding="utf-8").rstrip("\n").split("\n")
     ranges = [_definition(text, name, str(file)) for name in names] or [(0, len(text))]
     if not comments and names:
         ranges = [(next(n for n in range(*r) if not text[n].startswith("//")), r[1]) for r in ranges]

@@ -1,3 +1,4 @@
+# Exercise 02_registration, version 1. Leave this line: ep_lib reads it.
 """A registration cache: registering memory is expensive, so it is kept for a while after its last user has let go.
 
 Registering pins pages, so that they stay where they are, and tells the NIC about each of them. A program that sends

@@ -1,9 +1,10 @@
 """``ep-lib demo``: train a small mixture-of-experts model on real text, then run it with its experts spread over ranks.
 
 The loss on held-out text must be the same, to 1e-4, whether all experts are in one place or every token travels through
-ep_lib's dispatch and combine kernels. If it is not, the command explains that and returns 1. ``--json`` prints one
-object and nothing else on stdout: the fields of ``DemoReport`` and ``SpreadRun`` in report.py. Of the other files,
-model.py trains, spread.py runs the model across ranks (begin there for how a model uses ``Buffer``), picture.py draws.
+ep_lib's dispatch and combine kernels. If it is not, the command explains that and returns 1. ``--mine`` runs it on the
+learner's own pieces. ``--json`` prints one object and nothing else on stdout: the fields of ``DemoReport`` and
+``SpreadRun`` in report.py. Of the other files, model.py trains, spread.py runs the model across ranks (begin there for
+how a model uses ``Buffer``), own.py does so with the learner's pieces, picture.py draws.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ep_lib.commands.demo.report import Console, DemoReport, Listener, SpreadRun, problems_of
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.workshop.mine import find_pieces
 
 if TYPE_CHECKING:
     from ep_lib.commands.demo.model import ModelConfig
@@ -49,6 +51,7 @@ class DemoOptions:
     seed: int = 0
     steps: int = DEFAULT_STEPS
     out: Path = DEFAULT_OUT
+    mine: Path | None = None  # the folder with the learner's exercises: run on their pieces
 
 
 def run_demo(options: DemoOptions | None = None, listener: Listener | None = None) -> DemoReport:
@@ -73,9 +76,11 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
 
     # Not at the top, so that `ep-lib demo --help` works without torch and matplotlib.
     from ep_lib.commands.demo import model as demo_model
+    from ep_lib.commands.demo import own as demo_own
     from ep_lib.commands.demo import picture as demo_picture
     from ep_lib.commands.demo import spread as demo_spread
 
+    found = () if options.mine is None else tuple(p for p in find_pieces(options.mine) if p.words.count)
     text = demo_model.load_text()
     config = model_config()
     model = demo_model.ByteMoE(config, torch.Generator().manual_seed(options.seed))
@@ -98,6 +103,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
         picture=picture_path,
         sample="",
         seconds=0.0,
+        mine=None if options.mine is None else tuple(piece.to_json() for piece in found),
     )
     listener.prepared(report, ranks)
 
@@ -123,17 +129,34 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
         listener.spread(run)
         return run
 
-    runs = tuple(spread(count) for count in ranks)
-    bfloat16 = spread(ranks[-1], dtype_name="bfloat16", tolerance=_BFLOAT16_TOLERANCE)
-    demo_picture.save(demo_picture.draw_routing(held_out, routings, runs, seed=options.seed), picture_path)
+    if options.mine is None:
+        runs = [spread(count) for count in ranks]
+        bfloat16 = spread(ranks[-1], dtype_name="bfloat16", tolerance=_BFLOAT16_TOLERANCE)
+        problems = list(problems_of([*runs, bfloat16]))
+    else:
+        bfloat16 = None
+        listener.mine(report)
+        runs, problems = demo_own.run_ways(
+            model,
+            held_out,
+            found,
+            listener,
+            ranks=ranks[-1],
+            backend=options.backend,
+            seed=options.seed,
+            loss_local=loss_local,
+        )
+    drawn = [run for run in runs if run.way == "direct"]
+    if drawn:
+        demo_picture.save(demo_picture.draw_routing(held_out, routings, drawn, seed=options.seed), picture_path)
     sample = demo_model.generate(model, _SAMPLE_PROMPT, _SAMPLE_BYTES, seed=options.seed)
     report = replace(
         report,
-        spread=runs,
+        spread=tuple(runs),
         bfloat16=bfloat16,
         sample=demo_model.printable(sample),
         seconds=time.perf_counter() - started,
-        problems=problems_of([*runs, bfloat16]),
+        problems=tuple(problems),
     )
     listener.finished(report)
     return report
@@ -179,7 +202,7 @@ def _checked_ranks(options: DemoOptions) -> tuple[int, ...]:
                 f"choose from {', '.join(map(str, fitting))}"
             )
     if options.backend == "emulator":
-        return options.ranks or EMULATOR_RANKS
+        return options.ranks or (EMULATOR_RANKS if options.mine is None else EMULATOR_RANKS[:1])
     most = _room_on_gpus(max(options.ranks, default=1))
     return options.ranks or tuple(count for count in fitting if 1 < count <= most)[-2:] or (1,)
 
@@ -242,12 +265,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="folder for the picture; default: %(default)s"
     )
+    parser.add_argument(
+        "--mine",
+        type=Path,
+        nargs="?",
+        const=Path("mine"),
+        metavar="DIR",
+        help="run on your own pieces, the finished exercises in DIR (default: mine), and count what goes through each; "
+        "the library's stand in for the others",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object for programs, nothing else")
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs ``ep-lib demo``; returns 0 if the losses agree, 1 if they do not."""
-    options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out)
+    options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out, args.mine)
     report = run_demo(options, None if args.json else Console())
     if args.json:
         print(json.dumps(report.to_json(), allow_nan=False))

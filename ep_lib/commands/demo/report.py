@@ -68,6 +68,8 @@ class SpreadRun:
     moe_seconds: float
     seconds: float
     tolerance: float = LOSS_TOLERANCE
+    way: str = "direct"  # one of spread.WAYS
+    carried: tuple[tuple[str, dict[str, Any]], ...] = ()  # by the learner's pieces: for people, and for programs
 
     @property
     def difference(self) -> float:
@@ -101,6 +103,8 @@ class SpreadRun:
             "ranks": self.ranks,
             "backend": self.backend,
             "dtype": self.dtype,
+            "way": self.way,
+            "carried": [data for _, data in self.carried],
             "tokens": self.tokens,
             "loss_local": _finite(self.loss_local),
             "loss_spread": _finite(self.loss),
@@ -137,6 +141,7 @@ class DemoReport:
     sample: str
     seconds: float
     problems: tuple[str, ...] = field(default=())
+    mine: tuple[dict[str, Any], ...] | None = None  # with --mine: whose pieces ran
 
     @property
     def ok(self) -> bool:
@@ -149,6 +154,7 @@ class DemoReport:
         }
         plain["loss_untrained"], plain["loss_local"] = _finite(self.loss_untrained), _finite(self.loss_local)
         plain["picture"] = str(self.picture)
+        plain["mine"] = None if self.mine is None else list(self.mine)
         plain["spread"] = [run.to_json() for run in self.spread]
         plain["bfloat16"] = self.bfloat16.to_json() if self.bfloat16 else None
         return {"schema": SCHEMA, "ok": self.ok, **plain}
@@ -177,11 +183,17 @@ class Listener:
     def trained(self, report: DemoReport) -> None:
         """Training and the local evaluation are done."""
 
+    def mine(self, report: DemoReport) -> None:
+        """With --mine, before the first run: whose pieces it runs on."""
+
     def spread(self, run: SpreadRun) -> None:
         """After each run with spread experts."""
 
     def finished(self, report: DemoReport) -> None:
         """At the end, also if the run found problems."""
+
+
+_WAYS = {"direct": "direct writes", "pcie": "PCIe mode over EFA (srd)", "low latency": "low-latency mode"}
 
 
 class Console(Listener):
@@ -220,13 +232,26 @@ class Console(Listener):
             f"nats per byte after ({report.loss_local / math.log(2):.2f} bits)",
         )
 
+    def mine(self, report: DemoReport) -> None:
+        _say("")
+        for piece in report.mine or ():
+            if piece["mine"]:
+                _say("Yours", f"{piece['piece']}: {', '.join(piece['files'])}")
+            else:
+                _say("Library's", f"{piece['piece']} ({piece['why_not']})")
+
     def spread(self, run: SpreadRun) -> None:
         _say("")
-        _say(f"{run.ranks} rank{'s' if run.ranks > 1 else ''}", f"{run.backend}, activations travel as {run.dtype}")
-        verdict = ("equal" if run.dtype == "float32" else "close") if run.equal else "NOT EQUAL"
+        how = f"{run.backend}, {_WAYS[run.way]}, activations travel as {run.dtype}"
+        _say(f"{run.ranks} rank{'s' if run.ranks > 1 else ''}", how)
+        is_compared = run.dtype == "float32" or run.tolerance == LOSS_TOLERANCE
+        verdict = ("equal" if is_compared else "close") if run.equal else "NOT EQUAL"
+        for line, _ in run.carried:
+            _say("  yours", line)
+        measure = "the library's pieces" if run.way == "low latency" else "local"
         _say(
             "  loss",
-            f"local {run.loss_local:.6f}, spread {run.loss:.6f}: {verdict} "
+            f"{measure} {run.loss_local:.6f}, spread {run.loss:.6f}: {verdict} "
             f"(difference {run.difference:.1e}, allowed {run.tolerance:.0e})",
         )
         _say("  dispatch", _traffic(run.dispatch))

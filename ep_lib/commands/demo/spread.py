@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ep_lib.commands.demo.model import ByteMoE, Bytes, cross_entropy
-from ep_lib.commands.demo.report import SpreadRun, Traffic
+from ep_lib.commands.demo.report import LOSS_TOLERANCE, SpreadRun, Traffic
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.layer import ExpertBuffer, load_per_expert
 from ep_lib.runtime.rank import Rank
@@ -19,6 +19,9 @@ from ep_lib.runtime.spawn import spawn
 
 _CHOICE_BYTES = 8  # an int32 expert number and a float32 weight, top_k of each, travel with a row,
 _SOURCE_BYTES = 8  # and so does where the row came from: rank and token, int32 each
+
+# How tokens travel: direct writes; PCIe mode, everything through NICs and rings; low-latency mode, rows as bfloat16
+WAYS = ("direct", "pcie", "low latency")
 
 Counts = npt.NDArray[np.int64]
 
@@ -74,8 +77,61 @@ class MeasuredBuffer:
         return out
 
 
-def run_rank(rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str) -> RankResult:
+class Came(NamedTuple):
+    """What a low-latency dispatch brought, in the form in which :meth:`ep_lib.Buffer.dispatch` tells it: N rows."""
+
+    x: torch.Tensor  # [N, hidden]
+    topk_idx: torch.Tensor  # int64 [N, 1]
+    topk_weights: torch.Tensor  # float32 [N, 1]: ones, since combine multiplies
+    tokens_per_expert: torch.Tensor
+    handle: LowLatencyWay
+
+
+@dataclass
+class LowLatencyWay:
+    """The way back of a low-latency dispatch: where its rows were, and what its tokens chose."""
+
+    handle: Any
+    room: tuple[int, ...]  # shape of what experts return: [experts_per_rank, capacity, hidden]
+    places: torch.Tensor  # [N]: of the rows, in all the room for them
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+    recv_tokens_per_rank: torch.Tensor
+
+
+class LowLatencyBuffer:
+    """Low-latency dispatch and combine behind the two calls that :class:`ep_lib.moe.layer.MoELayer` makes."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+
+    def dispatch(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> Came:
+        rows, counts, handle, *_ = self._buffer.low_latency_dispatch(x, topk_idx, use_fp8=False)
+        self._buffer._rank.synchronize()
+        experts, capacity, hidden = rows.shape
+        here = torch.arange(capacity, device=x.device) < counts.to(x.device).unsqueeze(1)  # [experts, capacity]
+        places = here.flatten().nonzero().flatten()
+        arrivals = handle._arrivals
+        sources = torch.as_tensor(arrivals.recv_index), torch.as_tensor(arrivals.token_counts)
+        sent = torch.arange(sources[0].shape[1], device=sources[0].device) < sources[1].unsqueeze(1)
+        came = ((sources[0] >= 0).any(dim=2) & sent).sum(dim=1)
+        way = LowLatencyWay(handle, (experts, capacity, hidden), places, topk_idx, topk_weights, came)
+        expert = (places // capacity).unsqueeze(1)
+        weights = torch.ones(len(places), 1, device=x.device)
+        return Came(rows.reshape(-1, hidden)[places], expert, weights, counts, way)
+
+    def combine(self, x: torch.Tensor, handle: LowLatencyWay) -> torch.Tensor:
+        rows = x.new_zeros(handle.room[0] * handle.room[1], handle.room[2])
+        rows[handle.places] = x
+        out: torch.Tensor = self._buffer.low_latency_combine(
+            rows.view(handle.room), handle.topk_idx, handle.topk_weights, handle.handle
+        ).out
+        return out
+
+
+def run_rank(rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str, way: str = "direct") -> RankResult:
     """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text for all ranks; each takes its part.
+    ``way``: one of WAYS.
 
     The rank keeps a copy of its own experts only and drops the full model that it was given.
     """
@@ -93,8 +149,11 @@ def run_rank(rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str) -> RankRe
         hidden=config.hidden,
         max_tokens=most,
         dtype=dtype_name,
+        allow_nvlink_for_normal_mode=way != "pcie",
+        num_max_dispatch_tokens_per_rank=most if way == "low latency" else 0,
     )
-    measured = MeasuredBuffer(buffer, rank, config.num_experts, getattr(torch, dtype_name))
+    path = LowLatencyBuffer(buffer) if way == "low latency" else buffer
+    measured = MeasuredBuffer(path, rank, config.num_experts, getattr(torch, dtype_name))
     with torch.no_grad():
         logits, _ = local(text[:, :-1], measured)
         loss_sum = float(cross_entropy(logits, text[:, 1:], "sum").double())
@@ -110,11 +169,15 @@ def run_spread(
     seed: int,
     loss_local: float,
     dtype_name: str = "float32",
-    tolerance: float | None = None,
+    tolerance: float = LOSS_TOLERANCE,
+    way: str = "direct",
 ) -> SpreadRun:
     """Run ``data`` with the experts on ``ranks`` ranks and compare with ``loss_local``, that of all experts here."""
     started = time.perf_counter()
-    results: list[RankResult] = spawn(run_rank, ranks=ranks, backend=backend, seed=seed, args=(model, data, dtype_name))
+    fabric = "srd" if way == "pcie" and backend == "emulator" else None  # the harder of the two networks
+    results: list[RankResult] = spawn(
+        run_rank, ranks=ranks, backend=backend, seed=seed, args=(model, data, dtype_name, way), fabric=fabric
+    )
     seconds = time.perf_counter() - started
     config = model.config
     counters = [result.counters for result in results]
@@ -126,7 +189,6 @@ def run_spread(
     row_bytes = config.hidden * getattr(torch, dtype_name).itemsize
     routing_bytes = config.top_k * _CHOICE_BYTES + _SOURCE_BYTES
     rows = rows_came.sum(axis=0)
-    extra: dict[str, float] = {} if tolerance is None else {"tolerance": tolerance}
     return SpreadRun(
         ranks=ranks,
         backend=backend,
@@ -140,7 +202,8 @@ def run_spread(
         combine=Traffic(_tuples(rows.T * row_bytes)),
         moe_seconds=max(of.seconds for of in counters),
         seconds=seconds,
-        **extra,
+        way=way,
+        tolerance=tolerance,
     )
 
 

@@ -7,7 +7,8 @@
 
 namespace ep {
 
-constexpr int kMaxRanks = 64;  // room in DeviceState
+constexpr int kMaxRanks = 64;        // room in DeviceState
+constexpr int kMaxPieceCounts = 16;  // room in HeapHeader
 
 // What a kernel was doing when it gave up: the `phase` of a FaultRecord.
 enum Phase : int32_t {
@@ -62,9 +63,10 @@ struct HeapHeader {
     IbgdaState ibgda;
     uint64_t proxy;  // transport="proxy": address of the rank's ProxyRings (<ep/proxy_command.cuh>)
     // Of ranks that are processes on the emulator; their hosts write it while kernels run.
-    uint64_t gone;     // bit r: rank r's process has ended, so no wait for it can succeed
-    uint64_t give_up;  // 1: no other wait can either, since those ranks wait for one that is gone
-    uint64_t reserved[21];
+    uint64_t gone;                           // bit r: rank r's process has ended, so no wait for it can succeed
+    uint64_t give_up;                        // 1: no other wait can either, since those ranks wait for one that is gone
+    uint64_t piece_counts[kMaxPieceCounts];  // <ep/pieces.cuh>
+    uint64_t reserved[5];
 };
 
 // Filled by the cuda backend into the constant `ep_device_state` before a module's first launch. 552 bytes.

@@ -10,6 +10,7 @@
 //     peer_copy      what has arrived, handed on to other GPUs of the host
 //     ibgda_shim nixl_device     the device functions of IBGDA/EFA and of NIXL over these transports
 //     tma fp8 trace              bulk copies by TMA, quantisation, values for a simulated timeline
+//     pieces                     counts of what goes through a learner's own headers
 //     device_state               structs that kernels share with the host
 //     gpu/ cpu/ detail/          inline PTX, calls into the emulator's runtime, and how a kernel is entered
 //

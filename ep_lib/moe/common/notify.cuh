@@ -5,6 +5,8 @@
 // grow, are never reset, and "entry >= epoch" says that the source has come at least this far. A later epoch does no
 // harm: no rank writes in an epoch before all ranks have entered it, which they do after the previous one.
 #pragma once
+#include <ep/pieces.cuh>
+#include <ep/write_signal.cuh>
 #include <moe/common/failure.cuh>
 
 namespace ep {
@@ -98,6 +100,30 @@ struct NotifyArgs {
     int options;  // must be the same on all ranks; the host compares
 };
 
+// One block. Tells the others by the functions of the course's first exercise, <ep/write_signal.cuh>: a warp per rank,
+// three writes under one signal. Only where a learner's own are to carry it, since `notify` itself is faster.
+EP_DEVICE bool notify_by_pieces(const NotifyArgs& args, const int* rank_counts, const int* expert_counts) {
+    const int me = rank(), ranks = num_ranks(), experts = args.experts_per_rank;
+    uint64_t* const flags = args.signals.flags + kSignalCounts * ranks;
+    const uint64_t grows_by = args.signals.epoch - read_signal(flags + me);  // every rank has seen what this one has
+    int* const counts = args.counts + me * (ranks + 1);
+    __syncthreads();  // all have read the flag
+    for (int peer = warp_id(); peer < ranks; peer += warps_in_block()) {
+        if (args.signals.leave_out(peer)) continue;
+        const Write writes[] = {
+            {counts, rank_counts, ranks * sizeof(int)},
+            {counts + ranks, &args.options, sizeof(int)},
+            {args.expert_counts + me * experts, expert_counts + peer * experts, experts * sizeof(int)}};
+        write_many_and_signal_warp(writes, 3, flags + me, grows_by, peer);
+        if (lane_id() == 0) count_piece(kCountSignals);
+    }
+    int failed = 0;
+    for (int peer = thread_in_block(); peer < ranks; peer += threads_in_block()) {
+        if (!args.signals.leave_out(peer)) failed |= !wait_for_signal(flags + peer, args.signals.epoch, peer);
+    }
+    return __syncthreads_or(failed) == 0;
+}
+
 // One block. Tells every rank what this one sends, waits for the same from all, and adds up. (A rank that is left out
 // counts as having no tokens: its part of the tables is zero since <moe/common/regroup.cu>.)
 //   plan  out: first_row[ranks]      where this rank's rows begin on each destination (rows are sorted by source)
@@ -109,19 +135,23 @@ EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int*
     const int me = rank(), ranks = num_ranks(), columns = ranks + 1;
     const int thread = thread_in_block(), num_threads = threads_in_block();
 
-    for (int i = thread; i < ranks * columns; i += num_threads) {
-        const int peer = i / columns, column = i % columns;
-        if (args.signals.leave_out(peer)) continue;
-        peer_ptr(args.counts, peer)[me * columns + column] = column < ranks ? rank_counts[column] : args.options;
+    if constexpr (detail::kCountsPieces) {
+        if (!notify_by_pieces(args, rank_counts, expert_counts)) return false;
+    } else {
+        for (int i = thread; i < ranks * columns; i += num_threads) {
+            const int peer = i / columns, column = i % columns;
+            if (args.signals.leave_out(peer)) continue;
+            peer_ptr(args.counts, peer)[me * columns + column] = column < ranks ? rank_counts[column] : args.options;
+        }
+        for (int i = thread; i < ranks * args.experts_per_rank; i += num_threads) {
+            const int peer = i / args.experts_per_rank, expert = i % args.experts_per_rank;
+            if (args.signals.leave_out(peer)) continue;
+            peer_ptr(args.expert_counts, peer)[me * args.experts_per_rank + expert] = expert_counts[i];
+        }
+        __syncthreads();
+        signal_all(args.signals, kSignalCounts);
+        if (!wait_for_all(args.signals, kSignalCounts, args.signals.epoch, kPhaseLayout)) return false;
     }
-    for (int i = thread; i < ranks * args.experts_per_rank; i += num_threads) {
-        const int peer = i / args.experts_per_rank, expert = i % args.experts_per_rank;
-        if (args.signals.leave_out(peer)) continue;
-        peer_ptr(args.expert_counts, peer)[me * args.experts_per_rank + expert] = expert_counts[i];
-    }
-    __syncthreads();
-    signal_all(args.signals, kSignalCounts);
-    if (!wait_for_all(args.signals, kSignalCounts, args.signals.epoch, kPhaseLayout)) return false;
 
     for (int r = thread; r < ranks; r += num_threads) {
         int first_row = 0;

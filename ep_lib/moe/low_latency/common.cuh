@@ -23,6 +23,7 @@
 #include <ep/memory.cuh>
 #include <ep/packet.cuh>
 #include <ep/peer.cuh>
+#include <ep/pieces.cuh>
 #include <ep/wait.cuh>
 #include <moe/common/failure.cuh>
 
@@ -284,7 +285,10 @@ EP_DEVICE void send_weights_of(const Args& args, TaggedWord* weights, int token,
             const int bits = __float_as_int(__shfl_sync(kFullWarp, weight, k));
             packed |= static_cast<uint64_t>(static_cast<uint32_t>(bits)) << (32 * h);
         }
-        if (goes && r < ranks && !masked[r]) send_packet(mine + word, packed, epoch, r);
+        if (goes && r < ranks && !masked[r]) {
+            send_packet(mine + word, packed, epoch, r);
+            count_piece(kCountPackets);
+        }
     }
 }
 

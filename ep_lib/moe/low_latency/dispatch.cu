@@ -69,6 +69,7 @@ EP_DEVICE void send_route(const DispatchArgs& args, int token, int expert, uint6
         }
         if (r < ranks && !masked[r]) {
             send_packet(mine + static_cast<int64_t>(token) * words + word, packed, epoch, r);
+            count_piece(kCountPackets);
         }
     }
 }
@@ -83,7 +84,9 @@ EP_DEVICE void send_routes(const DispatchArgs& args, const Index* topk_idx, cons
         TaggedWord* const mine = args.routes + (buffer * num_ranks() + rank()) * route_stride(common);
 #pragma unroll 1
         for (int r = thread_in_block(); r < num_ranks(); r += threads_in_block()) {
-            if (!masked[r]) send_packet(mine, common.num_tokens, epoch, r);
+            if (masked[r]) continue;
+            send_packet(mine, common.num_tokens, epoch, r);
+            count_piece(kCountPackets);
         }
     }
     const int step = share.count * warps_in_block();
@@ -164,6 +167,7 @@ EP_DEVICE void send_rows(const DispatchArgs& args, const int4* x, const Index* t
             piece.load(x + static_cast<int64_t>(next) * common.row_vectors, thread_in_block(), vectors);
         }
         send_row<kFp8>(args, row, slot, token, to, here, masked);
+        if (kFp8 && thread_in_block() == 0) count_piece(kCountFp8Rows);
         __syncthreads();  // data, then signal
         if (warp_id() == signalling) {
 #pragma unroll 1

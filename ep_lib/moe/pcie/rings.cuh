@@ -24,6 +24,7 @@
 // The host waits for every kernel here and raises what went wrong, so nothing that a failed one wrote is handed out. A
 // kernel that finds a fault at its start does nothing.
 #pragma once
+#include <ep/pieces.cuh>
 #include <ep/put.cuh>
 #include <ep/ring.cuh>
 #include <ep/trace.cuh>
@@ -198,6 +199,7 @@ EP_DEVICE bool send_all_warp(const Rings& rings, const Role& role, int row_bytes
         __syncwarp();  // all lanes have filled in their part, and have read the chunk
         if (lane_id() == 0) {
             ring_post(ring, chunk.message, static_cast<size_t>(chunk.rows) * row_bytes);
+            count_piece(kCountRingRows, chunk.rows);
             trace_ring(ring, chunk.message);
             Outgoing& left = outgoing[chunk.k - 1];
             left = {chunk.message + 1, left.rows - chunk.rows, cursor};

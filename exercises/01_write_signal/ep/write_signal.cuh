@@ -1,3 +1,4 @@
+// Exercise 01_write_signal, version 1. Leave this line: ep_lib reads it.
 // Write, then signal: the pattern that everything later builds on. The kernels of tutorial_kernels/01_write_signal.cu
 // call these functions.
 //

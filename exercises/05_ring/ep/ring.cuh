@@ -1,3 +1,4 @@
+// Exercise 05_ring, version 1. Leave this line: ep_lib reads it.
 // A bounded ring from one rank to another, over NICs: as much memory as you give it, as much data as you like.
 //
 //     sender                                                     receiver

@@ -1,3 +1,4 @@
+// Exercise 08_fp8, version 1. Leave this line: ep_lib reads it.
 // FP8 numbers with scales, bit for bit as ep_lib.reference.quantize_fp8 has them.
 //
 // 128 consecutive elements of a row share one float32 scale: their largest finite magnitude over 448, the largest E4M3

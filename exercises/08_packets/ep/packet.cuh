@@ -1,3 +1,4 @@
+// Exercise 08_packets, version 1. Leave this line: ep_lib reads it.
 // Packets: eight bytes of data and their own signal in one store.
 //
 // A signal after data costs time: the release waits until the data has arrived and been acknowledged, a round trip over

@@ -1,0 +1,105 @@
+"""A learner's own pieces: headers that come before the library's of the same name, and what went through them.
+
+A piece is a folder, an include root: ``mine/05_ring`` with ``ep/ring.cuh`` in it. Kernels that include that header get
+the learner's, on every backend, and count what goes through it (<ep/pieces.cuh>); all others are compiled and run as if
+there were no pieces. Which folders count is in EP_LIB_MINE, so that the processes of a run know it too; every rank
+writes what it counted to the file EP_LIB_MINE_COUNTS when it is closed. :mod:`ep_lib.workshop.mine` sets both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ep_lib.config import Config
+
+_ROOTS, _COUNTS = "EP_LIB_MINE", "EP_LIB_MINE_COUNTS"
+_lock = threading.Lock()
+_launches: Counter[str] = Counter()  # of this process, since they were last written
+_active: tuple[Path, ...] | None = None  # None: not read from the environment yet
+
+
+def active() -> tuple[Path, ...]:
+    """The folders of the pieces in use, in order; empty for nearly everybody."""
+    global _active
+    if _active is None:
+        _active = Config.from_environment().mine
+    return _active
+
+
+def counts_file() -> Path | None:
+    """Where ranks write what they counted; None: nowhere."""
+    return Config.from_environment().mine_counts
+
+
+def use(roots: Sequence[Path], counts: Path | None) -> None:
+    """From now on these are the pieces, in this process and in those that it starts. ``counts``: where ranks write."""
+    global _active
+    for name, value in ((_ROOTS, os.pathsep.join(map(str, roots))), (_COUNTS, "" if counts is None else str(counts))):
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+    with _lock:
+        _launches.clear()
+    _active = None
+    active()
+
+
+@contextlib.contextmanager
+def unused() -> Iterator[None]:
+    """Inside this context no kernel has a learner's piece."""
+    roots, counts = active(), counts_file()
+    use((), None)
+    try:
+        yield
+    finally:
+        use(roots, counts)
+
+
+def note(error: BaseException) -> None:
+    """Adds to an error of a run whose pieces were in use: what may be at fault is the learner's."""
+    if roots := active():
+        names = ", ".join(root.name for root in roots)
+        error.add_note(f"Your own pieces were in use: {names}. `ep-lib grade NAME` tests one of them by itself.")
+
+
+def among(files: Iterable[str]) -> tuple[Path, ...]:
+    """The pieces that some of ``files`` belong to."""
+    roots = active()
+    return tuple(root for root in roots if any(Path(file).is_relative_to(root) for file in files)) if roots else ()
+
+
+def launched(roots: Iterable[Path]) -> None:
+    """A kernel with these pieces in it is launched."""
+    with _lock:
+        _launches.update(map(str, roots))
+
+
+def tell(rank: int, counts: Sequence[int]) -> None:
+    """At a rank's end: adds what its kernels counted, by PieceCount of <ep/pieces.cuh>, to the file of the run."""
+    path = counts_file()
+    if path is None:
+        return
+    with _lock:
+        line = {"rank": rank, "counts": list(map(int, counts)), "launches": dict(_launches)}
+        _launches.clear()
+    with path.open("a", encoding="utf-8") as file:  # a short line: the system appends it as a whole
+        file.write(json.dumps(line) + "\n")
+
+
+def told(path: Path) -> tuple[list[int], Counter[str]]:
+    """What all ranks have written: the sums of the counts, and launches by the piece's folder."""
+    counts: list[int] = []
+    launches: Counter[str] = Counter()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        row = entry["counts"]
+        counts = [a + b for a, b in zip(counts or [0] * len(row), row, strict=True)]
+        launches.update(entry["launches"])
+    return counts, launches

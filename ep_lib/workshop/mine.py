@@ -1,0 +1,254 @@
+"""A learner's own pieces in the library: ``mine = workshop.use_mine()``, and from then on every kernel runs on them.
+
+An exercise whose exercise.toml has a table ``[mine]`` is a piece of the library. Where the learner's version is whole,
+it comes before the library's, in ``Buffer``, in the tutorial's kernels and on every backend; where it is missing,
+unfinished, written for an older version of the exercise, or does not compile, the library's stands in, and is named.
+Nothing in ``mine/`` is written here.
+
+How a piece gets into a kernel, and who counts what goes through it: :mod:`ep_lib.jit.pieces` and <ep/pieces.cuh>.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from ep_lib.errors import GradingError, KernelCompileError
+from ep_lib.jit import names, pieces
+from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.structs import enumerators
+from ep_lib.require import a_path
+from ep_lib.workshop import exercises
+from ep_lib.workshop.exercises import Exercise, InTheLibrary
+from ep_lib.workshop.feedback import STILL_TO_DO
+from ep_lib.workshop.generate import version_of
+from ep_lib.workshop.notes import BLUE, GREEN, Note
+from ep_lib.workshop.pieces import load, place_in
+
+_TODO = re.compile(rf"Task (\w+) {STILL_TO_DO}")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the library that a learner may write. ``stands_in``: why the library's runs; "" where theirs does."""
+
+    exercise: Exercise
+    folder: Path  # where theirs is, or would be
+    stands_in: str = ""
+
+    @property
+    def is_mine(self) -> bool:
+        return not self.stands_in
+
+    @property
+    def words(self) -> InTheLibrary:
+        assert self.exercise.mine is not None  # pieces are made of such exercises
+        return self.exercise.mine
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "exercise": self.exercise.name,
+            "piece": self.words.piece,
+            "mine": self.is_mine,
+            "why_not": self.stands_in or None,
+            "files": [str(file) for file in self.files],
+        }
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(self.folder / piece for piece in self.exercise.pieces)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What went through one of the learner's pieces: ``amount`` of what its counter counts (None: it has none), in so
+    many ``launches`` of kernels that contain it."""
+
+    piece: Piece
+    amount: int | None
+    launches: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        words = self.piece.words
+        return {
+            "exercise": self.piece.exercise.name,
+            "piece": words.piece,
+            "carried": self.amount,
+            "what": words.carries or None,
+            "launches": self.launches,
+        }
+
+    def __str__(self) -> str:
+        words = self.piece.words
+        if not self.launches and not self.amount:
+            return f"your {words.piece}: nothing went through it here"
+        within = f"{self.launches:,} {'launches' if self.launches != 1 else 'launch'}"
+        if self.amount is None:
+            return f"your {words.piece} ran in {within}"
+        return f"{self.amount:,} {words.carries} ({within})"
+
+
+def find_pieces(mine: Path | str | None = None, root: Path | None = None) -> tuple[Piece, ...]:
+    """All pieces, in the order of the exercises, with the state of the learner's version of each.
+
+    ``mine``: the folder that has 01_write_signal and the others; None: ``mine/`` of the workshop. A relative one is
+    looked for here, then in the workshop. Raises GradingError where there is no such folder.
+    """
+    root = exercises.workshop_root() if root is None else root
+    if mine is None:
+        folder = root / "mine"
+    else:
+        folder = a_path("mine", mine)
+        folder = folder if folder.is_dir() else root / mine
+        if not folder.is_dir():
+            raise GradingError(
+                f"there is no folder {str(mine)!r}: name the one that has your exercises (01_write_signal, ...), or "
+                'begin one with workshop.start("01") in Python'
+            )
+        if not any((folder / name).is_dir() for name in exercises.names(root)) and (folder / "ep").is_dir():
+            raise GradingError(f"{folder} is one exercise; name the folder above it, which may have others beside it")
+    found = (exercises.find(name, root) for name in exercises.names(root))
+    return tuple(_examined(Piece(each, folder / each.name)) for each in found if each.mine is not None)
+
+
+def _examined(piece: Piece) -> Piece:
+    exercise, number = piece.exercise, piece.exercise.short_name
+    if not any(file.exists() for file in piece.files):
+        return replace(piece, stands_in=f'not begun: workshop.start("{number}")')
+    for file, name in zip(piece.files, exercise.pieces, strict=True):
+        here = _short(file)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return replace(piece, stands_in=f'{here} is not there: workshop.start("{number}") brings a new one')
+        except (OSError, UnicodeDecodeError) as error:
+            return replace(piece, stands_in=f"{here} cannot be read ({error}): save it as UTF-8 text")
+        version = version_of(text)
+        if version != exercise.version:
+            return replace(
+                piece,
+                stands_in=f"{here} is for version {version} of the exercise, and the course has {exercise.version} "
+                f'({exercise.changed.strip() or "it is older"}): workshop.start("{number}") puts the new file beside '
+                "yours; bring your code over, and keep yours",
+            )
+        code = text if name.endswith(".py") else names.without_comments(text, keep_strings=True)
+        if todo := _TODO.search(code):
+            return replace(piece, stands_in=f"unfinished: task {todo[1]} is still to do in {here}")
+        if problem := _compile_error(file, name, text):
+            return replace(piece, stands_in=f"it does not compile: {problem}")
+    return piece
+
+
+def _compile_error(file: Path, name: str, text: str) -> str:
+    """The first error of a piece that is compiled by itself, with file and line; "" if there is none."""
+    if name.endswith(".py"):
+        try:
+            ast.parse(text, str(file))
+        except (SyntaxError, ValueError) as error:
+            return f"{_short(file)}:{getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', error)}"
+        return ""
+    probe = f'#include <{name}>\nextern "C" __global__ void probe() {{}}\n'
+    folder = file.parents[len(Path(name).parts) - 1]
+    try:
+        with pieces.unused():
+            Kernel.from_source(probe, "probe", filename=f"a kernel that includes <{name}>", include=[folder]).compile()
+    except KernelCompileError as error:
+        return str(error).split("\n  (", 1)[0].replace(f"{folder}{os.sep}", f"{_short(folder)}{os.sep}")
+    return ""
+
+
+def _short(path: Path) -> str:
+    """A path from the current folder if that is shorter."""
+    return min(str(path), os.path.relpath(path), key=len)
+
+
+class Mine:
+    """The learner's pieces, in use from when this is made until :meth:`stop` (or the end of a ``with``), and what went
+    through them so far. Shows itself in a notebook."""
+
+    def __init__(self, found: tuple[Piece, ...]) -> None:
+        self.pieces = found
+        number, name = tempfile.mkstemp(prefix="ep_lib-mine-", suffix=".jsonl")
+        os.close(number)
+        self._file = Path(name)
+        pieces.use([piece.folder for piece in found if piece.is_mine], self._file)
+
+    @property
+    def yours(self) -> tuple[Piece, ...]:
+        """The pieces that are the learner's."""
+        return tuple(piece for piece in self.pieces if piece.is_mine)
+
+    def carried(self) -> tuple[Carried, ...]:
+        """What went through each of the learner's pieces, in runs whose ranks have ended."""
+        counts, launches = pieces.told(self._file) if self._file.exists() else ([], {})
+        counters = enumerators("ep/pieces.cuh", "PieceCount")
+        found = []
+        for piece in self.yours:
+            amount = None
+            if piece.words.count:
+                if piece.words.count not in counters:
+                    raise GradingError(f"exercise {piece.exercise.name}: <ep/pieces.cuh> has no {piece.words.count}")
+                amount = counts[counters[piece.words.count]] if counts else 0
+            found.append(Carried(piece, amount, launches.get(str(piece.folder), 0)))
+        return tuple(found)
+
+    def module(self, exercise: str, otherwise: ModuleType) -> ModuleType:
+        """A Python piece: the learner's module, imported now, or ``otherwise``, the library's. Raises GradingError with
+        the learner's line if theirs cannot be imported."""
+        for piece in self.yours:
+            if piece.exercise.name == exercise:
+                try:
+                    return load(piece.files[0])
+                except Exception as error:
+                    place = place_in(piece.folder, error)
+                    raise GradingError(f"your {piece.words.piece} cannot be imported: {error!r}{place}") from error
+        return otherwise
+
+    def stop(self) -> None:
+        """From now on kernels are the library's."""
+        if pieces.counts_file() == self._file:
+            pieces.use((), None)
+        self._file.unlink(missing_ok=True)
+
+    def __enter__(self) -> Mine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def lines(self) -> list[str]:
+        """What went through the learner's pieces, then for which the library's stand in, a line each."""
+        carried = self.carried()
+        if any(each.launches or each.amount for each in carried):
+            lines = [str(each) for each in carried]
+        else:
+            lines = [f"yours: {each.piece.words.piece} ({_short(each.piece.files[0])})" for each in carried]
+        missing = [piece for piece in self.pieces if not piece.is_mine]
+        return [*lines, *(f"the library's {p.words.piece} stands in for yours: {p.stands_in}" for p in missing)]
+
+    def note(self) -> Note:
+        """The same, as a notebook shows it."""
+        yours = len(self.yours)
+        head = f"Yours: {yours} of {len(self.pieces)} pieces" if yours else "No piece of yours yet: the library's run"
+        return Note(head, "\n".join(self.lines()), GREEN if yours else BLUE)
+
+    def __repr__(self) -> str:
+        return repr(self.note())
+
+    def _repr_html_(self) -> str:
+        return self.note()._repr_html_()
+
+
+def use_mine(mine: Path | str | None = None) -> Mine:
+    """See :func:`ep_lib.workshop.use_mine`."""
+    return Mine(find_pieces(mine))
