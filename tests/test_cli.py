@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -140,6 +141,12 @@ def test_lab_binds_to_localhost_with_its_token(tmp_path: Path) -> None:
     assert "--ServerApp.ip=127.0.0.1" in command
     assert "--ServerApp.port=9000" in command and "--no-browser" in command
     assert "--LabApp.default_url=/lab/tree/notebooks/a%20b.ipynb" in command
+    (extensions,) = (
+        word.partition("=")[2] for word in command if word.startswith("--LabApp.extra_labextensions_path=")
+    )
+    assert json.loads((Path(extensions) / "ep-lib-cuda" / "package.json").read_text())["jupyterlab"]["_build"]
+    assert (lab.SETTINGS / "jupyter_server_config.py").is_file()
+    assert lab.server_environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0] == str(lab.SETTINGS)
     assert not any("token" in word or "password" in word for word in command), "the random token stays on"
 
 

@@ -51,6 +51,9 @@ def test_the_answer_outlives_cell_and_kernel(own_mine: Path, monkeypatch: pytest
     assert predict("99.a", "?", ["1", "2"]).answer == "2"
     assert json.loads((own_mine / "progress.json").read_text()) == {"predictions": {"99.a": "2"}}
     assert predict("99.a", "?", ["1", "3"]).answer is None, "a question that has changed is asked again"
+    predict("99.a", "?", ["1", "2"]).compare("1")
+    forget_the_kernel(monkeypatch)
+    assert "It is: 1" in predict("99.a", "?", ["1", "2"]).as_html(), "a saved notebook says what happened, too"
 
 
 def test_it_is_revealed_on_a_click() -> None:
@@ -62,6 +65,10 @@ def test_it_is_revealed_on_a_click() -> None:
     assert asked._widget is not None
     asked._widget._buttons["2"].click()
     assert "You predicted: 2. It is: 1" in asked.as_html() and "&#9679; 2" in asked.as_html()
+    assert "It is: 2" not in asked._widget._below.value and "It is: 1" in asked._widget._below.value
+    assert [b.button_style for b in asked._widget._buttons.values()] == ["success", "warning"]
+    asked._widget._buttons["1"].click()
+    assert asked.answer == "2", "what is revealed is answered"
     assert WIDGETS not in asked._bundle(), "no buttons where all is said"
 
 

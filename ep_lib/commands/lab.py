@@ -1,4 +1,4 @@
-"""``ep-lib lab``: JupyterLab on the workshop's notebooks, for this machine only (localhost, token on).
+"""``ep-lib lab``: JupyterLab on the learner's copies of the notebooks, for this machine only (localhost, token on).
 
 An ep_lib that was installed as a wheel carries the notebooks, and copies them to the current folder first.
 """
@@ -13,8 +13,9 @@ import sysconfig
 from pathlib import Path
 from urllib.parse import quote
 
-from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.errors import ArgumentError, BackendUnavailable, GradingError
 from ep_lib.require import whole_number
+from ep_lib.workshop.copies import update
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
 FIRST_NOTEBOOK = "00_start_here.ipynb"
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
             raise
         root = make_workshop(Path.cwd())
         print(f"The workshop's notebooks, exercises and kernels are now in {root}.")
-    command = server_command(find_notebook(root, args.notebook), root, port=args.port, browser=not args.no_browser)
+    notebook = own_copy(find_notebook(root, args.notebook), root)
+    command = server_command(notebook, root, port=args.port, browser=not args.no_browser)
     sys.stdout.flush()
     os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches the server alone
 
@@ -56,6 +58,18 @@ def find_notebook(root: Path, name: str) -> Path:
     return matches[0]
 
 
+def own_copy(notebook: Path, root: Path) -> Path:
+    """The learner's copy of a notebook, up to date. Where none can be written, the course's own, and it says so."""
+    try:
+        copies = update(root)
+    except GradingError as error:
+        print(f"The notebooks are opened where they are, since {error}.", file=sys.stderr)
+        return notebook
+    for message in copies.messages:
+        print(message)
+    return copies.folder / notebook.name
+
+
 def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> list[str]:
     """The JupyterLab command: bound to localhost, with its random token, rooted in the checkout."""
     command = [sys.executable, "-P", "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
@@ -65,6 +79,7 @@ def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> l
     # As the default address the notebook is also in the address that --no-browser prints.
     address = quote(notebook.relative_to(root).as_posix())
     command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{address}"]
+    command.append(f"--LabApp.extra_labextensions_path={SETTINGS / 'labextensions'}")  # .cuh files have colours
     if not browser:
         command.append("--no-browser")
     if os.geteuid() == 0:  # containers; still localhost and token only

@@ -47,17 +47,26 @@ class Prediction:
 
     @property
     def outcome(self) -> str | None:
-        """What a run of this kernel has shown, or None."""
-        return _outcomes.get(self.key)
+        """What a run has shown: one of this kernel, or an earlier one if it was revealed then."""
+        if self.key in _outcomes:
+            return _outcomes[self.key]
+        kept = progress.get(progress.OUTCOMES, self.key)
+        return kept if isinstance(kept, str) and self.answer is not None else None
 
     def choose(self, choice: str) -> None:
-        """Answers. If the outcome is known already, it is revealed."""
+        """Answers. If the outcome is known already, it is revealed, and that was it."""
+        if self.note() is not None:
+            return
         self.answer = choice
         progress.put(progress.PREDICTIONS, self.key, choice)
-        if self.outcome is not None:
-            self._refresh()
-        elif self._widget is not None:
-            self._widget.show_choice(choice)
+        self._keep_outcome()
+        if self._widget is not None:
+            # The output stays as it is, so that the button keeps the keyboard's focus.
+            self._widget.show(self)
+
+    def _keep_outcome(self) -> None:
+        if self.note() is not None:
+            progress.put(progress.OUTCOMES, self.key, self.outcome)
 
     def compare(self, actual: object = None, holds: bool = True) -> Comparison:
         """What happened, beside what was predicted, and why.
@@ -69,6 +78,7 @@ class Prediction:
         if happened is None:
             raise ArgumentError(f"compare() of {self.key} needs what happened: answers/ does not say")
         _outcomes[self.key] = happened
+        self._keep_outcome()
         if self.answer is not None:
             self._refresh()
         return Comparison(self, happened, why)
@@ -181,19 +191,26 @@ class _Buttons:
             button.on_click(lambda _, choice=choice: prediction.choose(choice))
         self._below = ipywidgets.HTML()
         self._box = ipywidgets.VBox([ipywidgets.HTML(title(prediction.question)), *self._buttons.values(), self._below])
-        if prediction.answer is not None:
-            self.show_choice(prediction.answer)
+        self.show(prediction)
 
     def bundle(self) -> dict[str, Any]:
         """The form for notebooks with a kernel."""
         return {_WIDGETS: {"version_major": 2, "version_minor": 0, "model_id": self._box.model_id}}
 
-    def show_choice(self, chosen: str) -> None:
+    def show(self, prediction: Prediction) -> None:
+        """What was chosen, and what happened, as far as that is known."""
+        note = prediction.note()
         for choice, button in self._buttons.items():
-            button.button_style = "info" if choice == chosen else ""
-            button.icon = "check" if choice == chosen else ""
-        kept = f"<br>{html.escape(progress.problem())}" if progress.problem() else ""
-        self._below.value = f"You predicted: <b>{html.escape(chosen)}</b>. Now run the next cells.{kept}"
+            button.icon = "check" if choice == prediction.answer else ""
+            button.button_style = "info" if choice == prediction.answer else ""
+            if note is not None and choice in (prediction.answer, prediction.outcome):
+                button.button_style = "success" if choice == prediction.outcome else "warning"
+        if note is not None:
+            self._below.value = note._repr_html_()
+        elif prediction.answer is not None:
+            kept = f"<br>{html.escape(progress.problem())}" if progress.problem() else ""
+            chosen = html.escape(prediction.answer)
+            self._below.value = f"You predicted: <b>{chosen}</b>. Now run the next cells.{kept}"
 
 
 def predict(key: str, question: str, choices: Sequence[str], answer: str | None = None) -> Prediction:

@@ -14,7 +14,7 @@ from typing import Any
 from ep_lib.errors import EpError
 from ep_lib.workshop.exercises import workshop_root
 
-PREDICTIONS, PUZZLES = "predictions", "puzzles"
+PREDICTIONS, OUTCOMES, PUZZLES = "predictions", "outcomes", "puzzles"
 
 _in_memory: dict[str, dict[str, Any]] = {}
 _problem = ""
