@@ -176,7 +176,7 @@ SHOWN = [
     ("04_ring_and_proxy", "one-count-run", "wrong data in some runs"),
     ("04_ring_and_proxy", "batches-run", "32, 32, 32, 32"),
     ("04_ring_and_proxy", "completions-run", "3 rows: [True, True]"),
-    ("04_ring_and_proxy", "completions-wrong", "in every run, or nearly"),
+    ("04_ring_and_proxy", "completions-wrong", "in no run, or nearly"),
     ("04_ring_and_proxy", "completions-check", "source reused"),
     ("04_ring_and_proxy", "live", "4 KiB"),
     ("04_ring_and_proxy", "library-run", "the same bits: True"),

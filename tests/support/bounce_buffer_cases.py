@@ -9,21 +9,12 @@ from typing import Any
 import numpy as np
 
 from ep_lib import Fabric, Kernel, Rank
+from ep_lib.workshop.lessons import bounce_buffers
 
 Array = np.ndarray[Any, Any]
 TUTORIAL = Path(__file__).resolve().parents[2] / "tutorial_kernels"
 RIGHT, BROKEN = "05_bounce_buffer", "05_bounce_buffer_broken"
 ROW_BYTES, MAX_ROWS, SLOT_ROWS = 48, 11, 2
-HEADER_BYTES = 16
-
-STREAMS = np.dtype(
-    [(name, np.uint64) for name in ("source", "counts", "out", "received")]
-    + [(name, np.int32) for name in ("max_rows", "row_bytes")]
-)
-RING = np.dtype(
-    [(name, np.uint64) for name in ("inbox", "staging", "arrived", "credits")]
-    + [(name, np.int32) for name in ("num_slots", "slot_rows")]
-)
 
 FABRICS = [
     None,
@@ -56,53 +47,8 @@ def counts_of(seed: int, ranks: int, longest: int = MAX_ROWS) -> Array:
     return counts.astype(np.int32)
 
 
-def rows_of(source: int, ranks: int) -> Array:
-    """What rank ``source`` may send: uint8 [ranks, MAX_ROWS, ROW_BYTES], without zeros."""
-    return np.random.default_rng(source).integers(1, 256, (ranks, MAX_ROWS, ROW_BYTES), np.uint8)
-
-
-def expected(rank: int, counts: Array) -> Array:
-    """The oracle: what must lie in ``out`` of ``rank``, zeros where nothing came."""
-    ranks = len(counts)
-    out = np.zeros((ranks, MAX_ROWS, ROW_BYTES), np.uint8)
-    for source in range(ranks):
-        n = counts[source, rank]
-        out[source, :n] = rows_of(source, ranks)[rank, :n]
-    return out
-
-
-def address(array: Any) -> int:
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
-def pack(dtype: Any, *values: Any) -> Any:
-    """A struct for a kernel: arrays become addresses."""
-    return np.array(tuple(v if isinstance(v, int) else address(v) for v in values), dtype)[()]
-
-
 def exchange(rank: Rank, name: str, counts: Array, slots: int) -> bool:
     """One exchange by the kernel ``name``. Is everything right that came here?"""
-    ranks, me = rank.world_size, rank.rank
-    area = (ranks, MAX_ROWS, ROW_BYTES)
-    out, received = rank.to_device(np.zeros(area, np.uint8)), rank.to_device(np.zeros(ranks, np.int32))
-    mine = rank.to_device(np.ascontiguousarray(counts[me]))
-    if name == "exchange_unbounded":
-        source, inbox, arrived = (
-            rank.symmetric(area, np.uint8),
-            rank.symmetric(area, np.uint8),
-            rank.symmetric(ranks, np.uint64),
-        )
-        source[...] = rank.xp.asarray(rows_of(me, ranks))
-        streams = pack(STREAMS, source, mine, out, received, MAX_ROWS, ROW_BYTES)
-        kernel(name).launch(rank, ranks, 32, streams, inbox, arrived)
-    else:
-        slots_shape = (ranks, slots, HEADER_BYTES + SLOT_ROWS * ROW_BYTES)
-        inbox, staging = rank.symmetric(slots_shape, np.uint8), rank.symmetric(slots_shape, np.uint8)
-        arrived, credits = rank.symmetric((ranks, slots), np.uint64), rank.symmetric(ranks, np.uint64)
-        source = rank.to_device(rows_of(me, ranks))
-        streams = pack(STREAMS, source, mine, out, received, MAX_ROWS, ROW_BYTES)
-        ring = pack(RING, inbox, staging, arrived, credits, slots, SLOT_ROWS)
-        blocks = ranks if name in ("exchange_in_turn", "exchange_merged") else 2 * ranks
-        kernel(name).launch(rank, blocks, 32, streams, ring)
-    right = np.array_equal(rank.to_host(out), expected(me, counts))
-    return right and np.array_equal(rank.to_host(received), counts[:, me])
+    blocks = 1 if name in ("exchange_in_turn", "exchange_merged") else 2
+    slots = 0 if name == "exchange_unbounded" else slots
+    return bounce_buffers.exchange(rank, kernel(name), counts, slots, SLOT_ROWS, blocks, MAX_ROWS, ROW_BYTES)

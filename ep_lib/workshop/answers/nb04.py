@@ -9,12 +9,12 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     ),
     "break": (
         "The emulator carries out one access after another, as a strict machine would. A load without acquire is "
-        "wrong on a GPU, where the stores into the slot may come before the load that allows them. No test of "
-        "values finds that here."
+        "wrong on a GPU, where the stores into the slot may come before the load that allows them. No test of values "
+        "finds that here."
     ),
     "one-count": (
-        "The count says how many are ready, not which. Thread 5 is quick, the count is 1, and the proxy takes slot "
-        "0, which thread 0 has not filled. It is the mistake of 05's single arrival counter, without any network."
+        "The count says how many are ready, not which. Thread 5 is quick, the count is 1, and the proxy takes slot 0, "
+        "which thread 0 has not filled. It is the mistake of 05's single arrival counter, without any network."
     ),
-    "completions": "The NIC reads late. What it reads is then the next message.",
+    "reuse": "The NIC reads late. What it reads is then the next message.",
 }

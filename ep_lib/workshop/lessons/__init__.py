@@ -27,3 +27,8 @@ def address(value: Any) -> int:
     if isinstance(value, int):
         return value
     return int(value.ctypes.data if isinstance(value, np.ndarray) else value.data.ptr)
+
+
+def in_words(value: float, *steps: tuple[float, str], otherwise: str) -> str:
+    """The words of the first step that ``value`` is below, for a prediction about a number."""
+    return next((words for limit, words in steps if value < limit), otherwise)

@@ -1,0 +1,83 @@
+"""Notebook 05: streams of rows between all ranks, through the kernels of tutorial_kernels/05_bounce_buffer*.cu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.hardware import HARDWARE
+from ep_lib.emulator.timeline import Timeline
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.simulate import simulate
+from ep_lib.workshop.lessons import numbers, pack, pointers
+
+STREAMS = np.dtype(pointers("source", "counts", "out", "received") + numbers("max_rows", "row_bytes"))
+RING = np.dtype(pointers("inbox", "staging", "arrived", "credits") + numbers("num_slots", "slot_rows"))
+HEADER_BYTES = 16  # of a slot
+ROW_BYTES = 256
+SCALE = 56  # how many times shorter than rows of 14 KiB these are: simulate() lets each byte count so often
+
+
+def rows_of(source: int, ranks: int, max_rows: int, row_bytes: int = ROW_BYTES) -> NDArray[np.uint8]:
+    """What a rank may send: [ranks, max_rows, row_bytes], without zeros."""
+    return np.random.default_rng(source).integers(1, 256, (ranks, max_rows, row_bytes), np.uint8)
+
+
+def expected(rank: int, counts: NDArray[Any], max_rows: int, row_bytes: int = ROW_BYTES) -> NDArray[np.uint8]:
+    """The oracle: what must lie in ``out`` of a rank, [ranks, max_rows, row_bytes], zeros where nothing came."""
+    out = np.zeros((len(counts), max_rows, row_bytes), np.uint8)
+    for source, number in enumerate(counts[:, rank]):
+        out[source, :number] = rows_of(source, len(counts), max_rows, row_bytes)[rank, :number]
+    return out
+
+
+def exchange(
+    rank: Rank,
+    kernel: Kernel,
+    counts: NDArray[Any],
+    slots: int = 0,
+    slot_rows: int = 2,
+    blocks_a_peer: int = 2,
+    max_rows: int | None = None,
+    row_bytes: int = ROW_BYTES,
+) -> bool:
+    """``counts[source, destination]`` rows, in rings of ``slots`` slots for each pair of ranks; 0: room for everything.
+
+    Did all come out right on this rank?
+    """
+    ranks, me = rank.world_size, rank.rank
+    max_rows = int(counts.max()) if max_rows is None else max_rows
+    area = (ranks, max_rows, row_bytes)
+    out, received = rank.to_device(np.zeros(area, np.uint8)), rank.to_device(np.zeros(ranks, np.int32))
+    mine = rank.to_device(np.ascontiguousarray(counts[me], np.int32))
+    if slots == 0:
+        source, inbox = (rank.symmetric(area, np.uint8) for _ in range(2))
+        memory, blocks_a_peer = (inbox, rank.symmetric(ranks, np.uint64)), 1
+    else:
+        source = rank.empty(area, np.uint8)
+        slot_bytes = HEADER_BYTES + slot_rows * row_bytes
+        inbox, staging = (rank.symmetric((ranks, slots, slot_bytes), np.uint8) for _ in range(2))
+        arrived, credits = rank.symmetric((ranks, slots), np.uint64), rank.symmetric(ranks, np.uint64)
+        memory = (pack(RING, inbox, staging, arrived, credits, slots, slot_rows),)
+    source[...] = rank.to_device(rows_of(me, ranks, max_rows, row_bytes))
+    rank.barrier()
+    streams = pack(STREAMS, source, mine, out, received, max_rows, row_bytes)
+    kernel.launch(rank, blocks_a_peer * ranks, 32, streams, *memory)
+    right = np.array_equal(rank.to_host(out), expected(me, counts, max_rows, row_bytes))
+    return right and np.array_equal(rank.to_host(received), counts[:, me])
+
+
+def clocked(kernel: Kernel, counts: NDArray[Any], slots: int, fabric: str = "rc", blocks_a_peer: int = 2) -> Timeline:
+    """The same on the virtual clock: as long as it takes with rows of 14 KiB, four of them in a slot."""
+    args = (kernel, counts, slots, 4, blocks_a_peer)
+    hardware = HARDWARE["h20-cx7"].scaled(SCALE)
+    return simulate(exchange, len(counts), fabric=fabric, hardware=hardware, args=args)
+
+
+def kernel_us(timeline: Timeline) -> float:
+    """From the beginning of the first kernel to the end of the last."""
+    spans = [span for span in timeline.spans if span.kind == "kernel"]
+    return (max(span.end_ns for span in spans) - min(span.begin_ns for span in spans)) / 1000
