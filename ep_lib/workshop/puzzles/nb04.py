@@ -105,7 +105,8 @@ has taken so far. Wait until command *n* may be filled in. One or two lines.
         template="""
 #include <ep/memory.cuh>
 
-extern "C" __global__ void puzzle(uint64_t* slots, uint64_t* numbers, uint64_t* taken, uint64_t* out) {
+extern "C" __global__ void puzzle(uint64_t* slots, uint64_t* numbers, uint64_t* taken,
+                                  uint64_t* out) {
     for (uint64_t n = 0; n < 12; ++n) {
         if (blockIdx.x == 0) {
             // YOUR LINES
@@ -155,7 +156,8 @@ Three lines.
         template="""
 #include <ep/memory.cuh>
 
-extern "C" __global__ void puzzle(uint64_t* head, uint64_t* slots, uint64_t* numbers, uint64_t* out) {
+extern "C" __global__ void puzzle(uint64_t* head, uint64_t* slots, uint64_t* numbers,
+                                  uint64_t* out) {
     if (blockIdx.x < 2) {
         const uint64_t command = 100 + blockIdx.x * blockDim.x + threadIdx.x;
         // YOUR LINES

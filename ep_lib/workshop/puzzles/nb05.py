@@ -72,7 +72,8 @@ peer knows how many have come. One operation does both; it is one line, or a few
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
 
-extern "C" __global__ void puzzle(uint64_t* inbox, uint64_t* outbox, uint64_t* arrived, int rows, uint64_t* got) {
+extern "C" __global__ void puzzle(uint64_t* inbox, uint64_t* outbox, uint64_t* arrived,
+                                  int rows, uint64_t* got) {
     const int peer = 1 - ep::rank();
     // YOUR LINES
 
@@ -189,7 +190,8 @@ You are the receiver, a warp. All lanes have just copied the slot out. Give rank
 #include <ep/net.cuh>
 #include <ep/wait.cuh>
 
-extern "C" __global__ void puzzle(unsigned* slot, unsigned* staging, uint64_t* arrived, uint64_t* credits,
+extern "C" __global__ void puzzle(unsigned* slot, unsigned* staging, uint64_t* arrived,
+                                  uint64_t* credits,
                                   unsigned* out) {
     const int lane = ep::lane_id(), peer = 1 - ep::rank();
     if (blockIdx.x > 0) return;
