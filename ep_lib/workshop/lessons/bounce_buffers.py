@@ -53,6 +53,7 @@ def exchange(
     area = (ranks, max_rows, row_bytes)
     out, received = rank.to_device(np.zeros(area, np.uint8)), rank.to_device(np.zeros(ranks, np.int32))
     mine = rank.to_device(np.ascontiguousarray(counts[me], np.int32))
+    memory: tuple[Any, ...]
     if slots == 0:
         source, inbox = (rank.symmetric(area, np.uint8) for _ in range(2))
         memory, blocks_a_peer = (inbox, rank.symmetric(ranks, np.uint64)), 1

@@ -100,7 +100,7 @@ is a CPU. A plain store of the number may come first, on a GPU in earnest: store
         title="Is there room?",
         task="""
 Twelve commands through four slots. Command *n* goes into slot *n* % 4, and `*taken` says how many commands the proxy
-has taken so far. Wait until command *n* may be filled in. One or two lines.
+has taken so far. Wait until command *n* may be filled in. One line.
 """,
         template="""
 #include <ep/memory.cuh>
@@ -126,22 +126,19 @@ extern "C" __global__ void puzzle(uint64_t* slots, uint64_t* numbers, uint64_t* 
             "`wait_for_room` above waits for the same thing.",
             "Which command lies in the slot that *n* wants, and what is `taken` once that one has been taken? Counts "
             "are unsigned: what is 2 - 4?",
-            "`while (ep::ld_acquire_sys_u64(taken) + 4 < ...) {` and a closing brace: an addition on the left needs no "
+            "`while (ep::ld_acquire_sys_u64(taken) + 4 < ...) continue;`: an addition on the left needs no "
             "subtraction on the right.",
         ),
-        solution="""
-while (ep::ld_acquire_sys_u64(taken) + 4 < n + 1) {
-}
-""",
+        solution="while (ep::ld_acquire_sys_u64(taken) + 4 < n + 1) continue;",
         discussion="""
 The slot held command n - 4, so `taken >= n - 3` is needed. In unsigned numbers 2 - 3 is about 2 to the power 64, and
 the kernel waits for ever; with the 4 on the other side nothing wraps around. The acquire matters as much as the
 comparison: it puts the stores into the slot behind the proxy's loads out of it.
 """,
         wrong={
-            "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) {\n}": "waits in a polling loop",
-            "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) {\n}": "without acquire",
-            "while (ep::ld_acquire_sys_u64(taken) + 4 < n) {\n}": "waits in a polling loop",
+            "while (ep::ld_acquire_sys_u64(taken) < n - 4 + 1) continue;": "waits in a polling loop",
+            "while (ep::ld_relaxed_sys_u64(taken) + 4 < n + 1) continue;": "without acquire",
+            "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "waits in a polling loop",
         },
         ranks=1,
     ),
