@@ -92,7 +92,8 @@ extern "C" __global__ void puzzle(uint64_t* inbox, uint64_t* outbox, uint64_t* a
         ),
         solution="""
 const size_t bytes = rows * sizeof(uint64_t);
-ep::net_put_signal_nbi(inbox, outbox, bytes, arrived, rows, peer, 0, ep::NetSignal::kSet);
+const auto set = ep::NetSignal::kSet;
+ep::net_put_signal_nbi(inbox, outbox, bytes, arrived, rows, peer, 0, set);
 """,
         discussion="""
 The signal does two jobs: the rows are there, and so many. It is *set*, since it has a single sender. With a put and an
