@@ -88,6 +88,7 @@ def to_error(record: FaultRecord) -> EpError:
         return _timeout(record)
     target = f" to rank {record.peer}" if record.peer >= 0 else ""
     if record.code == FAULT_RANGE:
+        memory = f" of rank {record.peer}'s memory" if record.peer >= 0 else ""
         inside = 0 <= record.slot <= record.seen <= record.expected
         why = (
             "a signal's offset must be a multiple of 8"
@@ -95,8 +96,8 @@ def to_error(record: FaultRecord) -> EpError:
             else f"only {record.expected} bytes are registered there"
         )
         return KernelFault(
-            f"rank {record.rank}: a transfer{target} of bytes {record.slot} to {record.seen} was refused: {why}; "
-            "nothing was moved, correct offset and size"
+            f"rank {record.rank}: a transfer of bytes {record.slot} to {record.seen}{memory} was refused: {why}; nothing "
+            "was moved, correct offset and size"
         )
     if record.code == FAULT_HANDLE:
         why = (

@@ -11,11 +11,12 @@ notes.py, prediction.py with answers/, puzzles/ (lines to write in a cell), ladd
 checked and timed), kernel_cell.py and pcie_model.py; progress.py keeps what a learner has answered and solved, and
 saving.py is for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in
 ep_lib/commands. Importing this package imports none of its modules, but inside IPython it registers the cell magics
-(``%%kernel``, ``%%puzzle``).
+(``%%kernel``, ``%%puzzle``, ``%%with_nixl``).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,8 @@ def start(exercise: str | int) -> Path:
 
 
 def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleType:
-    """An exercise's Python file as a module, imported anew: yours from ``mine/``, else the course's own.
+    """An exercise's Python file as a module, imported anew: yours from ``mine/``, or the course's own as long as yours
+    has unfinished tasks (a line says which it is).
 
     ``mine`` is the folder with your file. Raises GradingError for an exercise that has none.
     """
@@ -48,9 +50,15 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
     files = [piece for piece in found.pieces if piece.endswith(".py")]
     if not files:
         raise GradingError(f"the pieces of {found.name} are {', '.join(found.pieces)}: kernels include them")
-    own = grader.default_mine(found) if mine is None else Path(mine)
-    folder = found.root / found.runs_as if own == found.exercise_dir else own
-    return pieces.load(folder / files[0])
+    own = (grader.default_mine(found) if mine is None else Path(mine)) / files[0]
+    is_begun, left = not own.is_relative_to(found.exercise_dir), pieces.unfinished(own)
+    if left or not is_begun:
+        why = f"yours has {left} still to do" if is_begun else "you have not begun yours"
+        print(f"{found.name}: the course's own, since {why}")
+        own = found.root / found.runs_as / files[0]
+    else:
+        print(f"{found.name}: yours, {os.path.relpath(own, found.root)}")
+    return pieces.load(own)
 
 
 def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
@@ -109,12 +117,20 @@ def use_mine(mine: Path | str | None = None) -> Mine:
     return own.use_mine(mine)
 
 
+def _run_with_nixl(line: str, cell: str) -> None:
+    """``%%with_nixl``: runs the cell if NIXL is installed, and says what is missing otherwise."""
+    from ep_lib.workshop.lessons import host_setup
+
+    host_setup.run_cell(sys.modules["IPython"].get_ipython(), cell)
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Registers the cell magics in an IPython shell; ``%load_ext ep_lib.workshop`` calls it."""
     from ep_lib.workshop import kernel_cell
 
     kernel_cell.register(shell)
     shell.register_magic_function(_run_puzzle, magic_kind="cell", magic_name="puzzle")
+    shell.register_magic_function(_run_with_nixl, magic_kind="cell", magic_name="with_nixl")
 
 
 if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:

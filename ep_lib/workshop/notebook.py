@@ -6,6 +6,7 @@ prediction counts as unanswered, so notebooks run unattended. Predictions are in
 
 from __future__ import annotations
 
+import ast
 import html
 import os
 import re
@@ -69,7 +70,9 @@ class Source:
         return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
 
     def _block_html(self, first: int, lines: Sequence[str]) -> str:
-        colored = enumerate(highlight("\n".join(lines), "cuda").split("\n"), first)
+        colored = enumerate(
+            highlight("\n".join(lines), "python" if self.file.endswith(".py") else "cuda").split("\n"), first
+        )
         return code_box(self._line_html(number, line) for number, line in colored)
 
     def _line_html(self, number: int, line: str) -> str:
@@ -100,6 +103,8 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
 
 def _definition(text: Sequence[str], name: str, file: str) -> tuple[int, int]:
     """The lines [begin, end) that define ``name``: comments and template lines above it, and its body."""
+    if file.endswith(".py"):
+        return _python_definition(text, name, file)
     starts = re.compile(rf"(?:[A-Za-z_].*[\s*&]|struct )({re.escape(name)})\b\s*[({{]")
     for number, line in enumerate(text):
         if line.startswith(("//", " ", "#")) or not starts.match(line):
@@ -112,6 +117,19 @@ def _definition(text: Sequence[str], name: str, file: str) -> tuple[int, int]:
             begin -= 1
         return begin, end
     raise ArgumentError(f"{file} does not define {name!r}")
+
+
+def _python_definition(text: Sequence[str], name: str, file: str) -> tuple[int, int]:
+    """The same for a function or class ``name`` of a Python file, or ``Class.method``."""
+    nodes: list[ast.stmt] = ast.parse("\n".join(text)).body
+    found = None
+    for part in name.split("."):
+        named = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name == part]
+        if not named:
+            raise ArgumentError(f"{file} does not define {name!r}")
+        found, nodes = named[0], named[0].body
+    assert found is not None and found.end_lineno is not None  # ast.parse gives it
+    return min([found.lineno, *(each.lineno for each in found.decorator_list)]) - 1, found.end_lineno
 
 
 def _is_rule(line: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -23,6 +24,12 @@ def load(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
+
+
+def unfinished(path: Path) -> str:
+    """The tasks of a learner's file that are still to do: "tasks 2, 3"; "" if there are none."""
+    numbers = re.findall(r"Task (\w+) is still to do", path.read_text(encoding="utf-8")) if path.is_file() else []
+    return f"task{'s' * (len(numbers) > 1)} {', '.join(numbers)}" if numbers else ""
 
 
 def place_in(folder: Path, error: BaseException) -> str:

@@ -1,0 +1,106 @@
+"""Notebook 02: the second process, the cells that need NIXL, and how long each step takes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import BackendUnavailable, RankFailed
+from ep_lib.jit.kernel import Kernel
+from ep_lib.nixl import DeviceHost
+from ep_lib.runtime.rank import Rank
+from ep_lib.transports.nixl import build
+from ep_lib.workshop.notebook import find
+from ep_lib.workshop.notes import Note, show_note
+
+_PROGRAM = "tutorial_kernels/02_peer.py"
+
+
+def missing() -> str:
+    """Why there is no NIXL on this machine, and how to get it; "" where there is."""
+    try:
+        build.find_wheel()
+    except BackendUnavailable as error:
+        return str(error)
+    return ""
+
+
+def run_cell(shell: Any, cell: str) -> None:
+    """``%%with_nixl``: runs the cell, or says in a sentence what is missing."""
+    why = missing()
+    if why:
+        show_note(Note("This cell needs NIXL, and was left out", f"{why}\nRead on: only cells that begin so need it."))
+        return
+    shell.run_cell(cell).raise_error()
+
+
+class Owner:
+    """The process of tutorial_kernels/02_peer.py. It ends with this one, or with :meth:`stop`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(find(_PROGRAM))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # an interrupt of the notebook is not for it
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RankFailed("the other process ended at once; its message stands above", rank=-1)
+        self.port = int(line)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def meet(self, handshake: ModuleType, host: DeviceHost, mine: bytes) -> Any:
+        """Connects to it, and swaps hellos by ``handshake.meet``."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as stream:
+            return handshake.meet(host, mine, stream.sendall, stream.recv)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait(timeout=10)
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=10)
+        self._process.stdout.close()
+
+
+def microseconds(call: Callable[[], Any], times: int = 1) -> float:
+    """The median time of a call."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began)
+    return float(np.median(took)) * 1e6
+
+
+def write_by_handle(rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64) -> bool | None:
+    """Rank 0's kernel writes ``size`` bytes and signals, by handles; did rank 1 find them right?"""
+    data, bell = rank.symmetric(size, np.uint8), rank.symmetric(1, np.uint64)
+    values = np.random.default_rng(2).integers(1, 256, size, np.uint8)
+    if rank.rank == 1:
+        out = rank.to_device(np.zeros(size, np.uint8))
+        receive.launch(rank, 1, 32, bell, data, out, size)
+        return bool((rank.to_host(out) == values).all())
+    with DeviceHost(rank) as host:
+        source = rank.to_device(values)
+        for array in (source, data, bell):
+            host.register(array)
+        write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
+        ring = host.create_gpu_req(host.create_signal_req(bell, 1))
+        kernel.launch(rank, 1, 32, write, ring, size)
+    return None

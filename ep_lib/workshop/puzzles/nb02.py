@@ -1,0 +1,221 @@
+"""The puzzles of notebook 02: what a registration holds, a stream of bytes, and writes by handles in a kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ep_lib.nixl import DeviceHost
+from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+
+_WORDS = 32
+
+
+def _inside(bench: Bench) -> None:
+    region = (1000, 100)
+    cases = [(1000, 100), (1000, 1), (1099, 1), (1040, 20), (1000, 101), (999, 2), (1099, 2), (950, 200), (1100, 1)]
+    for address, nbytes in cases:
+        want = address >= 1000 and address + nbytes <= 1100
+        got = bench.call(*region, address, nbytes)
+        bench.require(got is not None, "`inside` has no value: assign True or False to it.")
+        says = f"1000 to 1100 is registered. Bytes {address} to {address + nbytes} are {'' if want else 'not '}inside"
+        bench.require(bool(got) is want, f"{says}, and your line says {got!r}.")
+
+
+class _Stream:
+    """Gives a few bytes at a time."""
+
+    def __init__(self, data: bytes, at_once: int) -> None:
+        self.left, self.at_once, self.asked = data, at_once, 0
+
+    def receive(self, size: int) -> bytes:
+        self.asked += 1
+        if self.asked > 200:
+            raise RuntimeError("receive() was called 200 times for 20 bytes: does your loop end?")
+        piece, self.left = self.left[: min(size, self.at_once)], self.left[min(size, self.at_once) :]
+        return piece
+
+
+def _whole(bench: Bench) -> None:
+    for at_once in (64, 7, 1):
+        data = bytes(range(40))
+        stream = _Stream(data, at_once)
+        got = bench.call(stream.receive, 20)
+        what = f"a stream that gives {at_once} bytes at a time" if at_once < 20 else "a stream that has them all"
+        bench.require(bytes(got) == data[:20], f"20 bytes of {what}: you have read {len(got)}, or others.")
+        bench.require(stream.left == data[20:], f"You have taken {40 - len(stream.left)} bytes from {what}, not 20.")
+    stream = _Stream(b"0123456789", 7)
+    got = bench.call(stream.receive, 20)
+    bench.require(bytes(got) == b"0123456789", "A stream that ends after 10 bytes: return these 10.")
+
+
+def _by_handle(bench: Bench, threads: int) -> None:
+    """Rank 0 writes and signals by handles, rank 1 waits and reads."""
+    rank = bench.rank
+    data, bell = bench.symmetric("data", _WORDS, np.uint64), bench.symmetric("bell", 1, np.uint64)
+    source = bench.array("source", 100 + np.arange(_WORDS, dtype=np.uint64))
+    heard = bench.array("heard", np.zeros(_WORDS, np.uint64))
+    host = DeviceHost(rank)
+    for array in (source, data, bell):
+        host.register(array)
+    write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
+    ring = host.create_gpu_req(host.create_signal_req(bell, 1))
+    bench.launch(1, threads, write, ring, 8 * _WORDS, bell, data, heard)
+    rank.synchronize()
+    rank.barrier()
+    if bench.me == 1:
+        bench.expect("heard", 100 + np.arange(_WORDS), "That is what rank 0 has in `source`.")
+        bench.expect("bell", 1, "One message, one signal of 1.")
+    host.close()
+
+
+_KERNEL = """
+#include <ep/nixl_device.cuh>
+#include <ep/wait.cuh>
+
+constexpr auto LEVEL = nixl_gpu_level_t::{level};
+
+extern "C" __global__ void puzzle(nixlGpuXferReqH write, nixlGpuXferReqH ring, size_t bytes, uint64_t* bell,
+                                  const uint64_t* data, uint64_t* heard) {{
+    const int lane = threadIdx.x;
+    if (ep::rank() == 0) {{
+        // YOUR LINES
+        return;
+    }}
+    if (!ep::{wait}(bell, 1, {{ep::kPhaseSignal, 0, -1}})) return;
+    for (size_t i = lane; i < bytes / 8; i += blockDim.x) heard[i] = data[i];
+}}
+"""
+
+PUZZLES = (
+    Puzzle(
+        number="02.1",
+        title="Inside of a registration",
+        task="""
+`begin` and `size` are a registered region, `address` and `nbytes` the memory of a transfer. Set `inside` to whether
+the transfer may take place: **all** of its bytes, from the first to the last, are registered. One line of Python.
+""",
+        template="""
+def puzzle(begin, size, address, nbytes):
+    inside = None
+    # YOUR LINES
+    return inside
+""",
+        main=_inside,
+        hints=(
+            "The region's bytes are `begin`, `begin + 1`, ... up to, but not including, `begin + size`.",
+            "It is not enough that the first byte is inside. Where does the transfer end, and where may it end?",
+            "`inside = begin <= address and address + nbytes <= ...`",
+        ),
+        solution="inside = begin <= address and address + nbytes <= begin + size",
+        discussion="""
+Half-open ranges need no `- 1`: an end is compared with an end, by `<=`. A NIC makes this comparison for every
+packet, with the region that its **key** names; NIXL's host makes none, so `DeviceHost` does it for you.
+""",
+        wrong={
+            "inside = begin <= address < begin + size": "are not inside",
+            "inside = begin <= address and address + nbytes < begin + size": "are inside",
+            "inside = address < begin + size and begin < address + nbytes": "are not inside",
+            "begin <= address": "has no value",
+        },
+        ranks=0,
+    ),
+    Puzzle(
+        number="02.2",
+        title="A stream has no messages",
+        task="""
+`receive(n)` gives at least one and at most `n` bytes of a stream, and `b""` once it has ended. Fill `data` until it
+has `size` bytes, or until the stream has ended. Take nothing that lies behind. Three or four lines of Python.
+""",
+        template="""
+def puzzle(receive, size):
+    data = bytearray()
+    # YOUR LINES
+    return data
+""",
+        main=_whole,
+        hints=(
+            "A `while` loop around `data += receive(...)`.",
+            "How many bytes may you ask for, if `len(data)` are there already? And what ends the loop if no more come?",
+            "`while len(data) < size:`, `piece = receive(size - len(data))`, `if not piece: break`, `data += piece`",
+        ),
+        solution="""
+while len(data) < size:
+    piece = receive(size - len(data))
+    if not piece: break
+    data += piece
+""",
+        discussion="""
+With small messages on a quiet machine, one `receive` nearly always gives all of it: the mistake waits for the first
+busy day. The exercise raises an error at the end of the stream, since half a message is none.
+""",
+        wrong={
+            "data += receive(size)": "you have read 7",
+            "while len(data) < size:\n    data += receive(size)": "you have read 21",
+            "while len(data) < size:\n    data += receive(size - len(data))": "does your loop end",
+        },
+        ranks=0,
+    ),
+    Puzzle(
+        number="02.3",
+        title="A write and its signal, by handles",
+        task="""
+`write` and `ring` are handles that the host of rank 0 has made: one writes `source` into the `data` of rank 1, the
+other adds to its `bell`. One thread runs this kernel (`LEVEL` is `THREAD`). Post the write of `bytes` bytes, and
+then add 1 to the bell. Two lines.
+""",
+        template=_KERNEL.format(level="THREAD", wait="wait_until_ge"),
+        main=lambda bench: _by_handle(bench, 1),
+        hints=(
+            "`nixlGpuPostSingleWriteXferReq<LEVEL>(request, dst_offset, src_offset, dst_rkey_idx, size, flags, wait)` "
+            "and `nixlGpuPostSignalXferReq<LEVEL>(request, offset, value, dst_rkey_idx, flags, wait)`.",
+            "All offsets, indices and flags are 0. `wait` says whether what follows is ordered behind it: say `true`.",
+            "`nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);` and the signal with value 1.",
+        ),
+        solution="""
+nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);
+nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);
+""",
+        discussion="""
+No address in sight: the handle holds both sides, and the kernel says only *how much* and *when*. That is what the
+host's work was for. Data, then signal, as always.
+""",
+        wrong={
+            "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);\n"
+            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);": "race",
+            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes + 8, 0, true);\n"
+            "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);": "registered",
+            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);": "waits",
+        },
+    ),
+    Puzzle(
+        number="02.4",
+        title="The same by a whole warp",
+        task="""
+Now 32 threads run it, and `LEVEL` is `WARP`: all lanes call the write **together**, and share its work. The bell is
+to ring once. Two lines; `lane` is 0 to 31.
+""",
+        template=_KERNEL.format(level="WARP", wait="wait_until_ge_warp"),
+        main=lambda bench: _by_handle(bench, 32),
+        hints=(
+            "The calls are those of puzzle 02.3. Which of them must all lanes reach?",
+            "A signal that every lane posts at THREAD level adds 32. At WARP level, all lanes make one post.",
+            "Both calls with `<LEVEL>` by all lanes; or the second one in `if (lane == 0)` with "
+            "`<nixl_gpu_level_t::THREAD>`.",
+        ),
+        solution="""
+nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);
+nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);
+""",
+        discussion="""
+WARP level is a promise of the caller: all 32 lanes are there, with the same arguments. The write is spread over
+them, the signal is posted by one, and it comes after the work of all. A call at WARP level inside of `if (lane ==
+0)` waits for 31 lanes that never come, on a GPU for ever.
+""",
+        wrong={
+            "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);\n"
+            "nixlGpuPostSignalXferReq<nixl_gpu_level_t::THREAD>(ring, 0, 1, 0, 0, true);": "should hold [1]",
+            "if (lane == 0) nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);\n"
+            "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);": "",
+        },
+    ),
+)
