@@ -139,7 +139,7 @@ def test_a_timeout_becomes_a_peer_timeout() -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (2, "to rank 1 of bytes 8 to 24 was refused: only 16 bytes"),
+        (2, "of bytes 8 to 24 of rank 1's memory was refused: only 16 bytes"),
         (3, "it has 16 entries, entry 8 does not exist"),
         (9, "unknown fault (code 9)"),
     ],

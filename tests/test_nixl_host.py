@@ -97,6 +97,35 @@ def test_write_notify_signal_read(pair: Pair, size: int) -> None:
 
 
 @needs_nixl
+def test_a_notification_is_sent_with_its_own_post_only(pair: Pair) -> None:
+    writer, reader = pair
+    mine, _, descs = joined(pair, 64)
+    write = writer.create_write_req(mine.ctypes.data, 64, 0, descs, "reader")
+    assert isinstance(write, Transfer)
+    for notification in (b"one", b"", b"", b"two"):  # NIXL keeps it for the next post
+        writer.transfer(write, notification)
+    assert [reader.wait_notification("writer") for _ in range(2)] == [b"one", b"two"]
+    assert not reader.notifications().get("writer")
+
+
+@needs_nixl
+def test_a_successor_may_have_its_predecessors_name(pair: Pair) -> None:
+    writer, _ = pair
+    mine, theirs = words(64, 7), words(64)
+    writer.register(mine)
+    for _ in range(2):
+        theirs[:] = 0
+        with DeviceHost("owner", timeout=5) as owner:
+            owner.register(theirs)
+            writer.add_remote_agent(owner.get_metadata())
+            descs = owner.serialize_xfer_descs(theirs.ctypes.data, 64)
+            write = writer.create_write_req(mine.ctypes.data, 64, 0, descs, "owner")
+            assert isinstance(write, Transfer)
+            writer.transfer(write)
+            assert (theirs == 7).all()
+
+
+@needs_nixl
 def test_signals_add(pair: Pair) -> None:
     writer, reader = pair
     mine, signals = words(8), np.zeros(3, np.uint64)

@@ -96,8 +96,8 @@ def to_error(record: FaultRecord) -> EpError:
             else f"only {record.expected} bytes are registered there"
         )
         return KernelFault(
-            f"rank {record.rank}: a transfer of bytes {record.slot} to {record.seen}{memory} was refused: {why}; nothing "
-            "was moved, correct offset and size"
+            f"rank {record.rank}: a transfer of bytes {record.slot} to {record.seen}{memory} was refused: {why}; "
+            "nothing was moved, correct offset and size"
         )
     if record.code == FAULT_HANDLE:
         why = (

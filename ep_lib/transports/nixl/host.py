@@ -72,11 +72,12 @@ class Telemetry:
 class Transfer:
     """A request between this process's memory and one peer's. Posted again and again, one run at a time."""
 
-    __slots__ = ("agent", "handle", "local", "operation", "peer", "remote")
+    __slots__ = ("agent", "handle", "has_notified", "local", "operation", "peer", "remote")
 
     def __init__(self, agent: HostAgent, operation: str, local: Memory, remote: Memory, peer: str, handle: int) -> None:
         self.agent, self.operation, self.local, self.remote, self.peer = agent, operation, local, remote, peer
         self.handle = handle  # NIXL's; 0 once it was released
+        self.has_notified = False
 
     def __repr__(self) -> str:
         arrow = "->" if self.operation == "WRITE" else "<-"
@@ -258,12 +259,24 @@ class HostAgent:
                 f"differ: install one version on both sides: {pip_line(self.wheel.cuda_major)}"
             )
         regions = tuple(_memory_of(each, "metadata") for each in found["regions"])
-        loaded = as_text(self._call(f"reading {name!r}'s metadata", lambda: self._api.add_remote_agent(agent)))
+        loaded = self._load(name, agent)
         if loaded != name:
             raise ArgumentError(f"the metadata are of agent {loaded!r} and say {name!r}; exchange them again")
         self._call(f"connecting with {name!r}", lambda: self._api.make_connection(name))
         self._peers[name] = _Peer(regions)
         return name
+
+    def _load(self, name: str, metadata: bytes) -> str:
+        def load() -> str:
+            return as_text(self._api.add_remote_agent(metadata))
+
+        if name in self._peers:
+            with contextlib.suppress(*self._failures):
+                return load()
+            # Another process has taken the peer's place, and its name; NIXL still has the way to the old one.
+            self._call(f"forgetting the old {name!r}", lambda: self._api.remove_remote_agent(name))
+            del self._peers[name]
+        return str(self._call(f"reading {name!r}'s metadata", load))
 
     def descriptors(self, memory: Memory) -> bytes:
         return pack("descriptors", {"name": self.name, "memory": list(memory)})
@@ -294,6 +307,11 @@ class HostAgent:
             raise ArgumentError(
                 f"the {operation} has {local.nbytes} bytes here and {remote.nbytes} at {peer!r}; give both one size"
             )
+        transfer = Transfer(self, operation, local, remote, peer, self._handle(operation, local, remote, peer))
+        self._transfers.add(transfer)
+        return transfer
+
+    def _handle(self, operation: str, local: Memory, remote: Memory, peer: str) -> int:
         sides = [
             self._api.get_xfer_descs([(side.address, side.nbytes, side.device)], mem_type=side.kind)
             for side in (local, remote)
@@ -304,9 +322,7 @@ class HostAgent:
                 self._api.nixl_ops[operation], *sides, peer, b"", [self._api.backends[self.backend]]
             ),
         )
-        transfer = Transfer(self, operation, local, remote, peer, int(number))
-        self._transfers.add(transfer)
-        return transfer
+        return int(number)
 
     def post(self, transfer: Transfer, notification: bytes = b"") -> bool:
         """Start a transfer; True if it is done already. The notification reaches the peer after the bytes."""
@@ -314,6 +330,10 @@ class HostAgent:
             self._refuse_transfer(transfer)
         if notification and len(notification) > MAX_NOTIFICATION_BYTES:
             _check_notification(notification)
+        if transfer.has_notified and not notification:  # NIXL would send the last notification again
+            self._call(f"renewing {transfer}", lambda: self._api.agent.releaseXferReq(transfer.handle))
+            transfer.handle = self._handle(transfer.operation, transfer.local, transfer.remote, transfer.peer)
+        transfer.has_notified = bool(notification)
         try:
             status = self._post(transfer.handle, notification)
         except self._failures as error:

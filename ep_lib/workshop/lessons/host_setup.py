@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from ep_lib import viz
 from ep_lib.errors import BackendUnavailable, RankFailed
 from ep_lib.jit.kernel import Kernel
 from ep_lib.nixl import DeviceHost
@@ -76,6 +77,36 @@ class Owner:
         self._process.stdin.close()
         self._process.wait(timeout=10)
         self._process.stdout.close()
+
+
+def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Sequence[int]) -> Any:
+    """A picture of what a RegistrationCache of ``module`` keeps registered while (address, bytes) are sent, one after
+    the other, with each of ``limits`` as its idle_bytes."""
+    picture = viz.new_picture(8, 3.4)
+    for axes, limit in zip(picture.subplots(1, len(limits), sharey=True), limits, strict=True):
+        lives = _lives(module, sends, limit)
+        for begin, end, address, nbytes in lives:
+            axes.broken_barh([(begin, max(end - begin, 0.3))], (address, nbytes), color=viz.rank_color(address // 100))
+        axes.set(xlabel="send number", title=f"{limit} idle bytes: {len(lives)} made")
+    picture.axes[0].set_ylabel("registered addresses")
+    return picture
+
+
+def _lives(module: ModuleType, sends: Sequence[tuple[int, int]], limit: int) -> list[list[int]]:
+    """[from this send on, to this one, address, bytes] of each registration."""
+    lives: list[list[int]] = []
+
+    def register(address: int, nbytes: int) -> int:
+        lives.append([step, len(sends), address, nbytes])
+        return len(lives) - 1
+
+    def deregister(number: int) -> None:
+        lives[number][1] = step
+
+    cache = module.RegistrationCache(register, deregister, limit)
+    for step, (address, nbytes) in enumerate(sends):  # noqa: B007 - the two functions read it
+        cache.release(cache.acquire(address, nbytes))
+    return lives
 
 
 def microseconds(call: Callable[[], Any], times: int = 1) -> float:

@@ -74,8 +74,8 @@ _KERNEL = """
 
 constexpr auto LEVEL = nixl_gpu_level_t::{level};
 
-extern "C" __global__ void puzzle(nixlGpuXferReqH write, nixlGpuXferReqH ring, size_t bytes, uint64_t* bell,
-                                  const uint64_t* data, uint64_t* heard) {{
+extern "C" __global__ void puzzle(nixlGpuXferReqH write, nixlGpuXferReqH ring, size_t bytes,
+                                  uint64_t* bell, const uint64_t* data, uint64_t* heard) {{
     const int lane = threadIdx.x;
     if (ep::rank() == 0) {{
         // YOUR LINES
