@@ -8,8 +8,8 @@ Begin with exercises.py: what an exercise is. generate.py makes the learner's fi
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
 the learner's code in a process of its own; feedback.py words what failed. For the notebooks are notebook.py and
 notes.py, prediction.py with answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file,
-checked and timed), kernel_cell.py and pcie_model.py; progress.py keeps what a learner has answered and solved, and
-saving.py is for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in
+checked and timed), course_map.py, kernel_cell.py and pcie_model.py; progress.py keeps what a learner has answered and
+solved, and saving.py is for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in
 ep_lib/commands. Importing this package imports none of its modules, but inside IPython it registers the cell magics
 (``%%kernel``, ``%%puzzle``, ``%%with_nixl``).
 """
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from ep_lib.workshop.course_map import CourseMap
     from ep_lib.workshop.grader import Grade
     from ep_lib.workshop.ladders import Table
     from ep_lib.workshop.mine import Mine
@@ -73,6 +74,13 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     result = grader.grade(exercise, mine, public=True)
     print(grader.as_text(result), end="")
     return result
+
+
+def map(notebook: str) -> CourseMap:
+    """The map at the head of a notebook ("01"): which part of ep_lib stands by now, and which piece you add."""
+    from ep_lib.workshop.course_map import course_map
+
+    return course_map(notebook)
 
 
 def puzzle(number: str) -> Shown:
