@@ -233,13 +233,8 @@ LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
         "    ok = __shfl_sync(kFullWarp, ok, 0);",
         "pipelined_receive",
     ),
-    (
-        "moe/common/layout",
-        "            __syncthreads();\n            int position",
-        "            int position",
-        "layout",
-    ),
-    ("moe/common/layout", "__syncthreads();  // warp_totals are written again", "", "layout"),
+    ("ep/slots", "    __syncthreads();\n    const int mine", "    const int mine", "layout"),
+    ("ep/slots", "__syncthreads();  // warp_totals of an earlier call have been read", "", "layout"),
     ("moe/common/layout", "    __syncwarp();\n    return found;", "    return found;", "dispatch"),
     (
         "moe/common/notify",
@@ -247,14 +242,14 @@ LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
         "    signal_all(args.signals, kSignalCounts);",
         "exchange_counts",
     ),
-    ("moe/common/notify", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "exchange_counts"),
+    ("ep/all_ranks", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "exchange_counts"),
     (
-        "moe/common/notify",
+        "ep/all_ranks",
         "const uint32_t mine = __syncthreads_or(!ok) ? 1 + kFailedBlock : 1;",
         "const uint32_t mine = ok ? 1 : 1 + kFailedBlock;",
         "dispatch",
     ),
-    ("moe/common/notify", "atom_add_acq_rel_gpu_u32", "atom_add_relaxed_gpu_u32", "stage"),
+    ("ep/all_ranks", "atom_add_acq_rel_gpu_u32", "atom_add_relaxed_gpu_u32", "stage"),
 ]
 
 

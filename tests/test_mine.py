@@ -68,6 +68,19 @@ def exchange(rank: ep_lib.Rank, through_rings: bool) -> int:
 
 # ---- in Buffer ------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
+def test_rows_of_dispatch_and_combine_are_counted(mine: Path) -> None:
+    names = {"06_slots": "slots", "06_arrivals": "arrivals", "07_sums": "sums", "07_groups": "groups"}
+    for name in names:
+        shutil.copytree(ROOT / "solutions" / name, mine / name)
+    with workshop.use_mine(mine) as own:
+        ep_lib.spawn(exchange, ranks=2, backend="emulator", args=(False,))
+        carried = {each.piece.words.piece: each for each in own.carried()}
+        assert set(carried) >= set(names.values()) and all(carried[name].launches for name in names.values())
+        assert carried["slots"].amount == carried["sums"].amount == 2 * TOKENS  # of each token one row, there and back
+        assert f"{2 * TOKENS} rows found their place by your slots" in repr(own)
+
+
+@pytest.mark.slow
 def test_every_row_through_a_learners_ring_is_counted(mine: Path) -> None:
     with workshop.use_mine(mine) as own:
         assert [piece.words.piece for piece in own.yours] == ["write and signal", "ring"]

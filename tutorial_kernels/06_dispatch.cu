@@ -37,9 +37,9 @@ EP_DEVICE bool goes_to(const DispatchArgs& args, const int* topk_idx, int token,
     return false;
 }
 
-// Row `index` of the receive area of rank `to`, as this rank addresses it. 64 bits: 32 ranks, 4096 tokens of 14 KiB.
+// Row `index` of the receive area of rank `to`, as this rank addresses it.
 EP_DEVICE RowPtr row_ptr(const DispatchArgs& args, int to, int index) {
-    return {peer_ptr(args.rows, to) + static_cast<int64_t>(index) * args.row_vectors, to, index, 1.0f};
+    return {row_at(args.rows, to, index, args.row_vectors), to, index, 1.0f};
 }
 
 // One thread: the token itself, 16 bytes at a time.

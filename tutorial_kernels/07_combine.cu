@@ -21,60 +21,15 @@
 #include <moe/common/notify.cuh>
 #include <moe/common/sums.cuh>
 
+#include "07_combine.cuh"
+
 using namespace ep;
 
-namespace {
-
-EP_DEVICE int warp_in_grid() { return static_cast<int>(blockIdx.x) * warps_in_block() + warp_id(); }
-EP_DEVICE int warps_in_grid() { return static_cast<int>(gridDim.x) * warps_in_block(); }
-
-// Row `index` of an array of rows.
-template <typename Row>
-EP_DEVICE Row* row_of(Row* rows, int64_t index, int row_vectors) {
-    return rows + index * row_vectors;
-}
-
-}  // namespace
-
-// ---- The experts -----------------------------------------------------------------------------------------------------
-// They stand for two matrix products: each row is multiplied by `factor`, and a group of rows takes `work_ns`.
-// Rows of one source lie together, so they are cut into groups of consecutive rows of one source.
-constexpr int kGroupRows = 4;
-
-struct Experts {
-    const int4* x;        // [rows, row_vectors], float32: what dispatch brought
-    const int* received;  // [ranks]: how many of these rows came from each source
-    int max_tokens;       // of a source
-    int row_vectors;
-    int work_ns;
-    float factor;
-};
-
-EP_DEVICE int groups_of(int max_tokens) { return (max_tokens + kGroupRows - 1) / kGroupRows; }
-
-EP_DEVICE int4 times(int4 v, float factor) {
-    return make_int4(
-        __float_as_int(__fmul_rn(__int_as_float(v.x), factor)), __float_as_int(__fmul_rn(__int_as_float(v.y), factor)),
-        __float_as_int(__fmul_rn(__int_as_float(v.z), factor)), __float_as_int(__fmul_rn(__int_as_float(v.w), factor)));
-}
-
-// One warp does one group: `to` is where the group's first row goes. Returns how many rows there are; 0: no such group.
-EP_DEVICE int do_group(const Experts& experts, int source, int group, int4* to) {
-    const int begin = group * kGroupRows, rows = min(kGroupRows, experts.received[source] - begin);
-    if (rows <= 0) return 0;
-    int before = 0;  // rows of earlier sources
-    for (int s = 0; s < source; ++s) before += experts.received[s];
-    const int4* const x = row_of(experts.x, before + begin, experts.row_vectors);
-    for (int i = lane_id(); i < rows * experts.row_vectors; i += kWarpSize) {
-        st_na_v4(to + i, times(ld_nc_v4(x + i), experts.factor));
-    }
-    sleep_ns(experts.work_ns);
-    return rows;
-}
-
+// ---- The experts ----------------------------------------------------------------------------------------------------
+// do_group of 07_combine.cuh does the work of one group of rows, by one warp.
 // Any grid. All groups, into y [rows, row_vectors], this rank's own memory.
 extern "C" __global__ void experts(Experts experts, int4* y) {
-    const int items = num_ranks() * groups_of(experts.max_tokens);
+    const int items = num_ranks() * num_groups(experts.max_tokens, kGroupRows);
     for (int item = warp_in_grid(); item < items; item += warps_in_grid()) {
         const int source = item % num_ranks(), group = item / num_ranks();
         int before = 0;
@@ -253,19 +208,11 @@ __global__ void combine(CombineArgs args, int4* out, const int* topk_idx, const 
 // as its expert has it, and a flag of its own follows: data, then signal. Some blocks are experts, the others add up: a
 // warp waits for the groups of its token, and for no others. The order of additions is the same as ever.
 // The first `expert_blocks` blocks are experts, so they run first wherever blocks have to take turns.
-struct Overlap {
-    int4* returned;  // symmetric [ranks, max_tokens, row_vectors]: rows on their way home, by the rank they come from
-    uint64_t* arrived;  // symmetric [ranks, groups]: the epoch of the last group that came
-    uint64_t epoch;
-    int expert_blocks;
-    int num_tokens;
-    int top_k;
-    int experts_per_rank;
-};
 
 extern "C" __global__ void experts_and_combine(Experts experts, Overlap args, int4* out, const int* topk_idx,
                                                const float* topk_weights, const int* send_index) {
-    const int me = rank(), ranks = num_ranks(), groups = groups_of(experts.max_tokens), vectors = experts.row_vectors;
+    const int me = rank(), ranks = num_ranks(), groups = num_groups(experts.max_tokens, kGroupRows),
+              vectors = experts.row_vectors;
     if (static_cast<int>(blockIdx.x) < args.expert_blocks) {
         const int warps = args.expert_blocks * warps_in_block();
         for (int item = warp_in_grid(); item < ranks * groups; item += warps) {
@@ -273,19 +220,20 @@ extern "C" __global__ void experts_and_combine(Experts experts, Overlap args, in
             const int64_t place = static_cast<int64_t>(me) * experts.max_tokens + group * kGroupRows;
             if (do_group(experts, owner, group, peer_ptr(row_of(args.returned, place, vectors), owner)) == 0) continue;
             __syncwarp();
-            if (lane_id() == 0) st_release_sys_u64(peer_ptr(args.arrived + me * groups + group, owner), args.epoch);
+            if (lane_id() == 0) signal_group(args.arrived, groups, group, owner, args.epoch);
         }
         return;
     }
     const int first = warp_in_grid() - args.expert_blocks * warps_in_block();
     const int warps = warps_in_grid() - args.expert_blocks * warps_in_block();
     for (int token = first; token < args.num_tokens; token += warps) {
-        for (int r = 0; r < ranks; ++r) {
+        bool here = true;
+        for (int r = lane_id(); r < ranks; r += kWarpSize) {  // each lane waits for another rank
             const int place = send_index[token * ranks + r];
-            if (place < 0) continue;
-            const int group = place / kGroupRows;
-            if (!wait_until_ge_warp(args.arrived + r * groups + group, args.epoch, {kPhaseCombine, r, group})) return;
+            if (place >= 0) here &= wait_for_group(args.arrived, groups, place / kGroupRows, r, args.epoch);
         }
+        if (!__all_sync(kFullWarp, here)) return;
+        __syncwarp();  // what one lane has waited for, all may read
         for (int i = lane_id(); i < vectors; i += kWarpSize) {
             Sums<float> sums;
             for (int r = 0; r < ranks; ++r) {

@@ -5,6 +5,7 @@
 //     peer           ranks, and a peer's copy of a symmetric array: peer_ptr
 //     put signal wait            write into a peer's memory, tell it, wait for it with a limit
 //     write_signal packet ring   patterns made of these: write then signal, data with its signal, credits
+//     slots all_ranks sums groups    pieces of dispatch and combine: exact rows, signals of a grid, sums, rows in groups
 //     net transport              operations that a NIC carries out, and the transport behind them
 //     proxy_command proxy_ring   commands that a kernel pushes and a thread of the host carries out
 //     peer_copy      what has arrived, handed on to other GPUs of the host

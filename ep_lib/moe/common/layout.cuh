@@ -9,8 +9,7 @@
 // final row in the destination's receive area, and a token can be written straight to it. DeepEP's `get_dispatch_layout`
 // counts in the same way; the oracle is `ep_lib.reference.layout`.
 #pragma once
-#include <ep/memory.cuh>
-#include <ep/peer.cuh>
+#include <ep/slots.cuh>
 
 namespace ep {
 
@@ -19,19 +18,6 @@ struct LayoutArgs {
     int top_k;
     int experts_per_rank;
 };
-
-constexpr int kMaxWarps = 32;  // of a block
-
-// The sum of `value` over the warps below this one, and over all. `warp_totals` [kMaxWarps] is shared memory.
-EP_DEVICE int sum_of_lower_warps(int value, int* warp_totals, int* total) {
-    const int lane = lane_id();
-    __syncthreads();  // warp_totals of an earlier call have been read
-    if (lane == 0) warp_totals[warp_id()] = value;
-    __syncthreads();
-    const int mine = lane < warps_in_block() ? warp_totals[lane] : 0;  // no more warps than lanes
-    *total = __reduce_add_sync(kFullWarp, mine);
-    return __reduce_add_sync(kFullWarp, lane < warp_id() ? mine : 0);
-}
 
 // A block works out everything about one destination rank, then takes the next; any grid, any whole number of warps.
 // Dynamic shared memory: one int per warp (kMaxWarps of them), and one for each expert of a rank.
@@ -46,7 +32,6 @@ EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, 
     int* const warp_totals = layout_shared;
     int* const choices = layout_shared + kMaxWarps;  // of each expert of the destination
     const int thread = thread_in_block(), num_threads = threads_in_block();
-    const unsigned lanes_below = (1u << lane_id()) - 1;
 
     for (int destination = blockIdx.x; destination < destinations; destination += gridDim.x) {
         const int first_expert = destination * args.experts_per_rank;
@@ -66,18 +51,13 @@ EP_DEVICE void get_dispatch_layout(const LayoutArgs& args, const int* topk_idx, 
                 }
             }
             // Exclusive prefix sum over the block: within a warp by a vote, across warps by their totals.
-            const unsigned votes = __ballot_sync(kFullWarp, goes);
-            if (lane_id() == 0) warp_totals[warp_id()] = __popc(votes);
-            __syncthreads();
-            int position = before + __popc(votes & lanes_below);
-            for (int w = 0; w < warps_in_block(); ++w) {
-                if (w < warp_id()) position += warp_totals[w];
-                before += warp_totals[w];
-            }
+            int of_warp, of_block;
+            const int below = votes_below(goes, &of_warp);
+            const int position = before + sum_of_lower_warps(of_warp, warp_totals, &of_block) + below;
+            before += of_block;
             if (token < args.num_tokens) {
                 send_index[static_cast<int64_t>(token) * destinations + destination] = goes ? position : -1;
             }
-            __syncthreads();  // warp_totals are written again
         }
         if (thread == 0) rank_counts[destination] = before;
         for (int e = thread; e < args.experts_per_rank; e += num_threads) expert_counts[first_expert + e] = choices[e];
@@ -105,13 +85,13 @@ EP_DEVICE int find_row_ptrs(RowPtr* row_ptrs, int token, const int* send_index, 
     for (int base = 0; base < num_ranks(); base += kWarpSize) {
         const int rank = base + lane_id();
         const int s = rank < num_ranks() ? send_index[static_cast<int64_t>(token) * num_ranks() + rank] : -1;
-        const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
+        int rows_here;
+        const int below = votes_below(s >= 0, &rows_here);
         if (s >= 0) {
             const int index = first_row[rank] + s;
-            int4* const row = peer_ptr(rows, rank) + static_cast<int64_t>(index) * row_vectors;
-            row_ptrs[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, rank, index, 1.0f};
+            row_ptrs[found + below] = {row_at(rows, rank, index, row_vectors), rank, index, 1.0f};
         }
-        found += __popc(votes);
+        found += rows_here;
     }
     __syncwarp();
     return found;

@@ -1,11 +1,9 @@
-// Barriers between all ranks, and the exchange of counts that gives every row its final place.
-//
-// Direct mode has one table of 64-bit signals in symmetric memory, signals[kind][source]. Only `source` writes its entry,
-// and always the epoch it is in. Epochs are 1, 2, 3, ... alike on all ranks, one for each operation, so entries only
-// grow, are never reset, and "entry >= epoch" says that the source has come at least this far. A later epoch does no
-// harm: no rank writes in an epoch before all ranks have entered it, which they do after the previous one.
+// The kinds of signals between all ranks (<ep/all_ranks.cuh>), and the exchange of counts that gives every row its final
+// place.
 #pragma once
+#include <ep/all_ranks.cuh>
 #include <ep/pieces.cuh>
+#include <ep/slots.cuh>
 #include <ep/write_signal.cuh>
 #include <moe/common/failure.cuh>
 
@@ -20,36 +18,6 @@ enum SignalKind {
     kNumSignals
 };
 
-struct Signals {
-    uint64_t* flags;  // symmetric [kNumSignals, ranks]
-    uint64_t* tags;   // symmetric [kNumSignals, ranks]: a word that comes with each signal
-    uint64_t epoch;   // of this operation
-    uint64_t masked;  // bit r: rank r is left out: nothing is sent to it or expected from it
-    EP_DEVICE bool leave_out(int r) const { return (masked >> r & 1) != 0; }
-};
-
-// The threads of one block signal to every rank, this one too. Publishes all that the block did before its last
-// barrier.
-EP_DEVICE void signal_all(const Signals& signals, SignalKind kind, uint64_t tag = 0) {
-    const int mine = kind * num_ranks() + rank();
-    for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-        if (signals.leave_out(peer)) continue;
-        *peer_ptr(signals.tags + mine, peer) = tag;
-        st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch);
-    }
-}
-
-// All threads of a block wait until every rank has signalled. False if one did not in time: return from the kernel
-// then.
-EP_DEVICE bool wait_for_all(const Signals& signals, SignalKind kind, uint64_t epoch, Phase phase) {
-    int failed = 0;
-    for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {
-        if (signals.leave_out(peer)) continue;
-        failed |= !wait_until_ge(signals.flags + kind * num_ranks() + peer, epoch, {phase, peer, kind});
-    }
-    return __syncthreads_or(failed) == 0;
-}
-
 // After a wait: records which ranks sent another tag than `tag`. Ranks that pass different handles are found this way.
 // True, in all threads of the block, if there are none.
 //   differs  [ranks]   this rank's: the bits in which the tags differ; the host set it to 0
@@ -63,34 +31,6 @@ EP_DEVICE bool compare_tags(const Signals& signals, SignalKind kind, uint64_t ta
     }
     return __syncthreads_or(different) == 0;
 }
-
-enum class LastBlock : int { kNo, kYes, kAfterFailure };
-
-constexpr uint32_t kFailedBlock = 1 << 16;  // what a block that failed adds to the count beside 1
-
-// Not kNo in exactly one block of `blocks`: the last to call. It then sees all that the others wrote before they called,
-// and what it releases publishes their work too. `finished_blocks` is 0 between kernels. kAfterFailure if `ok` was false
-// in a thread of any block.
-EP_DEVICE LastBlock last_block(uint32_t* finished_blocks, uint32_t blocks, bool ok) {
-    __shared__ LastBlock last;
-    const uint32_t mine = __syncthreads_or(!ok) ? 1 + kFailedBlock : 1;
-    if (thread_in_block() == 0) {
-        fence_sys();  // this block's rows, also those on peers, come before its count
-        const uint32_t count = atom_add_acq_rel_gpu_u32(finished_blocks, mine) + mine;
-        last = count % kFailedBlock != blocks ? LastBlock::kNo
-               : count < kFailedBlock         ? LastBlock::kYes
-                                              : LastBlock::kAfterFailure;
-        if (last != LastBlock::kNo) st_relaxed_gpu_u32(finished_blocks, 0);
-    }
-    __syncthreads();
-    return last;
-}
-
-// True in exactly one block of the grid, or of `blocks` of them, where none can fail.
-EP_DEVICE bool is_last_block(uint32_t* finished_blocks, uint32_t blocks) {
-    return last_block(finished_blocks, blocks, true) != LastBlock::kNo;
-}
-EP_DEVICE bool is_last_block(uint32_t* finished_blocks) { return is_last_block(finished_blocks, gridDim.x); }
 
 struct NotifyArgs {
     Signals signals;
@@ -154,9 +94,7 @@ EP_DEVICE bool notify(const NotifyArgs& args, const int* rank_counts, const int*
     }
 
     for (int r = thread; r < ranks; r += num_threads) {
-        int first_row = 0;
-        for (int source = 0; source < me; ++source) first_row += args.counts[source * columns + r];
-        plan[r] = first_row;
+        plan[r] = rows_before(args.counts + r, columns, me);
         plan[ranks + r] = args.counts[r * columns + me];
         plan[2 * ranks + r] = args.signals.leave_out(r) ? args.options : args.counts[r * columns + ranks];
     }

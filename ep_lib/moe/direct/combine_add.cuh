@@ -202,6 +202,7 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
             token = next(memory.row_ptrs, &found);
             if (token < args.num_tokens) {
                 begin = 0;
+                if (lane_id() == 0) count_piece(kCountCombineRows, found);
                 if (topk_weights) {
                     for (int p = lane_id(); p < found; p += kWarpSize) {
                         RowPtr& at = memory.row_ptrs[p];

@@ -31,13 +31,14 @@ EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRan
 #pragma unroll
     for (int i = 0; i < kRanksPerLane; ++i) {
         const int r = lane_id() + i * kWarpSize, s = send_indices.of[i];
-        const unsigned votes = __ballot_sync(kFullWarp, s >= 0);
+        int rows_here;
+        const int below = votes_below(s >= 0, &rows_here);
         if (s >= 0) {
             int4* const area = args.returned + static_cast<int64_t>(r) * args.max_tokens * row_vectors;
             int4* const row = (r == rank() ? own_rows : area) + static_cast<int64_t>(s) * row_vectors;
-            row_ptrs[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, s, 1.0f};
+            row_ptrs[found + below] = {row, r, s, 1.0f};
         }
-        found += __popc(votes);
+        found += rows_here;
     }
     __syncwarp();
     return found;

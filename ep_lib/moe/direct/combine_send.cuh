@@ -7,6 +7,7 @@
 //
 // `arrived` needs no clearing, because epochs only grow. A sender waits for no other rank.
 #pragma once
+#include <ep/groups.cuh>
 #include <ep/tma.cuh>
 #include <moe/common/epoch.cuh>
 #include <moe/direct/tokens.cuh>
@@ -55,23 +56,23 @@ class Groups {
             if (r % kWarpSize == lane_id()) first_row_.of[r / kWarpSize] = before;
             before += rows;
         }
-        num_groups_ = (most + group_rows - 1) / group_rows * (num_ranks() - 1);
+        num_items_ = num_groups(most, group_rows) * (num_ranks() - 1);
         take();
     }
 
     EP_DEVICE SentRow next() {
         while (row_ == end_) {
             const int item = static_cast<int>(__shfl_sync(kFullWarp, ahead_, 0));
-            if (item >= num_groups_) return {-1, 0, 0, -1};
+            if (item >= num_items_) return {-1, 0, 0, -1};
             take();
-            const int others = num_ranks() - 1;
-            group_ = item / others;
-            owner_ = (rank() + 1 + (item + group_) % others) % num_ranks();
-            row_ = group_ * group_rows_;
-            end_ = max(row_, min(row_ + group_rows_, of(received_, owner_)));
+            item_ = group_item(item);
+            row_ = item_.group * group_rows_;
+            rows_ = of(received_, item_.owner);
+            end_ = max(row_, min(row_ + group_rows_, rows_));
         }
         const int send_index = row_++;
-        return {owner_, send_index, of(first_row_, owner_) + send_index, row_ == end_ ? group_ : -1};
+        const bool is_last = completes_group(send_index, rows_, group_rows_);
+        return {item_.owner, send_index, of(first_row_, item_.owner) + send_index, is_last ? item_.group : -1};
     }
 
   private:
@@ -92,8 +93,10 @@ class Groups {
     const int group_rows_;
     PerRank received_, first_row_;  // of each owner: rows of its tokens here, and where they begin
     uint32_t ahead_ = 0;            // the next group, asked for in advance; lane 0 knows
-    int num_groups_;
-    int owner_ = 0, group_ = 0, row_ = 0, end_ = 0;
+    int num_items_;
+    GroupItem item_ = {0, 0};
+    int rows_ = 0;  // of its owner
+    int row_ = 0, end_ = 0;
 };
 
 }  // namespace detail
@@ -127,8 +130,7 @@ EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint6
     };
     const auto signal = [&](const SentRow& out) {
         if (out.group < 0 || lane_id() != 0) return;
-        uint64_t* const flag = args.arrived + static_cast<int64_t>(rank()) * args.max_groups + out.group;
-        st_release_sys_u64(peer_ptr(flag, out.owner), epoch);
+        signal_group(args.arrived, args.max_groups, out.group, out.owner, epoch);
     };
     int free_stage = args.stages - 1;
     for (int stage = 0; stage < free_stage; ++stage) fill(stage);
@@ -167,8 +169,7 @@ class Returns {
             has_all_[i] = complete_ && ld_acquire_sys_u64(complete_ + r) >= epoch_;
             if (has_all_[i]) continue;
             const int group = send_indices.of[i] / args_.group_rows;
-            failed |= !wait_until_ge(args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, epoch_,
-                                     {kPhaseCombine, r, group});
+            failed |= !wait_for_group(args_.arrived, args_.max_groups, group, r, epoch_);
         }
         const bool any_failed = __any_sync(kFullWarp, failed);
         tma_fence();

@@ -137,6 +137,7 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
     };
     const auto send = [&](int stage, const OnItsWay& here) {
         const int found = list_row_ptrs(row_ptrs, here.send_indices, begins, to.rows, row_vectors);
+        if (lane_id() == 0) count_piece(kCountDispatchRows, found);
         if (to.send_routing || topk_weights) {
             for (int p = 0; p < found; ++p) send_routing(to, row_ptrs[p], here.token, topk_idx, topk_weights);
         }

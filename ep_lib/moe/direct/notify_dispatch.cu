@@ -81,7 +81,6 @@ EP_DEVICE void lay_out_destination(int destination, bool left_out, const NotifyD
 
     // A warp takes consecutive tokens, kWarpSize of them per round; each lane remembers one bit per round.
     const int lane = lane_id();
-    const unsigned lanes_below = (1u << lane) - 1;
     int before = 0;  // tokens for this destination in earlier spans
     for (int span = 0; span < args.num_tokens; span += kRouteRounds * num_threads) {
         const int rounds = (min(args.num_tokens - span, kRouteRounds * num_threads) + num_threads - 1) / num_threads;
@@ -101,12 +100,12 @@ EP_DEVICE void lay_out_destination(int destination, bool left_out, const NotifyD
         for (int round = 0; round < rounds; ++round) {
             const int token = first + round * kWarpSize;
             const bool goes = went >> round & 1;
-            const unsigned votes = __ballot_sync(kFullWarp, goes);
+            int of_round;
+            const int below = votes_below(goes, &of_round);
             if (token < args.num_tokens) {
-                send_index[static_cast<int64_t>(token) * num_ranks() + destination] =
-                    goes ? position + __popc(votes & lanes_below) : -1;
+                send_index[static_cast<int64_t>(token) * num_ranks() + destination] = goes ? position + below : -1;
             }
-            position += __popc(votes);
+            position += of_round;
         }
     }
     if (thread == 0) rank_counts[destination] = before;

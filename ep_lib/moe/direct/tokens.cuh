@@ -35,13 +35,13 @@ EP_DEVICE int list_row_ptrs(RowPtr* row_ptrs, const PerRank& send_indices, const
 #pragma unroll
     for (int i = 0; i < kRanksPerLane; ++i) {
         const int r = lane_id() + i * kWarpSize;
-        const unsigned votes = __ballot_sync(kFullWarp, send_indices.of[i] >= 0);
+        int rows_here;
+        const int below = votes_below(send_indices.of[i] >= 0, &rows_here);
         if (send_indices.of[i] >= 0) {
             const int index = first_row.of[i] + send_indices.of[i];
-            int4* const row = peer_ptr(rows, r) + static_cast<int64_t>(index) * row_vectors;
-            row_ptrs[found + __popc(votes & ((1u << lane_id()) - 1))] = {row, r, index, 1.0f};
+            row_ptrs[found + below] = {row_at(rows, r, index, row_vectors), r, index, 1.0f};
         }
-        found += __popc(votes);
+        found += rows_here;
     }
     __syncwarp();
     return found;

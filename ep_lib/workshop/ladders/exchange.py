@@ -68,7 +68,8 @@ class Exchange:
     """The memory of one rank, and the launches of the kernels in ``file``."""
 
     def __init__(self, memory: Memory, file: Path) -> None:
-        self._memory, self._rank, self._file = memory, memory.rank, str(file)
+        self._memory, self._rank, self._file = memory, memory.rank, file
+        self._shared = str(file.with_suffix(".cuh"))  # of 07_combine.cu
         routed, me, rows = inputs(), memory.rank.rank, RANKS * TOKENS
         self._x = memory.own(routed.xs[me])
         self._idx, self._weights = memory.own(routed.topk_idx[me]), memory.own(routed.topk_weights[me])
@@ -104,6 +105,13 @@ class Exchange:
             self._launch(name, *args, self._next_of_mine, self._plan)
         else:
             self._launch(name, *args, self._send_index, self._plan, shared_bytes=self._shared_bytes(name))
+
+    def dispatch_wrongly(self, name: str) -> None:
+        """The same with a kernel of 06_dispatch_broken.cu in the place of rung 2."""
+        self._lay_out()
+        self._exchange_counts()
+        args = (self._dispatch_args(), self._signals(1), self._finished, self._x, self._send_index)
+        self._launch(name, *args, self._next_of_mine, self._plan, file=_broken(self._file))
 
     def received(self) -> dict[str, Any]:
         """What has come, row by row, as NumPy arrays."""
@@ -146,7 +154,7 @@ class Exchange:
         self._arrived_source = memory.own(np.stack([here.src_rank, here.src_token], axis=1).astype(np.int32))
         self._y = memory.own(np.zeros_like(here.x))
         self._sums = memory.symmetric(np.zeros((TOKENS, HIDDEN), np.float32))
-        groups = -(-TOKENS // header_constant(self._file, "kGroupRows"))
+        groups = -(-TOKENS // header_constant(self._shared, "kGroupRows"))
         self._arrived = memory.symmetric(np.zeros((RANKS, groups), np.uint64))
         self._differs = memory.own(np.zeros(RANKS, np.int32))
         return self._sums
@@ -154,7 +162,7 @@ class Exchange:
     def experts_and_combine(self, name: str) -> None:
         """The experts, and the kernels of the rung ``name`` of 07_combine.cu."""
         experts = _pack(
-            self._file,
+            self._shared,
             "Experts",
             x=_at(self._arrived_x),
             received=_at(self._received),
@@ -164,9 +172,9 @@ class Exchange:
             factor=float(_FACTORS[self._rank.rank]),
         )
         choices = (self._idx, self._weights)
-        if name == "experts_and_combine":
+        if name in ("experts_and_combine", "signal_before_rows"):
             overlap = _pack(
-                self._file,
+                self._shared,
                 "Overlap",
                 returned=_at(self._rows),
                 arrived=_at(self._arrived),
@@ -176,7 +184,8 @@ class Exchange:
                 top_k=TOP_K,
                 experts_per_rank=EXPERTS_PER_RANK,
             )
-            self._launch(name, experts, overlap, self._sums, *choices, self._send_index, grid=2 * BLOCKS)
+            args = (experts, overlap, self._sums, *choices, self._send_index)
+            self._launch(name, *args, grid=2 * BLOCKS, file=self._file_of(name))
             return
         self._launch("experts", experts, self._y)
         if name == "combine_atomics":
@@ -187,11 +196,12 @@ class Exchange:
         places = (self._send_index, self._first_row)
         full_name = f"{name}<float>" if name == "combine" else name
         shared = self._shared_bytes(name)
-        self._launch(full_name, self._combine_args(), self._sums, *choices, *places, shared_bytes=shared)
+        args = (self._combine_args(), self._sums, *choices, *places)
+        self._launch(full_name, *args, shared_bytes=shared, file=self._file_of(name))
 
     def _stage_args(self) -> bytes:
         return _pack(
-            self._file,
+            str(self._file),
             "StageArgs",
             signals=self._signals(1),
             rows=_at(self._rows),
@@ -203,7 +213,7 @@ class Exchange:
 
     def _combine_args(self) -> bytes:
         return _pack(
-            self._file,
+            str(self._file),
             "CombineArgs",
             signals=self._signals(1),
             rows=_at(self._rows),
@@ -215,9 +225,15 @@ class Exchange:
         )
 
     # ---- launches ----------------------------------------------------------------------------------------------------
-    def _launch(self, name: str, *args: Any, grid: int | None = None, shared_bytes: int = 0) -> None:
-        kernel = Kernel.from_file(self._file, name)
+    def _launch(
+        self, name: str, *args: Any, grid: int | None = None, shared_bytes: int = 0, file: Path | None = None
+    ) -> None:
+        kernel = Kernel.from_file(file or self._file, name)
         kernel.launch(self._rank, grid or BLOCKS, THREADS, *args, shared_bytes=shared_bytes, uses=self._memory.arrays)
+
+    def _file_of(self, name: str) -> Path:
+        """Of a kernel of 07: the mistakes are in a file of their own."""
+        return _broken(self._file) if name in ("combine_fused", "signal_before_rows") else self._file
 
     def _signals(self, epoch: int) -> bytes:
         return _pack(_NOTIFY, "Signals", flags=_at(self._flags), tags=_at(self._tags), epoch=epoch, masked=0)
@@ -241,16 +257,20 @@ class Exchange:
         """Dynamic shared memory of a block: row pointers, and the rows that TMA has under way."""
         warps = THREADS // 32
         pointers = warps * RANKS * header_struct(_LAYOUT, "RowPtr").size
-        if name in ("dispatch_exact", "combine_thread"):
+        if name in ("dispatch_exact", "combine_thread", "combine_fused"):
             return 0
         if name == "dispatch_tma":
-            stages = header_constant(self._file, "kTmaStages")
+            stages = header_constant(str(self._file), "kTmaStages")
             return pointers + warps * stages * (HIDDEN * 4 + 8)
         return pointers
 
 
 def _pack(header: str, name: str, **fields: Any) -> bytes:
     return header_struct(header, name).pack(**fields)
+
+
+def _broken(file: Path) -> Path:
+    return file.with_name(f"{file.stem}_broken.cu")
 
 
 def _at(array: Any) -> int:

@@ -1,0 +1,112 @@
+// The other half of every test of exercise 06_arrivals: many blocks write into the memory of all ranks, epoch after epoch,
+// and end with the learner's functions. What is not the learner's is the grader's own.
+#include <ep/all_ranks.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex06_arrivals.py.
+struct Job {
+    int64_t words;     // from each rank to each rank
+    int64_t kind;      // of the signal
+    int64_t masked;    // ranks that are left out
+    int64_t ahead;     // by how much the grader's signals are ahead: 0 or 1
+    int64_t delay;     // how often block 0 lets others run before it writes
+    int64_t failing;   // of the last epoch's blocks, the one in which `ok` is false, and -1: none
+    int64_t learners;  // which functions are the learner's: bits of Part
+};
+
+enum Part { kSignal = 1, kWait = 2, kLast = 4 };
+
+constexpr int kKinds = 3;
+
+EP_DEVICE void signal_everybody(const Job& job, const ep::Signals& signals, uint64_t tag) {
+    if (job.learners & kSignal) return ep::signal_all(signals, static_cast<int>(job.kind), tag);
+    const int64_t mine = job.kind * ep::num_ranks() + ep::rank();
+    for (int peer = ep::thread_in_block(); peer < ep::num_ranks(); peer += ep::threads_in_block()) {
+        if (signals.leave_out(peer)) continue;
+        *ep::peer_ptr(signals.tags + mine, peer) = tag;
+        ep::st_release_sys_u64(ep::peer_ptr(signals.flags + mine, peer), signals.epoch + job.ahead);
+    }
+}
+
+EP_DEVICE bool wait_for_everybody(const Job& job, const ep::Signals& signals) {
+    if (job.learners & kWait) {
+        return ep::wait_for_all(signals, static_cast<int>(job.kind), signals.epoch, ep::kPhaseDispatch);
+    }
+    for (int peer = ep::thread_in_block(); peer < ep::num_ranks(); peer += ep::threads_in_block()) {
+        if (signals.leave_out(peer)) continue;
+        // role: the receiver, which waits for your signal
+        while (ep::ld_acquire_sys_u64(signals.flags + job.kind * ep::num_ranks() + peer) < signals.epoch) {
+        }
+    }
+    __syncthreads();
+    return true;
+}
+
+EP_DEVICE ep::LastBlock which_is_last(const Job& job, uint32_t* finished, bool ok) {
+    if (job.learners & kLast) return ep::last_block(finished, gridDim.x, ok);
+    __shared__ uint32_t before;
+    __syncthreads();
+    if (ep::thread_in_block() == 0) {
+        ep::fence_sys();
+        before = ep::atom_add_acq_rel_gpu_u32(finished, 1);
+        if (before + 1 == gridDim.x) ep::st_relaxed_gpu_u32(finished, 0);
+    }
+    __syncthreads();
+    return before + 1 == gridDim.x ? ep::LastBlock::kYes : ep::LastBlock::kNo;
+}
+
+}  // namespace
+
+//   flags, tags   symmetric [kKinds, ranks], [2, kKinds, ranks]
+//   inbox         symmetric [2, ranks, words]: by the parity of the epoch
+//   source, out   [epochs, words], [epochs, ranks, words]
+//   noted         [epochs, 4]: blocks that were the last, their answer, threads that were told otherwise, tags that were
+//                 wrong
+extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, uint64_t* inbox, uint32_t* finished,
+                                   const uint64_t* source, uint64_t* out, int* noted, char* seen,
+                                   const int64_t* numbers, int epoch) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const int ranks = ep::num_ranks(), me = ep::rank(), thread = ep::thread_in_block();
+    const int64_t words = job.words;
+    // Even epochs, so that a signal may be one ahead and still not be that of the next launch. Tags are kept twice.
+    const ep::Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch),
+                                 static_cast<uint64_t>(job.masked)};
+    uint64_t* const area = inbox + epoch % 2 * ranks * words;
+    const int64_t first = blockIdx.x * blockDim.x + thread, step = gridDim.x * blockDim.x;
+    if (blockIdx.x == 0) let_others_run(job.delay);
+    for (int64_t i = first; i < ranks * words; i += step) {
+        const int to = static_cast<int>(i / words);
+        if (signals.leave_out(to)) continue;
+        // role: a thread of another block, which writes a row that your signal speaks for
+        ep::peer_ptr(area + me * words, to)[i % words] = source[(epoch - 1) * words + i % words];
+    }
+    const bool ok = job.failing != static_cast<int64_t>(blockIdx.x) || thread != 33;
+    const ep::LastBlock last = which_is_last(job, finished, ok);
+    __shared__ int answer;
+    if (thread == 0) answer = static_cast<int>(last);
+    __syncthreads();
+    int* const notes = noted + (epoch - 1) * 4;
+    if (static_cast<int>(last) != answer) atomicAdd(notes + 2, 1);
+    if (last == ep::LastBlock::kNo) return;
+    if (thread == 0) {
+        atomicAdd(notes, 1);
+        notes[1] = answer;
+    }
+    const uint64_t tag = 1000 * epoch + me;
+    signal_everybody(job, signals, tag);
+    if (!wait_for_everybody(job, signals)) return;
+    for (int r = thread; r < ranks; r += ep::threads_in_block()) {
+        if (signals.leave_out(r)) continue;
+        // role: the receiver, which reads the tag after the signal
+        if (signals.tags[job.kind * ranks + r] != 1000ull * epoch + r) atomicAdd(notes + 3, 1);
+    }
+    for (int64_t i = thread; i < ranks * words; i += ep::threads_in_block()) {
+        const int64_t other = (i + words) % (ranks * words);  // what another thread waited for
+        if (signals.leave_out(static_cast<int>(other / words))) continue;
+        // role: the receiver, which reads the rows after the signals
+        out[(epoch - 1) * ranks * words + other] = area[other];
+    }
+}

@@ -1,0 +1,186 @@
+"""Hidden tests of exercise 06_arrivals: a grid writes to all ranks and signals, over several epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import (
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    all_of,
+    job_numbers,
+    on_fabrics,
+    one,
+    refs,
+    under_checker,
+)
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_SIGNAL, _WAIT, _LAST = 1, 2, 4
+_KINDS = 3
+_YES, _AFTER_FAILURE = 1, 2
+_IN_A_NODE = Fabric("rc", ranks_per_node=4), Fabric("srd", ranks_per_node=4)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    words: int = 40
+    kind: int = 1
+    masked: int = 0
+    ahead: int = 0
+    delay: int = 0
+    failing: int = -1
+    learners: int = 0
+
+
+def _case(
+    task: int, rng: Rng, seed: int, job: _Job, *, ranks: int = 3, blocks: int = 3, epochs: int = 3, threads: int = 64
+) -> Case:
+    """Judges what arrived, the table of signals, and which block was the last."""
+    sources = [rng.integers(1, 1 << 62, (epochs, job.words)).astype(np.uint64) for _ in range(ranks)]
+    here = [rank for rank in range(ranks) if not job.masked >> rank & 1]
+
+    def judge(out: Outputs) -> str | None:
+        for me in here:
+            for epoch, (number, answer, otherwise, wrong_tags) in enumerate(out["noted"][me].tolist(), start=1):
+                if number != 1:
+                    return f"in epoch {epoch}, {number} blocks of rank {me} were told to be the last"
+                if otherwise:
+                    return f"in epoch {epoch}, {otherwise} threads of a block were told something else than thread 0"
+                if answer != (_AFTER_FAILURE if job.failing >= 0 else _YES):
+                    said = {_YES: "kYes", _AFTER_FAILURE: "kAfterFailure"}.get(answer, str(answer))
+                    return f"in epoch {epoch}, the last block of rank {me} was told {said}"
+                if wrong_tags:
+                    return f"in epoch {epoch}, {wrong_tags} tags on rank {me} were not those that the ranks passed"
+            if int(out["finished"][me][0]):
+                return (
+                    f"finished_blocks is {int(out['finished'][me][0])} after the last kernel of rank {me}; 0 is right"
+                )
+            flags = out["flags"][me].astype(np.int64)
+            want = np.zeros_like(flags)
+            want[job.kind, here] = 2 * epochs + job.ahead
+            if np.any(flags != want):
+                kind, source = map(int, np.argwhere(flags != want)[0])
+                return f"on rank {me}, flags[{kind}][{source}] is {int(flags[kind, source])} in the end"
+            got = out["out"][me][:, here]
+            wrong = got != np.stack([sources[source] for source in here], axis=1)
+            if np.any(wrong):
+                return f"{int(wrong.sum())} of {wrong.size} words that rank {me} read after the wait are wrong"
+        for me in set(range(ranks)) - set(here):
+            if np.any(out["flags"][me]):
+                return f"rank {me} is left out, and got a signal"
+        return None
+
+    return Case(_scenario(task, seed, job, sources, here, ranks, blocks, epochs, threads), judge)
+
+
+def _scenario(
+    task: int,
+    seed: int,
+    job: _Job,
+    sources: list[Array],
+    here: list[int],
+    ranks: int,
+    blocks: int,
+    epochs: int,
+    threads: int,
+) -> Scenario:
+    everybody = range(ranks)
+    names = ("flags", "tags", "inbox", "finished", "source", "out", "noted", "seen", "numbers")
+    launches = tuple(Launch("examine", blocks, threads, (task, *refs(*names), epoch)) for epoch in range(1, epochs + 1))
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=tuple(launches if rank in here else () for rank in everybody),
+        outputs=("flags", "finished", "out", "noted"),
+        symmetric={
+            "flags": [np.zeros((_KINDS, ranks), np.uint64) for _ in everybody],
+            "tags": [np.zeros((2, _KINDS, ranks), np.uint64) for _ in everybody],
+            "inbox": [np.zeros((2, ranks, job.words), np.uint64) for _ in everybody],
+        },
+        local={
+            "finished": [np.zeros(1, np.uint32) for _ in everybody],
+            "source": sources,
+            "out": [np.zeros((epochs, ranks, job.words), np.uint64) for _ in everybody],
+            "noted": [np.zeros((epochs, 4), np.int32) for _ in everybody],
+            "seen": [np.zeros(1, np.uint8) for _ in everybody],
+            "numbers": [job_numbers(job) for _ in everybody],
+        },
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _epochs(task: int, learners: int, *ranks: int, **more: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, count in enumerate(ranks):
+            job = _Job(kind=seed % _KINDS, learners=learners, delay=30 * (seed % 2), **more)
+            yield _case(task, rng, 100 * task + seed, job, ranks=count, blocks=1 + 2 * (seed + 1) % 5)
+
+    return cases
+
+
+def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
+    """Over NVLink, and four ranks of a node that has NICs as well."""
+    return all_of(_epochs(task, learners, *ranks), on_fabrics(_epochs(task, learners, 4), *_IN_A_NODE))
+
+
+def _more_ranks_than_threads(task: int, learners: int) -> Cases:
+    job = _Job(words=1, learners=learners)
+    return one(lambda rng: _case(task, rng, 7, job, ranks=36, blocks=1, epochs=1, threads=32))
+
+
+_TABLE = (
+    "Entry [kind][rank()] of every rank that is not left out: the tag by a plain store, then the epoch with release."
+)
+_ALL = "Every rank that is not left out, entries that are at least the epoch; a barrier that also hands out the answer."
+_COUNT = "Barrier, fence_sys, one count per block with acquire and release; `last` is for all threads; back to 0."
+
+BEHAVIOURS = (
+    Behaviour(
+        1,
+        "every rank gets one signal in each epoch",
+        _everywhere(1, _SIGNAL, 2, 4),
+        _TABLE,
+    ),
+    Behaviour(1, "a rank that is left out gets none", _epochs(1, _SIGNAL, 3, 4, masked=4), _TABLE),
+    Behaviour(1, "rows and tags are there when the signal is seen", under_checker(_epochs(1, _SIGNAL, 2, 3)), _TABLE),
+    Behaviour(1, "more ranks than threads", _more_ranks_than_threads(1, _SIGNAL), _TABLE),
+    Behaviour(
+        2,
+        "all ranks have come when it returns",
+        _everywhere(2, _WAIT, 2, 4),
+        _ALL,
+    ),
+    Behaviour(2, "a rank that is left out is not waited for", _epochs(2, _WAIT, 3, 4, masked=4), _ALL),
+    Behaviour(2, "a rank that is an epoch ahead has come, too", _epochs(2, _WAIT, 2, 3, ahead=1), _ALL),
+    Behaviour(2, "every thread may read every rank's rows", under_checker(_epochs(2, _WAIT, 2, 3)), _ALL),
+    Behaviour(2, "more ranks than threads", _more_ranks_than_threads(2, _WAIT), _ALL),
+    Behaviour(
+        3,
+        "one block in each epoch",
+        _everywhere(3, _LAST, 2, 3, 4),
+        _COUNT,
+    ),
+    Behaviour(3, "a failure in any block", _epochs(3, _LAST, 2, 2, failing=0), _COUNT),
+    Behaviour(3, "the rows of all blocks are published", under_checker(_epochs(3, _LAST, 2, 2), 8), _COUNT),
+)
+
+PUBLIC = (
+    Behaviour(1, "three ranks, three epochs", under_checker(_epochs(1, _SIGNAL, 3)), _TABLE),
+    Behaviour(2, "three ranks, three epochs", under_checker(_epochs(2, _WAIT, 3)), _ALL),
+    Behaviour(3, "three blocks, three epochs", under_checker(_epochs(3, _LAST, 2)), _COUNT),
+)

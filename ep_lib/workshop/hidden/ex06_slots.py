@@ -1,0 +1,160 @@
+"""Hidden tests of exercise 06_slots: each function with random numbers, compared with NumPy's prefix sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import NODES, Behaviour, Case, Cases, Rng, job_numbers, on_fabrics, one, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+_VECTOR_BYTES = 16
+_IN_A_NODE = Fabric("rc", ranks_per_node=2), NODES
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    calls: int = 0
+    stride: int = 1
+    row_vectors: int = 1
+
+
+def _votes_case(rng: Rng, seed: int, warps: int, calls: int = 3) -> Case:
+    votes = (rng.random((calls, 32 * warps)) < rng.choice([0.1, 0.5, 0.9], (calls, 1))).astype(np.int32)
+    votes[0] = 1
+    by_warp = votes.reshape(calls, warps, 32)
+    below = np.cumsum(by_warp, axis=2) - by_warp
+    totals = np.broadcast_to(by_warp.sum(axis=2, keepdims=True), by_warp.shape)
+    return _calls_case(1, seed, votes, below.reshape(calls, -1), totals.reshape(calls, -1), "votes_below")
+
+
+def _warps_case(rng: Rng, seed: int, warps: int, calls: int = 5) -> Case:
+    values = rng.integers(0, 1000, (calls, warps)).astype(np.int32)
+    below = np.repeat(np.cumsum(values, axis=1) - values, 32, axis=1)
+    totals = np.repeat(values.sum(axis=1, keepdims=True), 32 * warps, axis=1)
+    return _calls_case(2, seed, values, below, totals, "sum_of_lower_warps")
+
+
+def _calls_case(task: int, seed: int, given: Array, answers: Array, totals: Array, name: str) -> Case:
+    calls, threads = answers.shape
+
+    def judge(out: Outputs) -> str | None:
+        told = out["told"][0].reshape(calls, threads, 2)
+        for what, got, want in (("returned", told[:, :, 0], answers), ("gave a total of", told[:, :, 1], totals)):
+            wrong = np.argwhere(got != want)
+            if wrong.size:
+                call, thread = map(int, wrong[0])
+                return f"in call {call} of {name}, thread {thread} of {threads} {what} {int(got[call, thread])}"
+        return None
+
+    return Case(_scenario(task, seed, threads, _Job(calls=calls), given, 2 * calls * threads), judge)
+
+
+def _ranks_case(rng: Rng, seed: int, sources: int, stride: int) -> Case:
+    counts = rng.integers(0, 5000, (sources, stride)).astype(np.int32)
+    given = np.concatenate([np.full(1, 77, np.int32), counts.ravel()])
+    want = np.cumsum(counts[:, 0]) - counts[:, 0]
+
+    def judge(out: Outputs) -> str | None:
+        got = out["told"][0]
+        wrong = np.flatnonzero(got != want)
+        if not wrong.size:
+            return None
+        source = int(wrong[0])
+        return (
+            f"with {sources} sources and a stride of {stride}, the rows before source {source} are {int(got[source])}"
+        )
+
+    return Case(_scenario(3, seed, sources, _Job(stride=stride), given, sources), judge)
+
+
+def _address_case(rng: Rng, seed: int, ranks: int, row_vectors: int, most: int) -> Case:
+    given = np.stack([rng.integers(0, ranks, 32), rng.integers(0, most, 32)], axis=1).astype(np.int32)
+    given[:ranks, 0], given[0, 1] = np.arange(ranks), 0
+    given[ranks, 1] = most - 1
+    want = given[:, 1].astype(np.int64) * row_vectors * _VECTOR_BYTES
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            wrong = np.flatnonzero(out["told"][me] != want)
+            if wrong.size:
+                to, index = map(int, given[wrong[0]])
+                off = int(out["told"][me][wrong[0]] - want[wrong[0]])
+                return f"row {index} of rank {to}, {row_vectors} vectors long, is off by {off} bytes (on rank {me})"
+        return None
+
+    return Case(_scenario(4, seed, 32, _Job(row_vectors=row_vectors), given, 32, ranks), judge)
+
+
+def _scenario(task: int, seed: int, threads: int, job: _Job, given: Array, told: int, ranks: int = 1) -> Scenario:
+    everybody = range(ranks)
+    launch = (Launch("examine", 1, threads, (task, *refs("given", "rows", "told", "seen", "numbers"))),)
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=(launch,) * ranks,
+        outputs=("told",),
+        symmetric={"rows": [np.zeros((4, _VECTOR_BYTES), np.uint8) for _ in everybody]},
+        local={
+            "given": [given for _ in everybody],
+            "told": [np.full(told, -77, np.int64) for _ in everybody],
+            "seen": [np.zeros(1, np.uint8) for _ in everybody],
+            "numbers": [job_numbers(job) for _ in everybody],
+        },
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _for_each(case: Callable[[Rng, int, int], Case], *warps: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, count in enumerate(warps):
+            yield case(rng, seed, count)
+
+    return cases
+
+
+def _tables(rng: Rng) -> Iterator[Case]:
+    for seed, (sources, stride) in enumerate(((1, 1), (2, 3), (8, 9), (32, 33))):
+        yield _ranks_case(rng, seed, sources, stride)
+
+
+def _addresses(rng: Rng) -> Iterator[Case]:
+    for seed, (ranks, row_vectors, most) in enumerate(((2, 1, 100), (4, 448, 4096), (4, 1024, 1 << 23))):
+        yield _address_case(rng, seed, ranks, row_vectors, most)
+
+
+_BELOW = "Bit l of the ballot is lane l; only the bits below one's own lane count, and the total counts all of them."
+_SHARED = "A barrier between writing and reading, and one before the next call writes there again."
+_BEFORE = "Only the sources before this one, and every stride-th count."
+_ROW = "The beginning of that rank's copy, and index * row_vectors vectors further, in 64 bits."
+
+BEHAVIOURS = (
+    Behaviour(1, "random votes, blocks of any size", _for_each(_votes_case, 1, 2, 5), _BELOW),
+    Behaviour(2, "random values, blocks of one to 32 warps", _for_each(_warps_case, 1, 2, 7, 32), _SHARED),
+    Behaviour(2, "many calls through the same memory", under_checker(_for_each(_warps_case, 2, 4), 8), _SHARED),
+    Behaviour(3, "tables of every size", _tables, _BEFORE),
+    Behaviour(4, "rows near and far", on_fabrics(_addresses, Fabric("p2p")), _ROW),
+    Behaviour(
+        4,
+        "rows of ranks of the same node",
+        on_fabrics(one(lambda rng: _address_case(rng, 1, 2, 9, 80)), *_IN_A_NODE),
+        _ROW,
+    ),
+)
+
+PUBLIC = (
+    Behaviour(1, "one warp, three calls", one(lambda rng: _votes_case(rng, 1, 1)), _BELOW),
+    Behaviour(2, "four warps, five calls", under_checker(_for_each(_warps_case, 4)), _SHARED),
+    Behaviour(3, "four ranks", one(lambda rng: _ranks_case(rng, 1, 4, 5)), _BEFORE),
+    Behaviour(4, "rows of 448 vectors on four ranks", one(lambda rng: _address_case(rng, 1, 4, 448, 4096)), _ROW),
+)

@@ -1,0 +1,88 @@
+// The other half of every test of exercise 07_groups: rows go home in groups, over several epochs. What is not the
+// learner's is the grader's own. Block 0 sends, block 1 receives.
+#include <ep/groups.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex07_groups.py.
+struct Job {
+    int64_t rows, group_rows;  // of each rank on each other rank
+    int64_t max_groups;
+    int64_t row_words;
+    int64_t items;     // task 2
+    int64_t delay;     // how often the sender lets others run before each group
+    int64_t ahead;     // by how much the grader's signals are ahead: 0 or 1
+    int64_t learners;  // which functions are the learner's: bits of Part
+};
+
+enum Part { kGroups = 1, kOrder = 2, kSignal = 4, kWait = 8 };
+
+EP_DEVICE int groups_of(const Job& job) {
+    if (job.learners & kGroups) return ep::num_groups(static_cast<int>(job.rows), static_cast<int>(job.group_rows));
+    return static_cast<int>((job.rows - 1) / job.group_rows + 1);
+}
+
+EP_DEVICE void tell(const Job& job, uint64_t* arrived, int group, int owner, uint64_t epoch) {
+    epoch *= 2;  // so that a signal may be one ahead and still not be that of the next launch
+    if (job.learners & kSignal) return ep::signal_group(arrived, static_cast<int>(job.max_groups), group, owner, epoch);
+    ep::st_release_sys_u64(ep::peer_ptr(arrived + ep::rank() * job.max_groups + group, owner), epoch + job.ahead);
+}
+
+EP_DEVICE void wait(const Job& job, uint64_t* arrived, int group, int from, uint64_t epoch) {
+    epoch *= 2;
+    if (job.learners & kWait) {
+        ep::wait_for_group(arrived, static_cast<int>(job.max_groups), group, from, epoch);
+        return;
+    }
+    // role: the receiver, which waits for your signal
+    while (ep::ld_acquire_sys_u64(arrived + from * job.max_groups + group) < epoch) {
+    }
+}
+
+}  // namespace
+
+//   returned  symmetric [2, ranks, rows, row_words]: by the parity of the epoch
+//   arrived   symmetric [ranks, max_groups]
+//   source    [epochs, rows, row_words]        out  [epochs, ranks, rows, row_words]
+//   noted     task 1: groups, and for each row whether it completes one   2: [items, 2] owner and group
+extern "C" __global__ void examine(int task, uint64_t* returned, uint64_t* arrived, const uint64_t* source,
+                                   uint64_t* out, int* noted, char* seen, const int64_t* numbers, int epoch) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const int ranks = ep::num_ranks(), me = ep::rank(), rows = static_cast<int>(job.rows);
+    if (ep::thread_in_block() != 0) return;
+    if (blockIdx.x == 0 && epoch == 1 && (job.learners & kGroups)) {
+        noted[0] = groups_of(job);
+        for (int i = 0; i < rows; ++i) noted[1 + i] = ep::completes_group(i, rows, static_cast<int>(job.group_rows));
+    }
+    if (blockIdx.x == 0 && epoch == 1 && (job.learners & kOrder)) {
+        for (int item = 0; item < job.items; ++item) {
+            const ep::GroupItem next = ep::group_item(item);
+            noted[2 * item] = next.owner;
+            noted[2 * item + 1] = next.group;
+        }
+    }
+    if (task <= 2) return;
+    uint64_t* const area = returned + epoch % 2 * ranks * job.rows * job.row_words;
+    const int64_t group_words = job.group_rows * job.row_words, all = job.rows * job.row_words;
+    const int groups = groups_of(job);
+    for (int other = 1; other < ranks; ++other) {
+        const int peer = (me + other) % ranks;
+        for (int group = 0; group < groups; ++group) {
+            const int64_t begin = group * group_words, end = min(begin + group_words, all);
+            if (blockIdx.x == 0) {
+                let_others_run(job.delay);
+                uint64_t* const theirs = ep::peer_ptr(area + me * all, peer);
+                // role: the sender, which writes the rows that your signal speaks for
+                for (int64_t i = begin; i < end; ++i) theirs[i] = source[(epoch - 1) * all + i];
+                tell(job, arrived, group, peer, epoch);
+            } else {
+                wait(job, arrived, group, peer, epoch);
+                // role: the receiver, which reads the rows after the signal
+                for (int64_t i = begin; i < end; ++i)
+                    out[((epoch - 1) * ranks + peer) * all + i] = area[peer * all + i];
+            }
+        }
+    }
+}

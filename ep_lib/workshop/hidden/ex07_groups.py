@@ -1,0 +1,188 @@
+"""Hidden tests of exercise 07_groups: rows go home in groups, over several epochs, and in an order that is fair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, on_fabrics, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_GROUPS, _ORDER, _SIGNAL, _WAIT = 1, 2, 4, 8
+_IN_A_NODE = Fabric("rc", ranks_per_node=4), Fabric("srd", ranks_per_node=4)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    rows: int = 7
+    group_rows: int = 3
+    max_groups: int = 6
+    row_words: int = 5
+    items: int = 0
+    delay: int = 0
+    ahead: int = 0
+    learners: int = 0
+
+
+def _groups_case(rng: Rng, seed: int, rows: int, group_rows: int) -> Case:
+    job = _Job(rows=rows, group_rows=group_rows, learners=_GROUPS)
+    ends = [index + 1 == rows or (index + 1) % group_rows == 0 for index in range(rows)]
+
+    def judge(out: Outputs) -> str | None:
+        groups, *completes = out["noted"][0].tolist()
+        if groups != -(-rows // group_rows):
+            return f"{rows} rows in groups of {group_rows} are {groups} groups"
+        for index, (got, want) in enumerate(zip(completes, ends, strict=True)):
+            if bool(got) != want:
+                what = "completes" if got else "does not complete"
+                return f"of {rows} rows in groups of {group_rows}, row {index} {what} its group"
+        return None
+
+    return Case(_scenario(1, seed, job, rng, 2, 1, notes=1 + rows), judge)
+
+
+def _order_case(rng: Rng, seed: int, ranks: int, groups: int) -> Case:
+    items = groups * (ranks - 1)
+    job = _Job(items=items, learners=_ORDER)
+
+    def judge(out: Outputs) -> str | None:
+        said = np.stack([out["noted"][rank].reshape(groups, ranks - 1, 2) for rank in range(ranks)])
+        for rank in range(ranks):
+            for group in range(groups):
+                first = group * (ranks - 1)
+                named = said[rank, group]
+                if np.any(named[:, 1] != group):
+                    which = sorted(set(named[:, 1].tolist()))
+                    return (
+                        f"with {ranks} ranks, items {first} to {first + ranks - 2} are of groups {which}, not {group}"
+                    )
+                if sorted(named[:, 0].tolist()) != [other for other in range(ranks) if other != rank]:
+                    return f"with {ranks} ranks, group {group} of rank {rank} goes to ranks {named[:, 0].tolist()}"
+        for item in range(items):
+            owners = said[:, item // (ranks - 1), item % (ranks - 1), 0].tolist()
+            if len(set(owners)) < ranks:
+                return f"all ranks at item {item} send to ranks {owners}: two of them to the same one"
+        return None
+
+    return Case(_scenario(2, seed, job, rng, ranks, 1, notes=2 * items), judge)
+
+
+def _rows_case(task: int, rng: Rng, seed: int, job: _Job, ranks: int, epochs: int = 3) -> Case:
+    scenario = _scenario(task, seed, job, rng, ranks, epochs, notes=1 + job.rows)
+    sources = scenario.local["source"]
+
+    def judge(out: Outputs) -> str | None:
+        for me in range(ranks):
+            for other in set(range(ranks)) - {me}:
+                got = out["out"][me][:, other]
+                if np.any(got != sources[other]):
+                    epoch, row = map(int, np.argwhere((got != sources[other]).any(axis=2))[0])
+                    return f"in epoch {epoch + 1}, row {row} of rank {other} was not there after the wait on rank {me}"
+            want = np.zeros((ranks, job.max_groups), np.uint64)
+            want[[rank for rank in range(ranks) if rank != me], : -(-job.rows // job.group_rows)] = (
+                2 * epochs + job.ahead
+            )
+            if np.any(out["arrived"][me] != want):
+                source, group = map(int, np.argwhere(out["arrived"][me] != want)[0])
+                entry = int(out["arrived"][me][source, group])
+                return f"on rank {me}, the entry of rank {source} and group {group} is {entry}"
+        return None
+
+    return Case(scenario, judge)
+
+
+def _scenario(task: int, seed: int, job: _Job, rng: Rng, ranks: int, epochs: int, notes: int) -> Scenario:
+    everybody = range(ranks)
+    names = ("returned", "arrived", "source", "out", "noted", "seen", "numbers")
+    launches = tuple(Launch("examine", 2, 32, (task, *refs(*names), epoch)) for epoch in range(1, epochs + 1))
+    shape = (ranks, job.rows, job.row_words)
+
+    def sent() -> Array:
+        return rng.integers(1, 1 << 62, (epochs, *shape[1:])).astype(np.uint64)
+
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=(launches,) * ranks,
+        outputs=("arrived", "out", "noted"),
+        symmetric={
+            "returned": [np.zeros((2, *shape), np.uint64) for _ in everybody],
+            "arrived": [np.zeros((ranks, job.max_groups), np.uint64) for _ in everybody],
+        },
+        local={
+            "source": [sent() for _ in everybody],
+            "out": [np.zeros((epochs, *shape), np.uint64) for _ in everybody],
+            "noted": [np.full(notes, -77, np.int32) for _ in everybody],
+            "seen": [np.zeros(1, np.uint8) for _ in everybody],
+            "numbers": [job_numbers(job) for _ in everybody],
+        },
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _sizes(rng: Rng) -> Iterator[Case]:
+    for seed, (rows, group_rows) in enumerate(((1, 1), (5, 1), (6, 3), (7, 3), (8, 3), (4, 16), (64, 16))):
+        yield _groups_case(rng, seed, rows, group_rows)
+
+
+def _orders(rng: Rng) -> Iterator[Case]:
+    for seed, (ranks, groups) in enumerate(((2, 4), (3, 3), (4, 5), (8, 3))):
+        yield _order_case(rng, seed, ranks, groups)
+
+
+def _trips(task: int, learners: int, *ranks: int, **more: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, count in enumerate(ranks):
+            job = _Job(rows=6 + seed, delay=10 * (seed % 2), learners=learners, **more)
+            yield _rows_case(task, rng, 100 * task + seed, job, count)
+
+    return cases
+
+
+def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
+    """Over NVLink, and four ranks of a node that has NICs as well."""
+    return all_of(_trips(task, learners, *ranks), on_fabrics(_trips(task, learners, 4), *_IN_A_NODE))
+
+
+_UP = "Round up; a group ends where it is full, and with the last row."
+_FAIR = "Counted from this rank on, each other rank once per group, and all ranks at the same item name different ones."
+_TELL = "Entry [rank()][group] of the owner's copy, stored with release at system scope."
+_LOOK = "Entry [from][group] of this rank's own copy, with acquire, until it is at least the epoch."
+
+BEHAVIOURS = (
+    Behaviour(1, "groups of one row and of many", _sizes, _UP),
+    Behaviour(2, "two to eight ranks", _orders, _FAIR),
+    Behaviour(
+        3,
+        "every group is told to its owner",
+        _everywhere(3, _SIGNAL, 2, 4),
+        _TELL,
+    ),
+    Behaviour(3, "a group's rows are there when it is told", under_checker(_trips(3, _SIGNAL, 2, 3)), _TELL),
+    Behaviour(
+        4,
+        "every group is waited for",
+        _everywhere(4, _WAIT, 2, 4),
+        _LOOK,
+    ),
+    Behaviour(4, "a sender that is an epoch ahead", _trips(4, _WAIT, 2, 3, ahead=1), _LOOK),
+    Behaviour(4, "a group's rows may be read after the wait", under_checker(_trips(4, _WAIT, 2, 3)), _LOOK),
+)
+
+PUBLIC = (
+    Behaviour(1, "seven rows in groups of three", lambda rng: iter([_groups_case(rng, 1, 7, 3)]), _UP),
+    Behaviour(2, "four ranks, three groups", lambda rng: iter([_order_case(rng, 1, 4, 3)]), _FAIR),
+    Behaviour(3, "three ranks, three epochs", under_checker(_trips(3, _SIGNAL, 3)), _TELL),
+    Behaviour(4, "three ranks, three epochs", under_checker(_trips(4, _WAIT, 3)), _LOOK),
+)

@@ -1,0 +1,54 @@
+// The other half of every test of exercise 07_sums: passes numbers to the learner's functions and records the bits of what
+// they return.
+#include <ep/sums.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex07_sums.py.
+struct Job {
+    int64_t count;  // of what is asked, or vectors of a row
+    int64_t rows;   // task 3, whole rows: how many are added
+    int64_t top_k, experts_per_rank, ranks;
+};
+
+template <typename T>
+EP_DEVICE void add_rows(const Job& job, const int* given, const float* weights, int* told, int me) {
+    const int4* const rows = reinterpret_cast<const int4*>(given);
+    ep::Sums<T> sums;
+    for (int64_t r = 0; r < job.rows; ++r) sums.add(rows[r * job.count + me], weights[r]);
+    reinterpret_cast<int4*>(told)[me] = sums.rounded();
+}
+
+}  // namespace
+
+//   task 1: given [count, 3], bits of sum, weight and value      2: [count] words; told [count, 2]
+//   3: given [count, 2], bits of two floats     4: [count, top_k] ids; told [ranks, count]
+//   5, 6 (for tasks 1 and 3): rows of float32 and of bfloat16, told [count vectors]
+extern "C" __global__ void examine(int task, const int* given, const float* weights, int* told, char* seen,
+                                   const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const int me = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), count = static_cast<int>(job.count);
+    if (me >= count) return;
+    if (task == 1) {
+        const float* const three = reinterpret_cast<const float*>(given + 3 * me);
+        told[me] = __float_as_int(ep::add_weighted(three[0], three[1], three[2]));
+    } else if (task == 2) {
+        told[2 * me] = __float_as_int(ep::bfloat16_low(given[me]));
+        told[2 * me + 1] = __float_as_int(ep::bfloat16_high(given[me]));
+    } else if (task == 3) {
+        const float* const two = reinterpret_cast<const float*>(given + 2 * me);
+        told[me] = ep::bfloat16_word(two[0], two[1]);
+    } else if (task == 4) {
+        for (int r = 0; r < job.ranks; ++r) {
+            const float weight = ep::weight_on(static_cast<int>(job.top_k), static_cast<int>(job.experts_per_rank), r,
+                                               me, given, weights);
+            told[r * count + me] = __float_as_int(weight);
+        }
+    } else if (task == 5) {
+        add_rows<float>(job, given, weights, told, me);
+    } else {
+        add_rows<__nv_bfloat16>(job, given, weights, told, me);
+    }
+}

@@ -1,0 +1,192 @@
+"""Hidden tests of exercise 07_sums: every bit of the arithmetic of combine, compared with NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import RC, SRD, Behaviour, Case, Rng, job_numbers, on_fabrics, one, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+_BF16 = ml_dtypes.bfloat16
+_THREADS = 64
+_ODD = np.array([0, -0.0, 1, -1, 1e-40, 3e38, np.inf, -np.inf], np.float32)  # what a sum may meet
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    count: int
+    rows: int = 0
+    top_k: int = 0
+    experts_per_rank: int = 0
+    ranks: int = 0
+
+
+def _floats(rng: Rng, *shape: int) -> Array:
+    """Numbers of every size, some of them odd."""
+    numbers = (rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 6, shape)).astype(np.float32)
+    odd = rng.random(shape) < 0.05
+    numbers[odd] = rng.choice(_ODD, int(odd.sum()))
+    return numbers
+
+
+def _add(sums: Array, weight: Array | np.float32, values: Array) -> Array:
+    with np.errstate(all="ignore"):
+        added: Array = sums + (weight * values).astype(np.float32)
+    return added
+
+
+def _product_case(rng: Rng, seed: int, count: int = 600) -> Case:
+    three = _floats(rng, count, 3)
+    want = _add(three[:, 0], three[:, 1], three[:, 2])
+    return _bits_case(1, seed, _Job(count), three, want, "add_weighted({0:.9g}, {1:.9g}, {2:.9g})")
+
+
+def _halves_case(rng: Rng, seed: int, count: int = 300) -> Case:
+    words = rng.integers(0, 1 << 32, count, dtype=np.uint32)
+    halves = np.stack([words & 0xFFFF, words >> 16], axis=1).astype(np.uint16)
+    want = halves.astype(np.uint32) << 16
+    return _bits_case(2, seed, _Job(count), words, want.view(np.float32), "the two halves of word {0:#x}")
+
+
+def _rounding_case(rng: Rng, seed: int, count: int = 400) -> Case:
+    two = _floats(rng, count, 2)
+    bits = two.view(np.uint32)
+    bits[: count // 2] = bits[: count // 2] & 0xFFFF0000 | 0x8000  # exactly between two
+    bits[count // 4 : count // 3] |= 1
+    with np.errstate(invalid="ignore"):
+        want = two.astype(_BF16).view(np.uint16).astype(np.uint32)
+    words = (want[:, 0] | want[:, 1] << 16).astype(np.uint32)
+    return _bits_case(3, seed, _Job(count), two, words.view(np.float32), "bfloat16_word({0:.9g}, {1:.9g})")
+
+
+def _weights_case(rng: Rng, seed: int, ranks: int, per_rank: int, top_k: int, count: int = 90) -> Case:
+    idx = np.argsort(rng.random((count, ranks * per_rank)), axis=1)[:, :top_k].astype(np.int32)
+    idx[rng.random(idx.shape) < 0.3] = -1
+    weights = rng.standard_normal((count, top_k)).astype(np.float32)
+    want = np.zeros((ranks, count), np.float32)
+    for k in range(top_k):
+        for rank in range(ranks):
+            here = (idx[:, k] >= 0) & (idx[:, k] // per_rank == rank)
+            want[rank, here] += weights[here, k]
+
+    def judge(out: Outputs) -> str | None:
+        wrong = np.argwhere(out["told"][0].reshape(ranks, count) != want.view(np.int32))
+        if not wrong.size:
+            return None
+        rank, token = map(int, wrong[0])
+        got = float(out["told"][0].view(np.float32).reshape(ranks, count)[rank, token])
+        return f"with experts {idx[token].tolist()}, {per_rank} on each rank, the weight on rank {rank} is {got:.9g}"
+
+    job = _Job(count, top_k=top_k, experts_per_rank=per_rank, ranks=ranks)
+    return Case(_scenario(4, seed, job, idx, weights, want.size), judge)
+
+
+def _rows_case(task: int, rng: Rng, seed: int, *, bfloat16: bool, rows: int = 5, vectors: int = 70) -> Case:
+    weights = np.ones(rows, np.float32) if bfloat16 else rng.random(rows).astype(np.float32)  # task 1 has its own tests
+    numbers = rng.standard_normal((rows, vectors * (8 if bfloat16 else 4))).astype(np.float32)
+    given = numbers.astype(_BF16) if bfloat16 else numbers
+    sums = np.zeros(numbers.shape[1], np.float32)
+    for weight, row in zip(weights, given.astype(np.float32), strict=True):
+        sums = _add(sums, weight, row)
+    want = sums.astype(_BF16) if bfloat16 else sums
+
+    def judge(out: Outputs) -> str | None:
+        got = out["told"][0].view(want.dtype)
+        wrong = int(np.sum(got.view(np.uint8) != want.view(np.uint8)))
+        name = "bfloat16" if bfloat16 else "float32"
+        return f"{wrong} of {want.nbytes} bytes of the sum of {rows} {name} rows are wrong" if wrong else None
+
+    scenario = _scenario(6 if bfloat16 else 5, seed, _Job(vectors, rows=rows), given, weights, 4 * vectors)
+    return Case(scenario, judge)
+
+
+def _bits_case(task: int, seed: int, job: _Job, given: Array, want: Array, what: str) -> Case:
+    """``what`` is filled with the given numbers of the first wrong answer."""
+
+    def judge(out: Outputs) -> str | None:
+        got = out["told"][0].reshape(want.shape).view(np.float32)
+        same = (got.view(np.int32) == want.view(np.int32)) | (np.isnan(got) & np.isnan(want))
+        if task == 3:
+            same = _same_halves(got.view(np.uint32), want.view(np.uint32))
+        wrong = np.argwhere(~same)
+        if not wrong.size:
+            return None
+        first = np.atleast_1d(given[wrong[0][0]]).tolist()
+        told = got.view(np.uint32)[tuple(wrong[0])]
+        answer = f"{int(told):#010x}" if task == 3 else f"{float(got[tuple(wrong[0])]):.9g}"
+        return f"{len(wrong)} of {want.size} answers are wrong; the first is {what.format(*first)}: {answer}"
+
+    return Case(_scenario(task, seed, job, given, np.zeros(1, np.float32), want.size), judge)
+
+
+def _same_halves(got: Array, want: Array) -> Array:
+    """Equal, or NaN where NaN is wanted, in both halves."""
+    same = np.ones(got.shape, bool)
+    for shift in (0, 16):
+        a, b = ((each >> shift & 0xFFFF).astype(np.uint16) for each in (got, want))
+        same &= (a == b) | ((a & 0x7FFF) > 0x7F80) & ((b & 0x7FFF) > 0x7F80)
+    return same
+
+
+def _scenario(task: int, seed: int, job: _Job, given: Array, weights: Array, told: int) -> Scenario:
+    launch = Launch(
+        "examine", -(-job.count // _THREADS), _THREADS, (task, *refs("given", "weights", "told", "seen", "numbers"))
+    )
+    return Scenario(
+        source=_SOURCE,
+        ranks=1,
+        seed=seed,
+        launches=((launch,),),
+        outputs=("told",),
+        local={
+            "given": [np.ascontiguousarray(given).view(np.int32).ravel()],
+            "weights": [weights.ravel()],
+            "told": [np.zeros(told, np.int32)],
+            "seen": [np.zeros(1, np.uint8)],
+            "numbers": [job_numbers(job)],
+        },
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _weights(rng: Rng) -> Iterator[Case]:
+    for seed, (ranks, per_rank, top_k) in enumerate(((1, 4, 2), (4, 2, 3), (3, 5, 8), (8, 1, 4))):
+        yield _weights_case(rng, seed, ranks, per_rank, top_k)
+
+
+_ROUND = "Round the product, then the sum: __fmul_rn and __fadd_rn, which no compiler joins."
+_MOVE = "A bfloat16 is the upper half of a float32: move the bits, and leave none of the other number."
+_NEAREST = "To the nearest, ties to even, and NaN stays NaN; the second number in the upper half, nothing of it below."
+_THERE = "Only experts of this rank, and -1 is none; added from the first to the last, each addition rounded."
+
+BEHAVIOURS = (
+    Behaviour(1, "numbers of every size", one(lambda rng: _product_case(rng, 1)), _ROUND),
+    Behaviour(1, "the sum of float32 rows", one(lambda rng: _rows_case(1, rng, 2, bfloat16=False)), _ROUND),
+    Behaviour(2, "any bits", one(lambda rng: _halves_case(rng, 1)), _MOVE),
+    Behaviour(3, "numbers between two others", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
+    Behaviour(
+        3,
+        "the sum of bfloat16 rows",
+        on_fabrics(under_checker(one(lambda rng: _rows_case(3, rng, 3, bfloat16=True)), 2), Fabric("p2p"), RC, SRD),
+        _NEAREST,
+    ),
+    Behaviour(4, "routings of every kind", _weights, _THERE),
+)
+
+PUBLIC = (
+    Behaviour(1, "600 random numbers", one(lambda rng: _product_case(rng, 1)), _ROUND),
+    Behaviour(2, "300 random words", one(lambda rng: _halves_case(rng, 1)), _MOVE),
+    Behaviour(3, "400 pairs, half of them exactly between two", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
+    Behaviour(4, "four ranks of two experts", one(lambda rng: _weights_case(rng, 1, 4, 2, 3)), _THERE),
+)

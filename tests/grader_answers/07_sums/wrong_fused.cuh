@@ -1,0 +1,4 @@
+// Rounds once.
+// EXERCISE-BEGIN 1
+return fmaf(weight, value, sum);
+// EXERCISE-END 1
