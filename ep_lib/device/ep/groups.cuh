@@ -16,11 +16,13 @@ namespace ep {
 
 // How many groups `rows` rows make; the last one may be shorter.
 EP_DEVICE int num_groups(int rows, int group_rows) {
+    // Rounded up.
     return (rows + group_rows - 1) / group_rows;
 }
 
 // Whether row `index` is the last one of its group, if there are `rows` rows.
 EP_DEVICE bool completes_group(int index, int rows, int group_rows) {
+    // There are no more rows, or it is full.
     return index + 1 == rows || (index + 1) % group_rows == 0;
 }
 

@@ -12,14 +12,17 @@ namespace ep {
 
 // Multiply, round, add, round: a fused multiply-add would round once, and NumPy could not check it bit for bit.
 EP_DEVICE float add_weighted(float sum, float weight, float value) {
+    // No compiler joins these two.
     return __fadd_rn(sum, __fmul_rn(weight, value));
 }
 
 // A 32-bit word of a row holds two bfloat16 numbers, the first one in its lower half. Each as a float32.
 EP_DEVICE float bfloat16_low(int word) {
+    // Its bits are the upper half of a float32.
     return __int_as_float(word << 16);
 }
 EP_DEVICE float bfloat16_high(int word) {
+    // In its place already.
     return __int_as_float(word & 0xffff0000);
 }
 

@@ -50,6 +50,7 @@ EP_DEVICE int rows_before(const int* counts, int stride, int source) {
 // has `row_vectors` vectors of 16 bytes.
 EP_DEVICE int4* row_at(int4* rows, int to, int index, int row_vectors) {
     // EXERCISE-BEGIN 4
+    // More vectors than an int can count: 32 ranks with 65536 tokens of 16 KiB have 2^31.
     return peer_ptr(rows, to) + static_cast<int64_t>(index) * row_vectors;
     // EXERCISE-END 4
 }
