@@ -200,7 +200,7 @@ extern "C" __global__ void puzzle(unsigned* slot, unsigned* staging, uint64_t* a
         if (ep::rank() == 0) {
             if (!ep::wait_until_ge_warp(credits, chunk, {ep::kPhaseCredit, peer, 0})) return;
             staging[lane] = 100 * (chunk + 1) + lane;
-            __syncwarp();
+            __syncwarp(ep::kFullWarp);
             if (lane == 0) ep::net_put_signal_nbi(slot, staging, 128, arrived, 1, peer);
         } else {
             if (!ep::wait_until_ge_warp(arrived, chunk + 1, {ep::kPhaseSignal, peer, 0})) return;

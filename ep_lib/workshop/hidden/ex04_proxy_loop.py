@@ -1,0 +1,202 @@
+"""Hidden tests of exercise 04_proxy_loop. A model of the proxy here says what each call may do; in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, one
+from ep_lib.workshop.scenario import Call, Outputs
+
+_PROGRAM = str(Path(__file__).with_name("play04_proxy_loop.py"))
+KERNELS = ()
+
+Step = tuple[Any, ...]
+
+
+class _Model:
+    """What a right proxy does, command numbers only."""
+
+    def __init__(self, slots: int, most: int, batch: Sequence[int]) -> None:
+        self.slots, self.most, self.batch = slots, most, list(batch)
+        self.taken = self.head = len(batch)
+        self.completed, self.room = 0, 1 << 30
+        self.late: set[int] = set()
+        self.done: set[int] = set()
+
+    def ready(self) -> int:
+        count = 0
+        while len(self.batch) + count < self.most and count < self.slots:
+            if self.taken + count >= self.head or self.taken + count in self.late:
+                break
+            count += 1
+        return count
+
+    def take(self) -> int:
+        count = self.ready()
+        self.batch += range(self.taken, self.taken + count)
+        self.taken += count
+        return count
+
+    def post(self) -> int:
+        count = min(self.room, len(self.batch))
+        self.room -= count
+        self.batch = self.batch[count:]
+        return count
+
+    def complete(self) -> int:
+        before = self.completed
+        while self.completed in self.done:
+            self.completed += 1
+        return self.completed - before
+
+    def step(self) -> bool:
+        work = self.complete() + self.post()
+        if not self.batch:
+            work += self.take() + self.post()
+        return work > 0
+
+
+def _case(
+    rng: Rng, steps: Sequence[Step], slots: int = 4, most: int = 64, batch: Sequence[int] = (), silent: bool = False
+) -> Case:
+    salt = int(rng.integers(1000, 1 << 30))
+
+    def judge(outputs: Outputs) -> str | None:
+        model, answers = _Model(slots, most, batch), iter(outputs.seen or ())
+        try:
+            for what, *arguments in steps:
+                if what == "push":
+                    model.head += arguments[0]
+                    model.late |= set(arguments[1])
+                elif what == "fill":
+                    model.late.discard(arguments[0])
+                elif what == "room":
+                    model.room = arguments[0]
+                elif what == "finish":
+                    model.done |= set(arguments[0])
+                elif found := _wrong(what, model, next(answers), salt, silent=silent):
+                    return found
+        except (KeyError, TypeError, ValueError, IndexError, StopIteration):
+            return "a method returned something of another shape than it should"
+        return None
+
+    arguments = {"slots": slots, "most": most, "salt": salt, "batch": list(batch), "steps": list(steps)}
+    return Case(Call(_PROGRAM, "run", "04_proxy_loop.py", arguments), judge)
+
+
+def _wrong(what: str, model: _Model, seen: dict[str, Any], salt: int, *, silent: bool) -> str | None:
+    before, taken, completed = list(model.batch), model.taken, model.completed
+    wanted = getattr(model, what)()
+    posted = [event for event in seen["events"] if event[0] == "post"]
+    numbers = [event[1] for event in posted]
+    stores = {name: [e[1] for e in seen["events"] if e[0] == name] for name in ("taken", "completed")}
+    sent = (before + list(range(taken, model.taken)))[: len(before) + model.taken - taken - len(model.batch)]
+    if numbers != sent:
+        return f"{what}() posted the commands {numbers}; {sent} are right"
+    for _, number, words in posted:
+        if words != [salt + number, 3 * number, number % 7]:
+            return f"command {number} was posted with words that the kernel wrote into its slot later"
+    for name, was, now in (("taken", taken, model.taken), ("completed", completed, model.completed)):
+        if stores[name] and stores[name][-1] != now:
+            return f"{what}() left ring.{name} at {stores[name][-1]}; {now} is right"
+        if not stores[name] and was != now:
+            return f"{what}() did not write ring.{name}, which should be {now}"
+        if len(stores[name]) > 1 or (stores[name] and was == now):
+            return f"{what}() wrote ring.{name} {len(stores[name])} times: each store crosses PCIe, and one is enough"
+    if seen["left"] != model.batch:
+        return f"after {what}() the batch holds the commands {seen['left']}; {model.batch} are right"
+    if not silent and (seen["returned"] is None or seen["returned"] != int(wanted)):
+        return f"{what}() returned {seen['returned']}; {wanted} is right"
+    return None
+
+
+# ---- what is asked ---------------------------------------------------------------------------------------------------
+def _ready(rng: Rng) -> Iterator[Case]:
+    late = int(rng.integers(1, 4))
+    yield _case(rng, [("ready",), ("push", 3, []), ("ready",), ("ready",), ("push", 9, []), ("ready",)])
+    yield _case(rng, [("push", 6, [late]), ("ready",), ("fill", late), ("ready",)], slots=8)
+    yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5)
+    yield _case(rng, [("push", 6, []), ("ready",)], slots=8, most=5, batch=[0, 1, 2])
+
+
+def _ready_later(rng: Rng) -> Iterator[Case]:
+    """Slots that still hold the commands of the round before."""
+    yield _case(rng, [("push", 4, []), ("take",), ("ready",), ("push", 2, []), ("ready",)], silent=False)
+
+
+def _take(rng: Rng) -> Iterator[Case]:
+    yield _case(rng, [("take",), ("push", 3, []), ("take",), ("take",), ("post",)])
+    yield _case(rng, [("push", 30, []), *[("take",), ("post",)] * 4])
+    yield _case(rng, [("push", 30, []), ("take",), ("take",), ("take",), ("post",)], most=10)
+    late = int(rng.integers(2, 6))
+    yield _case(rng, [("push", 7, [late]), ("take",), ("post",), ("fill", late), ("take",), ("post",)], slots=8)
+
+
+def _post(rng: Rng) -> Iterator[Case]:
+    count = int(rng.integers(5, 9))
+    yield _case(rng, [("post",)], batch=[])
+    yield _case(rng, [("post",), ("post",)], batch=list(range(count)))
+    yield _case(
+        rng,
+        [("room", 2), ("post",), ("post",), ("room", 1), ("post",), ("room", 99), ("post",)],
+        batch=list(range(count)),
+    )
+
+
+def _complete(rng: Rng) -> Iterator[Case]:
+    yield _case(rng, [("complete",), ("finish", [0]), ("complete",), ("complete",)])
+    yield _case(
+        rng, [("finish", [1, 2]), ("complete",), ("finish", [0, 4]), ("complete",), ("finish", [3]), ("complete",)]
+    )
+    order = [int(each) for each in rng.permutation(20)]
+    rounds = [order[begin : begin + 4] for begin in range(0, 20, 4)]
+    yield _case(rng, [step for numbers in rounds for step in (("finish", numbers), ("complete",))])
+
+
+def _step(rng: Rng) -> Iterator[Case]:
+    yield _case(
+        rng,
+        [("step",), ("push", 3, []), ("step",), ("finish", [2, 0]), ("step",), ("finish", [1]), ("step",), ("step",)],
+    )
+    yield _case(
+        rng,
+        [
+            ("push", 20, []),
+            ("room", 3),
+            ("step",),
+            ("step",),
+            ("room", 2),
+            ("step",),
+            ("room", 99),
+            ("step",),
+            ("step",),
+        ],
+    )
+    steps: list[Step] = []
+    for _ in range(25):
+        steps += [("push", int(rng.integers(0, 4)), []), ("room", int(rng.integers(0, 4))), ("step",)]
+    yield _case(rng, [*steps, ("room", 999), *[("step",)] * 20], slots=8, most=6)
+
+
+_IN_ORDER = "Commands are taken in the order of their numbers; a slot that says something else is not ready."
+_COPY = "Copy the words, then write ring.taken: from that moment on the slots are the kernel's."
+_QUEUE = "The first in the batch goes first, and stays there until the NIC has accepted it."
+_GAP = "ring.completed says that this many commands, from the first on, are all done."
+_ROUND = "complete, post; and if the batch is empty, take and post."
+BEHAVIOURS = (
+    Behaviour(1, "it counts what is ready, in order", _ready, _IN_ORDER),
+    Behaviour(2, "commands are whole, credits come back once", _take, _COPY),
+    Behaviour(2, "old commands are not taken again", _ready_later, _IN_ORDER),
+    Behaviour(3, "a full queue loses nothing", _post, _QUEUE),
+    Behaviour(4, "completions in any order", _complete, _GAP),
+    Behaviour(5, "rounds, with a NIC that is slow at times", _step, _ROUND),
+)
+PUBLIC = (
+    Behaviour(1, "it counts what is ready, in order", one(lambda rng: next(_ready(rng))), _IN_ORDER),
+    Behaviour(2, "commands are whole, credits come back once", one(lambda rng: next(_take(rng))), _COPY),
+    Behaviour(3, "a full queue loses nothing", _post, _QUEUE),
+    Behaviour(4, "completions in any order", one(lambda rng: next(_complete(rng))), _GAP),
+    Behaviour(5, "a few rounds", one(lambda rng: next(_step(rng))), _ROUND),
+)

@@ -1,0 +1,163 @@
+// The other half of every test of exercise 04_proxy_ring: block 0 pushes, with the learner's functions as a part, and
+// block 1 is the proxy, which the grader plays. What is not the learner's is the grader's own.
+#include <ep/proxy_ring.cuh>
+#include <grader.cuh>
+
+namespace {
+
+// Mirrors _Job of ex04_proxy_ring.py.
+struct Job {
+    int64_t num_slots;
+    int64_t each;      // pushes of a thread, or of a warp
+    int64_t lanes;     // of a warp that push; 0: threads push one by one
+    int64_t learners;  // which functions are the learner's: bits of Part
+    int64_t delay;     // how often the proxy lets others run before it takes a command
+    int64_t batch;     // commands for which it returns the credits together
+    int64_t total;     // commands
+    int64_t lag;       // how many commands the proxy has taken ahead of those that are done
+};
+
+enum Part { kRoom = 1, kFill = 2, kPush = 4, kPushWarp = 8, kWait = 16, kFlush = 32 };
+
+constexpr int kGuard = 1;  // slots before and behind the ring's own
+constexpr int kWords = 8;  // of a command
+
+struct Memory {
+    ep::ProxyCommand* slots;  // guard, num_slots, guard
+    uint64_t* counters;       // taken, completed, posted with their lines; then head, room
+    uint64_t* payload;        // [total]: what a push announces, written before it
+    uint64_t* results;        // [total]: what the proxy writes before it completes a command
+    uint64_t* taken;          // [total, kWords + 1]: each command as the proxy found it, and its payload
+    uint64_t* noted;          // [total, 2]: the number that a push told, and the result after the wait; + failed
+};
+
+EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
+    auto* const credits = reinterpret_cast<ep::ProxyCredits*>(my.counters);
+    return {my.slots + kGuard, credits, reinterpret_cast<ep::ProxyProducer*>(credits + 1),
+            static_cast<uint64_t>(job.num_slots)};
+}
+
+// Every word differs from command to command; `source` is the place of its payload.
+EP_DEVICE ep::ProxyCommand command_of(const Memory& my, uint64_t index) {
+    const uint64_t salt = my.payload[index];
+    ep::ProxyCommand c = {};
+    c.target = salt + 1;
+    c.source = index;
+    c.bytes = salt * 3 + 2;
+    c.signal = salt * 5 + 3;
+    c.value = salt * 7 + 4;
+    c.op = ep::kProxyWrite;
+    c.peer = static_cast<uint16_t>(index % 7);
+    c.queue_pair = static_cast<uint16_t>(index % 5);
+    return c;
+}
+
+EP_DEVICE void fill(const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t number) {
+    ep::ProxyCommand* const slot = ring.slots + number % ring.num_slots;
+    slot->target = command.target;  // role: the push, which fills its slot after your function found room
+    slot->source = command.source;
+    slot->bytes = command.bytes;
+    slot->signal = command.signal;
+    slot->value = command.value;
+    slot->op = command.op;
+    slot->peer = command.peer;
+    slot->queue_pair = command.queue_pair;
+    ep::st_release_sys_u64(&slot->number, number + 1);
+}
+
+EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCommand& command, uint64_t* number) {
+    if (job.learners & kPush) return ep::proxy_push(ring, command, number);
+    *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
+    if (job.learners & kRoom) {
+        if (!ep::detail::proxy_wait_for_room(ring, *number, command.peer)) return false;
+    } else if (*number >= ring.num_slots) {
+        while (ep::ld_acquire_sys_u64(&ring.credits->taken) < *number - ring.num_slots + 1) {  // role: the push's wait
+        }
+    }
+    if (job.learners & kFill) {
+        ep::detail::proxy_fill(ring, command, *number);
+    } else {
+        fill(ring, command, *number);
+    }
+    return true;
+}
+
+EP_DEVICE bool wait(const Job& job, const ep::ProxyRing& ring, uint64_t number) {
+    if (job.learners & kFlush) return ep::proxy_flush(ring);
+    if (job.learners & kWait) return ep::proxy_wait(ring, number);
+    while (ep::ld_acquire_sys_u64(&ring.credits->completed) <= number) {  // role: the wait for a completion
+    }
+    return true;
+}
+
+EP_DEVICE void produce(const Job& job, const Memory& my) {
+    const ep::ProxyRing ring = ring_of(job, my);
+    const int thread = ep::thread_in_block();
+    for (int64_t i = 0; i < job.each; ++i) {
+        uint64_t index, number = 0;
+        bool ok, mine = true;
+        if (job.lanes > 0) {
+            const int64_t warp = thread / ep::kWarpSize, warps = blockDim.x / ep::kWarpSize;
+            mine = ep::lane_id() < job.lanes;
+            index = (i * warps + warp) * job.lanes + (mine ? ep::lane_id() : 0);
+        } else {
+            index = i * blockDim.x + thread;
+        }
+        const ep::ProxyCommand command = command_of(my, index);
+        uint64_t* const results = my.payload + job.total;  // what the push announces: a copy, made by this thread
+        if (mine) results[index] = my.payload[index] ^ 1;  // role: the data that the push announces
+        if (job.lanes > 0) {
+            ok = ep::proxy_push_warp(ring, command, static_cast<int>(job.lanes), &number);
+        } else {
+            ok = push(job, ring, command, &number);
+        }
+        if (mine) my.noted[2 * index] = number;
+        if (ok && job.learners & (kWait | kFlush)) {
+            ok = wait(job, ring, number);
+            if (ok) my.noted[2 * index + 1] = my.results[number];  // role: a read of what the command has brought
+        }
+        if (!ok) {
+            my.noted[2 * job.total] = 1;
+            return;
+        }
+    }
+}
+
+EP_DEVICE void serve(const Job& job, const Memory& my) {
+    const ep::ProxyRing ring = ring_of(job, my);
+    for (int64_t number = 0; number < job.total; ++number) {
+        const ep::ProxyCommand* const slot = ring.slots + number % ring.num_slots;
+        while (ep::ld_acquire_sys_u64(&slot->number) != static_cast<uint64_t>(number) + 1) {  // role: the proxy's wait
+        }
+        let_others_run(job.delay);
+        const uint64_t* const words = reinterpret_cast<const uint64_t*>(slot);
+        uint64_t* const to = my.taken + number * (kWords + 1);
+        for (int i = 0; i < 6; ++i) {
+            to[i] = words[i];  // role: the proxy, which copies the command out of its slot
+        }
+        const uint64_t source = to[1] < static_cast<uint64_t>(job.total) ? to[1] : 0;
+        to[kWords] = my.payload[job.total + source];  // role: the proxy, which reads the data that was announced
+        if ((number + 1) % job.batch == 0 || number + 1 == job.total) {
+            ep::st_release_sys_u64(&ring.credits->taken, number + 1);
+        }
+        my.results[number] = 1000 + number;  // role: what the command brings
+        if (number >= job.lag) ep::st_release_sys_u64(&ring.credits->completed, number + 1 - job.lag);
+    }
+    let_others_run(job.delay);
+    ep::st_release_sys_u64(&ring.credits->completed, job.total);
+}
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* counters, uint64_t* payload,
+                                   uint64_t* results, uint64_t* taken, uint64_t* noted, char* seen,
+                                   const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Memory my = {slots, counters, payload, results, taken, noted};
+    if (blockIdx.x == 0) {
+        produce(job, my);
+    } else if (ep::thread_in_block() == 0) {
+        serve(job, my);
+    }
+}

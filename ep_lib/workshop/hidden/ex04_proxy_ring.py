@@ -1,0 +1,179 @@
+"""Hidden tests of exercise 04_proxy_ring: pushes by threads and warps, against a proxy that the grader plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_ROOM, _FILL, _PUSH, _PUSH_WARP, _WAIT, _FLUSH = (1 << bit for bit in range(6))
+_GUARD, _WORDS, _LANES = 1, 8, 32
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, before ``total``, ``lag``."""
+
+    num_slots: int = 4
+    each: int = 3
+    lanes: int = 0
+    learners: int = 0
+    delay: int = 0
+    batch: int = 1
+
+
+def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0) -> Case:
+    """Judges what the proxy took, the numbers that were told, and memory around the slots."""
+    total = job.each * (threads // _LANES * job.lanes if job.lanes else threads)
+    payload = rng.integers(1, 1 << 40, total).astype(np.uint64)
+    before = rng.integers(1, 1 << 60, (2 * _GUARD + job.num_slots, _WORDS)).astype(np.uint64)
+    before[:, -1] = 0  # the numbers: all slots are empty
+
+    def judge(out: Outputs) -> str | None:
+        noted, taken = out["noted"][0].astype(np.int64), out["taken"][0]
+        if noted[2 * total]:
+            return "a push or a wait gave up, although the proxy takes every command"
+        told, came = noted[: 2 * total : 2], taken[:, 1].astype(np.int64)
+        if problem := _commands_wrong(taken, payload):
+            return problem
+        if np.any(told[came] != np.arange(total)):
+            index = int(came[np.flatnonzero(told[came] != np.arange(total))[0]])
+            return f"a push told its caller number {told[index]}; it is command {int(np.flatnonzero(came == index)[0])}"
+        if job.lanes and np.any(np.diff(told.reshape(-1, job.lanes), axis=1) != 1):
+            return "the commands of a warp's lanes do not follow each other in the order of the lanes"
+        if job.learners & (_WAIT | _FLUSH) and np.any(noted[1 : 2 * total : 2] != 1000 + told):
+            return "after the wait, what its command brought was not there"
+        slots = out["slots"][0]
+        if np.any(slots[:_GUARD] != before[:_GUARD]) or np.any(slots[-_GUARD:] != before[-_GUARD:]):
+            return "a slot before or behind the ring's own was overwritten"
+        head = int(out["counters"][0][(CREDITS.size + PRODUCER.offsets["head"]) // 8])
+        return None if head == total else f"head is {head} in the end; {total} commands were pushed"
+
+    names = ("slots", "counters", "payload", "results", "taken", "noted", "seen", "numbers")
+    numbers = np.append(job_numbers(job), [total, lag])
+    symmetric = {"slots": before, "counters": np.zeros((CREDITS.size + PRODUCER.size) // 8, np.uint64)}
+    local = {
+        "payload": np.concatenate([payload, np.zeros_like(payload)]),
+        "results": np.zeros(total, np.uint64),
+        "taken": np.zeros((total, _WORDS + 1), np.uint64),
+        "noted": np.zeros(2 * total + 1, np.uint64),
+        "seen": np.zeros(1, np.uint8),
+        "numbers": numbers,
+    }
+    scenario = Scenario(
+        source=_SOURCE,
+        ranks=1,
+        seed=seed,
+        launches=((Launch("examine", 2, threads, (task, *refs(*names))),),),
+        outputs=("slots", "counters", "taken", "noted"),
+        symmetric={name: [array] for name, array in symmetric.items()},  # begin at a line, as the structs ask
+        local={name: [array] for name, array in local.items()},
+    )
+    return Case(scenario, judge)
+
+
+def _commands_wrong(taken: Array, payload: Array) -> str | None:
+    total = len(payload)
+    source = taken[:, 1]
+    if np.any(source >= total) or len(np.unique(source)) != total:
+        lost = total - len(np.unique(source[source < total]))
+        return f"{lost} of {total} commands were lost: the proxy took others twice, or words of no command"
+    salt = payload[source.astype(np.int64)]
+    what = (
+        np.uint64(op("kProxyWrite")) | (source % np.uint64(7)) << np.uint64(16) | source % np.uint64(5) << np.uint64(32)
+    )
+    wanted = np.stack([salt + 1, source, salt * 3 + 2, salt * 5 + 3, salt * 7 + 4], axis=1).astype(np.uint64)
+    wrong = np.any(taken[:, :5] != wanted, axis=1) | ((taken[:, 5] ^ what) << np.uint64(16) != 0)
+    if np.any(wrong):
+        return f"{int(wrong.sum())} of {total} commands reached the proxy with words that are not theirs"
+    if np.any(taken[:, _WORDS] != salt ^ np.uint64(1)):
+        return "the proxy took a command before the data was there that its thread had written"
+    return None
+
+
+def _pushes(task: int, learners: int, *jobs: tuple[int, int, int], checked: int = 0) -> Cases:
+    """(threads, slots, each) on several schedules; the proxy is quick, slow, or returns credits late."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for number, (threads, slots, each) in enumerate(jobs):
+            for seed in range(1 if checked else 2):
+                batch = 1 if seed == 0 else slots  # which takes all of them before it returns a credit
+                job = _Job(slots, each, learners=learners, delay=30 * (number % 2), batch=batch)
+                yield _case(task, rng, 100 * task + 10 * number + seed, job, threads)
+
+    return under_checker(cases, checked) if checked else cases
+
+
+def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: int = 0) -> Cases:
+    """(warps, lanes, slots, each): warps push at the same time."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for number, (warps, lanes, slots, each) in enumerate(jobs):
+            for seed in range(1 if checked else 2):
+                job = _Job(slots, each, lanes, learners, 30 * seed)
+                yield _case(task, rng, 100 * task + 10 * number + seed, job, warps * _LANES)
+
+    return under_checker(cases, checked) if checked else cases
+
+
+def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
+    """The proxy has taken ``lag`` commands more than are done."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed in range(1 if checked else 2):
+            job = _Job(64, 1, learners=learners, delay=20 * seed)
+            yield _case(task, rng, 100 * task + seed, job, 12, lag)
+
+    return under_checker(cases, checked) if checked else cases
+
+
+_FREE = "Command n takes the slot of command n - num_slots, once that one and all before it have been taken."
+_LAST = "All words, then `number`, with a release that a CPU sees: it says number + 1."
+_OWN = "One addition reserves a number for one thread; tell it, wait for its slot, fill it."
+_WARP = "One addition for all lanes; room for the last of them; a __syncwarp before any lane fills its slot."
+_DONE = "Command 0 is done when completed is 1. What is taken may not be done yet."
+_ROOM_JOBS = ((1, 4, 9), (1, 2, 5), (6, 4, 3), (12, 8, 4))
+BEHAVIOURS = (
+    Behaviour(
+        1, "no slot is filled before it is free, and none is waited for in vain", _pushes(1, _ROOM, *_ROOM_JOBS), _FREE
+    ),
+    Behaviour(1, "what the credit allows is ordered behind it", _pushes(1, _ROOM, (4, 2, 3), checked=4), _FREE),
+    Behaviour(2, "every command reaches the proxy whole", _pushes(2, _FILL, *_ROOM_JOBS), _LAST),
+    Behaviour(2, "the number publishes the command and its data", _pushes(2, _FILL, (4, 4, 3), checked=4), _LAST),
+    Behaviour(3, "many threads push, and lose nothing", _pushes(3, _PUSH, *_ROOM_JOBS, (40, 16, 2)), _OWN),
+    Behaviour(3, "pushes race with nobody", _pushes(3, _PUSH, (5, 4, 3), checked=4), _OWN),
+    Behaviour(
+        4,
+        "a warp's commands follow each other",
+        _warps(4, _PUSH_WARP, (1, 32, 32, 3), (2, 32, 64, 2), (2, 7, 32, 4)),
+        _WARP,
+    ),
+    Behaviour(
+        4, "no lane fills a slot too early", _warps(4, _PUSH_WARP, (2, 32, 32, 2), (1, 5, 32, 8), checked=3), _WARP
+    ),
+    Behaviour(
+        5, "a wait ends when its command is done", all_of(_waits(5, _WAIT, 3), _waits(5, _WAIT, 0, checked=3)), _DONE
+    ),
+    Behaviour(
+        5, "a flush waits for all that was pushed", all_of(_waits(5, _FLUSH, 3), _waits(5, _FLUSH, 2, checked=3)), _DONE
+    ),
+)
+PUBLIC = (
+    Behaviour(1, "nine commands through four slots", _pushes(1, _ROOM, (1, 4, 9)), _FREE),
+    Behaviour(2, "nine commands through four slots", _pushes(2, _FILL, (1, 4, 9)), _LAST),
+    Behaviour(3, "six threads, four slots", _pushes(3, _PUSH, (6, 4, 3)), _OWN),
+    Behaviour(4, "two warps of 32 lanes", _warps(4, _PUSH_WARP, (2, 32, 64, 2)), _WARP),
+    Behaviour(
+        5, "a proxy whose NIC is three commands behind", all_of(_waits(5, _WAIT, 3), _waits(5, _FLUSH, 3)), _DONE
+    ),
+)

@@ -1,0 +1,154 @@
+// Exercise 04_proxy_ring, version 1. Leave this line: ep_lib reads it.
+// Commands from a kernel to a thread of the host, the proxy, which carries them out: for NICs that a GPU cannot drive
+// itself, and for the copy engine. The design is UCCL's: a lock-free ring in memory that host and GPU share.
+//
+//     kernel (any thread)                                        proxy (one thread for each ring)
+//     1. reserve a number: head += 1
+//     2. wait for room: taken > number - num_slots
+//     3. fill the slot, then its `number` with release  ---->    4. acquires the slot's `number`
+//                                                                5. copies the command out of the slot
+//     next round in this slot                    taken  <----    6. returns the credit
+//                                                                7. posts it: NIC, copy engine, shared memory
+//     proxy_flush                            completed  <----    8. it and all before it are done
+//
+// Many threads may push into a ring, and its commands are carried out in the order of their numbers. Each slot says
+// itself when it is full, so a slow thread holds up those behind it, but loses nothing, and no lock is needed. A ring for
+// each block or warp keeps them out of each other's way.
+//
+// The rules that the checker watches:
+//   * The data comes before the push. The push releases what its thread did before, and what reached it through a
+//     barrier; the proxy acquires it, then reads the source. So other threads' data needs a __syncwarp or __syncthreads
+//     before the push, as a signal does (<ep/signal.cuh>).
+//   * A slot is filled after its credit was acquired, or a command is overwritten that the proxy has not read.
+//   * `taken` is no completion: the source may be overwritten after proxy_flush or proxy_wait only.
+#pragma once
+#include <ep/peer.cuh>
+#include <ep/proxy_command.cuh>
+#include <ep/wait.cuh>
+
+namespace ep {
+namespace detail {
+
+EP_DEVICE int4 two_words(uint64_t low, uint64_t high) {
+    return make_int4(static_cast<int>(low), static_cast<int>(low >> 32), static_cast<int>(high),
+                     static_cast<int>(high >> 32));
+}
+
+EP_DEVICE bool proxy_wait_for_room(const ProxyRing& ring, uint64_t number, int peer) {
+    // TASK 1 (3 points): wait for room
+    // Command `number` takes the slot of command number - num_slots, which must have been taken: taken >= number
+    // - num_slots + 1. The first num_slots commands find their slots empty; counts are unsigned. The credit is
+    // ring.credits->taken, which the proxy releases at system scope. Wait with wait_until_ge(pointer, value,
+    // {kPhaseProxy, peer, -1}), and return what it returns.
+    // The library also remembers the last credit that it saw in ring.producer->room, in the GPU's own memory, so
+    // that most pushes need not look across PCIe. You may leave that out. If you do it: which kind of load and
+    // store does it take, so that the next thread may rely on what this one acquired?
+    assert(!"Task 1 is still to do: wait for room");
+    return false;
+    // end of TASK 1
+}
+
+// Four stores of 16 bytes: the last one's upper half is released.
+EP_DEVICE void proxy_fill(const ProxyRing& ring, const ProxyCommand& c, uint64_t number) {
+    // TASK 2 (3 points): fill a slot and publish it
+    // All of the command goes into ring.slots[number % ring.num_slots], and `number` last: the proxy takes the
+    // slot when it says number + 1. It reads the other words right after that, on a CPU: which store, at which
+    // scope? (slot->place = call_site() is for the emulator's reports, and not needed.)
+    assert(!"Task 2 is still to do: fill a slot and publish it");
+    // end of TASK 2
+}
+
+}  // namespace detail
+
+// Pushes one command; `number` becomes its number. False after the time limit: return from the kernel then. The number
+// stays reserved, so the ring is of no use after that.
+EP_DEVICE bool proxy_push(const ProxyRing& ring, const ProxyCommand& command, uint64_t* number = nullptr) {
+    // TASK 3 (2 points): push by one thread
+    // Reserve a number (atom_add_relaxed_gpu_u64 on ring.producer->head), tell it to the caller if `number` is
+    // not null, wait for room, fill. False if there is no room after the time limit.
+    assert(!"Task 3 is still to do: push by one thread");
+    return false;
+    // end of TASK 3
+}
+
+// Pushes the commands of the first `count` lanes, in their order, with one reservation and one look at the credit. All 32
+// lanes call.
+EP_DEVICE bool proxy_push_warp(const ProxyRing& ring, const ProxyCommand& command, int count,
+                               uint64_t* number = nullptr) {
+    // TASK 4 (4 points): push by a warp
+    // Lane 0 reserves `count` numbers with one addition, and waits until the LAST of them has room. All lanes
+    // learn the first number and whether there is room (__shfl_sync), and what lane 0 acquired: which barrier?
+    // Lane i fills the slot of first + i, if i < count. *number is first + lane. With count 0 nothing is
+    // reserved, and the answer is true.
+    assert(!"Task 4 is still to do: push by a warp");
+    return false;
+    // end of TASK 4
+}
+
+// Waits until a command is done, and all that have smaller numbers in its ring. False after the time limit.
+EP_DEVICE bool proxy_wait(const ProxyRing& ring, uint64_t number) {
+    // TASK 5a (2 points): wait until commands are done
+    // ring.credits->completed counts the commands that are done, all with smaller numbers included. How large is
+    // it when command `number` is done, the first of which has number 0?
+    assert(!"Task 5a is still to do: wait until commands are done");
+    return false;
+    // end of TASK 5a
+}
+
+// Waits until all that was pushed into the ring before is done, by this thread or by threads that have synchronised with
+// it.
+EP_DEVICE bool proxy_flush(const ProxyRing& ring) {
+    // TASK 5b (2 points): wait until commands are done
+    // How many commands were pushed up to now? ring.producer->head says so.
+    assert(!"Task 5b is still to do: wait until commands are done");
+    return false;
+    // end of TASK 5b
+}
+
+// ---- Commands, made from this rank's pointers into the symmetric heap --------------------------------------------------
+
+EP_DEVICE uint64_t heap_offset(const void* mine) {
+    return reinterpret_cast<uint64_t>(mine) - reinterpret_cast<uint64_t>(detail::heap_base(rank()));
+}
+
+EP_DEVICE ProxyCommand proxy_command(ProxyOp op, int peer, int queue_pair = 0) {
+    ProxyCommand command = {};
+    command.op = op;
+    command.peer = static_cast<uint16_t>(peer);
+    command.queue_pair = static_cast<uint16_t>(queue_pair);
+    return command;
+}
+
+EP_DEVICE ProxyCommand proxy_write(void* dst_mine, const void* src, size_t bytes, int peer, int queue_pair = 0) {
+    ProxyCommand command = proxy_command(kProxyWrite, peer, queue_pair);
+    command.target = heap_offset(dst_mine);
+    command.source = heap_offset(src);
+    command.bytes = bytes;
+    return command;
+}
+
+EP_DEVICE ProxyCommand proxy_write_signal(void* dst_mine, const void* src, size_t bytes, uint64_t* signal_mine,
+                                          uint64_t value, bool add, int peer, int queue_pair = 0) {
+    ProxyCommand command = proxy_write(dst_mine, src, bytes, peer, queue_pair);
+    command.op = add ? kProxyWriteAddSignal : kProxyWriteSetSignal;
+    command.signal = heap_offset(signal_mine);
+    command.value = value;
+    return command;
+}
+
+EP_DEVICE ProxyCommand proxy_add(void* counter_mine, uint64_t value, int size, int peer, int queue_pair = 0) {
+    ProxyCommand command = proxy_command(size == sizeof(uint32_t) ? kProxyAdd32 : kProxyAdd64, peer, queue_pair);
+    command.signal = heap_offset(counter_mine);
+    command.value = value;
+    return command;
+}
+
+EP_DEVICE ProxyCommand proxy_read(void* dst, const void* src_mine, size_t bytes, int peer, int queue_pair = 0) {
+    ProxyCommand command = proxy_command(kProxyRead, peer, queue_pair);
+    command.target = heap_offset(dst);
+    command.source = heap_offset(src_mine);
+    command.bytes = bytes;
+    return command;
+}
+
+}  // namespace ep
