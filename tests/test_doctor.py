@@ -90,7 +90,7 @@ def test_a_report_without_a_compiler_exits_with_1(
     monkeypatch.setattr(toolkit, "find_compiler", none)
     monkeypatch.setattr(trials, "probe", lambda *_: Probe(error="no compiler"))
     monkeypatch.setattr(doctor, "probe_mpi", lambda: Probe(facts={"missing": "mpi4py"}))
-    args = type("Args", (), {"json": False})()
+    args = type("Args", (), {"json": False, "efa": False})()
     assert doctor.run(args) == 1
     out = capsys.readouterr().out
     assert "To fix: C++ compiler, emulator" in out

@@ -166,6 +166,7 @@ SHOWN = [
     ("02_host_setup", "exercise-check-registration", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "init-run", "call\n      ep_lib.ibgda.init_efa_device_state"),
     ("03_ibgda_efa_shim", "p2p-run", "It is: 4"),
+    ("03_ibgda_efa_shim", "puzzle-message-cell", "yours to solve"),
     ("03_ibgda_efa_shim", "rung0-run", "EFA (SRD): all bytes arrived: [True, True]"),
     ("03_ibgda_efa_shim", "staged-run", "It is: on neither network"),
     ("03_ibgda_efa_shim", "check-run", "remedy  quiet before reuse of the source"),
