@@ -32,10 +32,18 @@ if TYPE_CHECKING:
 
 
 def start(exercise: str | int) -> Path:
-    """Copies an exercise ("01" or "01_write_signal") to ``mine/``, unless it is already there; returns the folder."""
-    from ep_lib.workshop import grader
+    """Copies an exercise ("01" or "01_write_signal") to ``mine/``, unless it is already there; returns the folder.
 
-    return grader.start(exercise)
+    In a notebook it also shows which files to fill in, with links that open them.
+    """
+    from ep_lib.workshop import exercises, grader
+    from ep_lib.workshop.notebook import Files
+    from ep_lib.workshop.notes import show_note
+
+    folder = grader.start(exercise)
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        show_note(Files(exercises.find(exercise), folder))
+    return folder
 
 
 def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleType:
@@ -72,6 +80,18 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
     from ep_lib.workshop import grader
 
     result = grader.grade(exercise, mine, public=True)
+    print(grader.as_text(result), end="")
+    return result
+
+
+def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
+    """Runs all the tests of an exercise on your files and gives points, as ``ep-lib grade`` does; it takes a while.
+
+    Arguments as for :func:`check`. Shows each task as it is looked at.
+    """
+    from ep_lib.workshop import grader
+
+    result = grader.grade(exercise, mine, progress=lambda text: print(text, flush=True))
     print(grader.as_text(result), end="")
     return result
 

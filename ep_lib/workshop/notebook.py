@@ -10,19 +10,25 @@ import ast
 import html
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+from tqdm import tqdm
 
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit import pieces
 from ep_lib.workshop import exercises
-from ep_lib.workshop.exercises import workshop_root
+from ep_lib.workshop.exercises import Exercise, workshop_root
 from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, show_note
 from ep_lib.workshop.prediction import predict
 
-__all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_source"]
+__all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_source", "watched"]
+
+Item = TypeVar("Item")
 
 
 def find(file: str | Path) -> Path:
@@ -147,6 +153,35 @@ def _end_of_body(text: Sequence[str], number: int) -> int | None:
         if not seen and code.rstrip().endswith(";"):
             return None
     return None
+
+
+@dataclass(frozen=True)
+class Files:
+    """An exercise's files, with links that open them beside the notebook."""
+
+    exercise: Exercise
+    folder: Path
+
+    def _files(self) -> list[Path]:
+        return [self.folder / piece for piece in self.exercise.pieces]
+
+    def __repr__(self) -> str:
+        files = ", ".join(file.relative_to(self.folder.parents[1]).as_posix() for file in self._files())
+        return f"Your copy of exercise {self.exercise.name}: fill in {files}"
+
+    def _repr_html_(self) -> str:
+        links = [
+            f'<a href="{html.escape(os.path.relpath(file))}" target="_blank">'
+            f"<code>{html.escape(file.relative_to(self.folder.parents[1]).as_posix())}</code></a>"
+            for file in self._files()
+        ]
+        return f"Your copy of exercise {self.exercise.name}. Click to open what you fill in: {', '.join(links)}"
+
+
+# ---- what takes long -------------------------------------------------------------------------------------------------
+def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """``items``, one after the other, with a bar that shows how far it is if all of them take more than a second."""
+    return iter(tqdm(items, desc=what, delay=1, leave=False, file=sys.stdout, unit=""))
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ import ep_lib
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.names import find_global_functions, without_comments
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.viz.accesses import NamedArray
 
 CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
 KERNEL = FUNCTION = "puzzle"
 _SEEDS = 8
+_ASSERTION = "assertion"  # of main: attempt.reasons has its words
 _TIMEOUT_S = 5.0  # of CPU: a loop that never ends is told soon
 _MOST_SHOWN = 16  # numbers of an array in a message
 # What a finding says of the library's own insides: the loop of a wait, and the fault record at the start of the heap.
@@ -139,7 +140,8 @@ class Verdict:
 class Puzzle:
     """A task of one to five lines.
 
-    ``template``: CUDA C++ with a kernel ``extern "C" __global__ void puzzle(...)`` and a line ``// YOUR LINES``, or
+    ``template``: CUDA C++ with a kernel ``extern "C" __global__ void puzzle(...)`` (or several, of which ``main`` says
+    the names) and a line ``// YOUR LINES``, or
     Python with a function ``puzzle`` and a line ``# YOUR LINES``: the learner's lines take that line's place, indented
     as it is. ``main(bench)`` runs on each of ``ranks`` emulated ranks (0: once, without a rank), under the checker,
     with ``seeds`` schedules on ``fabric``; it calls ``bench.launch`` or ``bench.call``, and says what must come out
@@ -201,7 +203,7 @@ class Puzzle:
             return ep_lib.Kernel.from_source(source, name, filename=self.filename)
 
         try:
-            kernel(KERNEL).compile()
+            kernel(find_global_functions([source]).names[0]).compile()
         except EpError as error:
             return Verdict("wrong", "This does not compile", self._in_cell(str(error), lines))
         return self._judge(lines, _Attempt(self, kernel))
@@ -227,25 +229,29 @@ class Puzzle:
             return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {error.msg}")
         except EpError as error:
             return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
-        for seed in range(self.seeds):
+        wrong_at: int | None = None
+        told: list[str] = []
+        for seed in range(self.seeds):  # also after wrong values, until the checker knows a reason
             try:
                 report = ep_lib.check(
                     attempt.main, self.ranks, self.fabric, seeds=[seed], timeout=_TIMEOUT_S, compare_values=False
                 )
             except EpError as error:
                 return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
-            if attempt.reasons or report.findings:
+            told = [
+                self._in_cell(attempt.named(_short(found)), lines)
+                for found in report.findings
+                if found.kind != _ASSERTION
+            ]
+            if report.findings or (attempt.reasons and wrong_at is None):
+                wrong_at = seed
+            if report.findings:
                 break
-        else:
+        if wrong_at is None:
             tried = f"{self.seeds} schedules, and the checker finds nothing to complain about."
             return Verdict("right", "Right", tried, *self._look(attempt, 0))
-        told = [
-            self._in_cell(attempt.named(_short(finding)), lines)
-            for finding in report.findings
-            if finding.kind != "assertion"
-        ]
         text = "\n".join([*attempt.reasons[:1], *told[:1]])
-        return Verdict("wrong", f"Not right yet (seen with seed {seed})", text, *self._look(attempt, seed))
+        return Verdict("wrong", f"Not right yet (seen with seed {wrong_at})", text, *self._look(attempt, wrong_at))
 
     def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
         """Runs it once more, for the picture."""
