@@ -71,8 +71,6 @@ def run(
     Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` seconds in which it only waited, and OSError
     if it cannot be started.
     """
-    tag = f"EP_LIB_RUN={secrets.token_hex(8)}"
-    environment = {**(os.environ if environment is None else environment), "EP_LIB_RUN": tag.partition("=")[2]}
     look_s = min(_LOOK_S, idle_s / 4, cpu_s / 4)
     given = None if stdin is None else stdin.encode()
     with guarded() as guard:
@@ -81,11 +79,11 @@ def run(
             has_stdin=stdin is not None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=None if environment is None else dict(environment),
             process_group=0,
         )
         try:
-            own = OwnTime(lambda: tagged(tag))
+            own = OwnTime(lambda: [process.pid, *descendants(process.pid)])
             while True:
                 try:
                     out, err = process.communicate(given, timeout=look_s)
@@ -293,6 +291,20 @@ def in_group(group: int) -> list[int]:
     return [pid for pid, stat in stats if stat is not None and stat[2] == wanted]
 
 
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on; those that have ended and were not waited for, too."""
+    found, wanted = [], [pid]
+    while wanted:
+        parent = wanted.pop()
+        children: list[int] = []
+        with contextlib.suppress(OSError):  # it ended meanwhile; then its children are another's
+            for task in os.scandir(f"/proc/{parent}/task"):
+                children += map(int, _bytes_of(f"{task.path}/children").split())
+        found += children
+        wanted += children
+    return found
+
+
 def _bytes_of(path: str) -> bytes:
     """A file's content by the system's own calls: of hundreds of small files, a file object each takes longest."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -303,16 +315,3 @@ def _bytes_of(path: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(fd)
-
-
-def tagged(needle: str) -> list[int]:
-    """Ids of this user's processes (not zombies) with ``NAME=value`` in their environment, however they started."""
-    found = []
-    uid = os.getuid()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            if entry.stat().st_uid == uid and needle.encode() in _bytes_of(f"{entry.path}/environ"):
-                found.append(int(entry.name))
-    return found

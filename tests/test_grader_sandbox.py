@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ep_lib import processes
-from ep_lib.workshop import sandbox as sandbox_module
+from ep_lib.jit.cache import cache_dir
+from ep_lib.workshop import grader, walls
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.hidden import load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
 pytestmark = pytest.mark.slow
 
+ROOT = find("01").root
 SCENARIO = Scenario(
     source="x.cu",
     ranks=2,
@@ -28,10 +32,6 @@ SCENARIO = Scenario(
     local={"b": [np.zeros((2, 2), np.float32), np.zeros(0, np.float32)]},
 )
 BODY = bytes(range(6)) + np.arange(4, dtype=np.float32).tobytes()
-
-
-def tagged(tag: str) -> list[int]:
-    return processes.tagged(f"{sandbox_module._NONCE}={tag}")
 
 
 def unpacked(header: dict[str, object], body: bytes = BODY) -> Outputs:
@@ -100,16 +100,9 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
         work = tmp_path / "cwd"
         work.mkdir(exist_ok=True)
         (work / "script.py").write_text(script)
-        start = processes.Guard.start
-
-        def instead(guard: processes.Guard, command: list[str], **options: object) -> object:
-            limit, _, serve = command[-1].partition("; from pathlib")
-            fd = serve.split("sys.stdin.buffer, ")[1].split(",")[0]
-            code = f"{limit}; reply = {fd}; exec(open('script.py').read())"
-            return start(guard, [*command[:-1], code], **options)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(processes.Guard, "start", instead)
-        made.append(Sandbox(tmp_path, Limits(**limits), work, {}))  # type: ignore[arg-type]
+        monkeypatch.setattr(Sandbox, "_program", lambda _, fd: f"reply = {fd}; exec(open('script.py').read())")
+        around = grader._open_to(find("01"), load("01_write_signal", public=False), tmp_path)
+        made.append(Sandbox(tmp_path, Limits(**limits), work, {}, around))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -162,34 +155,71 @@ def test_what_breaks_a_limit_ends_with_a_sentence(scripted, script: str, limits:
     assert not box.running
 
 
-def test_nothing_survives_that_left_the_process_group(scripted) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_survives_that_left_session_parent_and_environment(scripted) -> None:  # type: ignore[no-untyped-def]
     box = scripted(
-        "import os, subprocess, time\n"
+        "import os, subprocess, sys, time\n"
         "from ep_lib.workshop.scenario import pack\n"
-        "p = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "p = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
+        "read, write = os.pipe()\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork(): os._exit(0)\n"
-        "    time.sleep(600)\n"
-        "os.write(reply, pack({'pid': p.pid}))\n"
+        "    os.write(write, str(os.getpid()).encode())\n"
+        "    os.execve('/usr/bin/sleep', ['sleep', '600'], {})\n"
+        "daemon = int(os.read(read, 20))\n"
+        "os.write(reply, pack({'pids': [p.pid, daemon]}))\n"
         "time.sleep(600)\n"
     )
-    ask(box)
-    tag = box._tag
-    deadline = time.monotonic() + 60
-    # The sleeper may be in the middle of its exec, when it has no environment to show. One look decides: by the next
-    # the process between may have gone and the one that it forks not be listed yet.
-    while (found := len(tagged(tag))) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert found >= 3
+    pids = json.loads(ask(box)[0])["pids"]
+    assert set(pids) <= set(processes.descendants(os.getpid()))
     box.end()
-    deadline = time.monotonic() + 60
-    while tagged(tag) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert tagged(tag) == []
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+WALLS = {
+    "the checkout": "open(root + '/README.md')",
+    "a solution": "open(root + '/solutions/01_write_signal/ep/write_signal.cuh')",
+    "the library's copy of the solution": "open(root + '/ep_lib/device/ep/write_signal.cuh')",
+    "hidden tests": "open(root + '/ep_lib/workshop/hidden/ex01_write_signal.py')",
+    "their bytecode": "open(bytecode)",
+    "the grader's environment": "open(f'/proc/{grader}/environ')",
+    "the grader's memory": "open(f'/proc/{grader}/mem', 'rb')",
+    "the grader's files": "os.listdir(f'/proc/{grader}/fd')",
+    "a program with root's power": "socket.sethostname('x')",
+    "the supervisor's memory": "open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "writing to the user's cache": "open(cache + '/runtime/x', 'w')",
+    "writing beside the submission": "open('../x', 'w')",
+    "writing to the temporary folder": "open('/tmp/ep_lib_test_of_walls', 'w')",
+    "a link out of the folder": "os.symlink(root + '/README.md', 'link') or open('link')",
+    "a signal to the grader": "os.kill(grader, 0)",
+    "a signal to the supervisor": "os.kill(os.getppid(), 0)",
+    "a connection": "socket.create_connection(('127.0.0.1', 22))",
+    "a server": "socket.socket().bind(('127.0.0.1', 0))",
+    "a unix socket": "socket.socket(socket.AF_UNIX)",
+}
+
+
+@pytest.mark.skipif(bool(walls.missing()), reason="; ".join(walls.missing()))
+def test_a_wall_stands_on_every_side(scripted) -> None:  # type: ignore[no-untyped-def]
+    box = scripted(
+        "import os, socket\nfrom ep_lib.workshop.scenario import pack\n"
+        f"root, cache, grader = {str(ROOT)!r}, {str(cache_dir())!r}, {os.getpid()}\n"
+        f"bytecode = {sys.modules['ep_lib.workshop.hidden.ex01_write_signal'].__cached__!r}\n"
+        "def attempt(code):\n"
+        "    try: eval(code)\n"
+        "    except OSError as error: return type(error).__name__\n"
+        "    return 'done'\n"
+        f"os.write(reply, pack({{each: attempt(code) for each, code in {WALLS!r}.items()}}))\n"
+    )
+    outcomes = json.loads(box.ask({}, reply_bytes=0, seconds=120)[0])
+    assert list(outcomes) == list(WALLS)
+    if not Path(sys.modules["ep_lib.workshop.hidden.ex01_write_signal"].__cached__).exists():
+        assert outcomes.pop("their bytecode") == "FileNotFoundError"
+    assert outcomes == dict.fromkeys(outcomes, "PermissionError")
 
 
 def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    before = processes.descendants(os.getpid())
     box = scripted("import time; time.sleep(60)")
 
     def interrupted(self: Sandbox) -> None:
@@ -199,7 +229,7 @@ def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         ask(box)
     assert not box.running
-    assert tagged(box._tag) == []
+    assert processes.descendants(os.getpid()) == before
 
 
 def test_the_child_sees_little_of_the_environment(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 import pytest
+from support.tagged import tagged
 
-from ep_lib import processes
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
 
@@ -65,7 +65,7 @@ def start(number: int, folder: Path, tag: str) -> subprocess.Popen[str]:
 def until_gone(tag: str) -> list[int]:
     """The run's processes that are still there when a test has waited long enough."""
     deadline = time.monotonic() + ENOUGH
-    while (left := processes.tagged(f"EP_LIB_TEST_RUN={tag}")) and time.monotonic() < deadline:
+    while (left := tagged(f"EP_LIB_TEST_RUN={tag}")) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
 
@@ -75,7 +75,7 @@ def signal_one(rng: random.Random, run: subprocess.Popen[str], tag: str, how: si
     at = time.monotonic() + rng.uniform(0.1, 1.5)
     while time.monotonic() < at and run.poll() is None:
         time.sleep(0.005)
-    alive = processes.tagged(f"EP_LIB_TEST_RUN={tag}")
+    alive = tagged(f"EP_LIB_TEST_RUN={tag}")
     if not alive:
         return None
     victim = rng.choice(alive)

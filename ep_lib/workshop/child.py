@@ -1,21 +1,70 @@
-"""The child process of the grader: limits itself, then answers requests until its standard input ends.
+"""The grader's child: a supervisor, and below it the process that runs a submission within limits and walls.
 
 Started by :mod:`ep_lib.workshop.sandbox` as a fresh interpreter. It holds no expected values: it compiles the learner's
 piece, runs scenarios on the emulator and sends the arrays back. What runs a scenario, runner.py, is imported only after
-the limits are set.
+the limits and walls are set.
+
+The supervisor runs nothing of the submission. Whatever the submission starts, in whatever session and with whatever
+environment, stays its descendant and ends with it; and it ends when the worker does, or when the grader is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import resource
+import select
+import signal
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ep_lib import processes
+from ep_lib.workshop import walls
+
 REQUEST_BYTES = struct.Struct("<Q")
+
+
+def supervise(control: int, keep: Sequence[int]) -> None:
+    """Forks; returns in the worker. The supervisor stays here until the worker ends or nobody holds ``control``'s end.
+
+    Then it kills all that the worker has left, and ends as the worker did. ``keep`` are the worker's own descriptors.
+    """
+    walls.become_subreaper()
+    worker = os.fork()
+    if worker == 0:
+        os.close(control)
+        return
+    for fd in (0, 1, 2, *keep):
+        os.close(fd)
+    ended = os.pidfd_open(worker)
+    ready, _, _ = select.select([ended, control], [], [])
+    if ended not in ready:
+        os.kill(worker, signal.SIGKILL)
+    status = os.waitpid(worker, 0)[1]
+    _kill_the_rest()
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.disable()  # it was the worker's fault, and is told by this process's status
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _kill_the_rest() -> None:
+    """Kills this process's descendants, and waits for them, until it has none."""
+    while True:
+        for pid in processes.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) -> None:
@@ -35,6 +84,13 @@ def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) 
         Path("/proc/self/oom_score_adj").write_text(
             "1000"
         )  # if memory runs out nevertheless, this process is killed first
+
+
+def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:
+    """What comes before the submission: the supervisor above it, limits, walls."""
+    supervise(control, [reply_fd])
+    limit_self(**settings["limits"])
+    walls.confine(**settings["walls"])
 
 
 def serve(requests: BinaryIO, reply_fd: int, mine: Path) -> None:

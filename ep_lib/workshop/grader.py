@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,21 +15,28 @@ from typing import Any
 
 import numpy as np
 
+import ep_lib
 from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import cache, pieces
 from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
-from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
+from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
+from ep_lib.workshop.walls import beneath
 
 SCHEMA = 1  # of Grade.as_json
 MAX_PIECE_BYTES = 1 << 20
 _SHOWN = 2000  # characters of what the learner's code printed
+_SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc", "/dev/zero", "/dev/random", "/dev/urandom")
+_PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
+_COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
     "EP_LIB_CXX",
     "CUDA_HOME",
@@ -214,7 +222,8 @@ def grade(
         _prepare_cache(work / "cache")
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
-        with Sandbox(work / "mine", limits, work / "cwd", environment) as sandbox:
+        around = _open_to(exercise, tests, work)
+        with Sandbox(work / "mine", limits, work / "cwd", environment, around) as sandbox:
             problem = _compile(exercise, sandbox, tests, limits, work)
             tasks = []
             for task in exercise.tasks:
@@ -276,13 +285,45 @@ def _prepare_cache(folder: Path) -> None:
 
     What is the same for all, the emulator's runtime and precompiled headers, is linked from the user's cache.
     """
-    for kind in ("runtime", "prelude", "support"):
+    for kind in _SHARED:
         (folder / kind).mkdir(parents=True)
         for entry in (cache.cache_dir() / kind).glob("[!.]*"):
             (folder / kind / entry.name).symlink_to(entry)
     for kind in ("compilers", "headers"):
         with contextlib.suppress(OSError):  # small files that only save time
             shutil.copytree(cache.cache_dir() / kind, folder / kind)
+
+
+def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
+    """What the submission may read and write: what compiling and running takes, and nothing that tells an answer.
+
+    Of this library it sees everything but its own copy of the exercise's pieces and the hidden tests, of those only
+    the half that plays around the learner's code.
+    """
+    package = Path(ep_lib.__file__).resolve().parent
+    workshop = package / "workshop"
+    hidden = workshop / "hidden"
+    answers = [exercise.root / exercise.runs_as / piece for piece in exercise.pieces]
+    private = [*answers, hidden, workshop / "answers", workshop / "puzzles", package / "_workshop"]
+    homes = [Path(os.environ[name]) for name in _COMPILER_HOMES if os.environ.get(name)]
+    homes += [Path(find_compiler().path).resolve().parent.parent, Path(sys.prefix), Path(sys.base_prefix)]
+    homes += [Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages")]
+    closed = [package, exercise.root / "ep_lib", exercise.root / "solutions"]
+    roots = {each.resolve() for each in (*map(Path, _SYSTEM), *homes) if each.exists()}
+    return {
+        "readable": [
+            *(part for root in roots for part in beneath(root, closed)),
+            *beneath(package, private),
+            *hidden.glob("*.cuh"),
+            *(Path(source) for source, _ in tests.kernels),
+            hidden / f"play{exercise.name}.py",
+            *(cache.cache_dir() / kind for kind in _SHARED),
+            *map(Path, _PROC),
+            work / "mine",
+        ],
+        "writable": [work / "cwd", work / "cache", Path("/dev/null")],
+        "listable": [package],
+    }
 
 
 def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:

@@ -1,12 +1,12 @@
-"""A child process with limits, so that a submission cannot take the whole class down with it.
+"""A child process with limits and walls, so that a submission harms neither the machine nor another's grade.
 
-It protects the machine and the grades from mistakes. Time, memory, number of processes, file sizes and output are
-limited. The child and everything it started end when grading ends, also processes that left its process group. Points
-never depend on what the child claims, only on arrays that the parent compares.
+Time, memory, number of processes, file sizes and output are limited. The child and everything it started end when
+grading ends. Points never depend on what the child claims, only on arrays that the parent compares. The submission can
+read the system, Python, this library without the solution and the hidden tests, and its own files; it can write into
+its own folder and compile cache; it makes no connection and signals nobody outside (:mod:`ep_lib.workshop.walls`; what
+a machine cannot enforce, ``walls.missing()`` says).
 
-It is **not a security boundary**. The learner's C++ runs with the rights of the user who grades: it can read that
-user's files, among them the source of the hidden tests, and use the network. Grade submissions of strangers in a
-container or a virtual machine.
+Walls of one kernel are no virtual machine: an error in Linux itself opens them.
 """
 
 from __future__ import annotations
@@ -14,29 +14,26 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import secrets
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import ep_lib
 from ep_lib.errors import EpError
-from ep_lib.processes import Guard, OwnTime, TookTooLong, tagged
+from ep_lib.processes import OwnTime, TookTooLong, descendants
 from ep_lib.workshop.child import REQUEST_BYTES
 from ep_lib.workshop.scenario import FRAME, frame_sizes
 
-_NONCE = "EP_LIB_GRADE_RUN"  # environment variable by which escaped processes are found
 _POLL_S = 0.02
 _WATCH_S = 0.05  # between counts of memory and processes, at least
 _WATCH_SHARE = 0.05  # of this process's time, at most, for these counts: they read all that is in /proc
-_CLEAN_PASSES = 3
 _END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -58,6 +55,9 @@ class Limits:
     output_bytes: int = 64 * 1024  # of standard output and error that are kept
 
 
+Walls = Mapping[Literal["readable", "writable", "listable"], Iterable[Path]]  # as for walls.confine
+
+
 class ChildFailed(EpError):
     """The child broke a limit, ended, or sent something that is no answer. The message is for the learner."""
 
@@ -65,15 +65,17 @@ class ChildFailed(EpError):
 class Sandbox:
     """One child process, started on first use and again after it has ended; use it as a context manager."""
 
-    def __init__(self, mine: Path, limits: Limits, work: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, mine: Path, limits: Limits, work: Path, environment: Mapping[str, str], open_to_it: Walls | None = None
+    ) -> None:
         self._mine = mine
         self._limits = limits
         self._work = work
         self._environment = dict(environment)
-        self._tag = secrets.token_hex(16)
+        self._open_to_it = open_to_it or {}
         self._child: subprocess.Popen[bytes] | None = None
         self._reply_fd = -1
-        self._guard: Guard | None = None
+        self._control_fd = -1
         self._next_watch = 0.0
         self.output = b""  # what the child printed, bounded
 
@@ -104,26 +106,17 @@ class Sandbox:
             raise
 
     def end(self) -> None:
-        """Ends the child, its process group, and processes that escaped from it."""
+        """Ends the child and all that it started, whatever that did to its session, its parent or its environment."""
         if self._child is None:
             return
         child, self._child = self._child, None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.kill()
-        child.wait()
-        if self._guard is not None:
-            self._guard.done()
-            self._guard = None
-        deadline = time.monotonic() + _END_S
-        clean_passes = 0  # during an exec, a process has no environment to find it by
-        while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
-            escaped = tagged(f"{_NONCE}={self._tag}")
-            clean_passes = 0 if escaped else clean_passes + 1
-            for pid in escaped:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
+        os.close(self._control_fd)  # the supervisor kills everything below it, and ends
+        self._control_fd = -1
+        try:
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:  # something below it hangs in the kernel
+            child.kill()
+            child.wait()
         for stream in (child.stdin, child.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -132,21 +125,8 @@ class Sandbox:
         self._reply_fd = -1
 
     def _start(self) -> None:
-        limits = self._limits
-        ours = _user_processes()
-        own = {
-            "cpu_s": limits.cpu_s,
-            "data_bytes": limits.data_bytes,
-            "file_bytes": limits.file_bytes,
-            "processes": ours + 8 * limits.processes,
-        }
-        read_end, write_end = os.pipe()
-        package_root = str(Path(ep_lib.__file__).resolve().parent.parent)
-        code = (
-            f"import sys; sys.path.insert(0, {package_root!r}); from ep_lib.workshop import child; "
-            f"child.limit_self(**{own!r}); from pathlib import Path; "
-            f"child.serve(sys.stdin.buffer, {write_end}, Path({str(self._mine)!r}))"
-        )
+        control, self._control_fd = os.pipe()
+        self._reply_fd, reply = os.pipe()
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self._work),
@@ -155,32 +135,50 @@ class Sandbox:
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             **self._environment,
-            _NONCE: self._tag,
         }
         try:
-            self._guard = Guard()
-            self._child = self._guard.start(
-                [sys.executable, "-I", "-B", "-X", "faulthandler", "-c", code],
-                has_stdin=True,
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-B", "-X", "faulthandler", "-c", self._code(control, reply)],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(write_end,),
+                pass_fds=(control, reply),
                 cwd=self._work,
                 env=environment,
                 start_new_session=True,
             )
         except BaseException:
-            os.close(read_end)
-            if self._guard is not None:
-                self._guard.done()
-                self._guard = None
+            os.close(self._control_fd)
+            os.close(self._reply_fd)
             raise
         finally:
-            os.close(write_end)
-        self._reply_fd = read_end
+            os.close(control)
+            os.close(reply)
         assert self._child.stdin is not None and self._child.stdout is not None
-        for fd in (read_end, self._child.stdin.fileno(), self._child.stdout.fileno()):
+        for fd in (self._reply_fd, self._child.stdin.fileno(), self._child.stdout.fileno()):
             os.set_blocking(fd, False)
+
+    def _code(self, control: int, reply: int) -> str:
+        """What the child's interpreter runs."""
+        limits = self._limits
+        settings = {
+            "limits": {
+                "cpu_s": limits.cpu_s,
+                "data_bytes": limits.data_bytes,
+                "file_bytes": limits.file_bytes,
+                "processes": _user_processes() + 8 * limits.processes,
+            },
+            "walls": {key: [str(path) for path in paths] for key, paths in self._open_to_it.items()},
+        }
+        package_root = str(Path(ep_lib.__file__).resolve().parent.parent)
+        return (
+            f"import sys; sys.path.insert(0, {package_root!r}); from ep_lib.workshop import child; "
+            f"child.begin({settings!r}, {control}, {reply}); "
+            f"{self._program(reply)}"
+        )
+
+    def _program(self, reply: int) -> str:
+        return f"from pathlib import Path; child.serve(sys.stdin.buffer, {reply}, Path({str(self._mine)!r}))"
 
     def _exchange(self, request: bytes, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
         child = self._child
@@ -190,7 +188,7 @@ class Sandbox:
         wanted = FRAME.size
         header = -1
         readable: list[Any] = [self._reply_fd, child.stdout]
-        pids = [child.pid]
+        pids = [child.pid, *descendants(child.pid)]
         own = OwnTime(lambda: pids)
         while True:
             if time.monotonic() >= self._next_watch:  # also across requests, which are short
@@ -252,9 +250,10 @@ class Sandbox:
         return f"it ended the whole process with exit code {code} instead of returning"
 
     def _watch(self) -> list[int]:
-        """The child and its descendants. Raises ChildFailed if they are too many or use too much memory."""
-        pids = tagged(f"{_NONCE}={self._tag}")
-        if len(pids) > self._limits.processes:
+        """The supervisor and all below it. Raises ChildFailed if they are too many or use too much memory."""
+        assert self._child is not None
+        pids = [self._child.pid, *descendants(self._child.pid)]
+        if len(pids) - 1 > self._limits.processes:
             raise ChildFailed(f"it started more than {self._limits.processes} processes")
         resident = 0
         for pid in pids:

@@ -1,0 +1,198 @@
+"""Walls around a submission that Linux itself enforces, without root: Landlock, seccomp, and a supervisor.
+
+A process that called :func:`confine`, and all that it starts, can open the files it was given and no others, makes no
+connection, and signals nobody outside. What the kernel of this machine cannot enforce, :func:`missing` says in words.
+
+Landlock (Linux 5.13; TCP since 6.7, signals since 6.12): https://docs.kernel.org/userspace-api/landlock.html
+Seccomp filters: https://docs.kernel.org/userspace-api/seccomp_filter.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# ---- Landlock's numbers, as in linux/landlock.h ----------------------------------------------------------------------
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same on every architecture
+_VERSION, _PATH_BENEATH = 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = (1 << bit for bit in (0, 1, 2, 3, 14, 15))
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_BITS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights on files each version knows
+_TCP = 0b11  # bind, connect
+_SCOPES = 0b11  # abstract unix sockets, signals
+_TCP_SINCE, _SCOPES_SINCE = 4, 6
+
+# ---- prctl and seccomp -----------------------------------------------------------------------------------------------
+_SET_SECCOMP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 22, 36, 38
+_FILTER_MODE = 2
+_DROP_FROM_BOUNDING_SET = 24
+_CAPGET, _CAPSET = (125, 126) if platform.machine() == "x86_64" else (90, 91)
+_CAPABILITY_VERSION = 0x20080522
+_LAST_CAPABILITY = 40
+_KEPT = 1 << 1 | 1 << 3  # CAP_DAC_OVERRIDE, CAP_FOWNER
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000  # the second: the call fails with the errno in its low half
+_X86_64 = 0xC000003E
+_X32 = 0x40000000  # system calls of the x32 ABI have this bit
+_REFUSED = {  # on x86-64
+    "socket": 41,  # of any kind: also unix sockets, behind which there may be a container engine
+    "ptrace": 101,
+    "process_vm_readv": 310,
+    "process_vm_writev": 311,
+    "io_uring_setup": 425,  # would make connections that this filter does not see
+    "pidfd_getfd": 438,
+}
+
+
+@cache
+def _landlock_abi() -> int:
+    """The version of Landlock that this machine enforces; 0: none."""
+    return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))))
+
+
+def _has_seccomp() -> bool:
+    return platform.machine() == "x86_64" and Path("/proc/sys/kernel/seccomp/actions_avail").is_file()
+
+
+def missing() -> tuple[str, ...]:
+    """What this machine cannot keep a submission from, a sentence each; empty where all walls stand."""
+    abi = _landlock_abi()
+    lines = []
+    if abi == 0:
+        lines.append(
+            "a submission can read and write what you can: this Linux has no Landlock (5.13 or later, enabled)"
+        )
+    if not _has_seccomp():
+        lines.append("a submission can use the network: this Linux has no seccomp filters for x86-64")
+    if abi < _SCOPES_SINCE:
+        lines.append("a submission can send signals to your other processes: that takes Landlock of Linux 6.12")
+    return tuple(lines)
+
+
+def become_subreaper() -> None:
+    """What this process's descendants leave behind becomes its child, so that no daemon escapes it."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def confine(*, readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
+    """Walls in this process and all that it will start, for good; call it before there are threads.
+
+    ``readable``: files and folders that it may read and execute; ``writable``: read and change; ``listable``: folders
+    whose names it may see, and no file in them. What is not there is skipped. Raises OSError if a wall that
+    :func:`missing` does not name cannot be built.
+    """
+    _prctl(_SET_NO_NEW_PRIVS, 1)
+    _drop_capabilities()
+    if _landlock_abi():
+        _landlock(readable, writable, listable)
+    if _has_seccomp():
+        _seccomp()
+
+
+def beneath(root: Path, without: Iterable[Path]) -> Iterator[Path]:
+    """Files and folders that together hold all of ``root`` and nothing of ``without``."""
+    if root.is_symlink():
+        return  # where it leads is named by itself, or not meant
+    inside = [path for path in without if path == root or root in path.parents]
+    if not inside:
+        yield root
+    elif root not in inside:
+        for entry in sorted(root.iterdir()):
+            yield from beneath(entry, inside)
+
+
+def _drop_capabilities() -> None:
+    """Root, inside, can open the files of other users that the walls let through, and has no other power of root's."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        if not _KEPT >> capability & 1:
+            _libc.prctl(
+                _DROP_FROM_BOUNDING_SET, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3
+            )  # fails if not root
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    low, high = ctypes.create_string_buffer(header), ctypes.create_string_buffer(24)
+    _syscall(_CAPGET, low, high)
+    _, permitted, *_ = struct.unpack("=6I", high.raw)
+    kept = permitted & _KEPT
+    _syscall(_CAPSET, low, struct.pack("=6I", kept, kept, 0, 0, 0, 0))
+
+
+def _landlock(readable: Iterable[str], writable: Iterable[str], listable: Iterable[str]) -> None:
+    abi = _landlock_abi()
+    files = (1 << _BITS_OF_ABI[min(abi, max(_BITS_OF_ABI))]) - 1
+    attributes = [files]
+    if abi >= _TCP_SINCE:
+        attributes.append(_TCP)
+    if abi >= _SCOPES_SINCE:
+        attributes.append(_SCOPES)
+    packed = struct.pack(f"={len(attributes)}Q", *attributes)
+    ruleset = _syscall(_CREATE_RULESET, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint32(0))
+    try:
+        for paths, rights in (
+            (readable, _EXECUTE | _READ_FILE | _READ_DIR),
+            (writable, files),
+            (listable, _READ_DIR),
+        ):
+            for path in paths:
+                _add_rule(ruleset, path, rights & files)
+        _syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)
+
+
+def _add_rule(ruleset: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_A_FILE
+        rule = struct.pack("=Qi", rights, fd)
+        _syscall(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+    finally:
+        os.close(fd)
+
+
+def _seccomp() -> None:
+    """Refuses the calls of _REFUSED with EACCES, on x86-64 and in its x32 form."""
+    numbers = sorted(_REFUSED.values())
+    program = [  # (what to do, how far to jump if true, if false, with which number)
+        (_LOAD, 0, 0, 4),  # the architecture
+        (_JUMP_EQUAL, 0, len(numbers) + 3, _X86_64),
+        (_LOAD, 0, 0, 0),  # the call's number
+        (_JUMP_AT_LEAST, len(numbers) + 1, 0, _X32),
+        *((_JUMP_EQUAL, to_go, 0, number) for to_go, number in zip(range(len(numbers), 0, -1), numbers, strict=True)),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _FAIL | errno.EACCES),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    header = struct.pack("@HP", len(program), ctypes.addressof(code))
+    _prctl(_SET_SECCOMP, _FILTER_MODE, header)
+
+
+def _prctl(*words: int | bytes) -> None:
+    arguments = [each if isinstance(each, bytes) else ctypes.c_ulong(each) for each in words]
+    arguments += [ctypes.c_ulong(0)] * (5 - len(arguments))
+    if _libc.prctl(*arguments) != 0:
+        _fail("prctl")
+
+
+def _syscall(*words: object) -> int:
+    result = int(_libc.syscall(*words))
+    if result < 0:
+        _fail(f"system call {words[0]}")
+    return result
+
+
+def _fail(what: str) -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{what}: {os.strerror(number)}")
