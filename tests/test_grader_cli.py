@@ -26,7 +26,7 @@ pytestmark = [
 
 EXERCISE = find("01")
 TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message"}
-KEYS = {"schema", "exercise", "mine", "points", "of", "full", "seconds", "problem", "tasks"}
+KEYS = {"flags", "not_enforced", "schema", "exercise", "mine", "points", "of", "full", "seconds", "problem", "tasks"}
 
 
 def test_json_of_an_unfinished_exercise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,14 @@ Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work
 
     {"schema": 1, "exercise": "01_write_signal", "mine": "...", "points": 7, "of": 10, "full": false, "seconds": 8.1,
      "problem": null,                       why nothing could run at all (a compile error), else null
+     "flags": [],                           what an instructor should look at: files that a piece has reached for
+     "not_enforced": [],                    which walls this machine does not have, a sentence each
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
                 "failed_behaviour": null, "message": null}, ...]}
 
-The files run in a process with limits on time, memory, processes and output, so a mistake harms neither the machine nor
-the points. This is not a security boundary: grade files of strangers in a container or a virtual machine.
+The files run in a process with limits on time, memory, processes and output, and behind walls that Linux enforces: it
+reads the system, the library without answers and hidden tests, and its own files; it writes into its own folder; it
+makes no connection and signals nobody. What this machine cannot enforce is said before the first submission.
 
 A submission that cannot be read gives {"schema", "exercise", "mine", "error": "..."} in a list. Every submission gives
 one row, whatever it holds, and the others are graded; the lines of ``--csv`` appear as soon as they are known.
@@ -31,6 +34,7 @@ from typing import Any
 from ep_lib.errors import EpError, GradingError
 from ep_lib.workshop.exercises import Exercise, find, names
 from ep_lib.workshop.grader import SCHEMA, as_text, grade, prepare, printable
+from ep_lib.workshop.walls import missing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +91,8 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
 def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespace) -> int:
     """Grades in parallel, reports in order. If the grader itself cannot work (no compiler), raises before the first."""
     prepare(exercise)
+    for line in missing():
+        _say(f"ep-lib grade: {line}")
     records: list[dict[str, Any]] = []
     if options.csv:
         _write_csv(exercise, [])
@@ -131,11 +137,14 @@ def _write_csv(exercise: Exercise, records: list[dict[str, Any]], *, header: boo
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
-        writer.writerow(["submission", "points", "of", *(f"task {task.number}" for task in exercise.tasks), "problem"])
+        writer.writerow(
+            ["submission", "points", "of", *(f"task {task.number}" for task in exercise.tasks), "problem", "flags"]
+        )
     for record in records:
         tasks = [each["points"] for each in record.get("tasks", [])] or [""] * len(exercise.tasks)
+        flags = " ".join([*record.get("flags", []), *record.get("not_enforced", [])])
         problem = record.get("error") or record.get("problem") or ""
-        writer.writerow([printable(record["mine"]), record.get("points", ""), exercise.points, *tasks, problem])
+        writer.writerow([printable(record["mine"]), record.get("points", ""), exercise.points, *tasks, problem, flags])
     sys.stdout.write(printable(text.getvalue()))
     sys.stdout.flush()
 

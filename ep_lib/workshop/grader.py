@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -28,13 +29,14 @@ from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
-from ep_lib.workshop.walls import beneath
+from ep_lib.workshop.submission import copy_pieces, reaches_out
+from ep_lib.workshop.walls import beneath, missing
 
 SCHEMA = 1  # of Grade.as_json
-MAX_PIECE_BYTES = 1 << 20
 _SHOWN = 2000  # characters of what the learner's code printed
 _SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc", "/dev/zero", "/dev/random", "/dev/urandom")
+_SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
@@ -76,6 +78,7 @@ class Grade:
     problem: str = ""  # why nothing could run, for instance a compile error
     output: str = ""  # what the learner's code printed, bounded
     public: bool = False  # only the notebook's checks ran
+    flags: tuple[str, ...] = ()  # what an instructor should look at: a piece that reaches for others' files
 
     @property
     def points(self) -> int:
@@ -102,6 +105,8 @@ class Grade:
             "full": self.full,
             "seconds": round(self.seconds, 2),
             "problem": self.problem or None,
+            "flags": list(self.flags),
+            "not_enforced": list(missing()),
             "tasks": [
                 {
                     "task": each.task.number,
@@ -216,7 +221,8 @@ def grade(
     tests = load(exercise.name, public=public)
     limits = limits or Limits()
     with temporary_folder("ep_grade_") as work:
-        _copy_pieces(exercise, folder, work / "mine")
+        copy_pieces(exercise, folder, work / "mine")
+        outside = reaches_out(exercise, work / "mine")
         (work / "cwd").mkdir()
         prepare(exercise, public=public)
         _prepare_cache(work / "cache")
@@ -224,7 +230,7 @@ def grade(
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
         around = _open_to(exercise, tests, work)
         with Sandbox(work / "mine", limits, work / "cwd", environment, around) as sandbox:
-            problem = _compile(exercise, sandbox, tests, limits, work)
+            problem = outside or _compile(exercise, sandbox, tests, limits, work)
             tasks = []
             for task in exercise.tasks:
                 if problem:
@@ -234,7 +240,8 @@ def grade(
                 tasks.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work))
             output = sandbox.output.decode(errors="replace")
     tasks = [task if problem else _blame(task, tasks) for task in tasks]
-    return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output, public)
+    flags = (outside,) if outside else ((problem,) if _SHUT.search(problem) else ())
+    return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output, public, flags)
 
 
 def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
@@ -247,23 +254,6 @@ def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
     except ArgumentError as error:
         raise GradingError(str(error)) from error
     return (folder if folder.exists() else exercise.root / given).resolve()
-
-
-def _copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
-    """Copies the pieces and nothing else, so that a submission cannot replace other headers of the library."""
-    for piece in exercise.pieces:
-        source = folder / piece
-        if not source.is_file():
-            raise GradingError(
-                f"no file {piece} in {folder}; --mine names the folder that holds it "
-                f"(as exercises/{exercise.name} does)"
-            )
-        if source.stat().st_size > MAX_PIECE_BYTES:
-            raise GradingError(f"{source} has {source.stat().st_size} bytes; a piece has at most {MAX_PIECE_BYTES}")
-        (target / piece).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target / piece)
-    for name in exercise.also:
-        shutil.copyfile(exercise.exercise_dir / name, target / name)
 
 
 def prepare(exercise: Exercise, *, public: bool = False) -> None:

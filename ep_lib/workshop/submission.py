@@ -1,0 +1,78 @@
+"""A learner's files as the grader takes them: read once, before anything of them runs, from their own folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+
+from ep_lib.errors import GradingError
+from ep_lib.jit.names import without_comments
+from ep_lib.workshop.exercises import Exercise
+
+MAX_PIECE_BYTES = 1 << 20
+
+# What reads files that are not the exercise's. The walls keep such files shut in any case, however they are named; here
+# the learner, and the instructor, get a sentence with the line instead of the compiler's.
+_REACHES_OUT = re.compile(
+    r"""(?P<what> \#\s*include_next\b | \#\s*embed\b | \.\s*incbin\b
+        | \#\s*(?:include|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]* )""",
+    re.VERBOSE,
+)
+
+
+def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
+    """Copies the pieces and nothing else, so that a submission cannot replace other headers of the library.
+
+    Raises GradingError for a piece that is missing, no regular file, a link or behind one, or too large.
+    """
+    for piece in exercise.pieces:
+        (target / piece).parent.mkdir(parents=True, exist_ok=True)
+        (target / piece).write_bytes(_read(folder, piece, exercise))
+    for name in exercise.also:
+        shutil.copyfile(exercise.exercise_dir / name, target / name)
+
+
+def reaches_out(exercise: Exercise, mine: Path) -> str:
+    """ "x.cuh:3: `#include_next` ...": where a piece asks for files that are not the exercise's; "" if nowhere."""
+    for piece in exercise.pieces:
+        text = (mine / piece).read_text(encoding="utf-8", errors="replace")
+        if piece.endswith(".py"):
+            continue
+        if found := _REACHES_OUT.search(without_comments(text, keep_strings=True)):
+            line = text.count("\n", 0, found.start()) + 1
+            return (
+                f"{piece}:{line}: `{found['what'].strip()}` asks for a file that is not part of the exercise. A piece "
+                "includes the library's headers (`#include <ep/...>`) and the standard ones."
+            )
+    return ""
+
+
+def _read(folder: Path, piece: str, exercise: Exercise) -> bytes:
+    path = folder
+    for part in Path(piece).parts:
+        path = path / part
+        if path.is_symlink():
+            raise GradingError(f"{path} is a link to {path.readlink()}; a submission holds its files themselves")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise GradingError(
+            f"no file {piece} in {folder}; --mine names the folder that holds it (as exercises/{exercise.name} does)"
+        ) from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise GradingError(f"{path} is no file but {_kind(status.st_mode)}; a submission holds regular files")
+        if status.st_size > MAX_PIECE_BYTES:
+            raise GradingError(f"{path} has {status.st_size} bytes; a piece has at most {MAX_PIECE_BYTES}")
+        return os.read(fd, MAX_PIECE_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(mode), "something else")

@@ -1,0 +1,108 @@
+"""What the grader takes from a submission's folder, and what it says to pieces that reach for others' files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ep_lib.errors import GradingError
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.grader import grade
+from ep_lib.workshop.submission import copy_pieces, reaches_out
+
+EXERCISE = find("01")
+PIECE = "ep/write_signal.cuh"
+SOLUTION = EXERCISE.solution_dir / PIECE
+LIBRARYS = EXERCISE.root / EXERCISE.runs_as / PIECE
+
+
+def submission(folder: Path, text: str) -> Path:
+    (folder / "ep").mkdir(parents=True)
+    (folder / PIECE).write_text(text)
+    return folder
+
+
+def link_to_the_file(folder: Path) -> None:
+    (folder / "ep").mkdir()
+    (folder / PIECE).symlink_to(SOLUTION)
+
+
+def link_to_the_folder(folder: Path) -> None:
+    (folder / "ep").symlink_to(SOLUTION.parent)
+
+
+def fifo(folder: Path) -> None:
+    (folder / "ep").mkdir()
+    os.mkfifo(folder / PIECE)
+
+
+def directory(folder: Path) -> None:
+    (folder / PIECE).mkdir(parents=True)
+
+
+def huge(folder: Path) -> None:
+    submission(folder, " " * (1 << 20) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (link_to_the_file, "write_signal.cuh is a link to"),
+        (link_to_the_folder, "ep is a link to"),
+        (fifo, "is no file but a FIFO"),
+        (directory, "is no file but a folder"),
+        (huge, "has 1048577 bytes; a piece has at most 1048576"),
+        (lambda folder: None, "no file ep/write_signal.cuh in"),
+    ],
+)
+def test_only_files_of_its_own_are_taken(tmp_path: Path, make, says: str) -> None:  # type: ignore[no-untyped-def]
+    make(tmp_path)
+    with pytest.raises(GradingError, match=says):
+        copy_pieces(EXERCISE, tmp_path, tmp_path / "target")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#include_next <ep/write_signal.cuh>",
+        "#  include_next <ep/write_signal.cuh>",
+        f'#include "{LIBRARYS}"',
+        "#include <ep/../../../solutions/01_write_signal/ep/write_signal.cuh>",
+        '__asm__(".incbin \\"x\\"");',
+        '#line 1 "/somewhere/ex01_write_signal.cu"',
+        '#embed "x"',
+    ],
+)
+def test_a_piece_that_asks_for_others_files_is_told(tmp_path: Path, line: str) -> None:
+    mine = submission(tmp_path, f"// first\n{line}\n")
+    assert "write_signal.cuh:2: `" in reaches_out(EXERCISE, mine)
+
+
+def test_comments_and_the_librarys_headers_are_free(tmp_path: Path) -> None:
+    mine = submission(tmp_path, '// #include_next <x>\n/* .incbin */\n#include <ep/peer.cuh>\n#include "ep/wait.cuh"\n')
+    assert reaches_out(EXERCISE, mine) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"#define WHERE <{LIBRARYS}>\n#include WHERE\n",
+        f"#define WHERE <{EXERCISE.root / 'ep_lib/workshop/hidden/ex01_write_signal.py'}>\n#include WHERE\n",
+    ],
+)
+def test_a_name_put_together_meets_the_wall_and_is_flagged(tmp_path: Path, text: str) -> None:
+    result = grade("01", submission(tmp_path, text))
+    assert result.points == 0
+    assert "Permission denied" in result.flags[0]
+    assert result.as_json()["flags"] == list(result.flags)
+
+
+@pytest.mark.slow
+def test_a_piece_that_includes_its_answer_gets_nothing(tmp_path: Path) -> None:
+    result = grade("01", submission(tmp_path, "#include_next <ep/write_signal.cuh>\n"))
+    assert result.points == 0
+    assert "`#include_next` asks for a file" in result.problem
+    assert result.flags == (result.problem,)
