@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib")
 
+from support.browser import needs_chromium, run_in_pages
+
 import ep_lib
+from ep_lib import viz
 from ep_lib.emulator import recording as rec
 from ep_lib.emulator.recording import Recording, parameter_names
 from ep_lib.errors import ArgumentError
@@ -61,7 +63,6 @@ extern "C" __global__ void by_nic(int* inbox, uint64_t* arrived, int n) {
 """
 THREADS = 40
 KERNELS = {name: ep_lib.Kernel.from_source(SOURCE, name) for name in ("right", "wrong", "stuck", "by_nic")}
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def main(rank: ep_lib.Rank, kernel: str) -> None:
@@ -208,6 +209,19 @@ def test_bad_input() -> None:
         time_travel(main, args=("right",)).save("/nowhere/page.html")
 
 
+def test_a_click_on_a_finding_leads_to_its_run() -> None:
+    report = ep_lib.check(main, 2, seeds=2, args=("wrong",))
+    assert "record" not in report.to_dict()
+    shown = viz.findings(report)
+    text, button, below = shown.children[1].children
+    assert "race: " in text.value and not below.children
+    button.click()
+    assert below.children[0].value.startswith("<iframe srcdoc=") and "race: " in below.children[0].value
+    assert f"seed {report.findings[0].seed}" in button.tooltip
+    with pytest.raises(ArgumentError, match="what ep_lib"):
+        viz.findings(3)  # type: ignore[arg-type]
+
+
 def test_a_notebook_shows_the_page_in_a_frame() -> None:
     page = time_travel(main, args=("right",))
     assert page._repr_html_().startswith("<iframe srcdoc=") and "http" not in re.sub(
@@ -240,44 +254,27 @@ def test_the_command_of_a_finding_writes_its_page(tmp_path: Path) -> None:
 
 
 ASK = """
-<script>
-const press = (key, shiftKey = false) => document.dispatchEvent(new KeyboardEvent("keydown", {key, shiftKey}));
-const seen = {};
-const place = () => document.getElementById("slider").value;
+const place = () => Number(document.getElementById("slider").value);
 const presses = [["Home"], ["ArrowRight"], ["ArrowRight", true], ["ArrowLeft"], ["End"], ["n"], ["w"], ["p"]];
-for (const [key, shift] of presses) {
-  press(key, shift);
-  (seen.keys = seen.keys || []).push([key, Number(place()), document.getElementById("now").textContent]);
-}
+window.seen = {keys: presses.map(([key, shift]) => { press(key, shift); return [place(), text("now")]; })};
 seen.states = STEPS.map((step) => [step, [...stateAfter(step)]]);
-seen.text = [...document.querySelectorAll(".sum")].map((sum) => sum.textContent);
+seen.sums = [...document.querySelectorAll(".sum")].map((sum) => sum.textContent);
 seen.lit = document.querySelectorAll("#source .racing").length;
-document.title = JSON.stringify(seen);
-</script>
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     run = recorded("wrong", 2)
     steps = make_steps(run, 10_000)
     wanted = sorted({0, 1, 255, 256, 257, len(steps) // 2, len(steps) - 1} & set(range(len(steps))), reverse=True)
-    file = tmp_path / "page.html"
-    file.write_text(page_of(run).html.replace("</body>", ASK.replace("STEPS", json.dumps(wanted)) + "</body>"))
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    dump = subprocess.run(
-        [*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, check=True, timeout=120
-    )
-    title = re.search(r"<title>(.*?)</title>", dump.stdout, re.S)
-    assert title is not None and title[1].startswith("{"), dump.stdout[-2000:] + dump.stderr
-    seen = json.loads(title[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    script = ASK.replace("STEPS", json.dumps(wanted))
+    seen = run_in_pages(tmp_path, {"run": (page_of(run).html, script)})["run"]
     mark, last = steps.marks[0], len(steps) - 1
-    places = {f"{number} {key}": place for number, (key, place, _) in enumerate(seen["keys"])}
-    assert list(places.values())[:5] == [0, 1, 11, 10, last]
-    assert places["5 n"] == mark.step and places["6 w"] == mark.first
-    for _, place, text in seen["keys"]:
+    assert [place for place, _ in seen["keys"]][:7] == [0, 1, 11, 10, last, mark.step, mark.first]
+    for place, text in seen["keys"]:
         assert text.startswith(told(steps, place))
     for step, state in seen["states"]:
         assert state == steps.state(step)
-    assert seen["lit"] >= 2 and any("in a race" in text for text in seen["text"])
+    assert seen["lit"] >= 2 and any("in a race" in text for text in seen["sums"])

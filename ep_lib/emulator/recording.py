@@ -71,7 +71,7 @@ HAS_VALUE, UPDATES = 1, 2  # of an event's detail
 NOBODY = 2**64 - 1
 NO_BLOCK = 2**32 - 1
 
-LIMIT = 1_000_000  # events of 48 bytes
+LIMIT = 400_000  # events of 48 bytes
 
 
 class NamedArray(NamedTuple):

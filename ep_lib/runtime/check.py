@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ep_lib.config import Config
@@ -52,7 +53,8 @@ class CheckReport:
 
     ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried, of them
     ``random_walks`` by the tempered random walk and ``pct[d]`` by PCT with a depth of d. ``values_differ``: whether
-    main's results depended on the schedule. ``seconds``: how long all took.
+    main's results depended on the schedule. ``seconds``: how long all took. ``record(seed)`` runs one of them
+    again and keeps what happens, step by step (``ep_lib.viz.findings`` does that at a click).
     """
 
     findings: tuple[Finding, ...]
@@ -63,6 +65,7 @@ class CheckReport:
     seconds: float
     random_walks: int
     pct: dict[int, int]
+    record: Callable[[int], Recording] | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -87,7 +90,9 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**dataclasses.asdict(self), "fabric": self.fabric.to_dict(), "ok": self.ok}
+        fields = dataclasses.asdict(dataclasses.replace(self, record=None))
+        del fields["record"]
+        return {**fields, "fabric": self.fabric.to_dict(), "ok": self.ok}
 
 
 def check(
@@ -151,6 +156,7 @@ def check(
         seconds=time.perf_counter() - begin,
         random_walks=depths.pop(0, 0),
         pct=dict(sorted(depths.items())),
+        record=functools.partial(_record, program),
     )
 
 
@@ -172,7 +178,10 @@ def record(
     Raises what ``check`` raises. ``ep_lib.viz.time_travel`` shows it.
     """
     program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport)
-    seed = arguments.a_seed(seed)
+    return _record(program, arguments.a_seed(seed))
+
+
+def _record(program: _Program, seed: int) -> Recording:
     search = _Search(program, compare_values=True)
     if seed != 0:
         search.measure()
@@ -186,7 +195,7 @@ def record(
         events,
         info,
         notes,
-        program=getattr(main, "__name__", type(main).__name__),
+        program=getattr(program.main, "__name__", type(program.main).__name__),
         seed=seed,
         ranks=program.ranks,
         fabric=program.network.kind,

@@ -1,7 +1,10 @@
 """Pictures for the notebooks, the demo and ``ep-lib bench``.
 
-``time_travel`` gives a page of HTML that goes through a run step by step. Other functions take plain data, or what
-``ep_lib.simulate`` returned, and give a matplotlib Figure; they show nothing by themselves. Three kinds:
+``time_travel`` gives a page of HTML that goes through a run step by step; ``networks_by_seed``, ``ring_step_by_step``,
+``dispatch_flow`` and ``calculator`` are pages with sliders, too (page.py); ``findings`` gives a report buttons.
+
+Other functions take plain data, or what ``ep_lib.simulate`` returned, and give a matplotlib Figure; they show nothing
+by themselves. Three kinds:
 
 - what happened in a run: ``timeline`` of events that you made up, ``run_timeline``, ``samples_over_time`` and
   ``fabrics_side_by_side`` of a run on the virtual clock, ``interleavings`` and ``outcomes`` of many schedules;
@@ -22,6 +25,7 @@ except ImportError as error:
     raise BackendUnavailable("pictures need matplotlib: pip install 'ep-lib[lab]'") from error
 
 from ep_lib.viz.accesses import NamedArray, access_map, describe_accesses
+from ep_lib.viz.explore import calculator, dispatch_flow, networks_by_seed, ring_step_by_step
 from ep_lib.viz.fabrics import fabrics_side_by_side
 from ep_lib.viz.figures import (
     bandwidth_by_sms,
@@ -31,12 +35,14 @@ from ep_lib.viz.figures import (
     shares_of_ceiling,
     transports_compared,
 )
+from ep_lib.viz.findings import findings
+from ep_lib.viz.page import Page
 from ep_lib.viz.run import run_timeline
 from ep_lib.viz.samples import BYTES_ON_THEIR_WAY, MESSAGES_ON_THEIR_WAY, samples_over_time
 from ep_lib.viz.schedules import RIGHT, interleavings, outcomes
 from ep_lib.viz.slots import slot_layout, slots_over_time
 from ep_lib.viz.style import RANK_COLORS, Picture, new_picture, rank_color
-from ep_lib.viz.time_travel import Page, time_travel
+from ep_lib.viz.time_travel import time_travel
 from ep_lib.viz.timeline import WAITING, Event, timeline
 from ep_lib.viz.traffic import bytes_between_ranks, load_per_expert, rank_legend, routed_text
 
@@ -55,16 +61,21 @@ __all__ = [
     "access_map",
     "bandwidth_by_sms",
     "bytes_between_ranks",
+    "calculator",
     "ceiling_of",
     "describe_accesses",
+    "dispatch_flow",
     "fabrics_side_by_side",
+    "findings",
     "interleavings",
     "load_per_expert",
+    "networks_by_seed",
     "new_picture",
     "outcomes",
     "published_and_model",
     "rank_color",
     "rank_legend",
+    "ring_step_by_step",
     "roofline",
     "routed_text",
     "run_timeline",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ep_lib.emulator import recording as rec
@@ -15,39 +12,12 @@ from ep_lib.emulator.symbols import Place
 from ep_lib.errors import ArgumentError
 from ep_lib.require import whole_number
 from ep_lib.runtime.check import record
+from ep_lib.viz.page import Page, make_page
 from ep_lib.viz.steps import Steps, make_steps
-from ep_lib.viz.style import RANK_COLORS
 
-_PAGES = Path(__file__).parent / "pages"
 _MOST_STEPS = 20_000
 _HEIGHT = 900
 _MOST_LINES = 3000  # of a source file
-
-
-class Page:
-    """A page of HTML that needs nothing else: no server, no network. A notebook shows it in place."""
-
-    def __init__(self, html_text: str, height: int = _HEIGHT) -> None:
-        self.html = html_text
-        self._height = height
-
-    def save(self, path: str | Path) -> Path:
-        """Writes it to a file, for a browser."""
-        path = Path(path)
-        try:
-            path.write_text(self.html, encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(f"the page cannot be written to {path}: {error.strerror}; name another file") from error
-        return path
-
-    def _repr_html_(self) -> str:
-        return (
-            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" loading="lazy" title="a run, step by '
-            f'step" style="width:100%; height:{self._height}px; border:1px solid #cccccc"></iframe>'
-        )
-
-    def __repr__(self) -> str:
-        return f"a page of {len(self.html):,} bytes: .save('run.html') writes it, a notebook shows it"
 
 
 def time_travel(
@@ -77,17 +47,7 @@ def page_of(recording: Recording, limit: int = _MOST_STEPS) -> Page:
     steps = make_steps(recording, limit)
     if not len(steps):
         raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
-    data = json.dumps(_data(recording, steps), separators=(",", ":"), ensure_ascii=False)
-    text = (_PAGES / "time_travel.html").read_text(encoding="utf-8")
-    parts = {
-        "TITLE": html.escape(f"{recording.program}, seed {recording.seed}"),
-        "CSS": (_PAGES / "time_travel.css").read_text(encoding="utf-8"),
-        "JS": (_PAGES / "time_travel.js").read_text(encoding="utf-8"),
-        "DATA": data.replace("</", "<\\/"),
-    }
-    for name, part in parts.items():
-        text = text.replace(f"@{name}@", part)
-    return Page(text)
+    return make_page("time_travel", f"{recording.program}, seed {recording.seed}", _data(recording, steps), _HEIGHT)
 
 
 def _data(recording: Recording, steps: Steps) -> dict[str, Any]:
@@ -97,7 +57,6 @@ def _data(recording: Recording, steps: Steps) -> dict[str, Any]:
     return {
         "about": f"{recording.ranks} ranks on {recording.fabric}, {steps.total:,} steps{kept}{lost}",
         "nothing": "The checker found nothing in this run.",
-        "colors": RANK_COLORS,
         "kinds": rec.KINDS,
         "ranks": steps.ranks,
         "begin": steps.begin,

@@ -19,6 +19,13 @@ bool overlap(const Event& a, const Event& b) {
     return a.address < b.address + b.bytes && b.address < a.address + a.bytes;
 }
 
+bool sees_the_same(const Fiber& f, uintptr_t address) {
+    const PollSet& polls = *f.polls;
+    for (int i = 0; i < polls.num_loads; i++)
+        if (polls.loads[i].address == address) return read_raw(address, polls.loads[i].size) == polls.loads[i].value;
+    return false;
+}
+
 uint32_t index_of(const Fiber& f) { return static_cast<uint32_t>(f.warp - f.block->warps.data()) * kWarpSize + f.lane; }
 
 }  // namespace
@@ -139,16 +146,25 @@ void Recorder::finished(const Block& block) {
     e.kind = EventKind::kFinish;
     e.rank = static_cast<int16_t>(block.launch->rank);
     e.block = static_cast<uint32_t>(block.id);
-    for (const Fiber& f : block.fibers) waiting_.erase(&f);
+    for (const Fiber& f : block.fibers) {
+        waiting_.erase(&f);
+        looking_.erase(&f);
+    }
     add(e);
 }
 
 void Recorder::paused(const Fiber& fiber) {
     if (fiber.state == State::kRunnable || fiber.state == State::kPrinting || fiber.state == State::kDone) return;
+    const bool polls = fiber.state == State::kPolling;
+    if (polls && looking_.erase(&fiber)) {
+        waiting_.insert(&fiber);
+        return;
+    }
+    goes_on(fiber);
     Event e = of_thread(EventKind::kWait, fiber);
     e.flags = static_cast<uint8_t>(fiber.state);
     e.order = text(fiber.what);
-    if (fiber.state == State::kPolling) {
+    if (polls) {
         e.address = fiber.polls->loads[0].address;
         e.value = fiber.polls->loads[0].value;
         e.bytes = fiber.polls->loads[0].size;
@@ -157,10 +173,20 @@ void Recorder::paused(const Fiber& fiber) {
 }
 
 void Recorder::resumed(const Fiber& fiber) {
-    if (waiting_.erase(&fiber)) add(of_thread(EventKind::kResume, fiber));
+    if (!waiting_.erase(&fiber)) return;
+    if (fiber.polls && fiber.polls->num_loads) {
+        looking_.insert(&fiber);
+    } else {
+        add(of_thread(EventKind::kResume, fiber));
+    }
+}
+
+void Recorder::goes_on(const Fiber& fiber) {
+    if (!looking_.empty() && looking_.erase(&fiber)) add(of_thread(EventKind::kResume, fiber));
 }
 
 void Recorder::ended(const Fiber& fiber) {
+    goes_on(fiber);
     waiting_.erase(&fiber);
     Event e = of_thread(EventKind::kEnd, fiber);
     e.pc = 0;
@@ -171,6 +197,10 @@ void Recorder::ended(const Fiber& fiber) {
 
 void Recorder::accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, uint8_t flags, bool updates,
                         uintptr_t pc) {
+    if (!looking_.empty() && looking_.count(current)) {
+        if (!(flags & kWrites) && sees_the_same(*current, address)) return;
+        goes_on(*current);
+    }
     Event e = {};
     e.kind = EventKind::kAccess;
     e.rank = static_cast<int16_t>(t.rank);
@@ -208,6 +238,7 @@ void Recorder::written(int rank, const ThreadCheck& t, uintptr_t address, size_t
 }
 
 void Recorder::fence(const Fiber& fiber, int order, int scope) {
+    goes_on(fiber);
     Event e = of_thread(EventKind::kFence, fiber);
     e.order = static_cast<uint8_t>(order + 1);
     e.scope = static_cast<uint16_t>(scope);
@@ -219,6 +250,7 @@ void Recorder::barrier(const Block& block) {
     for (const Fiber& f : block.fibers) {
         if (f.state != State::kBarrier) continue;
         if (!first) first = &f;
+        goes_on(f);
         waiting_.erase(&f);
     }
     if (first) add(of_thread(EventKind::kBarrier, *first));
@@ -241,6 +273,7 @@ void Recorder::syncwarp(const Warp& warp, uint32_t mask) {
 // ---- NICs and hosts -----------------------------------------------------------------------------------------------
 
 void Recorder::posted(const NetOp& op, const Fiber& fiber, uint32_t id) {
+    goes_on(fiber);
     Event e = of_thread(EventKind::kPost, fiber);
     e.pc = static_cast<uint32_t>(op.poster.pc);
     e.value = messages_.size();
@@ -269,6 +302,7 @@ void Recorder::by_nic(EventKind kind, const NetOp& op, uintptr_t address, size_t
 }
 
 void Recorder::quiet(const Fiber& fiber, uintptr_t pc) {
+    goes_on(fiber);
     Event e = of_thread(EventKind::kQuiet, fiber);
     e.pc = static_cast<uint32_t>(pc);
     add(e);

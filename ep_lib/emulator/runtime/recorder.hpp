@@ -121,6 +121,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     bool merge(const Event& e);
     bool add(Event e);  // false: there is no room, or it is not kept
     Event of_thread(EventKind kind, const Fiber& fiber) const;
+    void goes_on(const Fiber& fiber);
     void written(int rank, const ThreadCheck& t, uintptr_t address, size_t bytes);
     void learn(const VectorClock& clock, int rank, uint32_t self, uintptr_t address, size_t bytes);
     int home_of(uintptr_t address, int rank) const;
@@ -137,6 +138,9 @@ class __attribute__((visibility("hidden"))) Recorder {
     std::unordered_map<const NetOp*, uint32_t> message_of_;
     std::unordered_map<uint64_t, uint32_t> event_of_;  // the latest of a thread (by its id) in a line
     std::unordered_set<const Fiber*> waiting_;
+    // Threads that were woken and have only seen, so far, what they saw before: until they see or do something else,
+    // nothing is said of it. A loop that polls goes round thousands of times before it is called a deadlock.
+    std::unordered_set<const Fiber*> looking_;
     std::unordered_map<int, std::vector<Written>> written_;  // by the rank whose memory it is
     std::vector<const char*> texts_;
 };

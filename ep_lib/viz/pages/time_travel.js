@@ -1,13 +1,8 @@
-"use strict";
 // The page of ep_lib.viz.time_travel. The state after a step is a row of numbers, as in ep_lib/viz/steps.py: the
 // keyframe before it, and the changes of the steps in between. Drawing touches only what differs from what is shown.
-const data = JSON.parse(document.getElementById("data").textContent);
 const steps = data.steps, count = steps.kind.length;
 const KEYFRAME_EVERY = 256, AROUND = 36;  // steps
 const MOST_GRIDS = 4;  // of threads, for a rank; the blocks share one if there are more
-const $ = (id) => document.getElementById(id);
-const escape = (text) => text.replace(/[&<>"]/g, (c) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]);
-const colorOf = (rank) => data.colors[((rank % data.colors.length) + data.colors.length) % data.colors.length];
 const K = Object.fromEntries(data.kinds.map((name, number) => [name, number]));
 
 // ---- the state -----------------------------------------------------------------------------------------------------
