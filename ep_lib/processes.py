@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ep_lib.errors import BackendUnavailable
 
 _LOOK_S = 1.0  # between two looks at processes that run, at most
 _TICKS = os.sysconf("SC_CLK_TCK")
+_STARTED = 19  # in what _stat() returns
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
 # Reads process groups, a line each, until "done" or until its pipe ends because the writers are gone: killed, perhaps.
@@ -281,6 +282,31 @@ def _stat(file: Path) -> list[str] | None:
         return file.read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
+
+
+class Identity(NamedTuple):
+    """A process, also if its id is used again later. ``place``: the boot of the host, and the namespace of its ids."""
+
+    place: str
+    pid: int
+    started: str  # in ticks since the boot
+
+    @classmethod
+    def of(cls, pid: int) -> Identity:
+        """Of a process of this host. Where /proc does not say it, the place is one that no other process has."""
+        fields = _stat(Path(f"/proc/{pid}/stat"))
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            place = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        except OSError:
+            place = secrets.token_hex(8)
+        return cls(place, pid, "" if fields is None else fields[_STARTED])
+
+
+def is_stopped(process: Identity) -> bool:
+    """Whether it is stopped, by a signal or a debugger. ``process`` is of this process's place."""
+    fields = _stat(Path(f"/proc/{process.pid}/stat"))
+    return fields is not None and fields[_STARTED] == process.started and fields[0] in "Tt"
 
 
 def in_group(group: int) -> list[int]:

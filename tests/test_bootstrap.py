@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -24,8 +25,10 @@ from ep_lib.bootstrap import torchrun as torchrun_module
 from ep_lib.bootstrap.base import within
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.bootstrap.srun import SrunBootstrap, _sweep
+from ep_lib.bootstrap.stopped import Neighbours
 from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.processes import Identity
 from ep_lib.transports.base import closing_barrier
 
 pytestmark = pytest.mark.slow
@@ -385,3 +388,36 @@ def test_closing_does_not_wait_for_a_process_that_is_stopped() -> None:
     assert closing_barrier(stopped, 60)
     with pytest.raises(ZeroDivisionError):
         within(60, lambda: 1 // 0)
+
+
+class Beside(SingleBootstrap):
+    """This process is rank 0; rank 1 is another process of the host, rank 2 is elsewhere."""
+
+    world_size = 3
+
+    def __init__(self, other: int) -> None:
+        self._other = Identity.of(other)
+
+    def all_gather(self, obj: object, timeout: float | None = None, look: Any = None) -> list[Any]:
+        return [obj, tuple(self._other), ("elsewhere", self._other.pid, self._other.started)]
+
+
+def test_a_process_that_is_stopped_is_named_by_who_waits_for_it() -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        neighbours = Neighbours(Beside(other.pid), 1)
+        at_once, patient = neighbours.look("barrier()", 0), neighbours.look("barrier()", 600)
+        at_once()
+        other.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+        patient()
+        with pytest.raises(
+            PeerTimeout, match=rf"rank 0 waited 0 s in barrier\(\) for rank 1, .* {other.pid} is stopped"
+        ):
+            at_once()
+        other.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, other.pid, os.WCONTINUED)
+        at_once()
+    finally:
+        other.kill()
+        other.wait()

@@ -164,6 +164,21 @@ def test_gpus_and_peer_access() -> None:
     assert apart.status == "broken" and "0->1, 1->0" in apart.detail and "topo" in apart.next_step
 
 
+@pytest.mark.parametrize(
+    ("has_gpu", "tried", "status", "told"),
+    [
+        (False, Probe(facts={"missing": "a GPU"}), "missing", "spawn(..., gpus=1)"),
+        (True, Probe(facts={"missing": "nvidia-cuda-mps-control"}), "missing", "NVIDIA_DRIVER_CAPABILITIES"),
+        (True, Probe(error="nvidia-cuda-mps-control did not start: why"), "broken", "did not start: why"),
+        (True, Probe(facts={"control": "/usr/bin/nvidia-cuda-mps-control"}), "ok", "spawn(..., gpus=1)"),
+    ],
+)
+def test_what_ranks_need_to_share_a_gpu(has_gpu: bool, tried: Probe, status: str, told: str) -> None:
+    found = doctor._mps(has_gpu, tried)
+    assert (found.name, found.status) == ("MPS (gpus=)", status)
+    assert told in f"{found.detail} {found.next_step}" and bool(found.next_step) == (status != "ok")
+
+
 def test_two_mpis_that_do_not_know_each_other() -> None:
     found = doctor._mpi(Probe(facts={"ranks": 1, "sum": 1, "library": "MPICH"}))
     assert found.status == "broken" and "not the MPI of mpi4py" in found.detail
@@ -213,7 +228,7 @@ def test_a_jupyter_kernel_of_another_python() -> None:
     assert found.status == "broken" and "ipykernel install" in found.next_step
 
 
-@pytest.mark.parametrize("name", ["emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter", "mpi"])
+@pytest.mark.parametrize("name", ["emulator", "nvrtc", "cupy", "mps", "torch", "nixl", "jupyter", "mpi"])
 def test_every_probe_answers_alone(name: str) -> None:
     tried = trials.probe_mpi() if name == "mpi" else trials.probe([], name)
     assert tried.error == ""

@@ -113,12 +113,15 @@ def test_a_wait_without_end_names_its_line(tmp_path: Path) -> None:
     assert isinstance(errors[1], RankFailed) and errors[1].rank == 0, errors[1]
 
 
-def test_a_paused_rank_is_named_by_who_waits_for_it(tmp_path: Path) -> None:
-    processes = start("paused", tmp_path, 2, timeout=2)
+@pytest.mark.parametrize("waits_in", ["kernel", "barrier()"])
+def test_a_paused_rank_is_named_by_who_waits_for_it(waits_in: str, tmp_path: Path) -> None:
+    processes = start("paused", tmp_path, 2, timeout=2, arguments={"waits_in": waits_in})
     assert wait_until(lambda: (tmp_path / "0").exists() or processes[0].poll() is not None)
     processes[1].send_signal(signal.SIGCONT)
     errors = finish(processes, tmp_path)
     assert isinstance(errors[0], PeerTimeout) and (errors[0].rank, errors[0].peer) == (0, 1), errors[0]
+    assert "which is stopped" in str(errors[0])
+    assert waits_in == "kernel" or "rank 0 waited 2 s in barrier() for rank 1, whose process" in str(errors[0])
 
 
 @pytest.mark.parametrize("transport", ["emulated", "proxy"])

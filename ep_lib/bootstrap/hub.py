@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, dumps, loads, missing_error
-from ep_lib.errors import RankFailed
+from ep_lib.errors import EpError, RankFailed
 
 _LOOK_SECONDS = 0.2
 REPLY_GRACE = 5.0  # seconds past a collective's limit in which the hub's own answer must arrive
@@ -159,6 +159,8 @@ class HubBootstrap:
                     if time.monotonic() >= deadline:
                         raise EOFError
                 kind, *rest = self._connection.recv()
+            except EpError:  # what look() has found: some are an OSError, too
+                raise
             except (EOFError, OSError) as error:
                 message = f"rank {self.rank} lost its connection to the process that started the ranks"
                 raise RankFailed(message, rank=0) from error

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ep_lib.bootstrap.base import CLOSE, DEFAULT_TIMEOUT, Bootstrap, LateBootstrap, meet
+from ep_lib.bootstrap.stopped import give_up_on_stopped
 from ep_lib.emulator.host_links import HostLinks
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.emulator.shared_heaps import ENDED, SharedHeaps
@@ -208,6 +209,8 @@ class ProcessWorld:
             raise self.explained(error) from None
 
     def _look_at_the_others(self, what: str) -> Callable[[], None]:
+        look_at_stopped = give_up_on_stopped(self._rank, what, self.timeout, self.heaps.stopped)
+
         def look() -> None:
             if self._failure is not None:
                 raise copy.copy(self._failure)
@@ -216,6 +219,7 @@ class ProcessWorld:
                     f"rank {ended[0]} will not join {what}, in which rank {self._rank} waits: its process has ended",
                     rank=ended[0],
                 )
+            look_at_stopped()
 
         return look
 

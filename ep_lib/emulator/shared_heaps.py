@@ -253,15 +253,19 @@ class SharedHeaps:
         """The ranks whose processes have ended, without those that are left out."""
         return [rank for rank in sorted(self._files) if rank not in self._left_out and not self._lives(rank)]
 
+    def stopped(self) -> dict[int, int]:
+        """The ranks whose processes are stopped, without those that are left out: their ids."""
+        others = [rank for rank in sorted(self._files) if rank not in (self.rank, *self._left_out)]
+        return {rank: self._processes[rank][0] for rank in others if self._is_stopped(self._processes[rank])}
+
     def lost(self) -> tuple[int, str] | None:
         """The rank because of which the others fail, and what is the matter with it; None if all seem to be well.
 
         A rank that gives up because of another one notes this before it ends (:meth:`blame`), or the ranks that come
         after it would take it for the cause.
         """
-        for rank, process in enumerate(self._processes):
-            if rank in self._files and rank not in (self.rank, *self._left_out) and self._is_stopped(process):
-                return rank, f"is process {process[0]}, which is stopped (SIGSTOP, or a debugger)"
+        for rank, pid in self.stopped().items():
+            return rank, f"is process {pid}, which is stopped (SIGSTOP, or a debugger)"
         ended = self.ended()
         blamed = {rank: self._note(rank) for rank in ended}
         for rank in ended:

@@ -105,7 +105,7 @@ def examine() -> Report:
         gxx.build_runtime()
     jobs: dict[str, Callable[[], Probe]] = {
         name: lambda name=name: trials.probe([], name)  # type: ignore[misc]
-        for name in ("emulator", "nvrtc", "cupy", "torch", "nixl", "jupyter")
+        for name in ("emulator", "nvrtc", "cupy", "mps", "torch", "nixl", "jupyter")
     }
     jobs["mpi"] = probe_mpi
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
@@ -125,6 +125,7 @@ def examine() -> Report:
             _nvrtc(result["nvrtc"]),
             gpus,
             _p2p(gpus),
+            _mps(has_gpu, result["mps"]),
             _nvshmem(has_gpu, smi),
             _nixl(result["nixl"], smi),
             _mpi(result["mpi"]),
@@ -257,6 +258,19 @@ def _p2p(gpus: Finding) -> Finding:
         step = "`nvidia-smi topo -m` shows why; pick GPUs of one group with CUDA_VISIBLE_DEVICES"
         return Finding(name, "broken", detail, step, facts={"matrix": matrix})
     return Finding(name, "ok", f"all {len(matrix)} GPUs reach each other directly", facts={"matrix": matrix})
+
+
+def _mps(has_gpu: bool, tried: Probe) -> Finding:
+    name, use = "MPS (gpus=)", "ranks that share a GPU need it: spawn(..., gpus=1), EP_LIB_GPUS=1"
+    if not has_gpu:
+        return Finding(name, "missing", use, NO_GPU, facts=tried.facts)
+    if tried.missing:
+        step = "it comes with the driver; start a container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return Finding(name, "missing", f"{tried.missing} is not on the PATH; {use}", step, facts=tried.facts)
+    if tried.error:
+        step = f"see the whole error: {python_m('ep_lib.commands.doctor.probes', 'mps')}"
+        return Finding(name, "broken", tried.error, step)
+    return Finding(name, "ok", "starts, so several ranks can share a GPU: spawn(..., gpus=1)", facts=tried.facts)
 
 
 def _nvshmem(has_gpu: bool, smi: Smi) -> Finding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -93,6 +94,24 @@ def cupy() -> Facts:
     return facts
 
 
+def mps() -> Facts:
+    """Starts NVIDIA's MPS, as it is for ranks that share a GPU, and ends it."""
+    if importlib.util.find_spec("cupy") is None:
+        return {"missing": "CuPy"}
+    from cupy.cuda import runtime
+
+    from ep_lib.cuda.mps import CONTROL, service
+
+    try:
+        runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return {"missing": "a GPU", "reason": str(error)}
+    if shutil.which(CONTROL) is None:
+        return {"missing": CONTROL}
+    with service():
+        return {"control": shutil.which(CONTROL)}
+
+
 def torch() -> Facts:
     if importlib.util.find_spec("torch") is None:
         return {"missing": "torch"}
@@ -143,7 +162,7 @@ def _cuda_version(number: int) -> str:
 
 
 PROBES: dict[str, Callable[[], Facts]] = {
-    probe.__name__: probe for probe in (emulator, nvrtc, cupy, torch, nixl, mpi, jupyter)
+    probe.__name__: probe for probe in (emulator, nvrtc, cupy, mps, torch, nixl, mpi, jupyter)
 }
 
 
