@@ -221,7 +221,9 @@ def test_the_heap_of_gpus_tells_kernels_of_its_rings(driver: str, monkeypatch: p
     ring = view(int(told["rings"]) + 3 * RING.size, RING.dtype)  # the last one, as a kernel finds it
     view(int(ring["producer"]), PRODUCER.dtype)["head"] = 1
     slot = view(int(ring["slots"]), COMMAND.dtype)
-    for name, value in {"op": op("kProxyWriteSetSignal"), "signal": 4096, "value": 7, "number": 1}.items():
+    seal = 1 << 48
+    command = {"op": op("kProxyWriteSetSignal"), "signal": 4096 | seal, "value": 7, "source": seal, "seal": 1}
+    for name, value in {**command, "number": 1}.items():
         slot[name] = value
     assert heap._rings is not None
     engine.flush(heap._rings, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import threading
@@ -14,7 +15,7 @@ import pytest
 from ep_lib import cli
 from ep_lib.errors import ArgumentError, PeerTimeout
 from ep_lib.transports.proxy import engine
-from ep_lib.transports.proxy.rings import Rings, op
+from ep_lib.transports.proxy.rings import COMMAND, PRODUCER, RING, Rings, op
 
 BYTES = 4096
 SOON = 0.2  # seconds to wait for what does not come
@@ -23,9 +24,9 @@ SOON = 0.2  # seconds to wait for what does not come
 class Two:
     """The heaps of two ranks, and a proxy of rank 0 that copies between them."""
 
-    def __init__(self, rings: int = 1, slots: int = 32, **options: Any) -> None:
+    def __init__(self, rings: int = 1, slots: int = 32, sealed: bool = False, **options: Any) -> None:
         self.heaps = [np.zeros(BYTES, np.uint8) for _ in range(2)]
-        self.rings = Rings(rings, slots)
+        self.rings = Rings(rings, slots, sealed=sealed)
         self.options = options
         self.start(range(1))
 
@@ -42,9 +43,9 @@ class Two:
             engine.flush(self.rings, ring, **options)
 
 
-@pytest.mark.parametrize("staging_bytes", [0, 100])
-def test_every_operation(staging_bytes: int) -> None:
-    two = Two(staging_bytes=staging_bytes)
+@pytest.mark.parametrize(("staging_bytes", "sealed"), [(0, False), (100, False), (0, True)])
+def test_every_operation(staging_bytes: int, sealed: bool) -> None:
+    two = Two(staging_bytes=staging_bytes, sealed=sealed)
     mine, theirs = two.heaps
     mine[:1000] = np.arange(1000) % 251
     theirs[3000:3100] = 9
@@ -65,8 +66,34 @@ def test_every_operation(staging_bytes: int) -> None:
     assert two.proxy.counts().bytes == 999 + 8 + 8 + 100
 
 
-def test_many_times_the_slots_of_several_rings_by_several_threads() -> None:
-    two = Two(rings=3)
+def view(address: int, struct: Any) -> Any:
+    return np.frombuffer((ctypes.c_char * struct.size).from_address(address), struct.dtype).reshape(())
+
+
+@pytest.mark.parametrize("late", ["source", "signal", "seal", "number"])
+def test_a_part_of_a_slot_that_comes_late_is_waited_for(late: str) -> None:
+    """Every part but the late one is of command 33, which lies where command 1 lay."""
+    two = Two(sealed=True)
+    two("kProxyAdd64", signal=8, value=1, count=32)
+    two.flush()
+    parts = {"op": op("kProxyAdd64"), "peer": 1, "signal": 16, "value": 5}
+    sealed = {"source": 33 << 48, "signal": 16 | 33 << 48, "seal": 33, "number": 33}
+    ring = view(two.rings.ring(0), RING)
+    view(int(ring["producer"]), PRODUCER)["head"] = 33
+    slot = view(int(ring["slots"]), COMMAND)
+    for name, value in (parts | sealed).items():
+        if name != late:
+            slot[name] = value
+    with pytest.raises(PeerTimeout):
+        two.flush(timeout=SOON)
+    slot[late] = sealed[late]
+    two.flush()
+    assert list(two.heaps[1][8:24].view(np.uint64)) == [32, 5]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_many_times_the_slots_of_several_rings_by_several_threads(sealed: bool) -> None:
+    two = Two(rings=3, sealed=sealed)
     two.proxy.stop()
     two.start(range(2))
     for ring in range(3):

@@ -44,7 +44,7 @@ class GpuRings(Rings):
         ctypes.memset(self._pinned, 0, nbytes)
         sizes = count * PRODUCER.size, count * RING.size, RINGS.size
         producers = self._gpu = int(self._runtime.malloc(sum(sizes)))
-        super().__init__(count, slots, (ctypes.c_char * nbytes).from_address(self._pinned), producers)
+        super().__init__(count, slots, (ctypes.c_char * nbytes).from_address(self._pinned), producers, sealed=True)
         self.on_gpu, self.told = producers + sizes[0], producers + sizes[0] + sizes[1]
         self._runtime.memset(producers, 0, sizes[0])
         self._runtime.memcpy(self.on_gpu, self.address, sizes[1], _HOST_TO_DEVICE)

@@ -28,10 +28,10 @@ class Rings:
 
     ``memory``: where slots and counts are, at least :meth:`shared_bytes` zeros that begin at a line of 64 bytes: shared
     memory, if another process pushes. By default they are in this process. ``producers``: where kernels count instead,
-    in memory of a GPU.
+    in memory of a GPU. ``sealed``: kernels push over PCIe.
     """
 
-    def __init__(self, count: int, slots: int, memory: Any = None, producers: int = 0) -> None:
+    def __init__(self, count: int, slots: int, memory: Any = None, producers: int = 0, *, sealed: bool = False) -> None:
         self.count, self.slots = count, slots
         self._memory = _aligned(self.shared_bytes(count, slots)) if memory is None else np.frombuffer(memory, np.uint8)
         self._heads = _aligned(count * RING.size)
@@ -47,7 +47,7 @@ class Rings:
                 at += size
             if producers:
                 rings[number]["producer"] = producers + number * PRODUCER.size
-            rings[number]["num_slots"] = slots
+            rings[number]["num_slots"], rings[number]["sealed"] = slots, sealed
 
     @staticmethod
     def shared_bytes(count: int, slots: int) -> int:

@@ -31,7 +31,7 @@ def new_ring(rank: Rank, slots: int) -> Any:
     memory = rank.symmetric(slots * COMMAND.size + CREDITS.size + PRODUCER.size, np.uint8)
     begin = address(memory)
     credits = begin + slots * COMMAND.size
-    return RING.pack(slots=begin, credits=credits, producer=credits + CREDITS.size, num_slots=slots)
+    return RING.pack(slots=begin, credits=credits, producer=credits + CREDITS.size, num_slots=slots, sealed=0)
 
 
 def send(

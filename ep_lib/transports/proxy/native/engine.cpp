@@ -92,6 +92,15 @@ class Engine {
         if (!failure_.text[0]) failure_ = failure;
     }
 
+    // Whether a slot holds command `number`. In a sealed ring its parts come in any order.
+    static bool is_full(const ProxyRing& ring, const ProxyCommand& slot, uint64_t number) {
+        if (__atomic_load_n(&slot.number, __ATOMIC_ACQUIRE) != number + 1) return false;
+        const uint64_t seal = (number + 1) << kProxySealShift;
+        return !ring.sealed || ((__atomic_load_n(&slot.source, __ATOMIC_ACQUIRE) & ~kProxyOffsetMask) == seal &&
+                                (__atomic_load_n(&slot.signal, __ATOMIC_ACQUIRE) & ~kProxyOffsetMask) == seal &&
+                                __atomic_load_n(&slot.seal, __ATOMIC_ACQUIRE) == seal >> kProxySealShift);
+    }
+
     // Copies full slots out of the ring, behind those that the executor has not taken yet, and returns their credits.
     static void take(Queue& q, Counts& counts) {
         const uint64_t mask = q.ring.num_slots - 1;
@@ -99,10 +108,14 @@ class Engine {
         if (q.posted_of_batch == q.in_batch) q.in_batch = q.posted_of_batch = 0;
         const int before = q.in_batch;
         while (q.in_batch < kBatch) {
-            const ProxyCommand* slot = q.ring.slots + (q.taken & mask);
-            if (__atomic_load_n(&slot->number, __ATOMIC_ACQUIRE) != q.taken + 1) break;
-            q.batch[q.in_batch] = *slot;
-            bytes += slot->bytes;
+            const ProxyCommand& slot = q.ring.slots[q.taken & mask];
+            if (!is_full(q.ring, slot, q.taken)) break;
+            ProxyCommand& command = q.batch[q.in_batch] = slot;
+            if (q.ring.sealed) {
+                command.source &= kProxyOffsetMask;
+                command.signal &= kProxyOffsetMask;
+            }
+            bytes += command.bytes;
             q.in_batch++;
             q.taken++;
         }
@@ -207,6 +220,12 @@ uint64_t ep_proxy_push(const ep::ProxyRing* ring, const ep::ProxyCommand* comman
         ep::ProxyCommand* const slot = ring->slots + (number & mask);
         ep::ProxyCommand filled = *command;
         if (stamps) filled.value = now_ns();
+        if (ring->sealed) {
+            const uint64_t seal = (number + 1) << ep::kProxySealShift;
+            filled.source |= seal;
+            filled.signal |= seal;
+            filled.seal = seal >> ep::kProxySealShift;
+        }
         memcpy(static_cast<void*>(slot), &filled, offsetof(ep::ProxyCommand, number));
         __atomic_store_n(&slot->number, number + 1, __ATOMIC_RELEASE);
         for (const uint64_t until = pause_ns ? now_ns() + pause_ns : 0; until && now_ns() < until;) {
