@@ -1,6 +1,6 @@
 """The CPU proxy between two GPUs: what its ring costs, and what the copy engine gives behind it.
 
-    python benchmarks/proxy_gpu.py [--megabytes 512] [--runs 5] [--json]
+    python benchmarks/proxy_gpu.py [--megabytes 2048] [--runs 5] [--json]
 
 * GB/s (10^9) of 1 MB commands: a kernel on GPU 0 pushes them, the proxy hands them to the copy engine, and the kernel
   waits until all are done; by 1, 2 and 4 rings, with one proxy thread and with one for each ring. A warp pushes 32 at
@@ -168,7 +168,7 @@ def messages(rank: ep_lib.Rank, small: Any, signal: Any, by: engine.CopyEngine) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=512, help="of each run of the rates; a multiple of 4")
+    parser.add_argument("--megabytes", type=int, default=2048, help="of each run of the rates; a multiple of 4")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

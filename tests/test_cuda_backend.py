@@ -188,6 +188,18 @@ def test_cuda_errors_become_sentences() -> None:
     assert "255 registers" in str(refused)
 
 
+def stops_before_a_barrier(rank: Rank) -> None:
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    rank.barrier()
+
+
+@pytest.mark.gpu(count=2)
+def test_a_stopped_rank_is_named_by_who_waits_in_a_barrier() -> None:
+    with pytest.raises(PeerTimeout, match=r"rank 0 waited 2 s in barrier\(\) for rank 1, whose process \d+ is stopped"):
+        spawn(stops_before_a_barrier, 2, "cuda", timeout=2)
+
+
 def test_a_process_that_was_stopped_looks_again_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = cuda_backend.CudaBackend.__new__(cuda_backend.CudaBackend)
     backend.rank, backend.kernel_timeout, backend._lost, backend._pending = 0, 1.0, None, {"exchange": 1}

@@ -80,7 +80,7 @@ EP_DEVICE void proxy_fill(const ProxyRing& ring, const ProxyCommand& c, uint64_t
     st_release_sys_u64(&slot->number, number + 1);
 }
 
-constexpr uint32_t kProxyAnswerNs = 400;  // as long as an answer takes at least, from the push to the proxy's store
+constexpr uint32_t kProxyAnswerNs = 250;  // as long as the proxy takes at least, from the push's arrival to its store
 
 EP_DEVICE bool proxy_wait_for(const ProxyRing& ring, uint64_t count) {
     if (ring.sealed) sleep_ns(kProxyAnswerNs);
