@@ -57,6 +57,34 @@ def test_a_signal_is_set_while_kernels_fill_the_gpu() -> None:
     assert spawn(fill_the_gpu, 2, "cuda", timeout=20, transport="proxy") == [(1, 0)] * 2
 
 
+SLOW = """
+#include <ep/net.cuh>
+extern "C" __global__ void put_later(uint64_t* inbox, const uint64_t* outbox, int peer) {
+    for (const uint64_t begin = ep::globaltimer_ns(); ep::globaltimer_ns() - begin < 100000000;) {
+    }
+    ep::net_put_nbi(inbox, outbox, 8, peer);
+    ep::net_quiet(peer);
+}
+"""
+ADD = """#include <stdint.h>
+extern "C" __global__ void add_NUMBER(uint64_t* count) { *count += NUMBER; }"""
+
+
+def load_while_another_waits(rank: Rank) -> int:
+    inbox, outbox, count = (rank.symmetric(1, np.uint64) for _ in range(3))
+    rank.barrier()
+    for number in map(str, range(1, 5)):
+        Kernel.from_source(SLOW, "put_later").launch(rank, 1, 1, inbox, outbox, 1 - rank.rank)
+        Kernel.from_source(ADD.replace("NUMBER", number), f"add_{number}").launch(rank, 1, 1, count)
+    rank.barrier()
+    return int(rank.to_host(count)[0])
+
+
+@pytest.mark.gpu(count=2)
+def test_a_kernel_is_loaded_while_another_one_waits_for_the_proxy() -> None:
+    assert spawn(load_while_another_waits, 2, "cuda", timeout=10, transport="proxy") == [10, 10]
+
+
 def ask_for_rank_7(rank: Rank) -> str:
     kernel("wrong_rank").launch(rank, 1, 1, rank.symmetric(1, np.uint64), 7)
     try:

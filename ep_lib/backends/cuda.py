@@ -41,7 +41,7 @@ from ep_lib.errors import (
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
-from ep_lib.transports.base import CanFail
+from ep_lib.transports.base import CanFail, ServedByThreads
 from ep_lib.transports.choose import open_transport
 
 Dim3 = tuple[int, int, int]
@@ -260,11 +260,7 @@ class CudaBackend:
         self._runtime.setDevice(self.device)
         self._current_streams()  # adds them to those that are waited for
         try:
-            deadline = time.monotonic() + self.kernel_timeout
-            for stream, event in self._events.items():
-                self._runtime.eventRecord(event, stream)
-            for event in self._events.values():
-                self._wait_for(event, deadline)
+            self._wait_for_kernels()
             for stream in self._events:
                 self._runtime.streamSynchronize(stream)  # at once; prints what the kernels printed
         except self._runtime.CUDARuntimeError as error:
@@ -278,6 +274,13 @@ class CudaBackend:
         self._shown.clear()
         if not raised_before:
             raise self._noted(fault)
+
+    def _wait_for_kernels(self) -> None:
+        deadline = time.monotonic() + self.kernel_timeout
+        for stream, event in self._events.items():
+            self._runtime.eventRecord(event, stream)
+        for event in self._events.values():
+            self._wait_for(event, deadline)
 
     def raise_fault(self) -> None:
         """Also while a kernel of somebody else never ends, or a CUDA graph is being captured. The fault stays, so that
@@ -364,6 +367,9 @@ class CudaBackend:
         loaded = self._kernels.get(kernel)
         if loaded is None:
             image = self._heap.compile(kernel, self.arch)
+            if isinstance(self._heap, ServedByThreads):
+                if not any(map(self._own_streams.is_capturing, self._events)):
+                    self._wait_for_kernels()
             loaded = self._kernels[kernel] = self._modules.load(kernel.name, image)
         return loaded
 

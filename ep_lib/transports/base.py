@@ -93,6 +93,17 @@ class CanFail(Protocol):
         ...
 
 
+@runtime_checkable
+class ServedByThreads(Protocol):
+    """A transport whose threads call CUDA while kernels wait for them.
+
+    CUDA may wait for running kernels when it loads another one, and lets no other thread call it meanwhile: a kernel
+    that waits for these threads would hold up what it waits for. So none is loaded while kernels run.
+    """
+
+    serves_kernels: bool
+
+
 def closing_barrier(bootstrap: Bootstrap, timeout: float) -> bool:
     """A barrier of ranks that close. False, not an error, if a rank failed: the others must be able to close."""
 

@@ -41,10 +41,15 @@ EP_DEVICE int4 two_words(uint64_t low, uint64_t high) {
                      static_cast<int>(high >> 32));
 }
 
-EP_DEVICE bool proxy_wait_for_room(const ProxyRing& ring, uint64_t number, int peer) {
+// Before the reservation, so that both are on their way at once: in a sealed ring, proxy_fill's fence comes behind this load.
+EP_DEVICE uint64_t proxy_known_room(const ProxyRing& ring) {
+    return ring.sealed ? ld_relaxed_gpu_u64(&ring.producer->room) : 0;
+}
+
+EP_DEVICE bool proxy_wait_for_room(const ProxyRing& ring, uint64_t number, uint64_t known_room, int peer) {
     if (number < ring.num_slots) return true;
     const uint64_t needed = number - ring.num_slots + 1;
-    if (ld_acquire_gpu_u64(&ring.producer->room) >= needed) return true;
+    if (known_room >= needed || ld_acquire_gpu_u64(&ring.producer->room) >= needed) return true;
     uint64_t seen;
     const bool has_room = poll_until(
         [&] {
@@ -80,10 +85,15 @@ EP_DEVICE void proxy_fill(const ProxyRing& ring, const ProxyCommand& c, uint64_t
     st_release_sys_u64(&slot->number, number + 1);
 }
 
-constexpr uint32_t kProxyAnswerNs = 250;  // as long as the proxy takes at least, from the push's arrival to its store
+// As long as the proxy takes at least, from the push's arrival to its store: a quarter of a microsecond. A nanosleep is too
+// coarse for that.
+constexpr int64_t kProxyAnswerCycles = 500;
 
 EP_DEVICE bool proxy_wait_for(const ProxyRing& ring, uint64_t count) {
-    if (ring.sealed) sleep_ns(kProxyAnswerNs);
+    if (ring.sealed) {
+        for (const int64_t begin = clock_cycles(); clock_cycles() - begin < kProxyAnswerCycles;) {
+        }
+    }
     return wait_until_ge(&ring.credits->completed, count, {kPhaseProxy, -1, -1});
 }
 
@@ -92,9 +102,10 @@ EP_DEVICE bool proxy_wait_for(const ProxyRing& ring, uint64_t count) {
 // Pushes one command; `number` becomes its number. False after the time limit: return from the kernel then. The number
 // stays reserved, so the ring is of no use after that.
 EP_DEVICE bool proxy_push(const ProxyRing& ring, const ProxyCommand& command, uint64_t* number = nullptr) {
+    const uint64_t room = detail::proxy_known_room(ring);
     const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (number != nullptr) *number = mine;
-    if (!detail::proxy_wait_for_room(ring, mine, command.peer)) return false;
+    if (!detail::proxy_wait_for_room(ring, mine, room, command.peer)) return false;
     detail::proxy_fill(ring, command, mine);
     return true;
 }
@@ -108,7 +119,7 @@ EP_DEVICE bool proxy_push_warp(const ProxyRing& ring, const ProxyCommand& comman
     int ok = 1;
     if (lane == 0 && count > 0) {
         first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-        ok = detail::proxy_wait_for_room(ring, first + count - 1, command.peer);
+        ok = detail::proxy_wait_for_room(ring, first + count - 1, 0, command.peer);
     }
     first = __shfl_sync(kFullWarp, first, 0);
     ok = __shfl_sync(kFullWarp, ok, 0);

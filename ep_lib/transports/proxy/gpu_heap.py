@@ -80,6 +80,7 @@ class GpuProxyHeap(IpcMemory):
     """Fits :class:`ep_lib.transports.base.Transport`; made with a GpuSetup, collectively."""
 
     name = "proxy"
+    serves_kernels = True
 
     def __init__(self, setup: GpuSetup) -> None:
         self._rings: GpuRings | None = None
