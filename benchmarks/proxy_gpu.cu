@@ -7,7 +7,7 @@
 // neither compiling nor a launch by Python counts.
 extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target, const char* source, size_t bytes,
                                        int commands, int descending, int peer, uint64_t* clock_ns) {
-    const ep::ProxyRing& ring = rings[blockIdx.x];
+    const ep::ProxyRing ring = rings[blockIdx.x];  // in registers
     if (threadIdx.x == 0) clock_ns[2 * blockIdx.x] = ep::globaltimer_ns();
     const int lanes = static_cast<int>(blockDim.x);
     bool ok = true;
@@ -24,12 +24,13 @@ extern "C" __global__ void push_writes(const ep::ProxyRing* rings, char* target,
 
 // Cycles from a push of a command that does nothing until this thread sees that it is done. `clock_ns` [2], as above.
 extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, int64_t* cycles, uint64_t* clock_ns) {
+    const ep::ProxyRing ring = rings[0];
     clock_ns[0] = ep::globaltimer_ns();
     for (int i = 0; i < times; ++i) {
         const int64_t begin = clock64();
         uint64_t number;
-        if (!ep::proxy_push(rings[0], ep::proxy_command(ep::kProxyNothing, 0), &number)) return;
-        if (!ep::proxy_wait(rings[0], number)) return;
+        if (!ep::proxy_push(ring, ep::proxy_command(ep::kProxyNothing, 0), &number)) return;
+        if (!ep::proxy_wait(ring, number)) return;
         cycles[i] = clock64() - begin;
     }
     clock_ns[1] = ep::globaltimer_ns();
@@ -39,14 +40,15 @@ extern "C" __global__ void round_trips(const ep::ProxyRing* rings, int times, in
 extern "C" __global__ void ping_pong(const ep::ProxyRing* rings, uint64_t* inbox, const uint64_t* outbox,
                                      uint64_t* signal, int times, int begins, int peer, int64_t* cycles,
                                      uint64_t* clock_ns) {
+    const ep::ProxyRing ring = rings[0];
     clock_ns[0] = ep::globaltimer_ns();
     for (int i = 0; i < times; ++i) {
         const int64_t begin = clock64();
         const ep::ProxyCommand command =
             ep::proxy_write_signal(inbox, outbox, sizeof(uint64_t), signal, i + 1, false, peer);
-        if (begins && !ep::proxy_push(rings[0], command)) return;
+        if (begins && !ep::proxy_push(ring, command)) return;
         if (!ep::wait_until_ge(signal, i + 1, {ep::kPhaseSignal, peer, -1})) return;
-        if (!begins && !ep::proxy_push(rings[0], command)) return;
+        if (!begins && !ep::proxy_push(ring, command)) return;
         cycles[i] = clock64() - begin;
     }
     clock_ns[1] = ep::globaltimer_ns();

@@ -275,6 +275,9 @@ class CudaBackend:
         if not raised_before:
             raise self._noted(fault)
 
+    def _is_capturing(self) -> bool:
+        return any(map(self._own_streams.is_capturing, self._events))
+
     def _wait_for_kernels(self) -> None:
         deadline = time.monotonic() + self.kernel_timeout
         for stream, event in self._events.items():
@@ -367,9 +370,8 @@ class CudaBackend:
         loaded = self._kernels.get(kernel)
         if loaded is None:
             image = self._heap.compile(kernel, self.arch)
-            if isinstance(self._heap, ServedByThreads):
-                if not any(map(self._own_streams.is_capturing, self._events)):
-                    self._wait_for_kernels()
+            if isinstance(self._heap, ServedByThreads) and not self._is_capturing():
+                self._wait_for_kernels()
             loaded = self._kernels[kernel] = self._modules.load(kernel.name, image)
         return loaded
 

@@ -100,8 +100,9 @@ EP_DEVICE bool proxy_wait_for(const ProxyRing& ring, uint64_t count) {
 }  // namespace detail
 
 // Pushes one command; `number` becomes its number. False after the time limit: return from the kernel then. The number
-// stays reserved, so the ring is of no use after that.
-EP_DEVICE bool proxy_push(const ProxyRing& ring, const ProxyCommand& command, uint64_t* number = nullptr) {
+// stays reserved, so the ring is of no use after that. The ring is passed by value: loads of its fields between the steps
+// took as long as the answer of the proxy.
+EP_DEVICE bool proxy_push(ProxyRing ring, const ProxyCommand& command, uint64_t* number = nullptr) {
     const uint64_t room = detail::proxy_known_room(ring);
     const uint64_t mine = atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (number != nullptr) *number = mine;
@@ -112,8 +113,7 @@ EP_DEVICE bool proxy_push(const ProxyRing& ring, const ProxyCommand& command, ui
 
 // Pushes the commands of the first `count` lanes, in their order, with one reservation and one look at the credit. All 32
 // lanes call.
-EP_DEVICE bool proxy_push_warp(const ProxyRing& ring, const ProxyCommand& command, int count,
-                               uint64_t* number = nullptr) {
+EP_DEVICE bool proxy_push_warp(ProxyRing ring, const ProxyCommand& command, int count, uint64_t* number = nullptr) {
     const int lane = lane_id();
     unsigned long long first = 0;
     int ok = 1;
