@@ -1,0 +1,209 @@
+"""The course in a real browser: JupyterLab as `make lab` starts it, in Debian's Chromium.
+
+Errors on the console fail a test. Set EP_LIB_SCREENSHOTS to a folder to keep what the pages looked like. `make nightly`
+runs every notebook here; `make test` only the first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MS = 240_000  # of a loaded machine
+RUNS_ALL = 3  # repetitions (--rounds) above which all notebooks run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Lab:
+    """A JupyterLab on a workshop of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("benchmarks", "docs", "ep_lib", "exercises", "solutions", "tests", "tutorial_kernels"):
+            (root / name).symlink_to(ROOT / name)
+        shutil.copytree(ROOT / "notebooks", root / "notebooks")
+        environment = {
+            **os.environ,
+            "EP_LIB_WORKSHOP": str(root),
+            **{f"JUPYTER_{what}_DIR": str(root / f".{what}") for what in ("CONFIG", "DATA", "RUNTIME")},
+            "JUPYTERLAB_SETTINGS_DIR": str(root / ".settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(root / ".workspaces"),
+            "IPYTHONDIR": str(root / ".ipython"),
+        }
+        self.log = root / "log"
+        command = [sys.executable, "-m", "ep_lib", "lab", "--no-browser", "--port", str(free_port())]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=log)
+        self.address, self.token = self._started()
+
+    def _started(self) -> tuple[str, str]:
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if found := re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", self.log.read_text()):
+                return found[1], found[2]
+            time.sleep(0.1)
+        raise AssertionError(f"JupyterLab did not start:\n{self.log.read_text()}")
+
+    def url(self, path: str) -> str:
+        return f"{self.address}/lab/tree/{path}?token={self.token}"
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    pytest.importorskip("jupyterlab")
+    started = Lab(tmp_path_factory.mktemp("lab"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page in a context of its own; errors on its console fail the test."""
+    context = chromium.new_context(viewport={"width": 1400, "height": 1100})
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    if (folder := os.environ.get("EP_LIB_SCREENSHOTS")) and opened.url != "about:blank":
+        opened.screenshot(path=str(Path(folder) / f"{request.node.name}.png"))
+    context.close()
+    assert errors == []
+
+
+def open_notebook(page: Any, lab: Lab, name: str) -> None:
+    """Opens it, with a kernel that is ready and cells that no earlier test has run."""
+    page.goto(lab.url(f"mine/notebooks/{name}"))
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached")
+
+
+def cell(page: Any, text: str) -> Any:
+    """The code cell whose source contains ``text``."""
+    found = page.locator(".jp-CodeCell", has=page.locator(".jp-InputArea-editor", has_text=text)).first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def run_cell(page: Any, text: str) -> Any:
+    """Selects the cell, runs it by the keyboard, and waits until it is done."""
+    found = cell(page, text)
+    found.locator(".jp-InputPrompt").click()
+    page.keyboard.press("Shift+Enter")
+    found.locator(".jp-InputPrompt", has_text=re.compile(r"\[\d+\]")).wait_for()
+    return found
+
+
+def write_into(page: Any, text: str, lines: str) -> Any:
+    """Replaces the lines of a cell below its first one, with keys alone once it is selected, and runs it."""
+    found = cell(page, text)
+    first = found.locator(".cm-line").first.inner_text()
+    found.locator(".jp-InputPrompt").click()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(f"{first}\n{lines}")
+    page.keyboard.press("Shift+Enter")
+    return found
+
+
+def test_lab_opens_the_first_notebook(page: Any, lab: Lab) -> None:
+    page.goto(
+        f"{lab.address}/lab?token={lab.token}".replace("/lab?", "/?")
+    )  # the address that ep-lib prints leads there
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    assert page.locator(".jp-Notebook h1").first.inner_text().startswith("Start here")
+    assert "/mine/notebooks/00_start_here.ipynb" in page.url
+    assert page.get_by_text("notified about official Jupyter news").count() == 0
+
+
+def test_a_prediction_is_remembered(page: Any, lab: Lab) -> None:
+    open_notebook(page, lab, "00_start_here.ipynb")
+    for text in ("import ep_lib", "greet = ep_lib.Kernel", '"00.greet"'):
+        asked = run_cell(page, text)
+    wrong = asked.get_by_role("button", name="[0, 0]")
+    wrong.focus()
+    page.keyboard.press("Enter")
+    asked.get_by_text("Now run the next cells").wait_for()
+    page.keyboard.press("Shift+Enter")  # the button made the cell active: this runs it once more
+    asked.get_by_text("You predicted: [0, 0]").wait_for()
+    assert asked.locator(".mod-info").count() == 1
+    run_cell(page, "first.compare(heard)")
+    asked.get_by_text("You predicted: [0, 0]. It is: [101, 100]").wait_for()
+    page.keyboard.press("Control+s")
+    page.wait_for_selector(".jp-mod-current .jp-DirtyIndicator, .jp-mod-dirty", state="detached")
+    page.reload()
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    cell(page, '"00.greet"').get_by_text("You predicted: [0, 0]. It is: [101, 100]").wait_for()
+    assert "model not found" not in page.content()
+
+
+def test_a_puzzle_is_solved_from_the_keyboard(page: Any, lab: Lab) -> None:
+    open_notebook(page, lab, "00_start_here.ipynb")
+    run_cell(page, "import ep_lib")
+    shown = run_cell(page, 'workshop.puzzle("00.1")')
+    hint = shown.locator("summary").first
+    hint.focus()
+    page.keyboard.press("Enter")
+    shown.get_by_text("is in <ep/peer.cuh>").wait_for()
+    answer = run_cell(page, "%%puzzle 00.1")
+    answer.get_by_text("Puzzle 00.1 is yours to solve").wait_for()
+    write_into(page, "%%puzzle 00.1", "*box = 100 + me;")
+    answer.get_by_text("00.1: Not right yet").wait_for()
+    write_into(page, "%%puzzle 00.1", "*ep::peer_ptr(box, peer) = 100 + me;")
+    answer.get_by_text("00.1: Right").wait_for()
+    picture = answer.locator("img")
+    assert "box of rank 0: word 0 written by rank 1" in picture.get_attribute("alt")
+    assert "00.1" in (lab.root / "mine" / "progress.json").read_text()
+
+
+@pytest.mark.notebook
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_a_notebook_runs_to_its_end(path: Path, page: Any, lab: Lab, rounds: int) -> None:
+    if path != NOTEBOOKS[0] and rounds <= RUNS_ALL:
+        pytest.skip("in make nightly, which passes --rounds")
+    open_notebook(page, lab, path.name)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    last = page.locator(".jp-CodeCell .jp-InputPrompt").last
+    last.filter(has_text=re.compile(r"\[\d+\]")).wait_for()
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached")
+    wrong = page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.error"]')
+    assert wrong.all_inner_texts() == []
+    assert page.get_by_text("model not found").count() == 0
