@@ -26,7 +26,7 @@ class Stage:
 STAGES = (
     Stage("00", "Start here", "peer pointers and signals", ("device/ep/peer.cuh", "device/ep/signal.cuh")),
     Stage("01", "Write and signal", "data, then signal; waits; credits", ("device/ep/write_signal.cuh",)),
-    Stage("02", "Host set-up", "registered memory, and who may reach it", ("transports/nixl/agent.py",)),
+    Stage("02", "Host set-up", "registered memory, and who may reach it", ("transports/nixl/host.py",)),
     Stage("03", "The IBGDA/EFA shim", "kernels that post to a network card", ("device/ep/ibgda_shim.cuh",)),
     Stage("04", "Ring and proxy", "commands for a CPU that posts", ("device/ep/proxy_ring.cuh", "transports/proxy")),
     Stage("05", "PCIe bounce buffers", "all of it in bounded memory", ("device/ep/ring.cuh", "moe/pcie")),

@@ -1,0 +1,281 @@
+"""Notebook 08: rows, packets and rounds between two ranks, a batch among four, and pictures of what was measured."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib import reference, viz
+from ep_lib.errors import ArgumentError, EpError
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.spawn import spawn
+from ep_lib.workshop.notebook import find
+
+BF16, FP8 = np.dtype(ml_dtypes.bfloat16), reference.FP8
+TOKENS, HIDDEN = 5, 640  # of the rows between two ranks
+WORDS, ROUNDS, EXCHANGED = 8, 6, 40  # of the packets, and of the words in an inbox
+RANKS, EXPERTS, TOP_K, BATCH, WIDTH = 4, 16, 4, 12, 256  # of the batch
+PER_RANK = EXPERTS // RANKS
+ROW_BYTES = WIDTH + WIDTH // 32  # in FP8, with its scales
+
+_SLOT_VECTORS = 2 * HIDDEN // 16  # room for a bfloat16 row
+_KERNELS = "tutorial_kernels/08_fp8_and_low_latency.cu"
+_WORDS_OF = np.random.default_rng(3).integers(1, 1 << 62, (2, ROUNDS, WORDS), dtype=np.uint64)
+_EXCHANGED = np.random.default_rng(4).integers(1, 1 << 62, (2, ROUNDS, EXCHANGED), dtype=np.uint64)
+_TOKENS_DRAWN = 4096
+
+Row = Mapping[str, Any]  # of a report of benchmarks/gpu.sh
+
+
+def _kernel(name: str) -> Kernel:
+    return Kernel.from_file(find(_KERNELS), name)
+
+
+def on_device(rank: Rank, x: NDArray[Any]) -> Any:
+    """bfloat16 as kernels take it: two bytes per number."""
+    return rank.to_device(np.ascontiguousarray(x).view(np.uint16))
+
+
+def rows_to_others(ranks: int, tokens: int, once_a: str, experts: int = 256, top_k: int = 8) -> float:
+    """Rows that leave a rank if they go once per "expert" or once per "rank": the average over random routing."""
+    rng = np.random.default_rng(8)
+    chosen = np.argsort(rng.random((_TOKENS_DRAWN, experts)), axis=1)[:, :top_k] // (experts // ranks)
+    if once_a == "expert":
+        sent = (chosen != 0).sum()
+    else:
+        sent = sum((chosen == rank).any(axis=1).sum() for rank in range(1, ranks))
+    return float(sent) / _TOKENS_DRAWN * tokens
+
+
+# ---- rows between two ranks ------------------------------------------------------------------------------------------
+def rows(outlier: float | None = None) -> NDArray[Any]:
+    """bfloat16 [2 ranks, TOKENS, HIDDEN]; with ``outlier`` as one number of the first group of every row."""
+    drawn = (np.random.default_rng(1).standard_normal((2, TOKENS, HIDDEN)) * 3).astype(BF16)
+    if outlier is not None:
+        drawn[:, :, 77] = outlier
+    return drawn
+
+
+def to_the_peer(rank: Rank, send: Kernel, receive: Kernel, data: NDArray[Any], *scale: float) -> Any:
+    """Every rank sends its rows to the other one; what it got, as float32."""
+    peer, shape = 1 - rank.rank, data.shape[1:]
+    slots = rank.symmetric((TOKENS, _SLOT_VECTORS * 16), np.uint8)
+    flags, out = rank.symmetric(TOKENS, np.uint64), rank.to_device(np.zeros(shape, np.float32))
+    x = on_device(rank, data[rank.rank])
+    send.launch(rank, 1, 32, slots, _SLOT_VECTORS, flags, x, *shape, *scale, peer)
+    receive.launch(rank, 1, 32, slots, _SLOT_VECTORS, flags, out, *shape, peer)
+    return rank.to_host(out)
+
+
+def spoilt(arrived: NDArray[Any], sent: NDArray[Any]) -> str:
+    """What became of the groups without an outlier."""
+    got, wanted = arrived[:, 128:], sent[:, 128:]
+    error = np.sqrt(((got - wanted) ** 2).mean() / (wanted**2).mean())
+    return f"the groups without outlier are {error:5.1%} off, {(got == 0).mean():.1%} of their numbers became zero"
+
+
+def error_of_the_others(outlier: float, group: int) -> float:
+    """Relative error (root mean square) of the 1023 other numbers of a row, with a scale for each ``group`` numbers."""
+    x = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
+    x[:, 300] = outlier
+    groups = x.reshape(64, -1, group)
+    scale = abs(groups).max(axis=-1, keepdims=True) / 448
+    back = ((groups / scale).astype(FP8).astype(np.float32) * scale).reshape(x.shape)
+    others = np.arange(1024) != 300
+    return float(np.sqrt(((back - x)[:, others] ** 2).mean() / (x[:, others] ** 2).mean()))
+
+
+def e4m3_picture() -> Any:
+    """All numbers of E4M3 that are not negative, and how far apart they lie."""
+    numbers = np.arange(0x7F, dtype=np.uint8).view(FP8).astype(np.float32)  # 0x7f is NaN; there is no infinity
+    picture = viz.new_picture(9, 3.2)
+    axes = picture.add_subplot()
+    axes.plot(numbers[1:-1], np.diff(numbers)[1:] / numbers[1:-1] * 100, ".", color=viz.rank_color(0))
+    axes.set(xscale="log", yscale="log", xlabel="E4M3 number", ylabel="distance to the next one, %")
+    axes.axvspan(numbers[1], 2.0**-6, color="#F2F2F2")
+    axes.text(0.02, 60, "grey: subnormal numbers, ever coarser", fontsize=9)
+    axes.text(0.3, 20, "7 to 12 %, so at most 6 % off after rounding", fontsize=9)
+    axes.set_title(f"{numbers.size} numbers from {numbers[1]:.4f} to {numbers[-1]:.0f}", loc="left", fontsize=11)
+    return picture
+
+
+def outlier_picture(sizes: NDArray[Any], curves: Mapping[str, Sequence[float]]) -> Any:
+    picture = viz.new_picture(9, 3.4)
+    axes = picture.add_subplot()
+    for number, (name, errors) in enumerate(curves.items()):
+        axes.plot(sizes, np.array(errors) * 100, "os"[number] + "-", color=viz.rank_color(number), label=name)
+    axes.set(xscale="log", yscale="log", xlabel="the outlier, times a typical number", ylabel="error of the others, %")
+    axes.set_title("What one outlier does to the 1023 other numbers of its row", loc="left", fontsize=11)
+    axes.legend(frameon=False)
+    return picture
+
+
+# ---- packets and rounds ----------------------------------------------------------------------------------------------
+def ping_pong(rank: Rank, program: Kernel) -> Any:
+    """For every word of every round: is it right?"""
+    peer = 1 - rank.rank
+    inbox = rank.symmetric((WORDS, 2), np.uint64)  # [data, tag] each
+    memory = (inbox, rank.symmetric(1, np.uint64)) if "flag" in program.name else (inbox,)
+    source, out = rank.to_device(_WORDS_OF[rank.rank]), rank.to_device(np.zeros((ROUNDS, WORDS), np.uint64))
+    program.launch(rank, 1, 32, *memory, source, out, WORDS, ROUNDS, peer)
+    return rank.to_host(out) == _WORDS_OF[peer]
+
+
+def exchange(rank: Rank, buffers: int) -> Any:
+    """Rounds through so many inboxes; for every word of every round: is it right?"""
+    peer = 1 - rank.rank
+    inbox, flag = rank.symmetric((buffers, EXCHANGED), np.uint64), rank.symmetric(1, np.uint64)
+    source, out = rank.to_device(_EXCHANGED[rank.rank]), rank.to_device(np.zeros((ROUNDS, EXCHANGED), np.uint64))
+    _kernel("exchange_rounds").launch(rank, 1, 32, inbox, buffers, flag, source, out, EXCHANGED, ROUNDS, peer)
+    return rank.to_host(out) == _EXCHANGED[peer]
+
+
+def outcomes(seeds: Iterable[int], main: Callable[..., Any], *args: object) -> Counter[str]:
+    """How often a program of two ranks goes right, wrong, or not to its end."""
+    happened: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            results = spawn(main, 2, "emulator", seed=seed, args=args)
+        except EpError as error:
+            happened[type(error).__name__] += 1
+            continue
+        happened["right" if all(result.all() for result in results) else "wrong data"] += 1
+    return happened
+
+
+# ---- a batch among four ranks ----------------------------------------------------------------------------------------
+@functools.cache
+def batch() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """x (bfloat16 [RANKS, BATCH, WIDTH]), topk_idx (int32 [RANKS, BATCH, TOP_K]) and weights (float32, the same)."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((RANKS, BATCH, WIDTH)).astype(BF16)
+    idx = np.argsort(rng.random((RANKS, BATCH, EXPERTS)), axis=2)[:, :, :TOP_K].astype(np.int32)
+    return x, idx, rng.random((RANKS, BATCH, TOP_K)).astype(np.float32)
+
+
+def _batch_of(rank: Rank) -> bytes:
+    """struct Batch of the kernels: three symmetric arrays, and four numbers."""
+    slot_bytes = -(-ROW_BYTES // 16) * 16
+    places = PER_RANK * RANKS * BATCH
+    arrays = (
+        rank.symmetric((places, slot_bytes), np.uint8),
+        rank.symmetric(places, np.uint64),
+        rank.symmetric((RANKS * BATCH, 2), np.uint64),
+    )
+    addresses = [rank.peer_address(array, rank.rank) for array in arrays]
+    return np.array(addresses, np.uint64).tobytes() + np.array([BATCH, TOP_K, PER_RANK, WIDTH], np.int32).tobytes()
+
+
+def dispatch(rank: Rank, send: Kernel, receive: Kernel) -> tuple[Any, Any]:
+    """What arrived at this rank's experts (float32 [PER_RANK, RANKS, BATCH, WIDTH]), and the rows sent to each rank."""
+    (x, idx, _), me = batch(), rank.rank
+    described = _batch_of(rank)
+    sent = rank.to_device(np.zeros(RANKS, np.int32))
+    out = rank.to_device(np.zeros((PER_RANK, RANKS, BATCH, WIDTH), np.float32))
+    send.launch(rank, 1, 32, described, on_device(rank, x[me]), rank.to_device(idx[me]), sent)
+    receive.launch(rank, 1, 32, described, out)
+    arrived, counts = rank.to_host(out), rank.to_host(sent)
+    rank.barrier()  # nobody frees memory that others still write
+    return arrived, counts
+
+
+def _back_from_fp8(x: NDArray[Any]) -> NDArray[Any]:
+    return reference.dequantize_fp8(*reference.quantize_fp8(x))
+
+
+def expected(rank: int) -> NDArray[np.float32]:
+    """What dispatch must bring to this rank's experts."""
+    x, idx, _ = batch()
+    want = np.zeros((PER_RANK, RANKS, BATCH, WIDTH), np.float32)
+    for source in range(RANKS):
+        arrived = _back_from_fp8(x[source])
+        for expert in range(PER_RANK):
+            chosen = (idx[source] == rank * PER_RANK + expert).any(axis=1)
+            want[expert, source, chosen] = arrived[chosen]
+    return want
+
+
+def there_and_back(rank: Rank) -> Any:
+    """Dispatch, experts (those of rank r multiply by r + 1) and combine: float32 [BATCH, WIDTH]."""
+    (x, idx, weights), me = batch(), rank.rank
+    described = _batch_of(rank)
+    sums, flags = rank.symmetric((RANKS, BATCH, WIDTH), np.float32), rank.symmetric((RANKS, BATCH), np.uint64)
+    packets = rank.symmetric((RANKS, BATCH, TOP_K, 2), np.uint64)
+    out = rank.to_device(np.zeros((PER_RANK, RANKS, BATCH, WIDTH), np.float32))
+    rows_in, chosen, w = on_device(rank, x[me]), rank.to_device(idx[me]), rank.to_device(weights[me])
+    result, sent = (
+        rank.to_device(np.zeros(shape, kind)) for shape, kind in (((BATCH, WIDTH), np.float32), (RANKS, np.int32))
+    )
+    _kernel("dispatch_to_ranks").launch(rank, 1, 32, described, rows_in, chosen, sent)
+    _kernel("receive_and_scatter").launch(rank, 1, 32, described, out)
+    rank.synchronize()
+    y = out * np.float32(1 + me)
+    _kernel("combine_sums").launch(rank, 1, 32, described, y, packets, sums, flags, chosen, w, result)
+    combined = rank.to_host(result)
+    rank.barrier()
+    return combined
+
+
+def wanted() -> NDArray[Any]:
+    """What must come back, as one sum over all experts: [RANKS, BATCH, WIDTH]."""
+    x, idx, weights = batch()
+    factors = (weights * (1 + idx // PER_RANK)).sum(axis=2)
+    back: NDArray[Any] = factors[..., None] * np.array([_back_from_fp8(each) for each in x])
+    return back
+
+
+# ---- what was measured -----------------------------------------------------------------------------------------------
+def link_gb_s(report: Iterable[Row]) -> float:
+    """What bare stores reach when all GPUs send at once: the ceiling of the pictures."""
+    return max(float(row["wire_gb_s"]) for row in report if (row["group"], row["what"]) == ("ceiling", "stores"))
+
+
+def fastest_dispatches(report: Iterable[Row], tokens: int = 4096) -> list[Row]:
+    """Of each library and type: its fastest dispatch of so many tokens, random routing."""
+    best: dict[tuple[str, str], Row] = {}
+    for row in report:
+        large = row["group"] in ("normal", "peer") and row["what"] == "dispatch" and row.get("tokens") == tokens
+        if large and "wire_gb_s" in row and row.get("routing", "random") == "random":
+            key = (row["dtype"], row["by"])
+            best[key] = min(best.get(key, row), row, key=lambda each: float(each["us"]))
+    return [best[key] for key in sorted(best)]
+
+
+def decode_batches(report: Iterable[Row]) -> Any:
+    """Low-latency mode in CUDA graphs: µs for each number of tokens. Raises ArgumentError for a report without it."""
+    found = [row for row in report if row["group"] == "low latency" and row.get("note") == "graph" and "dtype" in row]
+    found = [row for row in found if row["what"] in ("dispatch", "combine")]
+    if not found:
+        raise ArgumentError("this report has no rows of low-latency mode")
+    picture = viz.new_picture(9, 3.8)
+    axes = picture.add_subplot()
+    for number, (what, dtype) in enumerate(sorted({(row["what"], row["dtype"]) for row in found})):
+        best: dict[int, float] = {}
+        for row in found:
+            if (row["what"], row["dtype"]) == (what, dtype):
+                best[row["tokens"]] = min(row["us"], best.get(row["tokens"], np.inf))
+        tokens, color = sorted(best), viz.rank_color(number)
+        axes.plot(tokens, [best[t] for t in tokens], "o-", color=color, label=f"{dtype.upper()} {what}")
+    axes.set(xscale="log", yscale="log", xlabel="tokens per rank", ylabel="µs", ylim=(5, None))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    title = "Low-latency mode on four H200, in CUDA graphs: 7168 numbers per row, 8 of 256 experts"
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.legend(frameon=False)
+    return picture
+
+
+def picture_of(draw: Callable[..., Any], report: Sequence[Row], **options: Any) -> Any:
+    """The picture, or a line that says which numbers the report lacks."""
+    try:
+        return draw(report, **options)
+    except ArgumentError as error:
+        print("not measured:", error)
+        return None
