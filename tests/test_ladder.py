@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,14 @@ import ep_lib
 from ep_lib import errors
 from ep_lib.cli import main
 from ep_lib.workshop import ladders
-from ep_lib.workshop.ladders import exchange
+from ep_lib.workshop.lessons import dispatch_combine as lesson
 
 ROOT = Path(__file__).resolve().parents[1]
-RUNGS = [(number, index) for number in ("06", "07") for index in range(len(ladders.load(number).rungs))]
+RUNGS = {
+    rung.kernel: main
+    for number, main in (("06", lesson.dispatch), ("07", lesson.combine))
+    for rung in ladders.load(number).rungs
+}
 
 
 @pytest.mark.slow
@@ -27,23 +30,27 @@ def test_every_rung_is_right_has_a_time_and_says_what_is_new(number: str) -> Non
     assert all(row.microseconds and row.microseconds > 0 and row.idea for row in table.rows)
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few and short tokens: the checker watches every access."""
-    for name, value in (("TOKENS", 10), ("HIDDEN", 132), ("BLOCKS", 3), ("THREADS", 64)):
-        monkeypatch.setattr(exchange, name, value)
-    caches = (exchange.inputs, exchange.arrivals)
-    [cache.cache_clear() for cache in caches]
-    yield
-    [cache.cache_clear() for cache in caches]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_rung_of_06_and_07_has_no_races(name: str) -> None:
+    report = ep_lib.check(RUNGS[name], lesson.RANKS, seeds=3, args=(name,), compare_values=False)
+    assert report.ok, str(report)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "index"), RUNGS)
-def test_a_rung_of_06_and_07_has_no_races(number: str, index: int, small: None) -> None:
-    ladder = ladders.load(number)
-    report = ep_lib.check(ladders.main, ladder.ranks, seeds=3, args=(number, index), compare_values=False)
-    assert report.ok, str(report)
+@pytest.mark.parametrize(
+    ("name", "seeds", "at"),
+    [
+        ("dispatch_without_atomics", 6, "next_of_mine[to]++"),
+        ("dispatch_block_0_signals", 6, "row[i] = x["),
+        ("signal_before_rows", 6, "st_na_v4(to + i"),
+    ],
+)
+def test_the_checker_finds_the_mistakes_of_06_and_07(name: str, seeds: int, at: str) -> None:
+    main = lesson.dispatch if name.startswith("dispatch") else lesson.combine
+    report = ep_lib.check(main, lesson.RANKS, seeds=seeds, args=(name,), compare_values=False, stop_at_first=True)
+    sides = [side.source for each in report.findings for side in (each.first, each.second) if side]
+    assert any(at in source for source in sides), str(report)
 
 
 def changed(folder: Path, file: str, old: str, new: str) -> Path:

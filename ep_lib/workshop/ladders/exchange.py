@@ -15,13 +15,31 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import describe
 from ep_lib.workshop.ladders import Memory
 
-RANKS, EXPERTS, TOP_K, HIDDEN, TOKENS = 4, 8, 2, 1792, 64
+RANKS, EXPERTS, TOP_K = 4, 8, 2
 EXPERTS_PER_RANK = EXPERTS // RANKS
-BLOCKS, THREADS = 8, 128
 WORK_NS = 3000  # of an expert, for a group of four rows
 _FACTORS = tuple(np.float32(1 + rank / 3) for rank in range(RANKS))  # what each rank's experts multiply by
 _LAYOUT, _NOTIFY, _DISPATCH = "moe/common/layout.cuh", "moe/common/notify.cuh", "moe/common/dispatch.cuh"
 _VECTOR_BYTES = 16
+_BROKEN = ("dispatch_without_atomics", "dispatch_block_0_signals", "combine_fused", "signal_before_rows")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a run is: tokens of each rank, numbers of a token (a multiple of 4), and the grid of its kernels."""
+
+    tokens: int = 64
+    hidden: int = 1792
+    blocks: int = 8
+    threads: int = 128
+
+    @property
+    def row_vectors(self) -> int:
+        return self.hidden * 4 // _VECTOR_BYTES
+
+
+FULL = Shape()
+SMALL = Shape(tokens=40, hidden=36, blocks=3, threads=32)  # for the checker, which watches every access
 
 
 @dataclass(frozen=True)
@@ -35,48 +53,48 @@ class Routed:
 
 
 @functools.cache
-def inputs() -> Routed:
+def inputs(shape: Shape) -> Routed:
     """The same on every call: experts of different popularity, a few choices that are -1."""
     rng = np.random.default_rng(6)
     popularity = rng.random(EXPERTS) + 0.3
     xs, idx, weights = [], [], []
     for _ in range(RANKS):
-        chosen = np.argsort(-rng.random((TOKENS, EXPERTS)) * popularity, axis=1)[:, :TOP_K].astype(np.int32)
+        chosen = np.argsort(-rng.random((shape.tokens, EXPERTS)) * popularity, axis=1)[:, :TOP_K].astype(np.int32)
         chosen[rng.random(chosen.shape) < 0.05] = -1
-        share = rng.random((TOKENS, TOP_K)).astype(np.float32)
-        xs.append(rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32))
+        share = rng.random((shape.tokens, TOP_K)).astype(np.float32)
+        xs.append(rng.standard_normal((shape.tokens, shape.hidden)).astype(np.float32))
         idx.append(chosen)
         weights.append(share / share.sum(axis=1, keepdims=True))
     return Routed(EXPERTS, xs, idx, weights)
 
 
 @functools.cache
-def arrivals() -> list[reference.Received]:
+def arrivals(shape: Shape) -> list[reference.Received]:
     """What every rank receives, by the NumPy oracle."""
-    routed = inputs()
+    routed = inputs(shape)
     return reference.dispatch(routed.xs, routed.topk_idx, routed.topk_weights, num_experts=EXPERTS)
 
 
-def combined() -> list[Any]:
+def combined(shape: Shape) -> list[Any]:
     """What every rank's tokens become, by the NumPy oracle."""
-    routed = inputs()
-    ys = [each.x * factor for each, factor in zip(arrivals(), _FACTORS, strict=True)]
+    routed = inputs(shape)
+    ys = [each.x * factor for each, factor in zip(arrivals(shape), _FACTORS, strict=True)]
     return list(reference.combine(ys, routed.topk_idx, routed.topk_weights, num_experts=EXPERTS))
 
 
 class Exchange:
     """The memory of one rank, and the launches of the kernels in ``file``."""
 
-    def __init__(self, memory: Memory, file: Path) -> None:
-        self._memory, self._rank, self._file = memory, memory.rank, file
+    def __init__(self, memory: Memory, file: Path, shape: Shape = FULL) -> None:
+        self._memory, self._rank, self._file, self._shape = memory, memory.rank, file, shape
         self._shared = str(file.with_suffix(".cuh"))  # of 07_combine.cu
-        routed, me, rows = inputs(), memory.rank.rank, RANKS * TOKENS
+        routed, me, rows = inputs(shape), memory.rank.rank, RANKS * shape.tokens
         self._x = memory.own(routed.xs[me])
         self._idx, self._weights = memory.own(routed.topk_idx[me]), memory.own(routed.topk_weights[me])
         kinds = header_constant(_NOTIFY, "kNumSignals")
         self._flags, self._tags = (memory.symmetric(np.zeros((kinds, RANKS), np.uint64)) for _ in range(2))
         self._finished = memory.own(np.zeros(1, np.uint32))
-        self._rows = memory.symmetric(np.zeros((rows, HIDDEN), np.float32))
+        self._rows = memory.symmetric(np.zeros((rows, shape.hidden), np.float32))
         self._recv_idx = memory.symmetric(np.zeros((rows, TOP_K), np.int32))
         self._recv_weights = memory.symmetric(np.zeros((rows, TOP_K), np.float32))
         self._recv_source = memory.symmetric(np.zeros((rows, 2), np.int32))
@@ -84,13 +102,13 @@ class Exchange:
         self._next_of_mine = memory.own(np.zeros(RANKS, np.int32))
         self._counts = memory.symmetric(np.zeros((RANKS, RANKS + 1), np.int32))
         self._expert_counts = memory.symmetric(np.zeros((RANKS, EXPERTS_PER_RANK), np.int32))
-        self._send_index = memory.own(np.zeros((TOKENS, RANKS), np.int32))
+        self._send_index = memory.own(np.zeros((shape.tokens, RANKS), np.int32))
         self._rank_counts, self._choices = (memory.own(np.zeros(n, np.int32)) for n in (RANKS, EXPERTS))
         self._plan = memory.own(np.zeros(3 * RANKS + EXPERTS_PER_RANK, np.int32))
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
     def dispatch(self, name: str) -> None:
-        """The kernels of the rung ``name`` of 06_dispatch.cu."""
+        """The kernels of the rung ``name`` of 06_dispatch.cu; or of a mistake, in the place of rung 2."""
         tokens = (self._x, self._idx, self._weights)
         args = (self._dispatch_args(), self._signals(1), self._finished, *tokens)
         if name == "dispatch_atomics":
@@ -101,31 +119,27 @@ class Exchange:
         else:
             self._lay_out()
         self._exchange_counts()
-        if name == "dispatch_counted":
+        if name in _BROKEN:
+            self._launch(name, *args[:4], self._send_index, self._next_of_mine, self._plan)
+        elif name == "dispatch_counted":
             self._launch(name, *args, self._next_of_mine, self._plan)
         else:
             self._launch(name, *args, self._send_index, self._plan, shared_bytes=self._shared_bytes(name))
 
-    def dispatch_wrongly(self, name: str) -> None:
-        """The same with a kernel of 06_dispatch_broken.cu in the place of rung 2."""
-        self._lay_out()
-        self._exchange_counts()
-        args = (self._dispatch_args(), self._signals(1), self._finished, self._x, self._send_index)
-        self._launch(name, *args, self._next_of_mine, self._plan, file=_broken(self._file))
-
     def received(self) -> dict[str, Any]:
         """What has come, row by row, as NumPy arrays."""
-        rows = len(arrivals()[self._rank.rank].x)
+        rows = len(arrivals(self._shape)[self._rank.rank].x)
         arrays = {"x": self._rows, "topk_idx": self._recv_idx}
         arrays |= {"topk_weights": self._recv_weights, "source": self._recv_source}
         return {name: self._rank.to_host(array)[:rows] for name, array in arrays.items()}
 
     def _lay_out(self) -> None:
         layout = library_kernel("moe/common/layout.cu", "ep_get_dispatch_layout")
-        args = _pack(_LAYOUT, "LayoutArgs", num_tokens=TOKENS, top_k=TOP_K, experts_per_rank=EXPERTS_PER_RANK)
+        tokens = self._shape.tokens
+        args = _pack(_LAYOUT, "LayoutArgs", num_tokens=tokens, top_k=TOP_K, experts_per_rank=EXPERTS_PER_RANK)
         shared = 4 * (header_constant(_LAYOUT, "kMaxWarps") + EXPERTS_PER_RANK)
         counted = (self._send_index, self._rank_counts, self._choices)
-        layout.launch(self._rank, RANKS, THREADS, args, self._idx, *counted, shared_bytes=shared)
+        layout.launch(self._rank, RANKS, self._shape.threads, args, self._idx, *counted, shared_bytes=shared)
 
     def _exchange_counts(self) -> None:
         args = _pack(
@@ -142,10 +156,10 @@ class Exchange:
     # ---- combine -----------------------------------------------------------------------------------------------------
     def prepare_combine(self) -> Any:
         """What a dispatch leaves behind, by the oracle, so that a combine runs alone. Returns the array of sums."""
-        memory, me, routed = self._memory, self._rank.rank, inputs()
-        layouts = [reference.layout(idx, num_experts=EXPERTS, world_size=RANKS) for idx in routed.topk_idx]
+        memory, me, shape = self._memory, self._rank.rank, self._shape
+        layouts = [reference.layout(idx, num_experts=EXPERTS, world_size=RANKS) for idx in inputs(shape).topk_idx]
         sent = np.array([layout.tokens_per_rank for layout in layouts], np.int32)  # [source, destination]
-        here = arrivals()[me]
+        here = arrivals(shape)[me]
         self._send_index = memory.own(layouts[me].slot.astype(np.int32))
         self._first_row = memory.own((np.cumsum(sent, axis=0) - sent)[me].astype(np.int32))
         self._received = memory.own(np.ascontiguousarray(sent[:, me]))
@@ -153,8 +167,8 @@ class Exchange:
         self._arrived_weights = memory.own(here.topk_weights)
         self._arrived_source = memory.own(np.stack([here.src_rank, here.src_token], axis=1).astype(np.int32))
         self._y = memory.own(np.zeros_like(here.x))
-        self._sums = memory.symmetric(np.zeros((TOKENS, HIDDEN), np.float32))
-        groups = -(-TOKENS // header_constant(self._shared, "kGroupRows"))
+        self._sums = memory.symmetric(np.zeros((shape.tokens, shape.hidden), np.float32))
+        groups = -(-shape.tokens // header_constant(self._shared, "kGroupRows"))
         self._arrived = memory.symmetric(np.zeros((RANKS, groups), np.uint64))
         self._differs = memory.own(np.zeros(RANKS, np.int32))
         return self._sums
@@ -166,8 +180,8 @@ class Exchange:
             "Experts",
             x=_at(self._arrived_x),
             received=_at(self._received),
-            max_tokens=TOKENS,
-            row_vectors=HIDDEN * 4 // _VECTOR_BYTES,
+            max_tokens=self._shape.tokens,
+            row_vectors=self._shape.row_vectors,
             work_ns=WORK_NS,
             factor=float(_FACTORS[self._rank.rank]),
         )
@@ -179,17 +193,17 @@ class Exchange:
                 returned=_at(self._rows),
                 arrived=_at(self._arrived),
                 epoch=1,
-                expert_blocks=BLOCKS,
-                num_tokens=TOKENS,
+                expert_blocks=self._shape.blocks,
+                num_tokens=self._shape.tokens,
                 top_k=TOP_K,
                 experts_per_rank=EXPERTS_PER_RANK,
             )
             args = (experts, overlap, self._sums, *choices, self._send_index)
-            self._launch(name, *args, grid=2 * BLOCKS, file=self._file_of(name))
+            self._launch(name, *args, grid=2 * self._shape.blocks)
             return
         self._launch("experts", experts, self._y)
         if name == "combine_atomics":
-            arrived = (self._y, self._arrived_source, self._arrived_weights, self._row_count, HIDDEN, TOP_K)
+            arrived = (self._y, self._arrived_source, self._arrived_weights, self._row_count, self._shape.hidden, TOP_K)
             self._launch(name, self._signals(1), self._finished, self._sums, *arrived)
             return
         self._launch("stage", self._stage_args(), self._y, self._differs)
@@ -197,7 +211,7 @@ class Exchange:
         full_name = f"{name}<float>" if name == "combine" else name
         shared = self._shared_bytes(name)
         args = (self._combine_args(), self._sums, *choices, *places)
-        self._launch(full_name, *args, shared_bytes=shared, file=self._file_of(name))
+        self._launch(full_name, *args, shared_bytes=shared)
 
     def _stage_args(self) -> bytes:
         return _pack(
@@ -208,7 +222,7 @@ class Exchange:
             finished_blocks=_at(self._finished),
             tag=0,
             previous_epoch=0,
-            num_vectors=self._row_count * HIDDEN * 4 // _VECTOR_BYTES,
+            num_vectors=self._row_count * self._shape.row_vectors,
         )
 
     def _combine_args(self) -> bytes:
@@ -218,22 +232,17 @@ class Exchange:
             signals=self._signals(1),
             rows=_at(self._rows),
             finished_blocks=_at(self._finished),
-            num_tokens=TOKENS,
-            row_vectors=HIDDEN * 4 // _VECTOR_BYTES,
+            num_tokens=self._shape.tokens,
+            row_vectors=self._shape.row_vectors,
             top_k=TOP_K,
             experts_per_rank=EXPERTS_PER_RANK,
         )
 
     # ---- launches ----------------------------------------------------------------------------------------------------
-    def _launch(
-        self, name: str, *args: Any, grid: int | None = None, shared_bytes: int = 0, file: Path | None = None
-    ) -> None:
-        kernel = Kernel.from_file(file or self._file, name)
-        kernel.launch(self._rank, grid or BLOCKS, THREADS, *args, shared_bytes=shared_bytes, uses=self._memory.arrays)
-
-    def _file_of(self, name: str) -> Path:
-        """Of a kernel of 07: the mistakes are in a file of their own."""
-        return _broken(self._file) if name in ("combine_fused", "signal_before_rows") else self._file
+    def _launch(self, name: str, *args: Any, grid: int | None = None, shared_bytes: int = 0) -> None:
+        kernel = Kernel.from_file(_broken(self._file) if name in _BROKEN else self._file, name)
+        grid, threads = grid or self._shape.blocks, self._shape.threads
+        kernel.launch(self._rank, grid, threads, *args, shared_bytes=shared_bytes, uses=self._memory.arrays)
 
     def _signals(self, epoch: int) -> bytes:
         return _pack(_NOTIFY, "Signals", flags=_at(self._flags), tags=_at(self._tags), epoch=epoch, masked=0)
@@ -246,8 +255,8 @@ class Exchange:
             recv_topk=_at(self._recv_idx),
             recv_weights=_at(self._recv_weights),
             recv_source=_at(self._recv_source),
-            num_tokens=TOKENS,
-            row_vectors=HIDDEN * 4 // _VECTOR_BYTES,
+            num_tokens=self._shape.tokens,
+            row_vectors=self._shape.row_vectors,
             top_k=TOP_K,
             experts_per_rank=EXPERTS_PER_RANK,
             send_routing=1,
@@ -255,13 +264,13 @@ class Exchange:
 
     def _shared_bytes(self, name: str) -> int:
         """Dynamic shared memory of a block: row pointers, and the rows that TMA has under way."""
-        warps = THREADS // 32
+        warps = self._shape.threads // 32
         pointers = warps * RANKS * header_struct(_LAYOUT, "RowPtr").size
         if name in ("dispatch_exact", "combine_thread", "combine_fused"):
             return 0
         if name == "dispatch_tma":
             stages = header_constant(str(self._file), "kTmaStages")
-            return pointers + warps * stages * (HIDDEN * 4 + 8)
+            return pointers + warps * stages * (self._shape.hidden * 4 + 8)
         return pointers
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib import reference
 from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
-from ep_lib.workshop.ladders.exchange import HIDDEN, RANKS, TOKENS, Exchange, inputs
+from ep_lib.workshop.ladders.exchange import FULL, RANKS, Exchange, arrivals
 
 # What a row of the results holds: the token, and what travels beside it.
 _NAMES = ("x", "topk_idx", "topk_weights", "source")
@@ -26,8 +25,7 @@ def _program(name: str) -> Callable[[Memory, Path], Prepared]:
 
 def expected() -> list[dict[str, Any]]:
     """By the NumPy oracle, rank by rank."""
-    routed = inputs()
-    received = reference.dispatch(routed.xs, routed.topk_idx, routed.topk_weights, num_experts=routed.num_experts)
+    received = arrivals(FULL)
     sources = [np.stack([each.src_rank, each.src_token], axis=1).astype(np.int32) for each in received]
     return [
         {"x": each.x, "topk_idx": each.topk_idx.astype(np.int32), "topk_weights": each.topk_weights, "source": source}
@@ -55,7 +53,7 @@ def _differing(name: str, results: Sequence[dict[str, Any]], wanted: Sequence[di
 
 LADDER = Ladder(
     "06_dispatch.cu",
-    f"{TOKENS} tokens of {HIDDEN * 4} bytes on each rank, top 2 of 8 experts. Rungs 0 and 1 may bring rows "
+    f"{FULL.tokens} tokens of {FULL.hidden * 4} bytes on each rank, top 2 of 8 experts. Rungs 0 and 1 may bring rows "
     "in any order.",
     RANKS,
     (

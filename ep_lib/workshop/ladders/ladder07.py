@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.workshop.ladders import Ladder, Memory, Prepared, Rung, differing
-from ep_lib.workshop.ladders.exchange import HIDDEN, RANKS, TOKENS, WORK_NS, Exchange, combined
+from ep_lib.workshop.ladders.exchange import FULL, RANKS, WORK_NS, Exchange, combined
 
 
 def _program(name: str) -> Callable[[Memory, Path], Prepared]:
@@ -23,12 +23,12 @@ def _program(name: str) -> Callable[[Memory, Path], Prepared]:
 
 def _wrong(results: Sequence[Any]) -> str:
     """Equal to the oracle to the last bit."""
-    return differing(results, combined())
+    return differing(results, combined(FULL))
 
 
 def _wrong_nearly(results: Sequence[Any]) -> str:
     """Equal to the oracle but for the order of the additions."""
-    for rank, (got, want) in enumerate(zip(results, combined(), strict=True)):
+    for rank, (got, want) in enumerate(zip(results, combined(FULL), strict=True)):
         if not np.allclose(got, want, rtol=1e-4, atol=1e-5):
             return f"rank {rank}: the largest difference from the oracle is {abs(got - want).max():.2g}"
     return ""
@@ -36,8 +36,8 @@ def _wrong_nearly(results: Sequence[Any]) -> str:
 
 LADDER = Ladder(
     "07_combine.cu",
-    f"{TOKENS} tokens of {HIDDEN * 4} bytes on each rank, top 2 of 8 experts, which take {WORK_NS / 1000:g} us for "
-    "four rows. Rung 0 is right to within rounding, the others to the last bit.",
+    f"{FULL.tokens} tokens of {FULL.hidden * 4} bytes on each rank, top 2 of 8 experts, which take "
+    f"{WORK_NS / 1000:g} us for four rows. Rung 0 is right to within rounding, the others to the last bit.",
     RANKS,
     (
         Rung(0, "combine_atomics", _program("combine_atomics"), _wrong_nearly),
