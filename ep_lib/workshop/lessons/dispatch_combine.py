@@ -13,9 +13,11 @@ __all__ = ["FULL", "RANKS", "SMALL", "combine", "combine_runs", "combined", "dis
 
 
 def dispatch(rank: Rank, name: str, shape: Shape = SMALL) -> dict[str, Any]:
-    """The kernel ``name`` of 06_dispatch.cu or 06_dispatch_broken.cu, and what it needs before it: what came here."""
+    """The kernel ``name`` of 06_dispatch.cu or 06_dispatch_broken.cu, and a reader behind it: what came here."""
     exchange = Exchange(Memory(rank), load("06").path, shape)
+    rank.barrier()
     exchange.dispatch(name)
+    exchange.read_rows()
     rank.barrier()
     return exchange.received()
 
