@@ -182,13 +182,13 @@ extern "C" __global__ void dispatch_warp(DispatchArgs args, Signals signals, uin
     finish_dispatch(signals, finished_blocks);
 }
 
+constexpr int kDispatchVectors = 7;  // in flight per lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
+
 // ---- Rung 4: loaded once, and many loads under way ------------------------------------------------------------------
 // A token that goes to several ranks was loaded for each of them. Now it is loaded once and stored to all. And a load
 // takes hundreds of cycles: a lane that asks for one vector and waits for it keeps 16 bytes under way, one that asks for
 // seven keeps 112. This is the kernel that every rung above was on the way to.
 // `topk_weights` may be null: then no weights travel.
-constexpr int kDispatchVectors = 7;  // in flight per lane: 7 * 32 * 16 bytes = half of a row of 7168 bytes
-
 extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,
                                     const int* topk_idx, const float* topk_weights, const int* send_index,
                                     const int* first_row) {
@@ -222,14 +222,14 @@ extern "C" __global__ void dispatch(DispatchArgs args, Signals signals, uint32_t
     finish_dispatch(signals, finished_blocks);
 }
 
+constexpr int kTmaStages = 2;
+
 // ---- Rung 5: TMA ----------------------------------------------------------------------------------------------------
 // The Tensor Memory Accelerator moves a whole row between global and shared memory, while the lanes do something else and
 // no register holds any of it. A warp has two rows in shared memory: the next token arrives in one while TMA stores this
 // one from the other, to all its ranks. Before a stage is filled again, the stores out of it must have been read.
 // Dynamic shared memory, at a multiple of kTmaSharedAlignment: for each warp two rows; then two barriers, and one RowPtr
 // for each rank.
-constexpr int kTmaStages = 2;
-
 extern "C" __global__ void dispatch_tma(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,
                                         const int* topk_idx, const float* topk_weights, const int* send_index,
                                         const int* first_row) {

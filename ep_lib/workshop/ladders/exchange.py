@@ -15,7 +15,7 @@ from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import describe
 from ep_lib.workshop.ladders import Memory
 
-RANKS, EXPERTS, TOP_K = 4, 8, 2
+RANKS, EXPERTS, TOP_K = 4, 8, 4
 EXPERTS_PER_RANK = EXPERTS // RANKS
 WORK_NS = 3000  # of an expert, for a group of four rows
 _FACTORS = tuple(np.float32(1 + rank / 3) for rank in range(RANKS))  # what each rank's experts multiply by

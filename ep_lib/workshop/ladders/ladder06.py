@@ -53,7 +53,7 @@ def _differing(name: str, results: Sequence[dict[str, Any]], wanted: Sequence[di
 
 LADDER = Ladder(
     "06_dispatch.cu",
-    f"{FULL.tokens} tokens of {FULL.hidden * 4} bytes on each rank, top 2 of 8 experts. Rungs 0 and 1 may bring rows "
+    f"{FULL.tokens} tokens of {FULL.hidden * 4} bytes on each rank, top 4 of 8 experts. Rungs 0 and 1 may bring rows "
     "in any order.",
     RANKS,
     (

@@ -36,7 +36,7 @@ def _wrong_nearly(results: Sequence[Any]) -> str:
 
 LADDER = Ladder(
     "07_combine.cu",
-    f"{FULL.tokens} tokens of {FULL.hidden * 4} bytes on each rank, top 2 of 8 experts, which take "
+    f"{FULL.tokens} tokens of {FULL.hidden * 4} bytes on each rank, top 4 of 8 experts, which take "
     f"{WORK_NS / 1000:g} us for four rows. Rung 0 is right to within rounding, the others to the last bit.",
     RANKS,
     (

@@ -175,7 +175,7 @@ there is to it: three prefix sums, one inside the other.
         task="""
 `token` has `vectors` vectors of 16 bytes. The 32 lanes copy it into the `row` of the **peer**, so that lanes beside
 each other write vectors beside each other; `vectors` need not be a multiple of 32. Then the peer is told, **once**,
-by its `flag`: `ep::signal_add(flag, 1, peer)`. Four lines.
+by its `flag`: `ep::signal_add(flag, 1, peer)`. Three lines.
 """,
         template="""
 #include <ep/signal.cuh>
@@ -197,9 +197,7 @@ extern "C" __global__ void puzzle(int4* row, const int4* token, int vectors, uin
             "The loop with `ep::peer_ptr(row, peer)[i] = token[i];`, then `__syncwarp();`, then `if (lane == 0) ...`",
         ),
         solution="""
-for (int i = lane; i < vectors; i += ep::kWarpSize) {
-    ep::peer_ptr(row, peer)[i] = token[i];
-}
+for (int v = lane; v < vectors; v += ep::kWarpSize) ep::peer_ptr(row, peer)[v] = token[v];
 __syncwarp();
 if (lane == 0) ep::signal_add(flag, 1, peer);
 """,

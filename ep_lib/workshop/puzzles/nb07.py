@@ -98,7 +98,7 @@ another day.
         task="""
 `rows[rank][i]` is what the experts of a rank made of element `i` (32 elements, one thread each), and
 `weights[rank]` is that rank's weight. Write the weighted sum to `out[i]`: from rank 0 upwards, in float32, rounded
-where NumPy rounds, that is after each product and after each addition. Four or five lines.
+where NumPy rounds, that is after each product and after each addition. Four lines.
 """,
         template="""
 #include <ep/platform.cuh>
@@ -116,9 +116,8 @@ extern "C" __global__ void puzzle(const float* rows, const float* weights, int r
         ),
         solution="""
 float sum = 0.0f;
-for (int r = 0; r < ranks; ++r) {
+for (int r = 0; r < ranks; ++r)
     sum = __fadd_rn(sum, __fmul_rn(weights[r], rows[32 * r + i]));
-}
 out[i] = sum;
 """,
         discussion="""
@@ -164,9 +163,8 @@ extern "C" __global__ void puzzle(const int* topk_idx, const float* topk_weights
             "`if (ids[k] >= 0 && ids[k] / experts_per_rank == r) sum += w[k];` in a loop over `k`",
         ),
         solution="""
-for (int k = 0; k < top_k; ++k) {
+for (int k = 0; k < top_k; ++k)
     if (ids[k] >= 0 && ids[k] / experts_per_rank == r) sum += w[k];
-}
 """,
         discussion="""
 -1 / 2 is 0, so without the question `ids[k] >= 0` every missing expert would count for rank 0. Where the expert
