@@ -71,6 +71,7 @@ class Scenario:
     fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach all of them
     shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
     check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
+    hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
 
     def arrays(self, name: str) -> Sequence[Array]:
         return self.symmetric[name] if name in self.symmetric else self.local[name]
@@ -134,13 +135,15 @@ class Complaint:
 class Outputs:
     """What one scenario gave: arrays by name and rank, or a failure; and what the checker found, if it ran.
 
-    Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too.
+    Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
+    from the beginning of the first kernel to the end of the last, where the scenario asks for it.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     failure: Failure | None = None
     complaints: tuple[Complaint, ...] = ()
     seen: Any = None
+    nanoseconds: float = 0.0
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -173,6 +176,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
             return Outputs(failure=Failure(**fields), complaints=complaints)
         if isinstance(scenario, Call):
             return Outputs(seen=reply["seen"])
+        nanoseconds = float(reply.get("nanoseconds", 0.0))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error
     if scenario is None:
@@ -187,7 +191,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
             raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
             arrays[name].append(raw.reshape(like.shape))
             at += like.nbytes
-    return Outputs(arrays, complaints=complaints)
+    return Outputs(arrays, complaints=complaints, nanoseconds=nanoseconds)
 
 
 def _complaint(raw: Mapping[str, Any]) -> Complaint:

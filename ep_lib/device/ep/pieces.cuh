@@ -16,6 +16,7 @@ enum PieceCount : int {
     kCountCombineRows,
     kCountPackets,
     kCountFp8Rows,
+    kCountOwnRows,  // of tutorial_kernels/09_own_dispatch.cu
     kNumPieceCounts
 };
 static_assert(kNumPieceCounts <= kMaxPieceCounts, "HeapHeader has no room for another one");

@@ -1,0 +1,269 @@
+"""Hidden tests of exercise 09_own_dispatch: whole dispatches of several rounds, the checker, and virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.memory.device_state import FAULT_TIMEOUT
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, one, refs, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_WANTED, _TELL, _SEND_ROW, _RECEIVE, _ALL = (1 << bit for bit in range(5))
+_LANES, _ANSWERS = 32, 8
+_HARDWARE = "h100-cx7"  # whose clock times the last task
+_SLOWER = 1.5  # than the grader's own parts in the same order: so much is allowed
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    max_tokens: int = 6
+    row_vectors: int = 3
+    top_k: int = 3
+    experts_per_rank: int = 3
+    epoch: int = 1
+    rounds: int = 2
+    learners: int = 0
+    missing: int = 0
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How an examination is launched. ``choices``: "any", or all of a token's are "one expert"."""
+
+    ranks: int = 4
+    blocks: int = 1
+    warps: int = 2
+    choices: str = "any"
+    hardware: str = ""
+
+
+def _routes(rng: Rng, job: _Job, shape: _Shape) -> Array:
+    """int32 [rounds, max_tokens, top_k]: some choices are -1, some name an expert twice."""
+    experts = job.experts_per_rank * shape.ranks
+    size = (job.rounds, job.max_tokens, job.top_k)
+    if shape.choices == "one expert":
+        return np.repeat(rng.integers(0, experts, (*size[:2], 1), dtype=np.int32), job.top_k, axis=2)
+    chosen = rng.integers(0, experts, size, dtype=np.int32)
+    chosen[rng.random(size) < 0.2] = -1
+    return chosen
+
+
+def _bits(choices: Array, rank: int, job: _Job) -> int:
+    local = [int(e) - rank * job.experts_per_rank for e in choices if e >= 0]
+    return sum(1 << e for e in {e for e in local if 0 <= e < job.experts_per_rank})
+
+
+def _dispatch(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
+    """Judges what every expert got, the bits of every slot, and that nothing else was written."""
+    everybody, slots = range(shape.ranks), shape.ranks * job.max_tokens
+    full = bool(shape.hardware)
+    tokens = [job.max_tokens if full else int(rng.integers(job.max_tokens // 2, job.max_tokens + 1)) for _ in everybody]
+    x = [rng.integers(1, 1 << 31, (job.rounds, job.max_tokens, job.row_vectors, 4), np.int32) for _ in everybody]
+    routes = [_routes(rng, job, shape) for _ in everybody]
+    before = int(rng.integers(1, 1 << 31))
+    out_shape = (job.rounds, job.experts_per_rank, slots, job.row_vectors, 4)
+
+    def judge(out: Outputs) -> str | None:
+        for me in everybody:
+            wanted = np.zeros((job.rounds, slots), np.uint64)
+            rows = np.full(out_shape, before, np.int32)
+            for (round_, source, token), _ in np.ndenumerate(np.zeros((job.rounds, shape.ranks, job.max_tokens))):
+                if token >= tokens[source]:
+                    continue
+                slot, bits = source * job.max_tokens + token, _bits(routes[source][round_, token], me, job)
+                wanted[round_, slot] = bits
+                for e in range(job.experts_per_rank):
+                    if bits >> e & 1:
+                        rows[round_, e, slot] = x[source][round_, token]
+            if problem := _wrong(out["wanted"][me], wanted, out["out"][me], rows):
+                return f"{problem} (rank {me} of {shape.ranks}, up to {job.max_tokens} tokens)"
+        return None
+
+    return Case(_scenario(seed, job, shape, tokens, x, routes, before), judge)
+
+
+def _wrong(wanted: Array, right_bits: Array, out: Array, right_rows: Array) -> str | None:
+    if np.any(wanted != right_bits):
+        return f"{int((wanted != right_bits).sum())} of {wanted.size} slots say that other experts want their token"
+    wrong = (out != right_rows).any(axis=(-1, -2))
+    if np.any(wrong):
+        return f"{int(wrong.sum())} of {wrong.size} rows of the experts are wrong"
+    return None
+
+
+def _masks(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
+    """Judges wanted_on by itself."""
+    job = replace(job, learners=_WANTED, rounds=1)
+    routes = [_routes(rng, job, shape) for _ in range(shape.ranks)]
+    x = [np.zeros((1, job.max_tokens, job.row_vectors, 4), np.int32) for _ in range(shape.ranks)]
+
+    def judge(out: Outputs) -> str | None:
+        for me, chosen in enumerate(routes):
+            for token in range(job.max_tokens):
+                for rank in range(shape.ranks):
+                    if int(out["masks"][me][token, rank]) != _bits(chosen[0, token], rank, job):
+                        which = ", ".join(map(str, chosen[0, token]))
+                        return f"of the choices {which}, the bits for rank {rank} are wrong"
+        return None
+
+    tokens = [job.max_tokens] * shape.ranks
+    return Case(_scenario(seed, job, shape, tokens, x, routes, 0), judge)
+
+
+def _missing(rng: Rng, seed: int) -> Case:
+    """The last rank never tells of its last token: receive_warp must give up, and every lane must know."""
+    job, shape = _Job(max_tokens=3, rounds=1, learners=_RECEIVE, missing=1), _Shape(ranks=2, warps=1)
+    case = _dispatch(rng, seed, job, shape)
+
+    def judge(out: Outputs) -> str | None:
+        lanes = out["noted"][0][:_LANES].astype(np.int64)
+        if np.any(lanes != lanes[0]):
+            return "the lanes of a warp were told different things about a packet that never came"
+        code, peer = (int(value) for value in out["noted"][0][_LANES : _LANES + 2])
+        if code != FAULT_TIMEOUT or peer != 1:
+            return "a packet that never came was not reported as a wait for rank 1 that ran into its limit"
+        return None
+
+    return replace(case, judge=judge)
+
+
+def _scenario(
+    seed: int, job: _Job, shape: _Shape, tokens: list[int], x: list[Array], routes: list[Array], before: int
+) -> Scenario:
+    everybody, slots = range(shape.ranks), shape.ranks * job.max_tokens
+    names = ("rows", "arrived", "routes", "met", "x", "topk_idx", "tokens", "out", "wanted", "masks", "noted", "seen")
+    launch = (Launch("examine", shape.blocks, 32 * shape.warps, (0x7FFFFFFF, *refs(*names, "numbers"))),)
+    out_shape = (job.rounds, job.experts_per_rank, slots, job.row_vectors, 4)
+
+    def everywhere(array: Array) -> list[Array]:
+        return [array for _ in everybody]
+
+    return Scenario(
+        source=_SOURCE,
+        ranks=shape.ranks,
+        seed=seed,
+        launches=(launch,) * shape.ranks,
+        outputs=("out", "wanted", "masks", "noted"),
+        symmetric={
+            "rows": everywhere(np.zeros((slots, job.row_vectors, 4), np.int32)),
+            "arrived": everywhere(np.zeros(slots, np.uint64)),
+            "routes": everywhere(np.zeros((slots, 2), np.uint64)),
+            "met": everywhere(np.zeros(shape.ranks, np.uint64)),
+        },
+        local={
+            "x": x,
+            "topk_idx": routes,
+            "tokens": [np.array([count], np.int32) for count in tokens],
+            "out": everywhere(np.full(out_shape, before, np.int32)),
+            "wanted": everywhere(np.full((job.rounds, slots), 0, np.uint64)),
+            "masks": everywhere(np.zeros((job.max_tokens, shape.ranks), np.uint64)),
+            "noted": everywhere(np.zeros(_LANES + _ANSWERS, np.uint64)),
+            "seen": everywhere(np.zeros(1, np.uint8)),
+            "numbers": everywhere(job_numbers(job)),
+        },
+        hardware=shape.hardware,
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _whole(learners: int, *, seeds: int = 3) -> Cases:
+    """Several sizes, numbers of ranks and schedules, and two epochs each."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed in range(seeds):
+            job = _Job(4 + 3 * seed, 17 - 16 * (seed % 2), 1 + seed, 2 + seed, epoch=1 + 7 * seed, learners=learners)
+            yield _dispatch(rng, seed, job, _Shape(ranks=(4, 8, 2)[seed % 3], warps=1 + seed))
+
+    return cases
+
+
+def _in_time(job: _Job, shape: _Shape, what: str) -> Cases:
+    """The learner's parts take at most _SLOWER times as long as the grader's own, on the same clock."""
+    shape = replace(shape, hardware=_HARDWARE)
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        limit = 0.0
+
+        def measure(out: Outputs) -> str | None:
+            nonlocal limit
+            limit = _SLOWER * out.nanoseconds
+            return None
+
+        yield replace(_dispatch(rng, 0, replace(job, learners=0), shape), judge=measure)
+        own = _dispatch(rng, 0, job, shape)
+
+        def judge(out: Outputs) -> str | None:
+            if problem := own.judge(out):
+                return problem
+            if out.nanoseconds > limit:
+                took, most = out.nanoseconds / 1e3, limit / 1e3
+                return f"{what} took {took:.1f} us on the virtual clock; {most:.1f} us are allowed"
+            return None
+
+        yield replace(own, judge=judge)
+
+    return cases
+
+
+_BITS = "Rank r has experts r * experts_per_rank and on; the bit's number counts from the first of them."
+_PACKETS = "Every rank gets a packet for every token, also one of no bits, into the slot (this rank, token)."
+_ROWS = "The row to each rank that wants it, once; a __syncwarp; then each rank's signal, with release."
+_TAKE = "Packet, then (if wanted) the signal by wait_until_ge_warp, then the copies; all lanes return the same."
+_ORDER = "Packets, rows, then wait; each token and each slot is one warp's, and all warps of the grid have some."
+_BUSY = _Job(max_tokens=16, row_vectors=448, top_k=4, experts_per_rank=4, rounds=1)
+
+BEHAVIOURS = (
+    Behaviour(1, "the right bits", one(lambda rng: _masks(rng, 0, _Job(20, top_k=5), _Shape())), _BITS),
+    Behaviour(1, "many experts on a rank", one(lambda rng: _masks(rng, 1, _Job(9, 1, 8, 64), _Shape(2))), _BITS),
+    Behaviour(2, "every rank hears of every token", _whole(_TELL), _PACKETS),
+    Behaviour(2, "it is right in every schedule", under_checker(_whole(_TELL, seeds=1)), _PACKETS),
+    Behaviour(3, "every row arrives", _whole(_SEND_ROW), _ROWS),
+    Behaviour(3, "it is right in every schedule", under_checker(_whole(_SEND_ROW, seeds=1)), _ROWS),
+    Behaviour(
+        3,
+        "a row crosses once, however many of a token's choices are on a rank",
+        _in_time(
+            replace(_BUSY, learners=_SEND_ROW, top_k=8),
+            _Shape(warps=2, choices="one expert"),
+            "with 8 choices of one rank per token it",
+        ),
+        _ROWS,
+    ),
+    Behaviour(4, "every expert gets its rows", _whole(_RECEIVE), _TAKE),
+    Behaviour(4, "a packet that never comes", one(lambda rng: _missing(rng, 5)), _TAKE),
+    Behaviour(4, "it is right in every schedule", under_checker(_whole(_RECEIVE, seeds=1)), _TAKE),
+    Behaviour(5, "the whole dispatch", _whole(_ALL), _ORDER),
+    Behaviour(5, "it is right in every schedule", under_checker(_whole(_ALL, seeds=1)), _ORDER),
+    Behaviour(5, "it is fast", _in_time(replace(_BUSY, learners=_ALL), _Shape(blocks=4, warps=4), "it"), _ORDER),
+)
+
+PUBLIC = (
+    Behaviour(1, "the right bits", one(lambda rng: _masks(rng, 0, _Job(6), _Shape(2))), _BITS),
+    Behaviour(
+        2, "six tokens, four ranks", one(lambda rng: _dispatch(rng, 0, _Job(learners=_TELL), _Shape())), _PACKETS
+    ),
+    Behaviour(
+        3,
+        "six tokens, four ranks",
+        all_of(
+            one(lambda rng: _dispatch(rng, 0, _Job(learners=_SEND_ROW), _Shape())),
+            under_checker(_whole(_SEND_ROW, seeds=1), 2),
+        ),
+        _ROWS,
+    ),
+    Behaviour(
+        4, "six tokens, four ranks", one(lambda rng: _dispatch(rng, 0, _Job(learners=_RECEIVE), _Shape())), _TAKE
+    ),
+    Behaviour(5, "six tokens, four ranks", one(lambda rng: _dispatch(rng, 0, _Job(learners=_ALL), _Shape())), _ORDER),
+    Behaviour(5, "it is fast", _in_time(replace(_BUSY, learners=_ALL), _Shape(blocks=4, warps=4), "it"), _ORDER),
+)
