@@ -21,8 +21,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
 from ep_lib.commands.demo import PICTURE_NAME, DemoOptions, run_demo
-from ep_lib.commands.demo import spread as demo_spread
-from ep_lib.commands.demo.model import (
+from ep_lib.commands.demo.report import Listener
+from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.moe.layer import (
+    ExpertRange,
+    Experts,
+    MoELayer,
+)
+from ep_lib.moe.routing import load_balancing_loss, load_per_expert, route
+from ep_lib.workshop.lessons import moe_spread as demo_spread
+from ep_lib.workshop.lessons.moe_model import (
     ByteMoE,
     ModelConfig,
     evaluate,
@@ -33,18 +41,9 @@ from ep_lib.commands.demo.model import (
     train,
     windows,
 )
-from ep_lib.commands.demo.own import run_ways
-from ep_lib.commands.demo.report import LOSS_TOLERANCE, Listener, Traffic
-from ep_lib.commands.demo.spread import run_spread
-from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.moe.layer import (
-    ExpertRange,
-    Experts,
-    MoELayer,
-    load_balancing_loss,
-    load_per_expert,
-    route,
-)
+from ep_lib.workshop.lessons.moe_own import run_ways
+from ep_lib.workshop.lessons.moe_runs import LOSS_TOLERANCE, Traffic
+from ep_lib.workshop.lessons.moe_spread import run_spread
 from ep_lib.workshop.mine import find_pieces
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -280,7 +279,7 @@ def mine_with(tmp_path: Path, wrong: tuple[str, str] | None = None) -> Path:
 def run_own(trained_small, folder: Path):
     model, data = trained_small
     loss, _ = evaluate(model, data)
-    return run_ways(model, data, find_pieces(folder), Listener(), ranks=2, backend="emulator", seed=1, loss_local=loss)
+    return run_ways(model, data, find_pieces(folder), ranks=2, backend="emulator", seed=1, loss_local=loss)
 
 
 def test_the_model_runs_on_a_learners_pieces(trained_small, tmp_path: Path) -> None:
@@ -298,7 +297,7 @@ def test_the_model_runs_on_a_learners_pieces(trained_small, tmp_path: Path) -> N
 def test_a_wrong_piece_is_named_and_the_library_is_not(
     trained_small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ep_lib.commands.demo.own.WAYS", ("pcie",))
+    monkeypatch.setattr("ep_lib.workshop.lessons.moe_own.WAYS", ("pcie",))
     wrong = ("return message < slots ? 0 : message - slots + 1;", "return message + 1;")  # it waits for its own credit
     folder = mine_with(tmp_path, wrong)
     runs, (problem,) = run_own(trained_small, folder)

@@ -4,8 +4,7 @@ The same :class:`MoELayer` runs in two ways. Without a buffer all experts are on
 With one (:class:`ep_lib.Buffer`, or anything that fits :class:`ExpertBuffer`) every token goes to the ranks that hold
 its experts and comes back summed. ``MoELayer.shard`` gives the layer of one rank, which holds its own experts only.
 
-Routing is that of Mixtral and Switch Transformers (arXiv 2401.04088, arXiv 2101.03961): softmax over the ``top_k``
-largest logits, and an auxiliary loss that keeps the experts equally busy.
+The router is in :mod:`ep_lib.moe.routing`; a model may bring another one that fits :class:`ep_lib.moe.routing.Router`.
 
 Both ways train. Spread out, every rank must run backward, and the gradients of what all ranks hold (the router) are of
 a rank's own tokens: :class:`ExpertParallel`, which puts experts of any kind behind a Buffer, says what to do with them.
@@ -16,15 +15,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ep_lib.errors import ArgumentError
+from ep_lib.moe import routing
 from ep_lib.moe.autograd import require_tensor, run_experts
 from ep_lib.moe.buffer import Buffer
+from ep_lib.moe.routing import Router, Routing, load_per_expert, require_ids, route
 from ep_lib.require import index, instance, refuse, show, whole_number
 from ep_lib.runtime.rank import Rank
 
@@ -36,48 +37,6 @@ class ExpertBuffer(Protocol):
 
     def dispatch(self, x: Any, topk_idx: Any, topk_weights: Any) -> Any: ...  # -> Received
     def combine(self, x: Any, handle: Any) -> Any: ...  # -> [tokens, hidden]
-
-
-class Routing(NamedTuple):
-    """Where each token goes. ``topk_idx`` int64 and ``topk_weights`` float32, both ``[tokens, top_k]``; the weights of
-    a token sum to 1. ``probabilities`` float32 ``[tokens, num_experts]``: softmax over all experts."""
-
-    topk_idx: Tensor
-    topk_weights: Tensor
-    probabilities: Tensor
-
-
-def route(logits: Tensor, top_k: int) -> Routing:
-    """Choose the ``top_k`` experts with the largest logits (``[tokens, num_experts]``) for every token."""
-    if not torch.compiler.is_compiling():
-        require_tensor("logits", logits)
-        top_k = whole_number("top_k", top_k, 1, 2**31 - 1)
-    num_experts = logits.shape[-1] if logits.dim() else 0
-    if logits.dim() != 2 or logits.is_complex() or not 1 <= top_k <= num_experts:
-        raise ArgumentError(
-            f"routing needs logits [tokens, num_experts] and 1 <= top_k <= num_experts; got logits "
-            f"{list(logits.shape)} and top_k {top_k}"
-        )
-    logits = logits.float()
-    chosen, topk_idx = logits.topk(top_k, dim=-1)
-    return Routing(topk_idx, chosen.softmax(dim=-1), logits.softmax(dim=-1))
-
-
-def load_per_expert(topk_idx: Tensor, num_experts: int) -> Tensor:
-    """How many (token, choice) pairs went to each expert: int64 ``[num_experts]``; -1 counts for none."""
-    if not torch.compiler.is_compiling():
-        _require_ids(topk_idx)
-        num_experts = whole_number("num_experts", num_experts, 1, 1 << 24)
-    return torch.bincount(topk_idx[topk_idx >= 0].flatten(), minlength=num_experts)
-
-
-def load_balancing_loss(routing: Routing) -> Tensor:
-    """``num_experts * sum_e share_e * mean_probability_e`` (Switch Transformers, equation 4): 1 when perfectly even."""
-    instance("routing", routing, Routing, "what route() returned")
-    num_experts = routing.probabilities.shape[1]
-    load = load_per_expert(routing.topk_idx, num_experts)
-    share = load / load.sum().clamp(min=1)
-    return num_experts * (share * routing.probabilities.mean(dim=0)).sum()
 
 
 @dataclass(frozen=True)
@@ -105,12 +64,6 @@ class ExpertRange:
             raise ArgumentError(f"rank {rank} is outside 0 .. {world_size - 1}")
         count = num_experts // world_size
         return cls(rank * count, count)
-
-
-def _require_ids(topk_idx: Any) -> None:
-    require_tensor("topk_idx", topk_idx)
-    if topk_idx.is_floating_point() or topk_idx.is_complex() or topk_idx.dtype == torch.bool:
-        refuse("topk_idx", topk_idx, "a tensor of whole numbers")
 
 
 class Experts(nn.Module):
@@ -165,7 +118,7 @@ class Experts(nn.Module):
         """Raises ArgumentError for what these experts cannot work on."""
         if require_tensor("x", x).dim() != 2 or x.shape[1] != self.w_in.shape[1] or not x.is_floating_point():
             refuse("x", x, f"floating-point rows [rows, hidden={self.w_in.shape[1]}]")
-        _require_ids(topk_idx)
+        require_ids(topk_idx)
         if topk_idx.dim() != 2 or topk_idx.shape[0] != x.shape[0]:
             refuse("topk_idx", topk_idx, f"[{x.shape[0]}, top_k], a row for each row of x")
         if require_tensor("topk_weights", topk_weights).shape != topk_idx.shape or topk_weights.is_complex():
@@ -182,6 +135,7 @@ class MoELayer(nn.Module):
 
     ``forward(x)`` with ``x`` ``[tokens, hidden]`` runs all experts here; ``forward(x, buffer)`` sends every token to
     the ranks of its experts. Both return ``(y float32 [tokens, hidden], Routing)`` with global expert numbers.
+    ``router`` decides: :mod:`ep_lib.moe.routing`, or another module with its functions.
     """
 
     def __init__(self, router: Tensor, experts: Experts, top_k: int) -> None:
@@ -214,21 +168,23 @@ class MoELayer(nn.Module):
         """The number of experts on all ranks together."""
         return int(self.router.shape[0])
 
-    def forward(self, x: Tensor, buffer: ExpertBuffer | None = None) -> tuple[Tensor, Routing]:
+    def forward(
+        self, x: Tensor, buffer: ExpertBuffer | None = None, router: Router = routing
+    ) -> tuple[Tensor, Routing]:
         if not torch.compiler.is_compiling():
             device = require_tensor("x", x).device.type
             casts = x.dtype == self.router.dtype or torch.is_autocast_enabled(device)
             if x.dim() != 2 or x.shape[1] != self.router.shape[1] or not casts:
                 refuse("x", x, f"[tokens, {self.router.shape[1]}] of type {self.router.dtype}, as the router is")
-        routing = route(functional.linear(x, self.router), self.top_k)
+        choice = router.route(functional.linear(x, self.router), self.top_k)
         if buffer is not None:
-            return run_experts(buffer, self.experts, x, routing.topk_idx, routing.topk_weights).float(), routing
+            return run_experts(buffer, self.experts, x, choice.topk_idx, choice.topk_weights).float(), choice
         if self.experts.num_experts != self.num_experts:
             raise ArgumentError(
                 f"this layer holds {self.experts.num_experts} of {self.num_experts} experts; pass the Buffer that "
                 "connects it with the other ranks"
             )
-        return self.experts(x, routing.topk_idx, routing.topk_weights), routing
+        return self.experts(x, choice.topk_idx, choice.topk_weights), choice
 
     def shard(self, rank: int, world_size: int) -> MoELayer:
         """The layer of one rank: the router, and a copy of that rank's own experts."""

@@ -267,4 +267,18 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_all_by_each_warp": ({5}, "on the virtual clock"),
         "wrong_one_warp": ({5}, "on the virtual clock"),
     },
+    "09_router": {
+        "wrong_weights_of_all": ({1}, "those of the first token sum to"),
+        "wrong_keeps_the_type": ({1}, "it should be int64, float32, float32"),
+        "wrong_counts_minus_one": ({2, 3}, "choices were -1"),
+        "wrong_without_the_last": ({2, 3}, "experts it gave"),
+        "wrong_without_experts": ({3}, "the loss is"),
+        "wrong_share_of_tokens": ({3}, "where it should be"),
+        "wrong_no_gradient": ({3}, "has no gradient, so it trains nothing"),
+        "wrong_nobody_chose": ({3}, "the loss is nan"),
+        "wrong_one_more": ({4}, "and the capacity is"),
+        "wrong_last_tokens": ({4}, "other choices stay"),
+        "wrong_weights_stay": ({4}, "do not sum to 1"),
+        "wrong_not_finite": ({4}, "not finite"),
+    },
 }

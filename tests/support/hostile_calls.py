@@ -197,7 +197,7 @@ def of_torch(rank: Rank) -> list[Call]:
     import torch
 
     from ep_lib import moe
-    from ep_lib.moe import layer
+    from ep_lib.moe import layer, routing
 
     class Same(torch.nn.Module):
         def forward(self, x: Any, *_: Any) -> Any:
@@ -215,9 +215,9 @@ def of_torch(rank: Rank) -> list[Call]:
         call("moe.combine", moe.combine, buffer=buffer, x=sent.x, handle=sent.handle, topk_weights=None),
         call("ExpertParallel", layer.ExpertParallel, where=buffer, experts=Same(), gate=None, num_worst_tokens=0),
         call("forward", layer.ExpertParallel(buffer, Same()), x=x, **routed),
-        call("route", layer.route, logits=torch.zeros(4, 4), top_k=2),
-        call("load_per_expert", layer.load_per_expert, topk_idx=idx, num_experts=4),
-        call("load_balancing_loss", layer.load_balancing_loss, routing=layer.route(torch.zeros(4, 4), 2)),
+        call("route", routing.route, logits=torch.zeros(4, 4), top_k=2),
+        call("load_per_expert", routing.load_per_expert, topk_idx=idx, num_experts=4),
+        call("load_balancing_loss", routing.load_balancing_loss, routing=routing.route(torch.zeros(4, 4), 2)),
         call("of_rank", layer.ExpertRange.of_rank, num_experts=4, rank=0, world_size=2),
         call("Experts", layer.Experts, w_in=w_in, w_out=w_out),
         call("experts", layer.Experts(w_in, w_out), x=x, **routed),

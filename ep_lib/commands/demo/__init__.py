@@ -3,8 +3,8 @@
 The loss on held-out text must be the same, to 1e-4, whether all experts are in one place or every token travels through
 ep_lib's dispatch and combine kernels. If it is not, the command explains that and returns 1. ``--mine`` runs it on the
 learner's own pieces. ``--json`` prints one object and nothing else on stdout: the fields of ``DemoReport`` and
-``SpreadRun`` in report.py. Of the other files, model.py trains, spread.py runs the model across ranks (begin there for
-how a model uses ``Buffer``), own.py does so with the learner's pieces, picture.py draws.
+``SpreadRun`` in ep_lib/workshop/lessons/moe_runs.py. There, moe_model.py trains, moe_spread.py runs the model across
+ranks (begin there for how a model uses ``Buffer``) and moe_own.py does so with the learner's pieces; picture.py draws.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ep_lib.commands.demo.report import Console, DemoReport, Listener, SpreadRun, problems_of
+from ep_lib.commands.demo.report import Console, DemoReport, Listener
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.workshop.mine import find_pieces
+from ep_lib.workshop.lessons.moe_runs import SpreadRun, problems_of
 
 if TYPE_CHECKING:
-    from ep_lib.commands.demo.model import ModelConfig
+    from ep_lib.workshop.lessons.moe_model import ModelConfig
 
 BACKENDS = ("emulator", "cuda")
 DEFAULT_STEPS = 240
@@ -75,12 +75,12 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
     import torch
 
     # Not at the top, so that `ep-lib demo --help` works without torch and matplotlib.
-    from ep_lib.commands.demo import model as demo_model
-    from ep_lib.commands.demo import own as demo_own
     from ep_lib.commands.demo import picture as demo_picture
-    from ep_lib.commands.demo import spread as demo_spread
+    from ep_lib.workshop.lessons import moe_model as demo_model
+    from ep_lib.workshop.lessons import moe_own as demo_own
+    from ep_lib.workshop.lessons import moe_spread as demo_spread
 
-    found = () if options.mine is None else tuple(p for p in find_pieces(options.mine) if p.words.count)
+    found = () if options.mine is None else demo_own.pieces_of_a_model(options.mine)
     text = demo_model.load_text()
     config = model_config()
     model = demo_model.ByteMoE(config, torch.Generator().manual_seed(options.seed))
@@ -107,6 +107,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
     )
     listener.prepared(report, ranks)
 
+    router = demo_own.router_of(found)
     training = time.perf_counter()
     steps = options.steps
     demo_model.train(
@@ -116,10 +117,11 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
         batch=_BATCH,
         seed=options.seed,
         on_step=lambda done: listener.trained_step(done.step, steps, done.loss),
+        router=router,
     )
     train_seconds = time.perf_counter() - training
     loss_local, routings = demo_model.evaluate(model, held_out)
-    report = replace(report, loss_local=loss_local, train_seconds=train_seconds)
+    report = replace(report, loss_local=loss_local, train_seconds=train_seconds, routed=router.tokens)
     listener.trained(report)
 
     def spread(count: int, **more: Any) -> SpreadRun:
@@ -140,7 +142,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
             model,
             held_out,
             found,
-            listener,
+            listener.spread,
             ranks=ranks[-1],
             backend=options.backend,
             seed=options.seed,
@@ -179,7 +181,7 @@ def _one_thread(torch: Any) -> Iterator[None]:
 
 def model_config() -> ModelConfig:
     """The demo's model: two layers, top-2 of 16 experts."""
-    from ep_lib.commands.demo.model import ModelConfig
+    from ep_lib.workshop.lessons.moe_model import ModelConfig
 
     return ModelConfig(num_experts=NUM_EXPERTS)
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ep_lib import viz
-from ep_lib.commands.demo.model import Bytes
-from ep_lib.commands.demo.report import SpreadRun
 from ep_lib.errors import ArgumentError
-from ep_lib.moe.layer import Routing
+from ep_lib.moe.routing import Routing
+from ep_lib.workshop.lessons.moe_model import Bytes
+from ep_lib.workshop.lessons.moe_runs import SpreadRun
 
 _COLUMNS = 64
 _WIDTH_INCHES = 15.0

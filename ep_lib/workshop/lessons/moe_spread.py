@@ -1,4 +1,4 @@
-"""The demo's second half: the trained model on many ranks, every token through dispatch and combine."""
+"""The trained language model on many ranks, every token through dispatch and combine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ep_lib.commands.demo.model import ByteMoE, Bytes, cross_entropy
-from ep_lib.commands.demo.report import LOSS_TOLERANCE, SpreadRun, Traffic
 from ep_lib.moe.buffer import Buffer
-from ep_lib.moe.layer import ExpertBuffer, load_per_expert
+from ep_lib.moe.layer import ExpertBuffer
+from ep_lib.moe.routing import load_per_expert
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
+from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes, cross_entropy
+from ep_lib.workshop.lessons.moe_runs import LOSS_TOLERANCE, SpreadRun, Traffic
 
 _CHOICE_BYTES = 8  # an int32 expert number and a float32 weight, top_k of each, travel with a row,
 _SOURCE_BYTES = 8  # and so does where the row came from: rank and token, int32 each

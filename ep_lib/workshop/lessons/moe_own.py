@@ -1,24 +1,58 @@
-"""``ep-lib demo --mine``: the trained model on the learner's own pieces, and which of them is at fault."""
+"""The trained language model on the learner's own pieces, and which of them is at fault (``ep-lib demo --mine``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ep_lib.commands.demo.model import ByteMoE, Bytes
-from ep_lib.commands.demo.report import Listener, SpreadRun
-from ep_lib.commands.demo.spread import WAYS, run_spread
+from torch import Tensor
+
 from ep_lib.errors import EpError
-from ep_lib.workshop.mine import Mine, Piece
+from ep_lib.moe import routing as library_router
+from ep_lib.moe.routing import Router, Routing
+from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes
+from ep_lib.workshop.lessons.moe_runs import SpreadRun
+from ep_lib.workshop.lessons.moe_spread import WAYS, run_spread
+from ep_lib.workshop.mine import Mine, Piece, find_pieces
 
 _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mode takes
+
+
+_ROUTER = "09_router"
+
+
+def pieces_of_a_model(mine: Path | str) -> tuple[Piece, ...]:
+    """The pieces that a model needs: its router, and what is counted on the way of its tokens."""
+    found = find_pieces(mine)
+    return tuple(piece for piece in found if piece.exercise.name == _ROUTER or piece.words.count)
+
+
+class CountedRouter:
+    """A router that says how many tokens it was asked about."""
+
+    def __init__(self, router: Router) -> None:
+        self._router, self.tokens = router, 0
+
+    def route(self, logits: Tensor, top_k: int) -> Routing:
+        self.tokens += len(logits)
+        return self._router.route(logits, top_k)
+
+    def load_balancing_loss(self, routing: Routing) -> Tensor:
+        return self._router.load_balancing_loss(routing)
+
+
+def router_of(found: Sequence[Piece]) -> CountedRouter:
+    """The learner's router where it is whole, else the library's. Raises GradingError if theirs cannot be imported."""
+    with Mine(tuple(found)) as mine:
+        return CountedRouter(mine.module(_ROUTER, library_router))
 
 
 def run_ways(
     model: ByteMoE,
     data: Bytes,
     found: Sequence[Piece],
-    listener: Listener,
+    on_run: Callable[[SpreadRun], None] = lambda run: None,
     *,
     ranks: int,
     backend: str,
@@ -42,7 +76,7 @@ def run_ways(
             problems.append(_blame(trial, str(error), found))
             continue
         runs.append(done)
-        listener.spread(done)
+        on_run(done)
         if not done.equal:
             problems.append(_blame(trial, done.explain_difference(), found))
     return runs, problems

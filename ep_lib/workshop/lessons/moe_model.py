@@ -1,4 +1,4 @@
-"""What the demo trains, and on what.
+"""What ``ep-lib demo`` and notebook 09 train, and on what.
 
 The text is the help topics that every Python ships (``help("for")`` reads :mod:`pydoc_data.topics`). The split is by
 topic and depends on the names alone: every eighth topic, in alphabetical order, is held out. Topics overlap
@@ -23,14 +23,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.moe.layer import ExpertBuffer, MoELayer, Routing, load_balancing_loss
+from ep_lib.moe import routing as library_router
+from ep_lib.moe.layer import ExpertBuffer, MoELayer
+from ep_lib.moe.routing import Router, Routing
 
 HELD_OUT_EVERY = 8  # one topic in eight is held out
 _HELD_OUT_FIRST = 3  # 'atom-identifiers' in Python 3.11; the first topics are very short
 _MINIMUM_BYTES = 4096  # less text than this is not worth training on
 
 VOCABULARY = 256  # one symbol per byte value
-_BALANCE_WEIGHT = 0.02  # of the load-balancing loss, per layer
+BALANCE_WEIGHT = 0.02  # of the load-balancing loss, per layer
 _PEAK_LEARNING_RATE = 1e-2
 _WARM_UP_STEPS = 10
 _CLIP_NORM = 1.0
@@ -150,11 +152,11 @@ class Block(nn.Module):
         self.attention_out = nn.Parameter(_normal(generator, hidden, hidden, scale=_RESIDUAL_GAIN * hidden**-0.5))
         self.moe = MoELayer.create(hidden, config.ffn, config.num_experts, config.top_k, generator)
 
-    def forward(self, x: Tensor, buffer: ExpertBuffer | None) -> tuple[Tensor, Routing]:
+    def forward(self, x: Tensor, buffer: ExpertBuffer | None, router: Router) -> tuple[Tensor, Routing]:
         """``x`` float32 ``[sequences, context, hidden]``."""
         x = x + self._convolution(self.norms[0](x))
         x = x + self._attention(self.norms[1](x))
-        y, routing = self.moe(self.norms[2](x).reshape(-1, x.shape[-1]), buffer)
+        y, routing = self.moe(self.norms[2](x).reshape(-1, x.shape[-1]), buffer, router)
         return x + y.view_as(x), routing
 
     def _convolution(self, x: Tensor) -> Tensor:
@@ -173,7 +175,7 @@ class Block(nn.Module):
 
 
 class ByteMoE(nn.Module):
-    """The language model. ``forward(text, buffer=None)`` with int64 ``[sequences, length]`` gives logits
+    """The language model. ``forward(text, buffer=None, router=...)`` with int64 ``[sequences, length]`` gives logits
     ``[sequences, length, 256]`` and one :class:`Routing` per layer; zero sequences are fine."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -185,11 +187,13 @@ class ByteMoE(nn.Module):
         self.norm = nn.LayerNorm(config.hidden)
         self.head = nn.Parameter(torch.zeros(VOCABULARY, config.hidden))
 
-    def forward(self, text: Tensor, buffer: ExpertBuffer | None = None) -> tuple[Tensor, list[Routing]]:
+    def forward(
+        self, text: Tensor, buffer: ExpertBuffer | None = None, router: Router = library_router
+    ) -> tuple[Tensor, list[Routing]]:
         x = functional.embedding(text, self.embedding) + self.position[: text.shape[1]]
         routings = []
         for block in self.blocks:
-            x, routing = block(x, buffer)
+            x, routing = block(x, buffer, router)
             routings.append(routing)
         return functional.linear(self.norm(x), self.head), routings
 
@@ -220,8 +224,13 @@ def train(
     batch: int,
     seed: int,
     on_step: Callable[[TrainingStep], None] | None = None,
+    router: Router = library_router,
+    balance_weight: float = BALANCE_WEIGHT,
 ) -> list[TrainingStep]:
-    """Train in place with AdamW; batches are drawn from ``seed``. Returns one :class:`TrainingStep` per step."""
+    """Train in place with AdamW; batches are drawn from ``seed``. Returns one :class:`TrainingStep` per step.
+
+    ``router``: whose choices and whose loss the model trains with, the library's or a learner's module.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=_PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = min(_WARM_UP_STEPS, max(1, steps // 4))
     batches = np.random.default_rng(seed)
@@ -232,11 +241,11 @@ def train(
             group["lr"] = _PEAK_LEARNING_RATE * min((step + 1) / warm_up, float(cosine))
         drawn = random_windows(text, batch, model.config.context + 1, batches)
         data = torch.from_numpy(drawn.astype(np.int64))
-        logits, routings = model(data[:, :-1])
+        logits, routings = model(data[:, :-1], router=router)
         loss = cross_entropy(logits, data[:, 1:], "mean")
-        balance = torch.stack([load_balancing_loss(routing) for routing in routings]).mean()
+        balance = torch.stack([router.load_balancing_loss(routing) for routing in routings]).mean()
         optimizer.zero_grad(set_to_none=True)
-        (loss + _BALANCE_WEIGHT * len(routings) * balance).backward()  # type: ignore[no-untyped-call]
+        (loss + balance_weight * len(routings) * balance).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
         optimizer.step()
         history.append(TrainingStep(step + 1, float(loss.detach()), float(balance.detach())))

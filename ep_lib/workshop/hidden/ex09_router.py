@@ -1,0 +1,197 @@
+"""Hidden tests of exercise 09_router: choices, loads, a loss and its gradient, and full experts, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one
+from ep_lib.workshop.scenario import Array, Call, Outputs
+
+_PROGRAM = str(Path(__file__).with_name("play09_router.py"))
+KERNELS = ()
+_CLOSE = 1e-5
+
+
+def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
+    def judged(outputs: Outputs) -> str | None:
+        try:
+            return judge(outputs.seen)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return "it returned something of another shape than it should"
+
+    return Case(Call(_PROGRAM, function, "routing.py", arguments), judged)
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def _differs(got: Any, want: Array) -> bool:
+    found = np.array(got, dtype=np.float64)
+    return found.shape != want.shape or not np.allclose(found, want, rtol=_CLOSE, atol=_CLOSE)
+
+
+def _ids(rng: Rng, tokens: int, top_k: int, experts: int, missing: float = 0.2) -> Array:
+    idx = np.argsort(rng.random((tokens, experts)), axis=1)[:, :top_k]
+    idx[rng.random(idx.shape) < missing] = -1
+    return idx
+
+
+# ---- task 1 ----------------------------------------------------------------------------------------------------------
+def _routes(rng: Rng, tokens: int, experts: int, top_k: int, dtype: str = "float32") -> Case:
+    logits = rng.permuted(np.tile(np.linspace(-4, 4, experts), (tokens, 1)), axis=1).astype(np.float32)
+    order = np.argsort(-logits, axis=1)[:, :top_k]
+
+    def judge(seen: Any) -> str | None:
+        idx, weights, probabilities = seen
+        if [part["type"] for part in seen] != ["int64", "float32", "float32"]:
+            types = ", ".join(part["type"] for part in seen)
+            return f"of {dtype} logits it made {types}; it should be int64, float32, float32"
+        if np.array(idx["values"]).shape != order.shape or np.any(np.array(idx["values"]) != order):
+            return f"the {top_k} experts of a token are not those of the {top_k} largest logits, the largest first"
+        if _differs(weights["values"], _softmax(np.take_along_axis(logits, order, axis=1))):
+            total = np.array(weights["values"]).sum(axis=1)
+            return f"the weights are no softmax over the chosen logits; those of the first token sum to {total[0]:.3f}"
+        if _differs(probabilities["values"], _softmax(logits)):
+            return "the probabilities are no softmax over all experts"
+        return None
+
+    return _case("routes", {"logits": logits.tolist(), "top_k": top_k, "dtype": dtype}, judge)
+
+
+# ---- task 2 ----------------------------------------------------------------------------------------------------------
+def _loads(idx: Array, experts: int) -> Case:
+    want = np.bincount(idx[idx >= 0].ravel(), minlength=experts)
+
+    def judge(seen: Any) -> str | None:
+        got = np.array(seen["values"])
+        if got.shape != want.shape:
+            return f"of {experts} experts it gave {got.size} loads"
+        if np.any(got != want):
+            return f"{int((got != want).sum())} of {experts} loads are wrong; {int((idx < 0).sum())} choices were -1"
+        return None if seen["type"] == "int64" else f"the loads are {seen['type']}, not int64"
+
+    return _case("loads", {"idx": idx.tolist(), "num_experts": experts}, judge)
+
+
+# ---- task 3 ----------------------------------------------------------------------------------------------------------
+def _balance(rng: Rng, tokens: int, experts: int, idx: Array) -> Case:
+    logits = rng.standard_normal((tokens, experts)).astype(np.float32)
+    p = _softmax(logits.astype(np.float64))
+    load = np.bincount(idx[idx >= 0].ravel(), minlength=experts)
+    share = load / max(1, load.sum())
+    loss = experts * float((share * p.mean(axis=0)).sum())
+    # Of the mean probabilities alone: shares are counts, which have no gradient.
+    gradient = p * (experts * share - (p * experts * share).sum(axis=1, keepdims=True)) / tokens
+
+    def judge(seen: Any) -> str | None:
+        got = float(seen["loss"]["values"])
+        if not np.isfinite(got):
+            return f"the loss is {got}; {int((idx >= 0).sum())} choices were made"
+        if abs(got - loss) > _CLOSE * max(1.0, loss):
+            return f"the loss is {got:.5f} where it should be {loss:.5f}"
+        if not seen["has_gradient"]:
+            return "the loss has no gradient, so it trains nothing"
+        if _differs(seen["gradient"]["values"], gradient):
+            return "the gradient with respect to the logits is wrong"
+        return None
+
+    return _case("balance", {"logits": logits.tolist(), "idx": idx.tolist()}, judge)
+
+
+def _even(rng: Rng) -> Case:
+    return _balance(rng, 8, 4, np.arange(16).reshape(8, 2) % 4)
+
+
+# ---- task 4 ----------------------------------------------------------------------------------------------------------
+def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
+    weights = rng.random(idx.shape).astype(np.float32) + 0.1
+    weights = np.where(idx >= 0, weights, 0)
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
+    left = np.full(experts, capacity)
+    want_idx, want_weights = idx.copy(), weights.astype(np.float64)
+    for token, k in np.ndindex(*idx.shape):
+        expert = idx[token, k]
+        if expert >= 0 and left[expert] > 0:
+            left[expert] -= 1
+        else:
+            want_idx[token, k], want_weights[token, k] = -1, 0
+    total = want_weights.sum(axis=1, keepdims=True)
+    want_weights = np.where(total > 0, want_weights / np.where(total > 0, total, 1), 0)
+
+    def judge(seen: Any) -> str | None:
+        got = np.array(seen["idx"]["values"])
+        loads = np.bincount(got[got >= 0].ravel(), minlength=experts)
+        if got.shape == want_idx.shape and loads.max(initial=0) > capacity:
+            return f"an expert got {loads.max()} tokens, and the capacity is {capacity}"
+        if got.shape != want_idx.shape or np.any(got != want_idx):
+            return "other choices stay than the first of each expert, in the order of tokens and of k"
+        if not np.all(np.isfinite(np.array(seen["weights"]["values"], dtype=np.float64))):
+            return "a token that keeps no expert has a weight that is not finite"
+        if _differs(seen["weights"]["values"], want_weights):
+            return "the weights that stay of a token do not sum to 1, or those that go are not 0"
+        return None
+
+    arguments = {"idx": idx.tolist(), "weights": weights.tolist(), "capacity": capacity}
+    return _case("limits", {"logits": np.zeros((len(idx), experts)).tolist(), **arguments}, judge)
+
+
+def _limits(rng: Rng) -> Case:
+    return _limited(rng, _ids(rng, 20, 3, 6), 6, 5)
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _several(*made: Callable[[Rng], Case]) -> Cases:
+    return lambda rng: iter([each(rng) for each in made])
+
+
+_CHOOSE = "topk of the logits; a softmax over those chosen; a softmax over all."
+_COUNT = "Leave the choices of -1 out, and give every expert its place with minlength."
+_EVEN = "Experts times the sum of share * mean probability; the gradient goes through the probabilities."
+_FULL = "Number each expert's choices in order; divide what a token keeps by its sum."
+
+BEHAVIOURS = (
+    Behaviour(1, "the largest logits and their softmax", one(lambda rng: _routes(rng, 12, 9, 3)), _CHOOSE),
+    Behaviour(
+        1,
+        "one expert, and all of them",
+        _several(lambda r: _routes(r, 4, 5, 1), lambda r: _routes(r, 4, 5, 5)),
+        _CHOOSE,
+    ),
+    Behaviour(
+        1,
+        "logits of another type, and a single token",
+        _several(lambda r: _routes(r, 6, 4, 2, "float64"), lambda r: _routes(r, 1, 4, 2)),
+        _CHOOSE,
+    ),
+    Behaviour(2, "every choice counts once", one(lambda rng: _loads(_ids(rng, 40, 3, 7), 7)), _COUNT),
+    Behaviour(
+        2,
+        "experts that nobody chose",
+        _several(lambda r: _loads(_ids(r, 9, 2, 3), 12), lambda r: _loads(np.full((3, 2), -1), 5)),
+        _COUNT,
+    ),
+    Behaviour(3, "1 when the load is even", one(_even), _EVEN),
+    Behaviour(3, "an uneven load", one(lambda rng: _balance(rng, 15, 6, _ids(rng, 15, 2, 6))), _EVEN),
+    Behaviour(3, "nobody chose anything", one(lambda rng: _balance(rng, 3, 4, np.full((3, 2), -1))), _EVEN),
+    Behaviour(4, "the first choices of an expert stay", one(_limits), _FULL),
+    Behaviour(
+        4,
+        "room for everybody, and for nobody",
+        _several(lambda r: _limited(r, _ids(r, 8, 2, 4), 4, 99), lambda r: _limited(r, _ids(r, 8, 2, 4), 4, 0)),
+        _FULL,
+    ),
+    Behaviour(4, "all want the same expert", one(lambda rng: _limited(rng, np.tile([2, 0], (6, 1)), 3, 4)), _FULL),
+)
+
+PUBLIC = (
+    Behaviour(1, "four tokens, five experts", one(lambda rng: _routes(rng, 4, 5, 2)), _CHOOSE),
+    Behaviour(2, "six tokens, four experts", one(lambda rng: _loads(_ids(rng, 6, 2, 4), 4)), _COUNT),
+    Behaviour(3, "an even load", one(_even), _EVEN),
+    Behaviour(4, "twenty tokens, six experts, room for five", one(_limits), _FULL),
+)
