@@ -81,6 +81,13 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.status == "missing" and "g++" in found.next_step and found.needed
 
 
+def test_the_variables_of_efa_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: pytest.fail("nothing is tried"))
+    assert doctor.run(type("Args", (), {"json": True, "efa": True})()) == 0
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["name"] == "EFA environment" and len(finding["explained"]) > 5
+
+
 def test_a_report_without_a_compiler_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

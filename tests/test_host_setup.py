@@ -45,6 +45,9 @@ def test_a_finished_python_piece_is_the_learners(
     assert "the course's own, since yours has tasks 1, 2, 3, 4, 5 still to do" in told()
     shutil.copyfile(exercises.find("02_handshake").solution_dir / file.name, file)
     assert "yours, mine/02_handshake/02_handshake.py" in told()
+    file.write_text("import numpy\n\nx = 1 / 0\n")
+    with pytest.raises(GradingError, match=r"cannot be imported: ZeroDivisionError.* \(line 3 of 02_handshake.py\)"):
+        workshop.python_piece("02_handshake")
     with pytest.raises(GradingError, match="kernels include them"):
         workshop.python_piece("08_packets")
 

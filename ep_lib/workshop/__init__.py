@@ -50,7 +50,8 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
     """An exercise's Python file as a module, imported anew: yours from ``mine/``, or the course's own as long as yours
     has unfinished tasks (a line says which it is).
 
-    ``mine`` is the folder with your file. Raises GradingError for an exercise that has none.
+    ``mine`` is the folder with your file. Raises GradingError for an exercise that has none, and for a file that cannot
+    be imported, with its line.
     """
     from ep_lib.errors import GradingError
     from ep_lib.workshop import exercises, grader, pieces
@@ -67,7 +68,11 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
         own = found.root / found.runs_as / files[0]
     else:
         print(f"{found.name}: yours, {os.path.relpath(own, found.root)}")
-    return pieces.load(own)
+    try:
+        return pieces.load(own)
+    except Exception as error:
+        place = pieces.place_in(own.parent, error)
+        raise GradingError(f"{os.path.relpath(own, found.root)} cannot be imported: {error!r}{place}") from error
 
 
 def check(exercise: str | int, mine: Path | str | None = None) -> Grade:

@@ -24,6 +24,6 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
     "table": (
         "rows that stay on their own rank are counted",
         "Of 8 ranks, 1/8 of the rows are for the own rank and never reach the card. They count as received (logical"
-        " GB/s), but not on the wire.",
+        " GB/s), but not on the wire. (An inference: the page does not say what it counts.)",
     ),
 }
