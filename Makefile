@@ -2,6 +2,7 @@
 # rest. Everything is installed into .venv and into pip's and ep_lib's caches, nothing anywhere else.
 #
 #   PYTHON=python3.12     which Python makes the environment (default: the first of python3, 3.13, 3.12, 3.11 that fits)
+#   NOTEBOOKS=00,01       which notebooks `make site` executes (default: all)
 #   LAB=0                 `make lab` stops before it starts JupyterLab
 #   CUDA=cuda12|cuda13|   which GPU packages come along (default: what the driver offers; empty: none)
 #   TORCH_INDEX=address   one more package index; PyTorch's index of CPU-only builds saves gigabytes (see the README)
@@ -44,9 +45,10 @@ $(shell [ ! -e "$(VENV_MADE)" ] || { [ -x "$(PY)" ] && [ "$$(cat "$(VENV_MADE)")
 CORE_INSTALLED := $(VENV)/.installed
 LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
+SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 
-.PHONY: help lab demo test quick nightly sanitize matrix lint .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test quick nightly sanitize matrix lint .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -65,6 +67,12 @@ endif
 
 demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
 	"$(PY)" -m ep_lib demo
+
+site: $(SITE_INSTALLED)  ## executed notebooks, docs and pages of runs as a static site in build/site/html (minutes; NOTEBOOKS=00,01: only some)
+	"$(PY)" docs/site/build.py $(if $(NOTEBOOKS),--notebooks "$(NOTEBOOKS)")
+
+pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run (needs Chromium)
+	"$(PY)" docs/site/pictures.py
 
 # One thread a process: the tests fill the cores, and NumPy's threads would spin beside them.
 test quick nightly: export OPENBLAS_NUM_THREADS = 1
@@ -134,6 +142,10 @@ endif
 # Without a GPU's packages the tests take CuPy and NVRTC alone, to compile every kernel for GPUs that are not there.
 $(TEST_INSTALLED): $(CORE_INSTALLED) pyproject.toml .ci/constraints.txt | check-machine
 	$(PIP) --editable '.[lab,mpi,nixl,test,$(or $(CUDA),nvrtc)]'
+	@touch "$@"
+
+$(SITE_INSTALLED): $(LAB_INSTALLED)
+	$(PIP) --editable '.[lab,site]'
 	@touch "$@"
 
 $(TEST_BYTECODE): $(TEST_INSTALLED)

@@ -1,0 +1,108 @@
+"""`make site`: executes the notebooks, writes the pages of runs, and lets MkDocs make a static site of them.
+
+    python docs/site/build.py [--notebooks 00,01]      # all of them if nothing is said
+
+The result is build/site/html/index.html, which opens without a server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import yaml
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from tours import ROOT, Tour, tours
+
+HERE = Path(__file__).resolve().parent
+MADE = ROOT / "build" / "site"
+PAGES = MADE / "pages"
+CELL_TIMEOUT_S = 900
+FRAME_HEIGHT = 980
+
+
+def chosen(words: str | None) -> list[Path]:
+    """The notebooks whose names begin so. Exits with a sentence if there is none."""
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    if words is None:
+        return notebooks
+    begins = tuple(filter(None, words.split(",")))
+    found = [path for path in notebooks if begins and path.stem.startswith(begins)]
+    if not found:
+        sys.exit(f"--notebooks is {words!r}; name the beginnings of some of {', '.join(p.stem for p in notebooks)}")
+    return found
+
+
+def execute(source: Path) -> bool:
+    """Puts the executed notebook beside the others; False if a cell failed, whose error is then part of the page."""
+    notebook = nbformat.read(source, as_version=4)
+    begin = time.perf_counter()
+    resources = {"metadata": {"path": str(source.parent)}}
+    client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources=resources)
+    try:
+        client.execute()
+        failed = False
+    except CellExecutionError as error:
+        print(f"{source.name}: {error}", file=sys.stderr)
+        failed = True
+    nbformat.write(notebook, PAGES / "notebooks" / source.name)
+    print(f"{source.name}: {time.perf_counter() - begin:.0f} s", flush=True)
+    return not failed
+
+
+def write_tour(tour: Tour) -> dict[str, str]:
+    """Its page, and one of the site around it, whose entry in the navigation is returned."""
+    file = f"{tour.name}_page.html"
+    style = f"width:100%; height:{FRAME_HEIGHT}px; border:0"
+    tour.page.save(PAGES / "runs" / file)
+    text = (
+        f"---\nhide: [toc]\n---\n\n# {tour.title}\n\n{tour.text}\n\n[Open it in a window of its own]({file})\n\n"
+        f'<iframe src="{file}" title="{tour.title}" style="{style}"></iframe>\n'
+    )
+    (PAGES / "runs" / f"{tour.name}.md").write_text(text, encoding="utf-8")
+    return {tour.title: f"runs/{tour.name}.md"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--notebooks", help="beginnings of names, with commas: 00,01")
+    notebooks = chosen(parser.parse_args().notebooks)
+    os.chdir(ROOT)  # sources are named from here
+    shutil.rmtree(PAGES, ignore_errors=True)
+    for folder in ("notebooks", "runs", "docs"):
+        (PAGES / folder).mkdir(parents=True)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (PAGES / "index.md").write_text(re.sub(r"\]\(docs/pictures/", "](pictures/", readme), encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "pictures", PAGES / "pictures")
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        shutil.copy(page, PAGES / "docs")
+    runs = [write_tour(tour) for tour in tours()]
+    done = [execute(notebook) for notebook in notebooks]
+    config = {
+        "INHERIT": str(HERE / "mkdocs.yml"),
+        "docs_dir": "pages",
+        "site_dir": "html",
+        "nav": [
+            {"Start": "index.md"},
+            {"Runs, step by step": runs},
+            {"Notebooks": [f"notebooks/{path.name}" for path in notebooks]},
+            {"Docs": [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]},
+        ],
+    }
+    (MADE / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--clean", "--config-file", str(MADE / "mkdocs.yml")]
+    subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    print("build/site/html/index.html")
+    return 0 if all(done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

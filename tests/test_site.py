@@ -1,0 +1,87 @@
+"""What `make site` and `make pictures` need: the configuration, the runs that are shown, README's picture."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("matplotlib")
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "docs" / "site"
+MOST_BYTES = 300_000
+
+
+class _Loader(yaml.SafeLoader):
+    """MkDocs names Python functions in its configuration."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(SITE)
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def test_the_site_can_be_searched_and_is_dark_at_night() -> None:
+    config = yaml.load((SITE / "mkdocs.yml").read_text(), Loader=_Loader)
+    names = [next(iter(plugin)) if isinstance(plugin, dict) else plugin for plugin in config["plugins"]]
+    assert (
+        names == ["search", "offline", "mkdocs-jupyter"] and config["plugins"][2]["mkdocs-jupyter"]["execute"] is False
+    )
+    theme = config["theme"]
+    assert theme["name"] == "material" and theme["font"] is False, "a page loads nothing from elsewhere"
+    assert {palette["scheme"] for palette in theme["palette"]} == {"default", "slate"}
+    assert all("toggle" in palette for palette in theme["palette"])
+
+
+def test_readme_shows_a_picture_and_twenty_seconds() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name in ("time_travel.gif", "time_travel.png"):
+        assert f"docs/pictures/{name}" in readme.split("## For learners")[0]
+        assert (ROOT / "docs" / "pictures" / name).stat().st_size < MOST_BYTES
+    with Image.open(ROOT / "docs" / "pictures" / "time_travel.gif") as film:
+        times = []
+        for frame in range(getattr(film, "n_frames", 1)):
+            film.seek(frame)
+            times.append(film.info["duration"])
+    assert len(times) > 10 and 18_000 <= sum(times) <= 20_000
+
+
+def test_notebooks_are_chosen_by_how_their_names_begin(module: Any) -> None:
+    build = module("build")
+    assert [path.stem for path in build.chosen("00,01")] == ["00_start_here", "01_write_and_signal"]
+    assert len(build.chosen(None)) >= 6
+    for wrong in ("", "77", ","):
+        with pytest.raises(SystemExit, match="name the beginnings"):
+            build.chosen(wrong)
+
+
+@pytest.mark.slow
+def test_every_tour_shows_what_it_says(module: Any) -> None:
+    pages = {tour.name: tour.page.html for tour in module("tours").tours()}
+    words = {
+        "no_syncwarp": "race: ",
+        "write_and_signal": "The checker found nothing in this run.",
+        "no_credits": "slot reused: ",
+        "no_credit_given": "timeout: rank ",
+        "source_reused": "source reused: ",
+        "networks": "signal overtakes data: ",
+    }
+    for name, text in words.items():
+        assert text in pages[name], name
+    assert '"marks":[]' in pages["write_and_signal"]
+    assert set(pages) - set(words) == {"ring", "dispatch", "calculator"}
