@@ -21,6 +21,7 @@ EXPECTED = {
     "06_dispatch",
     "07_combine",
     "08_fp8_and_low_latency",
+    "10_beyond_one_machine",
 }
 GPUS = {
     "00_start_here": 2,
@@ -31,6 +32,7 @@ GPUS = {
     "06_dispatch": 4,
     "07_combine": 4,
     "08_fp8_and_low_latency": 4,
+    "10_beyond_one_machine": 4,
 }
 PUBLIC = {"ep_lib", "ep_lib.workshop", "ep_lib.workshop.lessons", "ep_lib.workshop.notebook", "ep_lib.compat.nixl"}
 
@@ -255,6 +257,13 @@ SHOWN = [
     ("08_fp8_and_low_latency", "exceed-run", "It is: about 470 GB/s"),
     ("08_fp8_and_low_latency", "exercise-check-fp8", "Task 1 is still to do"),
     ("08_fp8_and_low_latency", "exercise-check-packets", "Task 1 is still to do"),
+    ("10_beyond_one_machine", "crossings-run", "It is: about 3.3 times"),
+    ("10_beyond_one_machine", "one-level-run", "srd all rows arrived: [True, True, True, True]"),
+    ("10_beyond_one_machine", "two-levels-run", "srd (rows right, sums right): [(True, True), (True, True)"),
+    ("10_beyond_one_machine", "waits-first-run", "they wait for each other"),
+    ("10_beyond_one_machine", "operations-run", "It is: on RC only"),
+    ("10_beyond_one_machine", "operations-check", "source reused"),
+    ("10_beyond_one_machine", "clock-run", "It is: up to twice"),
 ]
 
 

@@ -1,0 +1,178 @@
+"""Notebook 10: tokens between nodes, in one level and in two, and what hierarchical mode's NICs carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.emulator.hardware import HARDWARE
+from ep_lib.emulator.timeline import Timeline
+from ep_lib.jit.kernel import Kernel
+from ep_lib.memory.arrays import BFLOAT16
+from ep_lib.moe.buffer import Buffer
+from ep_lib.runtime.rank import Rank
+from ep_lib.runtime.simulate import simulate
+from ep_lib.workshop.lessons import numbers, pack, pointers
+
+TOKENS = np.dtype(pointers("wants", "rows", "arrived", "signals", "expects") + numbers("count", "words", "mates", "_"))
+RELAY = np.dtype(pointers("rows", "labels", "comes"))
+Wants = NDArray[np.bool_]  # [source, token, rank]
+
+
+def draw_wants(ranks: int, tokens: int, top_k: int, seed: int = 0) -> Wants:
+    """Every token goes to ``top_k`` experts, all with equal probability, of which each rank has the same number."""
+    rng = np.random.default_rng(seed)
+    wants = np.zeros((ranks, tokens, ranks), np.bool_)
+    experts = np.argsort(rng.random((ranks, tokens, 8 * ranks)), axis=2)[:, :, :top_k]
+    np.put_along_axis(wants, experts // 8, True, axis=2)
+    return wants
+
+
+def rows_of(rank: int, tokens: int, words: int) -> NDArray[np.float32]:
+    """What a rank sends: float32 [tokens, words]."""
+    return np.random.default_rng(100 + rank).standard_normal((tokens, words), np.float32)
+
+
+def by_node(wants: Wants, mates: int) -> Wants:
+    """[source, token, node]: whether some rank of the node needs the token."""
+    ranks, tokens, _ = wants.shape
+    return np.asarray(wants.reshape(ranks, tokens, ranks // mates, mates).any(axis=3))
+
+
+def crossings(wants: Wants, mates: int) -> tuple[int, int]:
+    """Rows that cross between nodes: one for each rank that needs it, and one for each node."""
+    ranks = len(wants)
+    node = np.arange(ranks) // mates
+    other_rank = node[:, None] != node[None, :]
+    other_node = node[:, None] != np.arange(ranks // mates)[None, :]
+    to_ranks = int((wants & other_rank[:, None, :]).sum())
+    return to_ranks, int((by_node(wants, mates) & other_node[:, None, :]).sum())
+
+
+def expected_sum(source: int, wants: Wants, words: int, mates: int) -> NDArray[np.float32]:
+    """The oracle of combine, [tokens, words]: a node's results in order of ranks, then nodes in order, in float32. The
+    result of rank r for a row is the row times r + 1."""
+    tokens, ranks = wants.shape[1], wants.shape[2]
+    rows, out = rows_of(source, tokens, words), np.zeros((tokens, words), np.float32)
+    for token in range(tokens):
+        for begin in range(0, ranks, mates):
+            here = [r for r in range(begin, begin + mates) if wants[source, token, r]]
+            total = np.zeros(words, np.float32)
+            for r in here:
+                total = total + rows[token] * np.float32(r + 1)
+            if here:
+                out[token] = out[token] + total
+    return out
+
+
+class Exchange:
+    """The arrays of one rank, and its kernels' structs."""
+
+    def __init__(self, rank: Rank, wants: Wants, words: int, mates: int) -> None:
+        ranks, tokens, me = rank.world_size, wants.shape[1], rank.rank
+        nodes, here = ranks // mates, rank.rank // mates
+        self.rank, self.wants, self.words, self.mates = rank, wants, words, mates
+        self.rows = rank.symmetric((tokens, words), np.float32)
+        self.rows[...] = rank.to_device(rows_of(me, tokens, words))
+        self.arrived = rank.symmetric((ranks, tokens, words), np.float32)
+        signals = rank.symmetric(ranks, np.uint64)
+        bits = (wants[me].astype(np.uint64) << np.arange(ranks, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+        expects = wants[:, :, me].sum(axis=1).astype(np.int32)
+        partners = np.arange(nodes) * mates + me % mates
+        comes = by_node(wants, mates)[partners, :, here].sum(axis=1).astype(np.int32)
+        self._kept = [rank.to_device(array) for array in (bits, expects, comes)]
+        device_bits, device_expects, device_comes = self._kept
+        areas = (self.rows, self.arrived, signals)
+        self.tokens = pack(TOKENS, device_bits, *areas, device_expects, tokens, words, mates, 0)
+        self.relay, self.staging, self.back = (
+            pack(
+                RELAY,
+                rank.symmetric((nodes, tokens, words), np.float32),
+                rank.symmetric((nodes, tokens), np.uint64),
+                device_comes,
+            )
+            for _ in range(3)
+        )
+        rank.barrier()
+
+    def dispatch(self, kernel: Kernel, levels: int) -> bool:
+        """Did all rows arrive, and no others?"""
+        rank, wants = self.rank, self.wants
+        if levels == 1:
+            kernel.launch(rank, 1, 32, self.tokens)
+        else:
+            kernel.launch(rank, 2, 32, self.tokens, self.relay)
+        rank.synchronize()
+        rank.barrier()
+        got = rank.to_host(self.arrived)
+        for source in range(rank.world_size):
+            rows = rows_of(source, wants.shape[1], self.words)
+            if not np.array_equal(got[source], rows * wants[source, :, rank.rank, None]):
+                return False
+        return True
+
+    def combine(self, kernel: Kernel) -> bool:
+        """Are the sums the oracle's, bit for bit? Each rank's experts multiply by its number plus 1."""
+        rank = self.rank
+        self.arrived[...] *= np.float32(rank.rank + 1)
+        own = rank.to_device(np.zeros(self.words, np.float32))
+        out = rank.to_device(np.zeros((self.wants.shape[1], self.words), np.float32))
+        rank.barrier()
+        kernel.launch(rank, 2, 32, self.tokens, self.relay, self.staging, self.back, own, out)
+        rank.synchronize()
+        rank.barrier()
+        return np.array_equal(rank.to_host(out), expected_sum(rank.rank, self.wants, self.words, self.mates))
+
+
+def dispatch(rank: Rank, kernel: Kernel, wants: Wants, mates: int, words: int = 8, levels: int = 1) -> bool:
+    """A dispatch by a kernel of tutorial_kernels/10_two_levels.cu. Did all rows arrive here, and no others?"""
+    return Exchange(rank, wants, words, mates).dispatch(kernel, levels)
+
+
+def there_and_back(
+    rank: Rank, kernels: Sequence[Kernel], wants: Wants, mates: int, words: int = 8
+) -> tuple[bool, bool]:
+    """A dispatch and a combine in two levels. Are the rows right, and the sums?"""
+    exchange = Exchange(rank, wants, words, mates)
+    return exchange.dispatch(kernels[0], 2), exchange.combine(kernels[1])
+
+
+# ---- the library's hierarchical mode, on the virtual clock -----------------------------------------------------------
+SCALE = 14  # how many times shorter than 7168 numbers the rows are, and how often each byte counts
+
+
+def buffer_on_clock(hierarchical: bool, nodes: int = 2, mates: int = 8, tokens: int = 32) -> Timeline:
+    """A BF16 dispatch and combine, ``tokens`` tokens a rank to 8 of 256 experts, hidden 7168; H100 with ConnectX-7."""
+    ranks, hidden = nodes * mates, 7168 // SCALE
+    shape: dict[str, Any] = {"num_experts": 256, "top_k": 8, "hidden": hidden, "max_tokens": tokens, "num_sms": 6}
+    shape |= {"hierarchical": True} if hierarchical else {"allow_nvlink_for_normal_mode": False}
+
+    def main(rank: Rank) -> bool:
+        rng = np.random.default_rng(rank.rank)
+        ids = np.argsort(rng.random((tokens, 256)), axis=1)[:, :8]
+        with Buffer(rank, **shape) as buffer:
+            x = rank.to_device(rng.standard_normal((tokens, hidden), np.float32).astype(BFLOAT16))
+            recv = buffer.dispatch(x, rank.to_device(ids))
+            out = buffer.combine(recv.x, recv.handle)
+            return bool(np.isfinite(rank.to_host(out).astype(np.float32)).all())
+
+    return simulate(
+        main,
+        ranks,
+        fabric=Fabric("rc", ranks_per_node=mates),
+        hardware=HARDWARE["h100-cx7"].scaled(SCALE),
+        transport="emulated" if hierarchical else "by_pair",
+        timeout=600,
+    )
+
+
+def bytes_between(timeline: Timeline) -> NDArray[np.float64]:
+    """What NICs were given, [source, target], in bytes of full rows."""
+    total = np.zeros((timeline.ranks, timeline.ranks))
+    for message in timeline.messages:
+        total[message.source, message.target] += message.bytes * SCALE
+    return total
