@@ -34,7 +34,7 @@ struct Memory {
 EP_DEVICE ep::ProxyRing ring_of(const Job& job, const Memory& my) {
     auto* const credits = reinterpret_cast<ep::ProxyCredits*>(my.counters);
     return {my.slots + kGuard, credits, reinterpret_cast<ep::ProxyProducer*>(credits + 1),
-            static_cast<uint64_t>(job.num_slots)};
+            static_cast<uint64_t>(job.num_slots), 0};
 }
 
 // Every word differs from command to command; `source` is the place of its payload.
@@ -69,7 +69,7 @@ EP_DEVICE bool push(const Job& job, const ep::ProxyRing& ring, const ep::ProxyCo
     if (job.learners & kPush) return ep::proxy_push(ring, command, number);
     *number = ep::atom_add_relaxed_gpu_u64(&ring.producer->head, 1);
     if (job.learners & kRoom) {
-        if (!ep::detail::proxy_wait_for_room(ring, *number, command.peer)) return false;
+        if (!ep::detail::proxy_wait_for_room(ring, *number, 0, command.peer)) return false;
     } else if (*number >= ring.num_slots) {
         while (ep::ld_acquire_sys_u64(&ring.credits->taken) < *number - ring.num_slots + 1) {  // role: the push's wait
         }

@@ -19,7 +19,7 @@ unsigned long long first = 0;
 if (lane == 0 && count > 0) first = atomicAdd(reinterpret_cast<unsigned long long*>(&ring.producer->head), count);
 first = __shfl_sync(kFullWarp, first, 0);
 bool ok = true;
-if (lane < count) ok = detail::proxy_wait_for_room(ring, first + lane, command.peer);
+if (lane < count) ok = detail::proxy_wait_for_room(ring, first + lane, 0, command.peer);
 if (number != nullptr) *number = first + lane;
 if (ok && lane < count) detail::proxy_fill(ring, command, first + lane);
 return __all_sync(kFullWarp, ok) != 0;

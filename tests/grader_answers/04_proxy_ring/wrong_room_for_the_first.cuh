@@ -5,7 +5,7 @@ unsigned long long first = 0;
 int ok = 1;
 if (lane == 0 && count > 0) {
     first = atom_add_relaxed_gpu_u64(&ring.producer->head, count);
-    ok = detail::proxy_wait_for_room(ring, first, command.peer);
+    ok = detail::proxy_wait_for_room(ring, first, 0, command.peer);
 }
 first = __shfl_sync(kFullWarp, first, 0);
 ok = __shfl_sync(kFullWarp, ok, 0);
