@@ -144,6 +144,7 @@ EP_DEVICE bool proxy_push_warp(ProxyRing ring, const ProxyCommand& command, int 
 
 // Waits until a command is done, and all that have smaller numbers in its ring. False after the time limit.
 EP_DEVICE bool proxy_wait(const ProxyRing& ring, uint64_t number) {
+    // Itself, and all with smaller numbers: the first command has number 0.
     return detail::proxy_wait_for(ring, number + 1);
 }
 
