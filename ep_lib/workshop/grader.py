@@ -340,7 +340,8 @@ def _grade_task(
             if message:
                 found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
-                    message += f"{_circumstances(case.scenario, found_by_checker=found_by_checker)}. {test.advice}"
+                    message += _circumstances(case.scenario, found_by_checker=found_by_checker)
+                    message += f"{'' if message.endswith('?') else '.'} {test.advice}"
                 return TaskGrade(task, False, test.title, message.strip())
     return TaskGrade(task, True)
 

@@ -38,7 +38,13 @@ class _Stream:
         return piece[:size]
 
 
-def _outcome(call: Callable[[], Any], show: Callable[[Any], Any] = lambda value: value.hex()) -> dict[str, Any]:
+def _hex(value: Any) -> str:
+    if not isinstance(value, (bytes, bytearray)):
+        raise TypeError(f"it returned {value!r:.80}, which is no bytes")
+    return value.hex()
+
+
+def _outcome(call: Callable[[], Any], show: Callable[[Any], Any] = _hex) -> dict[str, Any]:
     """What a call returned, or which error of the course's it raised. Others go on, with their line."""
     try:
         return {"got": show(call())}
@@ -47,7 +53,7 @@ def _outcome(call: Callable[[], Any], show: Callable[[Any], Any] = lambda value:
 
 
 def frames(piece: Any, bodies: Sequence[str]) -> list[str]:
-    return [piece.frame(bytes.fromhex(body)).hex() for body in bodies]
+    return [_hex(piece.frame(bytes.fromhex(body))) for body in bodies]
 
 
 def reads(piece: Any, pieces: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def says_hello(piece: Any, sizes: dict[str, int], tag: str) -> dict[str, Any]:
     arrays = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
     host = _Host(arrays, tag)
     body = piece.hello(host, arrays)
-    return {"calls": host.calls, "body": body.hex()}
+    return {"calls": host.calls, "body": _hex(body)}
 
 
 def meets(piece: Any, mine: str, pieces: Sequence[str], tag: str) -> dict[str, Any]:
