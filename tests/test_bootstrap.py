@@ -25,7 +25,7 @@ from ep_lib.bootstrap import torchrun as torchrun_module
 from ep_lib.bootstrap.base import within
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
 from ep_lib.bootstrap.srun import SrunBootstrap, _sweep
-from ep_lib.bootstrap.stopped import Neighbours
+from ep_lib.bootstrap.stopped import Watched
 from ep_lib.bootstrap.torchrun import TorchrunBootstrap
 from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed
 from ep_lib.processes import Identity
@@ -405,8 +405,7 @@ class Beside(SingleBootstrap):
 def test_a_process_that_is_stopped_is_named_by_who_waits_for_it() -> None:
     other = subprocess.Popen(["sleep", "600"])
     try:
-        neighbours = Neighbours(Beside(other.pid), 1)
-        at_once, patient = neighbours.look("barrier()", 0), neighbours.look("barrier()", 600)
+        at_once, patient = (Watched(Beside(other.pid), seconds, 1).look("barrier()") for seconds in (0, 600))
         at_once()
         other.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, other.pid, os.WSTOPPED)
@@ -419,5 +418,20 @@ def test_a_process_that_is_stopped_is_named_by_who_waits_for_it() -> None:
         os.waitid(os.P_PID, other.pid, os.WCONTINUED)
         at_once()
     finally:
+        other.kill()
+        other.wait()
+
+
+def test_the_hub_tells_who_waits_for_a_process_that_is_stopped() -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    pipes = [Pipe() for _ in range(2)]
+    hub = Hub({rank: ours for rank, (ours, _) in enumerate(pipes)})
+    hub.watch(1, Identity.of(other.pid), 0)
+    try:
+        other.send_signal(signal.SIGSTOP)
+        with pytest.raises(PeerTimeout, match=r"rank 0 waited 0 s in host collective 0 .* for rank 1, whose process"):
+            HubBootstrap(pipes[0][1], 0, 2, "local", 0).barrier()
+    finally:
+        hub.close()
         other.kill()
         other.wait()

@@ -21,7 +21,7 @@ import numpy as np
 from ep_lib.backends.base import Streams
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, meet, within
-from ep_lib.bootstrap.stopped import Neighbours
+from ep_lib.bootstrap.stopped import Watched
 from ep_lib.cuda import errors as cuda_errors
 from ep_lib.cuda import mps
 from ep_lib.cuda.devices import device_for, import_cupy
@@ -104,8 +104,7 @@ class CudaBackend:
         here = bootstrap.local_rank + 1 if transport.startswith("nvshmem") else bootstrap.world_size
         self.device = device_for(bootstrap.local_rank, here, gpus) if device is None else device
         self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
-        self._bootstrap = bootstrap
-        self._neighbours = Neighbours(bootstrap, self._meeting_timeout)
+        self._bootstrap = bootstrap = Watched(bootstrap, self.kernel_timeout, self._meeting_timeout)
         self._runtime = self.xp.cuda.runtime
         self._driver = self.xp.cuda.driver
         self._lost: EpError | None = None  # set once the context is lost or a kernel does not end
@@ -299,8 +298,7 @@ class CudaBackend:
 
     def all_gather(self, obj: object, what: str = "all_gather()") -> list[Any]:
         self._check_open()
-        look = self._neighbours.look(what, self.kernel_timeout)
-        return meet(self._bootstrap, what, obj, self._meeting_timeout, look)
+        return meet(self._bootstrap, what, obj, self._meeting_timeout, self._bootstrap.look(what))
 
     def network_bytes(self) -> tuple[int, int]:
         """The GPUs' NICs do not say."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -13,7 +14,9 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, dumps, loads, missing_error
-from ep_lib.errors import EpError, RankFailed
+from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped, stopped_error
+from ep_lib.errors import EpError, PeerTimeout, RankFailed
+from ep_lib.processes import Identity
 
 _LOOK_SECONDS = 0.2
 REPLY_GRACE = 5.0  # seconds past a collective's limit in which the hub's own answer must arrive
@@ -25,13 +28,15 @@ class _Gather:
 
     parts: dict[int, bytes] = field(default_factory=dict)
     deadlines: dict[int, float] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)  # of those that are missing: their processes
+    looks: dict[int, Look] = field(default_factory=dict)  # of each waiting rank, at those
 
 
 class Hub:
     """Serves one connection per rank from a daemon thread.
 
     Messages from a rank are ("gather", operation, timeout in s, bytes) and ("bye",); answers are ("all", list of
-    bytes), ("timeout", missing ranks) and ("failed", rank, reason).
+    bytes), ("timeout", missing ranks), ("stopped", rank, text) and ("failed", rank, reason).
     """
 
     def __init__(self, connections: Mapping[int, Connection]) -> None:
@@ -39,6 +44,8 @@ class Hub:
         self._world_size = len(connections)
         self._gathers: dict[int, _Gather] = {}
         self._gone: dict[int, str] = {}  # rank -> how it ended
+        self._watched: dict[int, Identity] = {}
+        self._patience = DEFAULT_TIMEOUT
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = Pipe(duplex=False)
         self._stop = False
@@ -49,6 +56,11 @@ class Hub:
         """Tell all who wait for ``rank``, now or later, that it will not come."""
         with self._lock:
             self._mark_gone(rank, reason)
+
+    def watch(self, rank: int, process: Identity, seconds: float) -> None:
+        """Who waits for ``rank`` is told when its process has been stopped for ``seconds``, the same for all ranks."""
+        with self._lock:
+            self._watched[rank], self._patience = process, seconds
 
     def join(self, timeout: float) -> None:
         """Wait until every rank has left, at most ``timeout`` seconds."""
@@ -71,6 +83,7 @@ class Hub:
                         self._read(rank)
             with self._lock:
                 self._expire(time.monotonic())
+                self._give_up_on_stopped()
         for connection in self._connections.values():
             connection.close()
 
@@ -84,6 +97,8 @@ class Hub:
             gather = self._gathers.setdefault(operation, _Gather())
             gather.parts[rank] = data
             gather.deadlines[rank] = time.monotonic() + timeout
+            what = f"host collective {operation} (all_gather or barrier)"
+            gather.looks[rank] = give_up_on_stopped(rank, what, self._patience, lambda: gather.stopped)
             if len(gather.parts) == self._world_size:
                 del self._gathers[operation]
                 everything = [gather.parts[r] for r in range(self._world_size)]
@@ -118,10 +133,22 @@ class Hub:
                 self._answer(peer, ("timeout", missing))
                 del gather.deadlines[peer]
 
+    def _give_up_on_stopped(self) -> None:
+        for gather in self._gathers.values():
+            late = {rank: process for rank, process in self._watched.items() if rank not in gather.parts}
+            gather.stopped = processes_stopped(late)
+            for peer in list(gather.deadlines):
+                try:
+                    gather.looks[peer]()
+                except PeerTimeout as error:
+                    self._answer(peer, ("stopped", error.peer, str(error)))
+                    del gather.deadlines[peer]
+
     def _seconds_to_deadline(self) -> float | None:
         with self._lock:
             deadlines = [deadline for gather in self._gathers.values() for deadline in gather.deadlines.values()]
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+            longest = _LOOK_SECONDS if self._watched else math.inf
+        return min(longest, max(0.0, min(deadlines) - time.monotonic())) if deadlines else None
 
     def _answer(self, rank: int, message: tuple[Any, ...]) -> None:
         connection = self._connections.get(rank)
@@ -168,6 +195,8 @@ class HubBootstrap:
             return [loads(data) for data in rest[0]]
         if kind == "timeout":
             raise missing_error(self.rank, self.world_size, rest[0], operation, limit)
+        if kind == "stopped":
+            raise stopped_error(self.rank, *rest)
         failed, reason = rest
         raise RankFailed(
             f"rank {failed} will not join host collective {operation} (all_gather or barrier): {reason}", rank=failed

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ep_lib.bootstrap.base import Bootstrap, Look
 from ep_lib.errors import PeerTimeout
@@ -31,35 +32,49 @@ def give_up_on_stopped(rank: int, what: str, seconds: float, stopped: Callable[[
         waited = {each: waited[each] + step if each in waited else 0.0 for each in processes}
         for each, so_far in waited.items():
             if so_far >= seconds:
-                raise PeerTimeout(
+                raise stopped_error(
+                    rank,
+                    each,
                     f"rank {rank} waited {seconds:g} s in {what} for rank {each}, whose process {processes[each]} is "
                     f"stopped (SIGSTOP, or a debugger): continue it (kill -CONT {processes[each]}), or end it",
-                    rank=rank,
-                    peer=each,
-                    phase="bootstrap",
-                    slot=-1,
-                    seen=0,
-                    expected=1,
                 )
 
     return look
 
 
-class Neighbours:
-    """The processes of all ranks; making it is collective. Those that this one cannot see, on other hosts or in other
-    containers, count as never stopped."""
+def stopped_error(rank: int, peer: int, text: str) -> PeerTimeout:
+    """The error of a rank that gave up because the process of ``peer`` is stopped."""
+    return PeerTimeout(text, rank=rank, peer=peer, phase="bootstrap", slot=-1, seen=0, expected=1)
 
-    def __init__(self, bootstrap: Bootstrap, timeout: float) -> None:
-        self._rank = bootstrap.rank
-        said: list[Identity] = [
-            Identity(*each) for each in bootstrap.all_gather(tuple(Identity.of(os.getpid())), timeout)
-        ]
-        own = said[self._rank]
-        self._seen = {each: it for each, it in enumerate(said) if it.place == own.place and each != self._rank}
 
-    def look(self, what: str, seconds: float) -> Look:
-        """As :func:`give_up_on_stopped` has it."""
-        return give_up_on_stopped(self._rank, what, seconds, self._stopped)
+def processes_stopped(processes: Mapping[int, Identity]) -> dict[int, int]:
+    """Of the processes of ranks those that are stopped now: their ids."""
+    return {rank: process.pid for rank, process in processes.items() if is_stopped(process)}
 
-    def _stopped(self) -> dict[int, int]:
-        return {rank: it.pid for rank, it in self._seen.items() if is_stopped(it)}
+
+class Watched:
+    """A bootstrap whose collectives wait ``seconds`` only for a rank whose process is stopped. Making it is collective.
+
+    Ranks that this one cannot see, on other hosts or in other containers, count as never stopped.
+    """
+
+    def __init__(self, bootstrap: Bootstrap, seconds: float, timeout: float) -> None:
+        self._bootstrap, self._seconds = bootstrap, seconds
+        self.kind, self.rank = bootstrap.kind, bootstrap.rank
+        self.world_size, self.local_rank = bootstrap.world_size, bootstrap.local_rank
+        said = [Identity(*each) for each in bootstrap.all_gather(tuple(Identity.of(os.getpid())), timeout)]
+        place = said[self.rank].place
+        self._seen = {rank: it for rank, it in enumerate(said) if it.place == place and rank != self.rank}
+
+    def look(self, what: str) -> Look:
+        """Raises PeerTimeout, as :func:`give_up_on_stopped` has it."""
+        return give_up_on_stopped(self.rank, what, self._seconds, lambda: processes_stopped(self._seen))
+
+    def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
+        return self._bootstrap.all_gather(obj, timeout, look or self.look("a host collective"))
+
+    def barrier(self, timeout: float | None = None) -> None:
+        self.all_gather(None, timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        self._bootstrap.close(timeout)

@@ -115,6 +115,7 @@ def process_rank(
     Real concurrency decides what happens in which order; ``seed`` is for the delays of the emulated NICs.
     """
     from ep_lib.backends.emulator import EmulatorBackend
+    from ep_lib.bootstrap.stopped import Watched
     from ep_lib.emulator.host_links import HostLinks, fabric_of_hosts, gather_hosts
     from ep_lib.emulator.process_world import ProcessWorld
     from ep_lib.emulator.shared_heaps import SharedHeaps
@@ -123,7 +124,8 @@ def process_rank(
     timeout = _TIMEOUT_S if timeout is None else timeout
     size = bootstrap.world_size if invitation is None else len(invitation.processes)
     meeting_timeout, links = max(DEFAULT_TIMEOUT, timeout), None
-    hosts = [""] * size if invitation is not None else gather_hosts(bootstrap, meeting_timeout)
+    watched = bootstrap if invitation is not None else Watched(bootstrap, timeout, meeting_timeout)
+    hosts = [""] * size if invitation is not None else gather_hosts(watched, meeting_timeout)
     connected = fabric_of_hosts(fabric, hosts)
     if transport == "proxy" and len(set(hosts)) > 1:
         raise ArgumentError(
@@ -132,9 +134,9 @@ def process_rank(
         )
     machine = make_machine(size, seed=seed, fabric=connected, heap_bytes=heap_bytes, home=bootstrap.rank)
     if invitation is None:
-        heaps = SharedHeaps.share(bootstrap, machine, hosts, meeting_timeout)
+        heaps = SharedHeaps.share(watched, machine, hosts, meeting_timeout)
         if len(set(hosts)) > 1:
-            links = HostLinks(bootstrap, machine, hosts, meeting_timeout)
+            links = HostLinks(watched, machine, hosts, meeting_timeout)
     else:
         heaps = SharedHeaps.join(invitation, bootstrap.rank, machine)
     limit_ns = min(device_state.DEFAULT_TIMEOUT_NS, int(timeout / 2 * 1e9))  # a kernel gives up before its host does

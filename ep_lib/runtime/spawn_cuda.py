@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ep_lib.bootstrap.base import dumps, loads, rank_list
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, dumps, loads, rank_list
 from ep_lib.bootstrap.hub import Hub
 from ep_lib.errors import BackendUnavailable, KernelTimeout, PeerTimeout, RankFailed
-from ep_lib.processes import Guard
+from ep_lib.processes import Guard, Identity
 from ep_lib.runtime.rank_process import Job, MakeRank, Outcome, decode, make_cuda_rank, socket_pair
 
 _POLL_SECONDS = 0.1  # a process that dies silently is noticed after this
@@ -111,6 +111,7 @@ class _Crew:
             os.close(hub_end)
             self._hub_ends[job.rank] = -1
         self._processes.append(process)
+        self._hub.watch(job.rank, Identity.of(process.pid), DEFAULT_TIMEOUT if job.timeout is None else job.timeout)
         self._controls.append(control)
         with contextlib.suppress(OSError):  # it died at once: collect() finds out how
             control.send_bytes(dumps(job))
