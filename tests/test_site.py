@@ -40,7 +40,7 @@ def test_the_site_can_be_searched_and_is_dark_at_night() -> None:
     config = yaml.load((SITE / "mkdocs.yml").read_text(), Loader=_Loader)
     names = [next(iter(plugin)) if isinstance(plugin, dict) else plugin for plugin in config["plugins"]]
     assert (
-        names == ["search", "offline", "mkdocs-jupyter"] and config["plugins"][2]["mkdocs-jupyter"]["execute"] is False
+        names == ["search", "mkdocs-jupyter"] and config["plugins"][1]["mkdocs-jupyter"]["execute"] is False
     )
     theme = config["theme"]
     assert theme["name"] == "material" and theme["font"] is False, "a page loads nothing from elsewhere"

@@ -2,7 +2,8 @@
 
     python docs/site/build.py [--notebooks 00,01]      # all of them if nothing is said
 
-The result is build/site/html/index.html, which opens without a server.
+The result is build/site/html/index.html, which opens without a server; only the search needs one
+(python -m http.server -d build/site/html).
 """
 
 from __future__ import annotations
