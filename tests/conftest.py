@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +80,34 @@ def spmd(backend: str) -> Callable[..., list[Any]]:
         return spawn(main, ranks=ranks, backend=backend, args=args, **options)
 
     return run
+
+
+@pytest.fixture(scope="module")  # it runs an event loop, which other modules' tests may not have
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium, through Playwright."""
+    from support.browser import CHROMIUM
+
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page in a context of its own; errors on its console fail the test, and EP_LIB_SCREENSHOTS names a
+    folder for what it looked like."""
+    from support.browser import PATIENCE_MS
+
+    context = chromium.new_context(viewport={"width": 1400, "height": 1100})
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    if (folder := os.environ.get("EP_LIB_SCREENSHOTS")) and opened.url != "about:blank":
+        opened.screenshot(path=str(Path(folder) / f"{request.node.name}.png"))
+    context.close()
+    assert errors == []

@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browser import PATIENCE_MS, needs_chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE_MS = 240_000  # of a loaded machine
 RUNS_ALL = 3  # repetitions (--rounds) above which all notebooks run
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+    needs_chromium,
 ]
 
 
@@ -81,31 +80,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     started = Lab(tmp_path_factory.mktemp("lab"))
     yield started
     started.stop()
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A page in a context of its own; errors on its console fail the test."""
-    context = chromium.new_context(viewport={"width": 1400, "height": 1100})
-    opened = context.new_page()
-    opened.set_default_timeout(PATIENCE_MS)
-    errors: list[str] = []
-    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    yield opened
-    if (folder := os.environ.get("EP_LIB_SCREENSHOTS")) and opened.url != "about:blank":
-        opened.screenshot(path=str(Path(folder) / f"{request.node.name}.png"))
-    context.close()
-    assert errors == []
 
 
 def open_notebook(page: Any, lab: Lab, name: str) -> None:

@@ -39,9 +39,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_site_can_be_searched_and_is_dark_at_night() -> None:
     config = yaml.load((SITE / "mkdocs.yml").read_text(), Loader=_Loader)
     names = [next(iter(plugin)) if isinstance(plugin, dict) else plugin for plugin in config["plugins"]]
-    assert (
-        names == ["search", "mkdocs-jupyter"] and config["plugins"][1]["mkdocs-jupyter"]["execute"] is False
-    )
+    assert names == ["search", "mkdocs-jupyter"] and config["plugins"][1]["mkdocs-jupyter"]["execute"] is False
     theme = config["theme"]
     assert theme["name"] == "material" and theme["font"] is False, "a page loads nothing from elsewhere"
     assert {palette["scheme"] for palette in theme["palette"]} == {"default", "slate"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib")
 
-from support.browser import needs_chromium, run_in_pages
+from support.browser import needs_chromium
 
 import ep_lib
 from ep_lib import viz
@@ -253,28 +253,22 @@ def test_the_command_of_a_finding_writes_its_page(tmp_path: Path) -> None:
     assert "there is no file" in run("replay", "other.py").stderr
 
 
-ASK = """
-const place = () => Number(document.getElementById("slider").value);
-const presses = [["Home"], ["ArrowRight"], ["ArrowRight", true], ["ArrowLeft"], ["End"], ["n"], ["w"], ["p"]];
-window.seen = {keys: presses.map(([key, shift]) => { press(key, shift); return [place(), text("now")]; })};
-seen.states = STEPS.map((step) => [step, [...stateAfter(step)]]);
-seen.sums = [...document.querySelectorAll(".sum")].map((sum) => sum.textContent);
-seen.lit = document.querySelectorAll("#source .racing").length;
-"""
-
-
 @pytest.mark.slow
 @needs_chromium
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
+def test_the_page_in_a_browser(page: Any, tmp_path: Path) -> None:
     run = recorded("wrong", 2)
     steps = make_steps(run, 10_000)
-    wanted = sorted({0, 1, 255, 256, 257, len(steps) // 2, len(steps) - 1} & set(range(len(steps))), reverse=True)
-    script = ASK.replace("STEPS", json.dumps(wanted))
-    seen = run_in_pages(tmp_path, {"run": (page_of(run).html, script)})["run"]
     mark, last = steps.marks[0], len(steps) - 1
-    assert [place for place, _ in seen["keys"]][:7] == [0, 1, 11, 10, last, mark.step, mark.first]
-    for place, text in seen["keys"]:
-        assert text.startswith(told(steps, place))
-    for step, state in seen["states"]:
-        assert state == steps.state(step)
-    assert seen["lit"] >= 2 and any("in a race" in text for text in seen["sums"])
+    page.goto(page_of(run).save(tmp_path / "page.html").as_uri())
+    keys = {"Home": 0, "ArrowRight": 1, "Shift+ArrowRight": 11, "ArrowLeft": 10, "End": last, "n": mark.step}
+    for key, step in {**keys, "w": mark.first}.items():
+        page.keyboard.press(key)
+        assert page.input_value("#slider") == str(step), key
+        assert page.inner_text("#now").startswith(told(steps, step))
+        assert page.get_attribute("#slider", "aria-valuetext").endswith(told(steps, step))
+    page.keyboard.press("p")
+    page.locator("#findings button").press("Enter")
+    assert page.input_value("#slider") == str(mark.step) and page.locator("#source .racing").count() >= 2
+    assert any("in a race" in text for text in page.locator(".sum").all_inner_texts())
+    for step in sorted({0, 1, 255, 256, 257, last // 2, last} & set(range(len(steps))), reverse=True):
+        assert page.evaluate("step => [...stateAfter(step)]", step) == steps.state(step)

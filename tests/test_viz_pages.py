@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from support.browser import needs_chromium, run_in_pages
+from support.browser import needs_chromium
 
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
@@ -74,44 +75,62 @@ def test_bad_input(call: Any, words: str) -> None:
         call()
 
 
+@pytest.fixture
+def opened(page: Any, tmp_path: Path) -> Callable[[Page], Any]:
+    """Opens one of our pages in the browser."""
+
+    def go(made: Page) -> Any:
+        page.goto(made.save(tmp_path / "page.html").as_uri())
+        return page
+
+    return go
+
+
 @pytest.mark.slow
 @needs_chromium
-def test_pages_in_a_browser(tmp_path: Path) -> None:
-    pages = {
-        "networks": (
-            viz.networks_by_seed(seeds=3),
-            """press("End"); window.seen = {now: text("now"), lines: document.querySelectorAll("#chart line").length};
-            press("ArrowLeft"); seen.seed = text("count");""",
-        ),
-        "ring": (
-            viz.ring_step_by_step(WRITTEN, READ, 2),
-            """window.seen = []; press("End"); seen.push(text("now")); press("Home"); seen.push(text("now"));
-            for (let i = 0; i < 4; i++) press("ArrowRight"); seen.push(text("now"));""",
-        ),
-        "tokens": (
-            viz.dispatch_flow(choices(4, 9, 16, 3), 16),
-            """press("ArrowRight"); press("a"); window.seen = {now: text("now"), count: text("count"),
-            ways: document.querySelectorAll("#chart path").length};
-            seen.table = document.querySelectorAll("#counts td").length;""",
-        ),
-        "calculator": (
-            viz.calculator({"2 H200": ROOT / "benchmarks" / "results" / "h200x2.json"}),
-            """window.seen = [text("now")];
-            for (const [id, value] of [["ranks", "3"], ["ranks", "8"], ["topk", "0"]]) {
-              document.getElementById(id).value = value;
-              document.getElementById(id).dispatchEvent(new Event("input"));
-              seen.push(text("now"));
-            }""",
-        ),
-    }
-    seen = run_in_pages(tmp_path, {name: (page.html, script) for name, (page, script) in pages.items()})
-    assert "RC (InfiniBand): 0 of 16 messages overtook" in seen["networks"]["now"]
-    assert seen["networks"]["lines"] == 32 and seen["networks"]["seed"] == "seed 1"
-    last, first, fifth = seen["ring"]
-    assert "Signals: 4, credits: 4; 0 of 2 slots" in last and last.endswith("before they were read: 2")
-    assert first.startswith("the sender begins to write round 0") and "overwritten" in fifth
-    assert seen["tokens"]["count"] == "2 of 36" and seen["tokens"]["table"] == 16 and seen["tokens"]["ways"] >= 2
+def test_networks_in_a_browser(opened: Any) -> None:
+    page = opened(viz.networks_by_seed(seeds=3))
+    page.keyboard.press("End")
+    assert "RC (InfiniBand): 0 of 16 messages overtook" in page.inner_text("#now")
+    assert page.locator("#chart line").count() == 32 and page.inner_text("#count") == "seed 2"
+    page.locator("#slider").press("ArrowLeft")
+    assert page.inner_text("#count") == "seed 1"
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_ring_in_a_browser(opened: Any) -> None:
+    page = opened(viz.ring_step_by_step(WRITTEN, READ, 2))
+    assert page.inner_text("#now").startswith("the sender begins to write round 0")
+    page.keyboard.press("End")
+    said = page.inner_text("#now")
+    assert "Signals: 4, credits: 4; 0 of 2 slots" in said and said.endswith("before they were read: 2")
+    page.click("#back")
+    assert "credits: 3" in page.inner_text("#now")
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_tokens_in_a_browser(opened: Any) -> None:
+    page = opened(viz.dispatch_flow(choices(4, 9, 16, 3), 16))
+    page.keyboard.press("ArrowRight")
+    first = page.locator("#chart path").count()
+    page.keyboard.press("a")
+    assert page.inner_text("#count") == "2 of 36" and page.locator("#chart path").count() > first
+    page.locator('[data-token="20"]').click()
+    assert page.inner_text("#count") == "21 of 36" and page.locator("#counts td").count() == 16
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_the_calculator_in_a_browser(opened: Any) -> None:
+    page = opened(viz.calculator({"2 H200": ROOT / "benchmarks" / "results" / "h200x2.json"}))
     rows = 4096 * 3 * (1 - comb(192, 8) / comb(256, 8))
-    assert f"{rows * 14336 / 1e6:.1f} MB leave each rank ({rows:.0f} rows" in seen["calculator"][0]
-    assert "256 experts cannot be spread evenly over 3 ranks" in seen["calculator"][1]
-    assert seen["calculator"][2].startswith("At least ") and "topk must be a whole number" in seen["calculator"][3]
+    assert f"{rows * 14336 / 1e6:.1f} MB leave each rank ({rows:.0f} rows" in page.inner_text("#now")
+    for name, value, said in (
+        ("ranks", "3", "256 experts cannot be spread evenly over 3 ranks"),
+        ("ranks", "8", "At least "),
+        ("topk", "0", "topk must be a whole number"),
+    ):
+        page.fill(f"#{name}", value)
+        assert page.inner_text("#now").startswith(said)
