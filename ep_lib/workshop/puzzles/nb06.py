@@ -197,7 +197,7 @@ extern "C" __global__ void puzzle(int4* row, const int4* token, int vectors, uin
             "The loop with `ep::peer_ptr(row, peer)[i] = token[i];`, then `__syncwarp();`, then `if (lane == 0) ...`",
         ),
         solution="""
-for (int v = lane; v < vectors; v += ep::kWarpSize) ep::peer_ptr(row, peer)[v] = token[v];
+for (int v = lane; v < vectors; v += 32) ep::peer_ptr(row, peer)[v] = token[v];
 __syncwarp();
 if (lane == 0) ep::signal_add(flag, 1, peer);
 """,
