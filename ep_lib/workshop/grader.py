@@ -218,13 +218,27 @@ def grade(
         instance("limits", limits, Limits, "an ep_lib.workshop.sandbox.Limits")
     exercise = find(name, root)
     folder = _submission_folder(exercise, mine)
-    tests = load(exercise.name, public=public)
+    prepare(exercise, public=public)
+    return examine(exercise, folder, load(exercise.name, public=public), limits, progress, public=public, began=began)
+
+
+def examine(
+    exercise: Exercise,
+    folder: Path,
+    tests: HiddenTests,
+    limits: Limits | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    *,
+    public: bool = False,
+    began: float | None = None,
+) -> Grade:
+    """Runs ``tests`` on the pieces in ``folder``, in a process of their own behind walls."""
+    began = time.monotonic() if began is None else began
     limits = limits or Limits()
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         outside = reaches_out(exercise, work / "mine")
         (work / "cwd").mkdir()
-        prepare(exercise, public=public)
         _prepare_cache(work / "cache")
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
