@@ -22,7 +22,7 @@ import ep_lib
 
 RANKS, EXPERTS, TOP_K, HIDDEN = 4, 256, 8, 7168
 SCALE = 14  # 7168 / 512 numbers of a row
-MOST_TOKENS = 128  # of 4096: what an operation costs beside its bytes then weighs four times as much
+MOST_TOKENS = 512  # of 4096: what an operation costs beside its bytes then weighs eight times as much
 CLOSE = 0.03  # pairs whose measured times are nearer to each other have no order
 
 
