@@ -94,8 +94,8 @@ FROM_A_NOTEBOOK = (
 def test_lab_in_an_empty_folder_is_a_whole_workshop(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install jupyterlab")
     assert f"--ServerApp.root_dir={tmp_path}" in run("-c", LAB, cwd=tmp_path, site=site)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FOLDERS)
-    package, kernel, mine = run("-c", FROM_A_NOTEBOOK, cwd=tmp_path / "notebooks", site=site).splitlines()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FOLDERS, "mine"])
+    package, kernel, mine = run("-c", FROM_A_NOTEBOOK, cwd=tmp_path / "mine" / "notebooks", site=site).splitlines()
     assert Path(package) == site / "ep_lib"
     assert Path(kernel) == tmp_path / "tutorial_kernels" / "00_start_here.cu"
     assert Path(mine) == tmp_path / "mine" / "01_write_signal" and any(Path(mine).iterdir())

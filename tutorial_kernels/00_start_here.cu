@@ -6,8 +6,11 @@
 // wait_for_ever       WRONG: waits for a signal that is never sent
 // sum_every           WRONG with step 0: a loop that never ends
 // write_past_the_end  WRONG: an index that does not fit
+// pass_on             many numbers and one signal, by the two functions of exercise 00_first_kernel
+#include <00_first_kernel.cuh>
 #include <ep/peer.cuh>
 #include <ep/signal.cuh>
+#include <ep/wait.cuh>
 
 // Two ranks of one thread each. `box` and `flag` are symmetric: every rank has its own, and can reach the other's.
 extern "C" __global__ void greet(int* box, uint64_t* flag, int* heard) {
@@ -42,4 +45,14 @@ extern "C" __global__ void sum_every(const int* x, int n, int step, int* sum) {
 // WRONG when n is larger than the array.
 extern "C" __global__ void write_past_the_end(int* x, int n) {
     for (int i = 0; i < n; ++i) x[i] = i;
+}
+
+// One block. Writes `count` numbers into the box of rank `peer`, tells it, and takes what rank `from` has written into this
+// rank's box. `box` and `flag` are symmetric.
+extern "C" __global__ void pass_on(int* box, const int* numbers, int count, uint64_t* flag, int* out, int peer,
+                                   int from) {
+    write_numbers(box, numbers, count, peer);
+    tell(flag, peer);
+    if (!ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, from, -1})) return;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = box[i];
 }

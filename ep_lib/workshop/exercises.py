@@ -88,6 +88,7 @@ class Exercise:
     version: int = 1  # another one where code written for the exercise so far does not fit any more
     changed: str = ""  # since the version before, in a sentence
     mine: InTheLibrary | None = None
+    first: bool = False  # whether its number means it, although other exercises have the same
 
     @property
     def solution_dir(self) -> Path:
@@ -105,7 +106,7 @@ class Exercise:
     def short_name(self) -> str:
         """What to call it in commands: its number, or its whole name if several exercises have that number."""
         number = self.name.split("_", 1)[0]
-        return number if len(_matches(number, names(self.root))) == 1 else self.name
+        return number if _matches(number, self.root) == [self.name] else self.name
 
     def task(self, number: int) -> Task:
         for task in self.tasks:
@@ -169,7 +170,7 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
     wanted = f"{name:02d}" if isinstance(name, int) else name.strip().rstrip("/")
     if wanted.isdigit():
         wanted = f"{int(wanted):02d}"
-    matches = _matches(wanted, known)
+    matches = _matches(wanted, root)
     if len(matches) > 1:
         raise GradingError(f"{name!r} may mean several exercises: choose one of {', '.join(matches)}")
     if not matches:
@@ -177,9 +178,12 @@ def find(name: str | int, root: Path | None = None) -> Exercise:
     return load(root / "solutions" / matches[0] / METADATA, root)
 
 
-def _matches(wanted: str, known: list[str]) -> list[str]:
-    """The names that ``wanted`` may mean: a whole name, its number, or what follows the number."""
-    return [each for each in known if wanted in (each, *each.split("_", 1))]
+def _matches(wanted: str, root: Path) -> list[str]:
+    """The names that ``wanted`` may mean: a whole name, its number, or what follows the number. Of several exercises
+    with a number, the one whose exercise.toml says ``first = true`` is meant."""
+    found = [each for each in names(root) if wanted in (each, *each.split("_", 1))]
+    first = [name for name in found if len(found) > 1 and load(root / "solutions" / name / METADATA, root).first]
+    return first or found
 
 
 def load(path: Path, root: Path) -> Exercise:
@@ -222,9 +226,8 @@ def load(path: Path, root: Path) -> Exercise:
     version, changed = raw.get("version", 1), raw.get("changed", "")
     if not isinstance(version, int) or version < 1 or (version > 1 and not changed):
         raise GradingError(f"{path}: version is {version!r}: a whole number; from 2 on, `changed` says what is new")
-    return Exercise(
-        path.parent.name, title, root, runs_as, pieces, tasks, holes, intro, also, version, changed, _mine(raw, path)
-    )
+    name, mine, first = path.parent.name, _mine(raw, path), raw.get("first", False) is True
+    return Exercise(name, title, root, runs_as, pieces, tasks, holes, intro, also, version, changed, mine, first)
 
 
 def _mine(raw: Mapping[str, Any], path: Path) -> InTheLibrary | None:

@@ -4,6 +4,29 @@ from __future__ import annotations
 
 # exercise -> answer -> (tasks that fail, what the first failing task's message must say; "a|b": one of these)
 WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
+    "00_first_kernel": {
+        "wrong_own_box": ({1}, "of 64 numbers in the peer's box are wrong|nobody should have written to"),
+        "wrong_one_each": ({1}, "of 200 numbers in the peer's box are wrong"),
+        "wrong_past_the_end": ({1}, "words before or behind the box were overwritten"),
+        "wrong_everybody_tells": ({2}, "once is right"),
+        "wrong_no_barrier": ({2}, "a receiver that had seen the signal|A barrier of the block first"),
+        "wrong_own_flag": ({2}, "KernelFault"),
+    },
+    "00_first_main": {
+        "wrong_no_ring": ({1, 3}, "-1 is not before 0"),
+        "wrong_other_way": ({1, 3}, "is not before 0"),
+        "wrong_own_memory": ({2, 3}, "KernelFault"),
+        "wrong_returns_its_own": ({2, 3}, "it should be those of the rank 1 before it"),
+        "wrong_one_hop": ({3}, "it should be those of the rank 2 before it|got those of rank"),
+    },
+    "01_all_to_all": {
+        "wrong_row_of_the_peer": ({1, 3}, "has other bytes than rank"),
+        "wrong_one_counter": ({1, 2, 3}, "PeerTimeout|has other bytes than rank"),
+        "wrong_first_epoch_only": ({2, 3}, "has other bytes than rank|the checker says"),
+        "wrong_no_wait": ({2, 3}, "has other bytes than rank|the checker says"),
+        "wrong_one_inbox": ({3}, "has other bytes than rank|the checker says"),
+        "wrong_inbox_for_each": ({3}, "OutOfSymmetricMemory"),
+    },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
         "wrong_no_syncwarp": ({3, 4, 5}, "is there a __syncwarp()"),  # 5: the solution's pipe stands on task 3

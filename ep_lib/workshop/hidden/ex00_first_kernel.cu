@@ -1,0 +1,41 @@
+// The other half of every test of exercise 00_first_kernel: block 0 sends, block 1 waits and reads. What is not the
+// learner's is the grader's own.
+#include <00_first_kernel.cuh>
+#include <ep/wait.cuh>
+#include <grader.cuh>
+
+namespace {
+
+enum Part { kWrite = 1, kTell = 2 };
+constexpr int kGuard = 4;  // words before and behind the numbers
+
+}  // namespace
+
+extern "C" __global__ void examine(int task, int learners, int* box, const int* numbers, int count, uint64_t* flag,
+                                   int* found, char* seen, const int* route) {
+    if (task == 0) return canary(seen);
+    const int peer = route[0], from = route[1], me = threadIdx.x, threads = blockDim.x;
+    int* const mine = box + kGuard;
+    if (blockIdx.x == 0 && peer >= 0) {
+        if (learners & kWrite) {
+            write_numbers(mine, numbers, count, peer);
+        } else {
+            for (int i = threads - 1 - me; i < count; i += threads) {
+                let_others_run(me % 3);
+                ep::peer_ptr(mine, peer)[i] = numbers[i];  // role: the block's writes before the signal
+            }
+        }
+        if (learners & kTell) {
+            tell(flag, peer);
+        } else {
+            __syncthreads();
+            if (me == 0) ep::signal_add(flag, 1, peer);
+        }
+    }
+    if (blockIdx.x == 1 && from >= 0) {
+        if (!ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, from, -1})) return;
+        for (int i = me; i < count; i += threads) {
+            found[i] = mine[i];  // role: the receiver, which reads the numbers after the signal
+        }
+    }
+}

@@ -1,0 +1,75 @@
+"""Hidden tests of exercise 00_first_main: neighbours in a ring, numbers that are passed on, once and several times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one
+from ep_lib.workshop.scenario import Call, Outputs
+
+_PROGRAM = str(Path(__file__).with_name("play00_first_main.py"))
+_KERNEL = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")  # the child cannot read this folder
+KERNELS = ()
+_ONCE = -1  # hops: one pass_on(), with neighbours of the test's own
+
+
+def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
+    def judged(outputs: Outputs) -> str | None:
+        try:
+            return judge(outputs.seen)
+        except (TypeError, ValueError, IndexError):
+            return f"{function}() returned something of another shape than it should"
+
+    return Case(Call(_PROGRAM, function, "00_first_main.py", arguments), judged)
+
+
+def _neighbours(rng: Rng) -> Iterator[Case]:
+    for ranks in (2, 3, 5):
+
+        def judge(seen: Any, ranks: int = ranks) -> str | None:
+            for rank, (before, behind) in enumerate(seen):
+                if (before, behind) != ((rank - 1) % ranks, (rank + 1) % ranks):
+                    return f"of {ranks} ranks, {before} is not before {rank}, or {behind} not behind it"
+            return None
+
+        yield _case("neighbours", {"ranks": ranks}, judge)
+
+
+def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
+    numbers = rng.integers(-(1 << 31), 1 << 31, (ranks, count)).tolist()
+
+    def judge(seen: Any) -> str | None:
+        for rank, got in enumerate(seen):
+            if got != numbers[(rank - abs(hops)) % ranks]:
+                whose = [other for other in range(ranks) if got == numbers[other]]
+                what = f"those of rank {whose[0]}" if whose else "other numbers than were sent"
+                return f"rank {rank} of {ranks} got {what}; it should be those of the rank {abs(hops)} before it"
+        return None
+
+    return _case("passes", {"kernel": _KERNEL, "numbers": numbers, "hops": hops, "seed": seed}, judge)
+
+
+def _all(hops: tuple[int, ...], *shapes: tuple[int, int]) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (ranks, count) in enumerate(shapes):
+            for number in hops:
+                yield _passes(rng, ranks, count, number, seed)
+
+    return cases
+
+
+_SYMMETRIC = "What other ranks write into is symmetric; to_host() waits for the kernel."
+
+BEHAVIOURS = (
+    Behaviour(1, "the ring closes", _neighbours, "What is before rank 0, and what behind the last one?"),
+    Behaviour(2, "numbers come from the rank before", _all((_ONCE,), (2, 1), (3, 64), (4, 100)), _SYMMETRIC),
+    Behaviour(3, "numbers come from further away", _all((0, 1, 2, 5), (2, 3), (4, 70)), "One round for each hop."),
+)
+
+PUBLIC = (
+    Behaviour(1, "the ring closes", _neighbours),
+    Behaviour(2, "two ranks swap ten numbers", one(lambda rng: _passes(rng, 2, 10, _ONCE, 0)), _SYMMETRIC),
+    Behaviour(3, "two hops among three ranks", one(lambda rng: _passes(rng, 3, 5, 2, 0))),
+)
