@@ -159,7 +159,8 @@ def _timeout(record: FaultRecord) -> PeerTimeout:
         text = (
             f"rank {record.rank} waited too long for its proxy, which has dealt with {record.seen} commands of a ring, "
             f"and {record.expected} were expected: has its thread ended, or is the link to a peer broken? On a GPU: do "
-            "kernels that wait fill all SMs, so that the proxy's additions to signals cannot run?"
+            "kernels that wait fill all SMs, so that the proxy's additions to signals cannot run, or did this process "
+            "free memory or load a module (CuPy, torch) before rank.synchronize()?"
         )
     return PeerTimeout(
         text,
