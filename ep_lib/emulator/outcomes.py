@@ -16,8 +16,10 @@ _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `wai
 
 _OUTSIDE = re.compile(r"(reads|writes) \d+ bytes|posts with a \w+ that is not|uses index|past the end of a local array")
 _ASSERTED_AT = re.compile(r"\((/.+):(\d+)\)$")
+_NO_SUCH_RANK = re.compile(r"of rank (-?\d+), and there is no such rank: ranks are 0 to \d+")
 _ADVICE = {
     "address": "check the index, the size and, for another rank's memory, ep::peer_ptr",
+    "peer": "check the peer; put_* and signal_* call ep::peer_ptr themselves: its own result is translated twice",
     "stack": "the kernel needs more stack than a thread has; raise EP_LIB_STACK_BYTES or use smaller local arrays",
     "signal": "check the pointer or the divisor",
 }
@@ -53,7 +55,7 @@ def _fault(fault: dict[str, Any]) -> KernelFault:
     message = f"kernel '{fault['kernel']}', {thread}: {text}"
     if place.location:
         message += f"\n  at {place.location}: {place.source}"
-    if advice := _ADVICE.get(fault["kind"]):
+    if advice := _ADVICE.get("peer" if _NO_SUCH_RANK.search(text) else fault["kind"]):
         message += f"\n  ({advice})"
     return KernelFault(message, thread=thread, kernel=fault["kernel"], location=place.location, source=place.source)
 
@@ -145,9 +147,9 @@ def _from_fault(fault: KernelFault, seed: int) -> Finding:
         kind = "out of bounds"
         remedy = f"bounds: a {found[1]} that there is"
         what = f"check the {found[1]}"
-    elif found := re.search(r"of rank (-?\d+), and there is no such rank: ranks are 0 to \d+", text):
+    elif found := _NO_SUCH_RANK.search(text):
         kind = "out of bounds"
-        remedy = f"bounds: a peer that there is; ep::peer_ptr was given rank {found[1]}"
+        remedy = f"bounds: a peer that there is; ep::peer_ptr was given rank {found[1]}, or a pointer that it had made"
         what = "check the peer"
     elif "only arrays in the symmetric heap have one" in text:
         kind = "out of bounds"

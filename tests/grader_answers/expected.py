@@ -36,6 +36,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_waits_for_equal": ({2}, "PeerTimeout"),
         "wrong_endless_loop": ({2}, "KernelTimeout"),
         "wrong_null_write": ({1}, "a null pointer"),
+        "wrong_translated_twice": ({1}, "translated twice"),
         "wrong_no_credit": ({5}, "received bytes are wrong|rounds ahead"),
         "wrong_early_credit": ({5}, "credit before reuse|received bytes are wrong"),
         "wrong_forges_results": ({1, 2, 3, 4, 5}, "something other than the runner wrote"),

@@ -432,6 +432,8 @@ PUBLIC = (
     Behaviour(1, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(1, rng, 1, Job()))),
     Behaviour(1, "the data is there when the signal arrives", _signals(1), _RELEASE),
     Behaviour(2, "three signals, each after its data", one(lambda rng: wait_case(rng, 1, Job(steps=3, delay=20)))),
+    Behaviour(2, "what came before the signal may be read after the wait", under_checker(_waits_in_order, 2), _ACQUIRE),
+    Behaviour(2, "a signal that is already larger is enough", _waits_at_least, "Is it >= that you wait for?"),
     Behaviour(3, "64 bytes arrive, and the signal grows by 1", one(lambda rng: message_case(3, rng, 1, Job()))),
     Behaviour(3, "the data of all lanes is there when the signal arrives", _signals(3), _ALL_LANES),
     Behaviour(4, "three writes come with one signal", one(lambda rng: message_case(4, rng, 1, Job(steps=3)))),
