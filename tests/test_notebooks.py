@@ -165,7 +165,7 @@ SHOWN = [
     ("02_host_setup", "meet-garbled", "was changed on the way"),
     ("02_host_setup", "late-run", "register first, exchange metadata then"),
     ("02_host_setup", "post-run", "sum 50331648"),
-    ("02_host_setup", "signal-run", "signal 202"),
+    ("02_host_setup", "signal-run", "signal 201"),
     ("02_host_setup", "dead-run", "the peer 'owner' is gone"),
     ("02_host_setup", "dead-run", "its successor says: b'sum 50331648'"),
     ("02_host_setup", "kernel-run", "rank 1 found what rank 0 wrote: True"),

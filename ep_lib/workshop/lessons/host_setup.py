@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ep_lib import viz
 from ep_lib.errors import BackendUnavailable, RankFailed
@@ -117,6 +118,32 @@ def microseconds(call: Callable[[], Any], times: int = 1) -> float:
         call()
         took.append(time.perf_counter() - began)
     return float(np.median(took)) * 1e6
+
+
+def step_times(handshake: ModuleType, owner: Owner, data: NDArray[Any], descs: bytes) -> dict[str, float]:
+    """Microseconds of what an agent does once, before it writes ``data`` to the ``descs`` of ``owner``."""
+    began = time.perf_counter()
+    with DeviceHost("second writer") as agent:
+        took = {"make an agent": 1e6 * (time.perf_counter() - began)}
+        hello = handshake.hello(agent, {})
+        took["meet the peer"] = microseconds(lambda: owner.meet(handshake, agent, hello))
+        took["register 16 MiB"] = microseconds(lambda: agent.register(data))
+        at, size = data.ctypes.data, data.nbytes
+        took["make a handle"] = microseconds(lambda: agent.create_write_req(at, size, 0, descs, "owner"))
+    return took
+
+
+def times_picture(took: Mapping[str, float], title: str) -> Any:
+    """A bar for each step, in microseconds."""
+    picture = viz.new_picture(8, 3)
+    axes = picture.add_subplot()
+    axes.barh(list(took), list(took.values()), color=viz.rank_color(0))
+    for place, us in enumerate(took.values()):
+        axes.text(us * 1.15, place, f"{us:,.0f} µs", va="center", fontsize=9)
+    axes.set(xscale="log", xlabel="µs", xlim=(1, 20 * max(took.values())))
+    axes.invert_yaxis()
+    axes.set_title(title, loc="left", fontsize=11)
+    return picture
 
 
 def write_by_handle(rank: Rank, kernel: Kernel, receive: Kernel, size: int = 64) -> bool | None:
