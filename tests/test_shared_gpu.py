@@ -52,19 +52,22 @@ def everybody_meets(rank: Rank) -> int:
     return sms
 
 
+ON_TWO = pytest.param(8, 2, marks=pytest.mark.gpu(count=2), id="8-on-2")
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_all_blocks_of_all_ranks_are_resident(ranks: int) -> None:
-    (sms,) = set(ep_lib.spawn(everybody_meets, ranks, "cuda", gpus=1, timeout=20))
+@pytest.mark.parametrize(("ranks", "gpus"), [(2, 1), (3, 1), (8, 1), ON_TWO])
+def test_all_blocks_of_all_ranks_are_resident(ranks: int, gpus: int) -> None:
+    (sms,) = set(ep_lib.spawn(everybody_meets, ranks, "cuda", gpus=gpus, timeout=20))
     assert sms > 0
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("ranks", [2, 8])
-def test_small_programs(ranks: int) -> None:
-    assert ep_lib.spawn(ping_pong, ranks, "cuda", gpus=1) == [0] * ranks
-    assert ep_lib.spawn(in_the_background, ranks, "cuda", gpus=1) == [True] * ranks
-    total, parts, most, _ = ep_lib.spawn(atomics, ranks, "cuda", gpus=1)[0]
+@pytest.mark.parametrize(("ranks", "gpus"), [(2, 1), (8, 1), ON_TWO])
+def test_small_programs(ranks: int, gpus: int) -> None:
+    assert ep_lib.spawn(ping_pong, ranks, "cuda", gpus=gpus) == [0] * ranks
+    assert ep_lib.spawn(in_the_background, ranks, "cuda", gpus=gpus) == [True] * ranks
+    total, parts, most, _ = ep_lib.spawn(atomics, ranks, "cuda", gpus=gpus)[0]
     assert (total, parts, most) == (ranks * 192, ranks * 96.0, [ranks * 1000 - 1000 + 63, 2 * ranks * 192])
 
 
@@ -80,9 +83,11 @@ def buffers(rank: Rank, seeds: int) -> Any:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("ranks", "seeds"), [(8, SEEDS), (3, 4)])
-def test_a_buffer_equals_the_oracle(ranks: int, seeds: int) -> None:
-    results = ep_lib.spawn(buffers, ranks, "cuda", gpus=1, args=(seeds,), heap_bytes=128 << 20)
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "seeds"), [(8, 1, SEEDS), (3, 1, 4), pytest.param(*ON_TWO.values, 4, marks=ON_TWO.marks)]
+)
+def test_a_buffer_equals_the_oracle(ranks: int, gpus: int, seeds: int) -> None:
+    results = ep_lib.spawn(buffers, ranks, "cuda", gpus=gpus, args=(seeds,), heap_bytes=128 << 20)
     for seed in range(seeds):
         buffer_cases.check_case(make_case(seed, world_size=ranks), [result[0][seed] for result in results])
     for seed in range(2):
