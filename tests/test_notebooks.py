@@ -21,6 +21,7 @@ EXPECTED = {
     "06_dispatch",
     "07_combine",
     "08_fp8_and_low_latency",
+    "09_moe_layer",
     "10_beyond_one_machine",
 }
 GPUS = {
@@ -32,6 +33,7 @@ GPUS = {
     "06_dispatch": 4,
     "07_combine": 4,
     "08_fp8_and_low_latency": 4,
+    "09_moe_layer": 4,
     "10_beyond_one_machine": 4,
 }
 PUBLIC = {"ep_lib", "ep_lib.workshop", "ep_lib.workshop.lessons", "ep_lib.workshop.notebook", "ep_lib.compat.nixl"}
@@ -263,6 +265,18 @@ SHOWN = [
     ("08_fp8_and_low_latency", "exceed-run", "It is: about 470 GB/s"),
     ("08_fp8_and_low_latency", "exercise-check-fp8", "Task 1 is still to do"),
     ("08_fp8_and_low_latency", "exercise-check-packets", "Task 1 is still to do"),
+    ("09_moe_layer", "collapse-run", "It is: 3 times or more"),
+    ("09_moe_layer", "balance-run", "It is: more than half"),
+    ("09_moe_layer", "spread-run", "It is: is equal to 0.0001"),
+    ("09_moe_layer", "spread-run", "the library's ring: not begun"),
+    ("09_moe_layer", "mistake-run", "this layer holds 2 of 8 experts"),
+    ("09_moe_layer", "warps-run", "It is: 5 to 15 times"),
+    ("09_moe_layer", "broken-check", "stored without release"),
+    ("09_moe_layer", "broken-check", "missing __syncwarp"),
+    ("09_moe_layer", "router-check", "Task 1 is still to do"),
+    ("09_moe_layer", "own-check", "Task 1 is still to do"),
+    ("09_moe_layer", "capstone-loss", "through own_dispatch"),
+    ("09_moe_layer", "capstone-serve", "The class "),
     ("08_fp8_and_low_latency", "mine-run", "as before, bit for bit: True"),
     ("10_beyond_one_machine", "crossings-run", "It is: about 3.3 times"),
     ("10_beyond_one_machine", "one-level-run", "srd all rows arrived: [True, True, True, True]"),

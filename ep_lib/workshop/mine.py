@@ -88,7 +88,7 @@ class Carried:
 
     def __str__(self) -> str:
         words = self.piece.words
-        if not self.launches and not self.amount:
+        if not (self.launches if self.amount is None else self.amount):
             return f"your {words.piece}: nothing went through it here"
         within = f"{self.launches:,} {'launches' if self.launches != 1 else 'launch'}"
         if self.amount is None:
@@ -176,6 +176,7 @@ class Mine:
 
     def __init__(self, found: tuple[Piece, ...]) -> None:
         self.pieces = found
+        self._before = (pieces.active(), pieces.counts_file())
         number, name = tempfile.mkstemp(prefix="ep_lib-mine-", suffix=".jsonl")
         os.close(number)
         self._file = Path(name)
@@ -213,9 +214,9 @@ class Mine:
         return otherwise
 
     def stop(self) -> None:
-        """From now on kernels are the library's."""
+        """From now on kernels are as they were before: the library's, where no other pieces were in use."""
         if pieces.counts_file() == self._file:
-            pieces.use((), None)
+            pieces.use(*self._before)
         self._file.unlink(missing_ok=True)
 
     def __enter__(self) -> Mine:
@@ -234,12 +235,12 @@ class Mine:
         else:
             lines = [f"yours: {each.piece.words.piece} ({_short(each.piece.files[0])})" for each in carried]
         missing = [piece for piece in self.pieces if not piece.is_mine]
-        return [*lines, *(f"the library's {p.words.piece} stands in for yours: {p.stands_in}" for p in missing)]
+        return [*lines, *(f"the library's: {p.words.piece} ({p.stands_in})" for p in missing)]
 
     def note(self) -> Note:
         """The same, as a notebook shows it."""
         yours = len(self.yours)
-        head = f"Yours: {yours} of {len(self.pieces)} pieces" if yours else "No piece of yours yet: the library's run"
+        head = f"Yours: {yours} of {len(self.pieces)} pieces" + ("" if yours else ", so the library's run")
         return Note(head, "\n".join(self.lines()), GREEN if yours else BLUE)
 
     def __repr__(self) -> str:

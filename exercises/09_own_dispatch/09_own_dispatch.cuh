@@ -19,12 +19,11 @@ using namespace ep;
 
 // What a rank calls its own copies; up to 64 experts per rank.
 struct Dispatch {
-    int4* rows;         // symmetric [ranks, max_tokens, row_vectors]   by source and token
-    uint64_t* arrived;  // symmetric [ranks, max_tokens]                the epoch whose row lies there complete
-    TaggedWord*
-        routes;        // symmetric [ranks, max_tokens]                packets: this rank's experts that want the token
-    int4* out;         // [experts_per_rank, ranks * max_tokens, row_vectors]   what the experts read
-    uint64_t* wanted;  // [ranks * max_tokens]                         the bits of `routes`, for those who run experts
+    int4* rows;          // symmetric [ranks, max_tokens, row_vectors]: by source and token
+    uint64_t* arrived;   // symmetric [ranks, max_tokens]: the epoch whose row lies there, complete
+    TaggedWord* routes;  // symmetric [ranks, max_tokens]: packets, which experts here want the token
+    int4* out;           // [experts_per_rank, ranks * max_tokens, row_vectors]: what the experts read
+    uint64_t* wanted;    // [ranks * max_tokens]: the bits of `routes`, for those who run experts
     uint64_t epoch;
     int num_tokens;  // of this rank
     int max_tokens;  // of any rank

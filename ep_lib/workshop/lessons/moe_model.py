@@ -268,12 +268,21 @@ def evaluate(model: ByteMoE, data: Bytes) -> tuple[float, list[Routing]]:
 
 
 @torch.no_grad()
-def generate(model: ByteMoE, prompt: bytes, length: int, *, seed: int, temperature: float = 0.7) -> bytes:
-    """``length`` bytes that continue ``prompt``, sampled with a generator of its own seeded by ``seed``."""
+def generate(
+    model: ByteMoE,
+    prompt: bytes,
+    length: int,
+    *,
+    seed: int,
+    temperature: float = 0.7,
+    buffer: ExpertBuffer | None = None,
+) -> bytes:
+    """``prompt`` and ``length`` bytes more, sampled with a generator of its own seeded by ``seed``. With a ``buffer``
+    all ranks call, with the same length."""
     generator = torch.Generator().manual_seed(seed)
     text = list(prompt)
     for _ in range(length):
-        window = torch.tensor([text[-model.config.context :]])
-        logits = model(window)[0][0, -1] / temperature
+        window = torch.tensor([text[-model.config.context :]], device=model.head.device)
+        logits = model(window, buffer)[0][0, -1].cpu() / temperature
         text.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)))
     return bytes(text)

@@ -22,7 +22,7 @@ _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mo
 _ROUTER = "09_router"
 
 
-def pieces_of_a_model(mine: Path | str) -> tuple[Piece, ...]:
+def pieces_of_a_model(mine: Path | str | None = None) -> tuple[Piece, ...]:
     """The pieces that a model needs: its router, and what is counted on the way of its tokens."""
     found = find_pieces(mine)
     return tuple(piece for piece in found if piece.exercise.name == _ROUTER or piece.words.count)
