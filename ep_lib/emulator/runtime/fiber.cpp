@@ -172,7 +172,7 @@ void prepare(Fiber* fiber) {
 }
 
 // Goes straight to the next lane of the warp if the schedule has one, which halves the number of switches.
-void leave(Fiber* me) {
+inline __attribute__((always_inline)) void leave(Fiber* me) {
     Fiber* next = me->state == State::kPrinting ? nullptr : machine->schedule->next_lane();
     if (!next) return leave_to_scheduler();
     machine->switches++;
@@ -180,6 +180,13 @@ void leave(Fiber* me) {
     if (!next->stack) prepare(next);
     current = next;
     epemu_switch(&me->stack_pointer, next->stack_pointer);
+}
+
+// Apart, so that switches stay as quick as they are where nothing is recorded.
+__attribute__((noinline)) void leave_recorded(Fiber* me) {
+    recorder->paused(*me);
+    leave(me);
+    recorder->resumed(*me);
 }
 
 }  // namespace
@@ -192,10 +199,8 @@ Fiber* switch_to(Fiber* fiber) {
 }
 
 void switch_to_scheduler() {
-    Fiber* me = current;
-    if (__builtin_expect(recorder != nullptr, 0)) recorder->paused(*me);
-    leave(me);
-    if (__builtin_expect(recorder != nullptr, 0)) recorder->resumed(*me);
+    if (__builtin_expect(recorder != nullptr, 0)) return leave_recorded(current);
+    leave(current);
 }
 
 void abandon_fiber() {
