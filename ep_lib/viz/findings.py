@@ -1,51 +1,64 @@
-"""The findings of ``ep_lib.check`` in a notebook: a click leads to the run, step by step."""
+"""The findings of ``ep_lib.check`` in a notebook: a click unfolds the run of each, step by step."""
 
 from __future__ import annotations
 
 import html
-from typing import Any
 
-from ep_lib.emulator.findings import Finding
-from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.errors import ArgumentError
 from ep_lib.require import show
 from ep_lib.runtime.check import CheckReport
+from ep_lib.viz.page import Page
 from ep_lib.viz.time_travel import page_of
 
+_MOST_PAGES = 3  # of a report
+_MOST_STEPS = 4_000  # of each: they become part of the notebook
+_STYLE = "white-space:pre-wrap; line-height:1.35; margin:0.4em 0"
 
-def findings(report: CheckReport) -> Any:
-    """A report as a widget: each finding with a button that shows its run below, as ``time_travel`` does.
 
-    Raises ArgumentError for anything but a report, and BackendUnavailable without ipywidgets.
+class Findings:
+    """What :func:`findings` returns. ``str()`` is that of the report."""
+
+    def __init__(self, report: CheckReport) -> None:
+        self._report = report
+        self._pages: dict[int, Page] = {}  # by seed: several findings may be of one run
+        if report.record is None:
+            return
+        for finding in report.findings:
+            if finding.seed in self._pages or len(self._pages) == _MOST_PAGES:
+                continue
+            recording = report.record(finding.seed)
+            if recording.steps:  # main may have failed before it launched anything
+                self._pages[finding.seed] = page_of(recording, _MOST_STEPS)
+
+    def __repr__(self) -> str:
+        return str(self._report)
+
+    def _repr_html_(self) -> str:
+        if self._report.ok:
+            return _text(str(self._report))
+        parts = [_text(str(self._report).split("\n", 1)[0])]
+        shown: set[int] = set()
+        for number, finding in enumerate(self._report.findings, 1):
+            parts.append(_text(f"{number}. {finding}"))
+            if finding.seed in shown:
+                parts.append(_text(f"The run of seed {finding.seed} is above."))
+            elif finding.seed in self._pages:
+                frame = self._pages[finding.seed]._repr_html_()
+                words = f"Go through the run of seed {finding.seed}, step by step"
+                parts.append(f'<details><summary style="cursor:pointer">{words}</summary>{frame}</details>')
+                shown.add(finding.seed)
+        return "".join(parts)
+
+
+def findings(report: CheckReport) -> Findings:
+    """A report, as the last line of a cell: a click on a finding unfolds its run, as ``time_travel`` shows it.
+
+    The first three runs are recorded now. Raises ArgumentError for anything but a report.
     """
     if not isinstance(report, CheckReport):
         raise ArgumentError(f"findings() shows what ep_lib.check returns, not {show(report)}")
-    try:
-        import ipywidgets
-    except ImportError as error:
-        raise BackendUnavailable("buttons need ipywidgets: pip install 'ep-lib[lab]'") from error
-    rows = []
-    for number, finding in enumerate(report.findings, 1):
-        button = ipywidgets.Button(
-            description="go through this run, step by step",
-            tooltip=f"the run of seed {finding.seed}",
-            layout={"width": "auto"},
-        )
-        below = ipywidgets.VBox()
-        button.on_click(lambda _, finding=finding, below=below: _show(report, finding, below))
-        rows.append(ipywidgets.VBox([ipywidgets.HTML(_text(f"{number}. {finding}")), button, below]))
-    heading = str(report).split("\n", 1)[0]
-    return ipywidgets.VBox([ipywidgets.HTML(_text(heading)), *rows])
+    return Findings(report)
 
 
 def _text(text: str) -> str:
-    return f'<pre style="white-space:pre-wrap; line-height:1.35; margin:0.4em 0">{html.escape(text)}</pre>'
-
-
-def _show(report: CheckReport, finding: Finding, below: Any) -> None:
-    import ipywidgets
-
-    if report.record is None:  # of another process
-        below.children = [ipywidgets.HTML(_text(f"run it again: {finding.replay}"))]
-        return
-    below.children = [ipywidgets.HTML(_text("recording the run ..."))]
-    below.children = [ipywidgets.HTML(page_of(report.record(finding.seed))._repr_html_())]
+    return f'<pre style="{_STYLE}">{html.escape(text)}</pre>'

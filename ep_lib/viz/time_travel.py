@@ -28,18 +28,33 @@ def time_travel(
     fabric: Fabric | str | None = None,
     args: Sequence[Any] = (),
     steps: int = _MOST_STEPS,
-    **options: Any,
+    heap_bytes: int | None = None,
+    timeout: float | None = None,
+    resident_blocks: int | None = None,
+    volatile: str = "relaxed",
+    transport: str | None = None,
 ) -> Page:
     """The run that ``ep_lib.check`` makes of ``seed``, as a page to go through step by step.
 
     It shows whose turn it was, which threads wait where, messages on their way, the memory of every rank coloured by
     who wrote it (striped while no reader is ordered after the write), and the lines of a race. ``steps``: how many are
-    kept at most; those around the first finding, if there are more. ``options`` are those of ``ep_lib.check`` that
-    change a run (``heap_bytes``, ``timeout``, ``resident_blocks``, ``volatile``, ``transport``). Raises what ``check``
-    raises.
+    kept at most; those around the first finding, if there are more. The other arguments are those of ``ep_lib.check``,
+    whose errors it raises.
     """
     steps = whole_number("steps", steps, 1, 1_000_000)
-    return page_of(record(main, ranks, fabric, seed, args, **options), steps)
+    recording = record(
+        main,
+        ranks,
+        fabric,
+        seed,
+        args,
+        heap_bytes=heap_bytes,
+        timeout=timeout,
+        resident_blocks=resident_blocks,
+        volatile=volatile,
+        transport=transport,
+    )
+    return page_of(recording, steps)
 
 
 def page_of(recording: Recording, limit: int = _MOST_STEPS) -> Page:

@@ -66,7 +66,11 @@ class KernelCell:
         main = self._main(options.main) if options.check else None
         self._shell.user_ns.update(kernels)
         if main is not None:
-            print(check(main, ranks=options.ranks, fabric=options.fabric, seeds=options.seeds))
+            from IPython.display import display
+
+            from ep_lib.viz import findings
+
+            display(findings(check(main, ranks=options.ranks, fabric=options.fabric, seeds=options.seeds)))
 
     def _parse(self, line: str) -> argparse.Namespace:
         try:
