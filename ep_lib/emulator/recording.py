@@ -231,7 +231,11 @@ def read(
         known = seen.get(int(event["value"]))
         if known is None or (known[1] is None and first is not None):
             seen[int(event["value"])] = (step, first)
-    found = [Found(finding, *seen.get(number, (last, None))) for number, finding in numbered]
+    found: dict[tuple[str, ...], Found] = {}  # the compiler makes several accesses of one line: the first one counts
+    for number, finding in numbered:
+        event, first = seen.get(number, (last, None))
+        if finding.key not in found or event < found[finding.key].event:
+            found[finding.key] = Found(finding, event, first)
     return Recording(
         program=program,
         seed=seed,
@@ -260,7 +264,7 @@ def read(
         symmetric=tuple(sorted(notes.symmetric)),
         heaps=info["heaps"],
         heap_stride=info["stride"],
-        found=tuple(sorted([*found, *(Found(end, last, None) for end in ends)], key=lambda one: one.event)),
+        found=tuple(sorted([*found.values(), *(Found(end, last, None) for end in ends)], key=lambda one: one.event)),
         dropped=info["dropped"],
     )
 

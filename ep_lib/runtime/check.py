@@ -188,8 +188,7 @@ def _record(program: _Program, seed: int) -> Recording:
     search.try_schedule(seed, recorded=True)
     assert search.recorded is not None
     events, info, notes, numbered = search.recorded
-    told = merge_findings(search.told)
-    keys = {finding.key for finding in told}
+    told = {finding.key: finding for finding in merge_findings(search.told)}
     known = {finding.key for _, finding in numbered}
     return read_recording(
         events,
@@ -199,8 +198,8 @@ def _record(program: _Program, seed: int) -> Recording:
         seed=seed,
         ranks=program.ranks,
         fabric=program.network.kind,
-        numbered=[(number, finding) for number, finding in numbered if finding.key in keys],
-        ends=[finding for finding in told if finding.key not in known],
+        numbered=[(number, told[finding.key]) for number, finding in numbered if finding.key in told],
+        ends=[finding for key, finding in told.items() if key not in known],
     )
 
 

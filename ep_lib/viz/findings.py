@@ -12,7 +12,7 @@ from ep_lib.viz.time_travel import page_of
 
 _MOST_PAGES = 3  # of a report
 _MOST_STEPS = 4_000  # of each: they become part of the notebook
-_STYLE = "white-space:pre-wrap; line-height:1.35; margin:0.4em 0"
+_STYLE = "font-family:monospace; white-space:pre-wrap; line-height:1.35; margin:0.4em 0"
 
 
 class Findings:

@@ -70,7 +70,8 @@ class KernelCell:
 
             from ep_lib.viz import findings
 
-            display(findings(check(main, ranks=options.ranks, fabric=options.fabric, seeds=options.seeds)))
+            report = check(main, ranks=options.ranks, fabric=options.fabric, seeds=options.seeds)
+            display(findings(report))  # type: ignore[no-untyped-call]
 
     def _parse(self, line: str) -> argparse.Namespace:
         try:
