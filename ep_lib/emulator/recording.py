@@ -232,10 +232,10 @@ def read(
         if known is None or (known[1] is None and first is not None):
             seen[int(event["value"])] = (step, first)
     found: dict[tuple[str, ...], Found] = {}  # the compiler makes several accesses of one line: the first one counts
-    for number, finding in numbered:
-        event, first = seen.get(number, (last, None))
-        if finding.key not in found or event < found[finding.key].event:
-            found[finding.key] = Found(finding, event, first)
+    for which, finding in numbered:
+        at, before = seen.get(which, (last, None))
+        if finding.key not in found or at < found[finding.key].event:
+            found[finding.key] = Found(finding, at, before)
     return Recording(
         program=program,
         seed=seed,
