@@ -172,7 +172,7 @@ extern "C" {
 int epemu_syncthreads(int op, int predicate, unsigned site) {
     Block* block = current->block;
     Fiber* me = current;
-    me->op = op;
+    me->op = static_cast<int16_t>(op);
     me->mask = site;
     block->barrier_count += predicate != 0;
     block->arrived++;
@@ -224,7 +224,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
     if (!(mask >> me->lane & 1))
         raise_fault(Fault::kTrap, EPEMU_PC, 0,
                     std::string(kWarpOpNames[op]) + " was called by a lane that its mask does not name");
-    me->op = op;
+    me->op = static_cast<int16_t>(op);
     me->mask = mask;
     me->pc = EPEMU_PC;
     me->value = value;

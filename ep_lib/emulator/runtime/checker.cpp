@@ -45,7 +45,8 @@ Checker::Checker(Machine& m, bool plain_volatile)
     heap_cells_ = reserve_cells(heap_granules_);
     shared_cells_ = reserve_cells(shared_granules_);
     shared_written_ = reserve<uint8_t>(shared_written_bytes_);
-    if (!heap_cells_.first || !heap_cells_.rest || !shared_cells_.first || !shared_cells_.rest || !shared_written_) {
+    const auto lack = [](const Cells& cells) { return !cells.first || !cells.second || !cells.rest; };
+    if (lack(heap_cells_) || lack(shared_cells_) || !shared_written_) {
         give_back();
         throw std::bad_alloc();
     }
@@ -58,12 +59,14 @@ Checker::~Checker() {
 }
 
 Checker::Cells Checker::reserve_cells(size_t granules) {
-    return {reserve<Slot>(granules * sizeof(Slot)), reserve<Rest>(granules * sizeof(Rest))};
+    return {reserve<Slot>(granules * sizeof(Slot)), reserve<Slot>(granules * sizeof(Slot)),
+            reserve<Rest>(granules * sizeof(Rest))};
 }
 
 void Checker::give_back() {
     for (const auto& [cells, granules] : {std::pair(heap_cells_, heap_granules_), {shared_cells_, shared_granules_}}) {
         if (cells.first) munmap(cells.first, granules * sizeof(Slot));
+        if (cells.second) munmap(cells.second, granules * sizeof(Slot));
         if (cells.rest) munmap(cells.rest, granules * sizeof(Rest));
     }
     if (shared_written_) munmap(shared_written_, shared_written_bytes_);
@@ -129,7 +132,7 @@ void Checker::admitted(Block* block) {
     const size_t shared = block->shared - m_.shared_area;
     const size_t granules = (block->shared_bytes + kGranule - 1) / kGranule;
     const size_t first = shared / kGranule;
-    forget_cells({shared_cells_.first + first, shared_cells_.rest + first}, granules);
+    forget_cells({shared_cells_.first + first, shared_cells_.second + first, shared_cells_.rest + first}, granules);
     memset(shared_written_ + shared / 8, 0, granules * kGranule / 8);
     if (recorder) {
         recorder->admitted(*block);
@@ -189,11 +192,12 @@ Checker::Cells Checker::cells_of_page(uintptr_t page) {
     if (cached.page == page) return cached.cells;
     Cells& cells = pages_[page];
     if (!cells.first) {
-        constexpr size_t kGranules = kPage / kGranule, kFirst = kGranules * sizeof(Slot);
-        char* memory = static_cast<char*>(aligned_alloc(alignof(Rest), kFirst + kGranules * sizeof(Rest)));
+        constexpr size_t kGranules = kPage / kGranule, kSlots = kGranules * sizeof(Slot);
+        char* memory = static_cast<char*>(aligned_alloc(alignof(Rest), 2 * kSlots + kGranules * sizeof(Rest)));
         if (!memory) no_memory();
-        memset(memory, 0, kFirst);
-        cells = {reinterpret_cast<Slot*>(memory), reinterpret_cast<Rest*>(memory + kFirst)};
+        memset(memory, 0, kSlots);
+        Slot* const slots = reinterpret_cast<Slot*>(memory);
+        cells = {slots, slots + kGranules, reinterpret_cast<Rest*>(memory + 2 * kSlots)};
     }
     cached = {page, cells};
     return cells;
@@ -314,13 +318,18 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
     if (!crowd.known.same(a.t.clock) || crowd.known.empty()) {
         bool all = true;
         size_t races = 0;
-        crowd.for_each([&](const Slot& slot) {
-            if (slot.id == a.t.id || happens_before(slot.id, slot.time, a.t.clock)) return true;
-            all = false;
-            if (!conflict(a, slot)) return true;
-            race(a, slot, cell, again);
-            return ++races < kRacesAtOnce;
-        });
+        for (const WarpAccesses& w : crowd.warps) {
+            const uint32_t mine = w.warp == a.t.id / kWarpSize ? 1u << a.t.id % kWarpSize : 0;
+            if (!a.t.clock.has_all(w.warp * kWarpSize, w.lanes & ~mine, w.time)) all = false;
+        }
+        if (!all)
+            crowd.for_each([&](const Slot& slot) {
+                if (slot.id == a.t.id || happens_before(slot.id, slot.time, a.t.clock)) return true;
+                if (!conflict(a, slot)) return true;
+                a.told = true;
+                race(a, slot, cell, again);
+                return ++races < kRacesAtOnce;
+            });
         if (!all) return Fate::kStays;
         crowd.known = a.t.clock;
     }
@@ -329,7 +338,7 @@ Checker::Fate Checker::compare_crowd(Crowd& crowd, const Access& a, const Cell& 
                : Fate::kStays;
 }
 
-inline void Checker::touch_cell(Cell cell, const Access& a) {
+void Checker::touch_cell(Cell cell, const Access& a) {
     Slot* place = nullptr;
     Slot* wider = nullptr;  // what this thread has done on the same line, with other bytes
     const bool writes_plainly = (a.flags & (kWrites | kAtomic)) == kWrites;
@@ -349,12 +358,17 @@ inline void Checker::touch_cell(Cell cell, const Access& a) {
         return false;
     };
     if (says_the_same(*cell.first, compare_first(*cell.first, a, cell, &again))) return;
+    if (cell.has_second()) {
+        if (says_the_same(*cell.second, compare(*cell.second, a, cell, &again))) return;
+    } else if (!place) {
+        place = cell.second;
+    }
     if (cell.has_rest())
         for (Slot& slot : cell.rest->slots)
             if (says_the_same(slot, compare(slot, a, cell, &again))) return;
     if (const uint32_t beside = cell.more()) {
         More& more = more_[beside - 1];
-        left = true;
+        const size_t before = more.slots.size() + more.crowds.size();
         for (size_t i = 0; i < more.slots.size();) {
             const Fate fate = compare(more.slots[i], a, cell, &again);
             if (fate == Fate::kSame) return;
@@ -370,28 +384,115 @@ inline void Checker::touch_cell(Cell cell, const Access& a) {
             if (fate == Fate::kSame) return;
             if (fate == Fate::kGoes) {
                 std::swap(more.crowds[i], more.crowds.back());
+                spare_warps_.push_back(std::move(more.crowds.back().warps));
                 more.crowds.pop_back();
             } else {
                 i++;
             }
         }
+        if (a.flags || left || more.slots.size() + more.crowds.size() != before) more.version = ++versions_;
+        left = true;
         if (more.slots.empty() && more.crowds.empty()) {
             free_more_.push_back(beside - 1);
             cell.rest->more = 0;
         }
     }
+    const bool had_rest = cell.has_rest();
     if (writes_plainly) cell.add_written(a.bytes);
+    // Where that has just opened the rest, this access goes beside.
+    if (place == cell.second && !cell.has_second() && cell.has_rest() != had_rest) place = nullptr;
     if ((a.flags & kWrites) && cell.synchronises()) overwritten(a);
     const auto flags = static_cast<uint8_t>(a.flags | (again ? kAgain : 0));
     if (wider && wider->flags == flags && !(flags & kAtomic)) {
         wider->bytes |= a.bytes;
     } else if (place || !cell.has_rest()) {
         if (!place) place = cell.open_rest().slots;
-        *place = {a.t.id, a.t.time, a.pc, a.bytes, flags, place->of_cell};
+        if (place == cell.second) cell.first->of_cell |= kHasSecond;
+        *place = {a.t.id, a.t.time, a.pc, a.bytes, flags, place == cell.first ? place->of_cell : uint8_t{0}};
     } else {
-        remember(*cell.rest, {a.t.id, a.t.time, a.pc, a.bytes, flags, 0});
+        Crowd* crowd = remember(*cell.rest, {a.t.id, a.t.time, a.pc, a.bytes, flags, 0});
+        if (crowd && !a.flags && !a.details && !a.told) has_joined(cell, a, crowd);
     }
-    if (left && cell.has_rest()) cell.close_rest_if_empty();
+    if (left) cell.close_what_is_empty();
+}
+
+inline Checker::JoinedCrowd& Checker::joined_crowd(const Cell& cell, const Access& a) {
+    const uint64_t mixed = (reinterpret_cast<uintptr_t>(cell.first) + a.bytes + a.pc) * 0x9e3779b97f4a7c15u;
+    return joined_crowds_[mixed >> (64 - kJoinedBits)];
+}
+
+// Whether a lane of this warp has just made this access, and what came of it comes of this one.
+inline bool Checker::joins_crowd(const Cell& cell, const Access& a) {
+    const JoinedCrowd& j = joined_crowd(cell, a);
+    const uint32_t lane = a.t.id % kWarpSize;
+    if (a.flags || a.details || j.cell != cell.first || j.what != (a.pc | uint64_t{a.bytes} << 32) ||
+        j.warp != a.t.id / kWarpSize || j.clock != a.t.clock.stamp() || j.version != j.more->version ||
+        (j.apart >> lane & 1))
+        return false;
+    Crowd& crowd = j.more->crowds[j.crowd];
+    WarpAccesses& mine = crowd.warps[j.place];
+    if ((mine.lanes >> lane & 1) && mine.time[lane] == a.t.time) return true;
+    mine.lanes |= 1u << lane;
+    mine.time[lane] = a.t.time;
+    mine.pc = a.pc;
+    crowd.known = VectorClock();
+    return true;
+}
+
+// A read has joined a crowd. The other lanes of its warp need not look again at what was ordered before this one.
+void Checker::has_joined(const Cell& cell, const Access& a, Crowd* crowd) {
+    More& more = more_[cell.more() - 1];
+    JoinedCrowd& j = joined_crowd(cell, a);
+    j = {};
+    for (const Crowd& other : more.crowds)
+        if ((other.bytes & a.bytes) && (other.flags & kWrites)) return;
+    uint32_t apart = 0;
+    bool ordered = true;
+    cell.any_slot([&](const Slot& slot) {
+        if (slot.id / kWarpSize == a.t.id / kWarpSize) apart |= 1u << slot.id % kWarpSize;
+        if (!(slot.bytes & a.bytes) || !(slot.flags & kWrites)) return false;
+        ordered = happens_before(slot.id, slot.time, a.t.clock);
+        return !ordered;
+    });
+    if (!ordered) return;
+    const auto place = static_cast<size_t>(crowd->find(a.t.id / kWarpSize) - crowd->warps.data());
+    j = {cell.first,
+         a.pc | uint64_t{a.bytes} << 32,
+         a.t.id / kWarpSize,
+         a.t.clock.stamp(),
+         more.version,
+         apart,
+         &more,
+         static_cast<size_t>(crowd - more.crowds.data()),
+         place};
+}
+
+// touch_cell, where an earlier access may tell what comes of it.
+inline void Checker::step(Cell cell, const Access& a) {
+    const Words first(*cell.first);
+    const uint64_t of_cell = first.high >> 56;
+    if (of_cell & kHasRest) {
+        __builtin_prefetch(cell.second, 1);
+        __builtin_prefetch(cell.rest, 1);
+        if (joins_crowd(cell, a)) return;
+        a.told = false;
+        return touch_cell(cell, a);
+    }
+    const Words second = of_cell & kHasSecond ? Words(*cell.second) : Words();
+    const Words who(a.t.id | uint64_t{a.t.time} << 32, a.t.clock.stamp() | uint64_t{a.t.proxied.stamp()} << 32);
+    const Words what(a.pc | uint64_t{a.bytes} << 32 | uint64_t{a.flags} << 48 | uint64_t{a.details} << 56,
+                     a.own_memory);
+    const uint64_t mixed = (first.low + 31 * second.low + what.low) * 0x9e3779b97f4a7c15u;
+    Step& step = steps_[mixed >> (64 - kStepBits)];
+    if (step.before[0] == first && step.before[1] == second && step.who == who && step.what == what) {
+        step.after[0].to(cell.first);
+        if (step.after[0].high >> 56 & kHasSecond) step.after[1].to(cell.second);
+        return;
+    }
+    a.told = false;
+    touch_cell(cell, a);
+    if (a.told || cell.has_rest()) return;
+    step = {who, what, {first, second}, {Words(*cell.first), cell.has_second() ? Words(*cell.second) : Words()}};
 }
 
 Checker::WarpAccesses* Checker::Crowd::find(uint32_t warp) {
@@ -421,8 +522,8 @@ void Checker::Crowd::add(const Slot& slot) {
     known = VectorClock();
 }
 
-// Beside the cell, which is full.
-void Checker::remember(Rest& rest, const Slot& access) {
+// Beside the cell, which is full. Returns the crowd that the access has joined, if it has.
+Checker::Crowd* Checker::remember(Rest& rest, const Slot& access) {
     if (!rest.more) {
         uint32_t index = static_cast<uint32_t>(more_.size());
         if (free_more_.empty()) {
@@ -432,8 +533,13 @@ void Checker::remember(Rest& rest, const Slot& access) {
             free_more_.pop_back();
         }
         rest.more = index + 1;
+        more_[index].version = ++versions_;
     }
     More& more = more_[rest.more - 1];
+    if (more.crowds.empty() && more.slots.size() < kFewSlots) {
+        more.slots.push_back(access);
+        return nullptr;
+    }
     const auto add = [&](const Slot& slot) {
         const auto flags = static_cast<uint8_t>(slot.flags & ~kAgain);
         auto crowd = std::find_if(more.crowds.begin(), more.crowds.end(),
@@ -441,17 +547,19 @@ void Checker::remember(Rest& rest, const Slot& access) {
         if (crowd == more.crowds.end()) {
             more.crowds.push_back({slot.bytes, flags, ids_of(slot.id).rank, {}, {}, {}});
             crowd = more.crowds.end() - 1;
+            if (!spare_warps_.empty()) {
+                crowd->warps = std::move(spare_warps_.back());
+                crowd->warps.clear();
+                spare_warps_.pop_back();
+            }
         }
         if (crowd->rank != ids_of(slot.id).rank || ids_of(slot.id).nic) crowd->rank = -1;
         crowd->add(slot);
+        return &*crowd;
     };
-    if (more.crowds.empty() && more.slots.size() < kFewSlots) {
-        more.slots.push_back(access);
-        return;
-    }
     for (const Slot& slot : more.slots) add(slot);
     more.slots.clear();
-    add(access);
+    return add(access);
 }
 
 void Checker::forget_cells(Cells cells, size_t count) {
@@ -464,32 +572,22 @@ void Checker::forget_cells(Cells cells, size_t count) {
     memset(static_cast<void*>(cells.first), 0, count * sizeof(Slot));
 }
 
-// Many granules at once mostly have the same past: what one of them has become, the next one becomes.
 void Checker::touch_run(Cell cell, uintptr_t end, const Access& first) {
     Access a = first;
-    Slot before = {}, after = {};
-    bool repeats = false;
     while (a.address < end) {
         const size_t offset = a.address % kGranule, n = std::min<size_t>(kGranule - offset, end - a.address);
         a.bytes = static_cast<uint16_t>(((1u << n) - 1) << offset);
-        if (repeats && a.bytes == kAllBytes && memcmp(cell.first, &before, sizeof before) == 0) {
-            *cell.first = after;
-        } else {
-            before = *cell.first;
-            a.told = false;
-            touch_cell(cell, a);
-            after = *cell.first;
-            repeats = a.bytes == kAllBytes && !a.told && !((before.of_cell | after.of_cell) & kHasRest);
-        }
+        step(cell, a);
         a.address += n;
         cell.first++;
+        cell.second++;
         cell.rest++;
         if (a.address % kPage == 0 && a.address < end) cell = cell_at(a.address);
     }
 }
 
 // Notes that these bytes of shared memory are written, if they are. Whether any of them has been before.
-bool Checker::any_written_in_shared(size_t offset, size_t size, bool writes) {
+inline bool Checker::any_written_in_shared(size_t offset, size_t size, bool writes) {
     uint16_t any = 0;
     for (const size_t end = offset + size; offset < end;) {
         const size_t first = offset % kGranule, n = std::min<size_t>(kGranule - first, end - offset);
@@ -532,8 +630,14 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
     const auto bytes = static_cast<uint16_t>(((1u << size) - 1) << first);
     const Access a = {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared};
     const Cell cell = cell_at(address);
+    if (size == kGranule) {
+        // Lanes of a warp often take 16 bytes each, four times in a row, and then the next ones.
+        constexpr size_t kAhead = 4 * kWarpSize;
+        __builtin_prefetch(cell.first + kAhead, 1);
+        __builtin_prefetch(reinterpret_cast<const char*>(address) + kAhead * kGranule, 1);
+    }
     if (first + size <= kGranule) {
-        touch_cell(cell, a);
+        step(cell, a);
     } else {
         touch_run(cell, address + size, a);
     }
@@ -718,9 +822,9 @@ bool Checker::observes(const Location& l, const ThreadCheck& t, int scope) const
 // A thread reads what was written there last, and so observes the chain of writes that it ends.
 void Checker::observe(Location& l, const ThreadCheck& t) {
     constexpr size_t kKept = 8;
-    std::deque<Observed>& all = l.observed_by[t.id];
+    std::vector<Observed>& all = l.observed_by[t.id];
     if (!all.empty() && all.back().to == l.writes) return;
-    if (all.size() == kKept) all.pop_front();
+    if (all.size() == kKept) all.erase(all.begin());
     all.push_back({l.chain, l.writes, t.time});
 }
 

@@ -13,11 +13,12 @@
 //
 // Every 16 bytes of memory, a granule, remember who has been there (which thread, when by its own count, where in the
 // program, which bytes): four accesses in place, more of them in a list beside. An access is forgotten only when whatever
-// conflicts with it conflicts with a later one too. The first access lies apart from the other three: most granules need
-// no more, and 16 bytes for each of them pass through the caches where 64 do not.
+// conflicts with it conflicts with a later one too. The first access lies apart from the second, and both from the rest:
+// most granules need no more, and 16 or 32 bytes for each of them pass through the caches where 64 do not.
 // All is off, and costs one test of a pointer, until epemu_check_begin.
 #pragma once
 #include <stdint.h>
+#include <string.h>
 
 #include <deque>
 #include <memory>
@@ -195,32 +196,35 @@ class __attribute__((visibility("hidden"))) Checker {
     };
     enum CellFlags : uint8_t {
         kAllWritten = 1,  // where there is no rest: all bytes; otherwise none
-        kHasRest = 2,
+        kHasSecond = 2,
+        kHasRest = 4,
     };
     static constexpr uint16_t kAllBytes = 0xffff;
-    // What a granule needs beside its first slot. Its memory holds anything until the cell opens it.
+    // What a granule needs beside its first two slots. Its memory holds anything until the cell opens it.
     struct alignas(64) Rest {
-        Slot slots[3];
+        Slot slots[2];
         uint32_t more;      // an entry of more_, where four slots are not enough: its index + 1
         uint16_t written;   // bytes that have been written at all, by kernels and NICs: slots forget
         bool synchronises;  // whether threads synchronise by any of these bytes: locations_ has an entry
     };
     struct Cell {
         Slot* first;
+        Slot* second;
         Rest* rest;
+        bool has_second() const { return first->of_cell & kHasSecond; }
         bool has_rest() const { return first->of_cell & kHasRest; }
         Rest& open_rest() {
             if (has_rest()) return *rest;
             *rest = Rest();
             rest->written = written();
-            first->of_cell = kHasRest;
+            first->of_cell = static_cast<uint8_t>((first->of_cell & kHasSecond) | kHasRest);
             return *rest;
         }
-        void close_rest_if_empty() {
-            for (const Slot& slot : rest->slots)
-                if (slot.bytes) return;
+        void close_what_is_empty() {
+            if (has_second() && !second->bytes) first->of_cell &= static_cast<uint8_t>(~kHasSecond);
+            if (!has_rest() || rest->slots[0].bytes || rest->slots[1].bytes) return;
             if (rest->more || rest->synchronises || (rest->written && rest->written != kAllBytes)) return;
-            first->of_cell = rest->written ? kAllWritten : 0;
+            first->of_cell = static_cast<uint8_t>((first->of_cell & kHasSecond) | (rest->written ? kAllWritten : 0));
         }
         uint16_t written() const {
             return has_rest() ? rest->written : first->of_cell & kAllWritten ? kAllBytes : uint16_t{0};
@@ -229,14 +233,14 @@ class __attribute__((visibility("hidden"))) Checker {
             if (has_rest()) {
                 rest->written = 0;
             } else {
-                first->of_cell = 0;
+                first->of_cell &= static_cast<uint8_t>(~kAllWritten);
             }
         }
         void add_written(uint16_t bytes) {
             if (has_rest()) {
                 rest->written |= bytes;
             } else if (bytes == kAllBytes) {
-                first->of_cell = kAllWritten;
+                first->of_cell |= kAllWritten;
             } else if (!(first->of_cell & kAllWritten)) {
                 open_rest().written = bytes;
             }
@@ -246,17 +250,33 @@ class __attribute__((visibility("hidden"))) Checker {
         template <class Each>
         bool any_slot(const Each& each) const {
             if (first->bytes && each(*first)) return true;
+            if (has_second() && second->bytes && each(*second)) return true;
             if (!has_rest()) return false;
             for (const Slot& slot : rest->slots)
                 if (slot.bytes && each(slot)) return true;
             return false;
         }
     };
-    // Cells of memory without gaps, in two arrays.
+    // Cells of memory without gaps, in three arrays.
     struct Cells {
         Slot* first = nullptr;
+        Slot* second = nullptr;
         Rest* rest = nullptr;
-        Cell operator[](size_t granule) const { return {first + granule, rest + granule}; }
+        Cell operator[](size_t granule) const { return {first + granule, second + granule, rest + granule}; }
+    };
+    // A slot as two words: what is written in pieces and read as a whole waits for all stores before it.
+    struct Words {
+        uint64_t low = 0, high = 0;
+        Words() = default;
+        Words(uint64_t l, uint64_t h) : low(l), high(h) {}
+        explicit Words(const Slot& slot) { memcpy(this, &slot, sizeof slot); }
+        void to(Slot* slot) const { memcpy(static_cast<void*>(slot), this, sizeof *slot); }
+        bool operator==(const Words& other) const { return !((low ^ other.low) | (high ^ other.high)); }
+    };
+    // What an access has made of a granule that has no rest. The next granule with the same past becomes the same, as long
+    // as the thread knows the same.
+    struct Step {
+        Words who, what, before[2], after[2];
     };
     // Accesses to one granule with the same bytes and flags, the latest of each thread, warp by warp.
     struct WarpAccesses {
@@ -284,6 +304,16 @@ class __attribute__((visibility("hidden"))) Checker {
     struct More {
         std::vector<Slot> slots;  // up to kFewSlots
         std::vector<Crowd> crowds;
+        uint32_t version = 0;  // another one when it is used anew, and when anything but another reader has come
+    };
+    // That a lane has read and joined a crowd. Lanes of its warp that know the same and read the same join it too.
+    struct JoinedCrowd {
+        const Slot* cell;
+        uint64_t what;  // line and bytes
+        uint32_t warp, clock, version;
+        uint32_t apart;  // lanes that have a slot of their own here
+        More* more;
+        size_t crowd, place;
     };
     // Which block had a range of ids, from when on: ids are used again by later blocks of the rank.
     struct Past {
@@ -333,8 +363,8 @@ class __attribute__((visibility("hidden"))) Checker {
         // Strong writes are numbered. Whoever has observed one has observed those before it too, back to the last that
         // was no read-modify-write of what was there: `chain`.
         uint32_t writes = 0, chain = 0;
-        std::unordered_map<uint32_t, uint32_t> last_write;               // by thread
-        std::unordered_map<uint32_t, std::deque<Observed>> observed_by;  // by thread, the latest last
+        std::unordered_map<uint32_t, uint32_t> last_write;                // by thread
+        std::unordered_map<uint32_t, std::vector<Observed>> observed_by;  // by thread, the latest last
         // for reports
         uint32_t writer = 0, stored = 0, store_pc = 0;
         int writer_rank = -1;
@@ -412,13 +442,18 @@ class __attribute__((visibility("hidden"))) Checker {
     void touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc, uint8_t details = 0);
     void keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uint8_t details);
     void touch_cell(Cell cell, const Access& a);
+    void step(Cell cell, const Access& a);
+    JoinedCrowd& joined_crowd(const Cell& cell, const Access& a);
+    bool joins_crowd(const Cell& cell, const Access& a);
+    void has_joined(const Cell& cell, const Access& a, Crowd* crowd);
+    void free_more(uint32_t index);
     void touch_run(Cell cell, uintptr_t end, const Access& first);
     bool any_written_in_shared(size_t offset, size_t size, bool writes);
     enum class Fate { kStays, kGoes, kSame };  // kSame: the new access tells nothing new
     Fate compare(const Slot& slot, const Access& a, const Cell& cell, bool* again);
     Fate compare_first(const Slot& slot, const Access& a, const Cell& cell, bool* again);
     Fate compare_crowd(Crowd& crowd, const Access& a, const Cell& cell, bool again);
-    void remember(Rest& rest, const Slot& access);
+    Crowd* remember(Rest& rest, const Slot& access);
     void forget_cells(Cells cells, size_t count);
     bool conflict(const Access& a, const Slot& slot) const;
     bool replaces(const Access& a, const Slot& slot) const;
@@ -495,6 +530,11 @@ class __attribute__((visibility("hidden"))) Checker {
     } joined_;  // the last join: lanes of a warp often do the same one after the other
     std::set<uintptr_t> polled_words_;
     std::set<uint32_t> polled_at_;
+    static constexpr uint32_t kStepBits = 6, kJoinedBits = 6;
+    Step steps_[1 << kStepBits] = {};
+    JoinedCrowd joined_crowds_[1 << kJoinedBits] = {};
+    uint32_t versions_ = 0;  // of entries of more_, so far
+    std::vector<std::vector<WarpAccesses>> spare_warps_;
     Cells heap_cells_, shared_cells_;
     uint8_t* shared_written_;  // a bit a byte
     size_t heap_granules_, shared_granules_, shared_written_bytes_;

@@ -110,7 +110,11 @@ struct StackPool {
         free_stacks.reserve((chunks.size() + 1) * kStacks);  // giving one back needs no memory
         void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) no_memory();
-        madvise(memory, bytes, MADV_NOHUGEPAGE);  // most stacks use a single small page
+        // Most stacks use a single small page. Those of the first threads lie in huge ones nevertheless: 128 of them in
+        // one entry of the TLB, which otherwise misses at almost every switch.
+        constexpr size_t kHugeChunks = 4, kHugeStack = 16 << 10;
+        const bool huge = stack_bytes <= kHugeStack && chunks.size() < kHugeChunks;
+        madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
         chunks.push_back({static_cast<char*>(memory), bytes});
         for (size_t i = kStacks; i-- > 0;) free_stacks.push_back(static_cast<char*>(memory) + i * stack_bytes);
     }

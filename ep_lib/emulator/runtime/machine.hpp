@@ -103,16 +103,17 @@ struct LineAllocator {
 };
 
 struct alignas(64) Fiber {
-    // What every switch touches is in one cache line.
+    // What every switch, and every access under the checker, touches is in one cache line.
     void* stack_pointer;
     char* stack;  // lowest address; null until the fiber first runs
     Block* block;
     Warp* warp;
+    ThreadCheck* check;  // null while checks are off
     // the operation that the fiber waits in
     const char* what;
     uintptr_t pc;
     uint32_t mask;  // of a warp-wide operation; of a barrier: which call it is
-    int op;
+    int16_t op;
     uint8_t lane;
     State state;
     epemu_dim3 thread;
@@ -121,9 +122,8 @@ struct alignas(64) Fiber {
     std::unique_ptr<PollSet> polls;
     const char* format;
     va_list* format_args;
-    ThreadCheck* check;  // null while checks are off
-    double time;         // virtual, in ns
-    size_t wait_span;    // the last of its spans that is a wait; 0: none, else its index + 1
+    double time;       // virtual, in ns
+    size_t wait_span;  // the last of its spans that is a wait; 0: none, else its index + 1
 
     void begin_again() {
         what = "";

@@ -100,11 +100,15 @@ void VectorClock::free_top(Top* top) {
     free(top);
 }
 
+// Every change of a clock begins here.
 void VectorClock::own_top(uint32_t size) {
-    if (top_ && top_->references == 1 && top_->size >= size) return;
-    Top* mine = new_top(top_, top_ && top_->size > size ? top_->size : size);
-    release(top_);
-    top_ = mine;
+    static uint32_t stamps;
+    if (!top_ || top_->references > 1 || top_->size < size) {
+        Top* mine = new_top(top_, top_ && top_->size > size ? top_->size : size);
+        release(top_);
+        top_ = mine;
+    }
+    top_->stamp = ++stamps;
 }
 
 // After own_top.
@@ -126,6 +130,17 @@ VectorClock::Leaf* VectorClock::own_leaf(uint32_t m, uint32_t l) {
         leaf = mine;
     }
     return leaf;
+}
+
+bool VectorClock::has_all(uint32_t first, uint32_t lanes, const uint32_t* times) const {
+    const uint32_t m = first / kPerMiddle;
+    const Middle* middle = top_ && m < top_->size ? top_->middle[m] : nullptr;
+    const Leaf* leaf = middle ? middle->leaf[first / kFanOut % kFanOut] : nullptr;
+    if (!leaf) return !lanes;
+    const uint32_t* mine = leaf->time + first % kFanOut;
+    uint32_t lacks = 0;  // a loop that compilers vectorise
+    for (uint32_t lane = 0; lane < kWarpSize; lane++) lacks |= (lanes >> lane & 1) & (mine[lane] < times[lane]);
+    return !lacks;
 }
 
 void VectorClock::raise(uint32_t thread, uint32_t time) {

@@ -28,10 +28,14 @@ class __attribute__((visibility("hidden"))) VectorClock {
         const Leaf* leaf = top_->middle[m]->leaf[thread / kFanOut % kFanOut];
         return leaf ? leaf->time[thread % kFanOut] : 0;
     }
+    // Whether that is so of a warp's lanes up to these times. `first` is the thread that is lane 0.
+    bool has_all(uint32_t first, uint32_t lanes, const uint32_t* times) const;
     void raise(uint32_t thread, uint32_t time);
     void join(const VectorClock& other);
     bool same(const VectorClock& other) const { return top_ == other.top_; }
     bool empty() const { return !top_; }
+    // Two clocks with one stamp hold the same: it changes whenever a clock does.
+    uint32_t stamp() const { return top_ ? top_->stamp : 0; }
 
     static size_t bytes_in_use();
 
@@ -46,7 +50,7 @@ class __attribute__((visibility("hidden"))) VectorClock {
         Leaf* leaf[kFanOut];
     };
     struct Top {
-        uint32_t references, size;
+        uint32_t references, size, stamp;
         Middle* middle[1];  // `size` of them
     };
 
