@@ -37,8 +37,8 @@ def test_the_starter_gets_points(task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("__syncthreads();  // data, then signal", ""), "race"),
-        (("ep::signal_set(job.memory.flags + me, 1, thread)", "thread < 0"), "every result equals NumPy's"),
+        (("__syncthreads();  // data, then signal", ""), "A race scores 0"),
+        (("ep::signal_set(job.memory.flags + me, 1, thread)", "thread < 0"), "every result must equal NumPy's"),
         (("theirs[i] = job.source", "oops[i] = job.source"), "alltoall.cuh:13"),
         (("kThreads = 128", "kThreads = 2048"), "constexpr int kThreads = N;"),
     ],

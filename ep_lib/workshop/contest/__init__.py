@@ -44,6 +44,8 @@ _FLAGS = 1024  # kContestFlags of contest.cuh
 _CONTESTANT, _READER, _EXPERTS = 1, 2, 3  # `what` of the .cu files
 _STARTERS = Path(__file__).parent / "starters"
 _HIDDEN = Path(__file__).parents[1] / "hidden"
+_RIGHT = "What is asked stands in <contest.cuh>; every result must equal NumPy's, bit for bit."
+_CLEAN = "A race scores 0, whatever the result was."
 _NUMBER = r"\bconstexpr\s+int\s+{}\s*=\s*(\d+)\s*;"
 
 
@@ -288,8 +290,8 @@ def _tests(contest: Contest, source: str, grid: int, block: int, times: list[flo
     return HiddenTests(
         ((source, "run"),),
         (
-            Behaviour(1, "every result equals NumPy's, bit for bit", timed),
-            Behaviour(2, "the checker finds nothing", under_checker(checked, _CHECKED_SEEDS)),
+            Behaviour(1, "every result equals NumPy's, bit for bit", timed, _RIGHT),
+            Behaviour(2, "the checker finds nothing", under_checker(checked, _CHECKED_SEEDS), _CLEAN),
         ),
     )
 
@@ -345,7 +347,7 @@ def _padded(rows: Array, like: Array) -> Array:
 def _problem(grade: Grade) -> str:
     if grade.problem:
         return grade.problem
-    return next((f"{each.behaviour}: {each.message}" for each in grade.tasks if not each.passed), "")
+    return next((each.message for each in grade.tasks if not each.passed), "")
 
 
 # ---- the leaderboard -------------------------------------------------------------------------------------------------

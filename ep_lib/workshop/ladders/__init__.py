@@ -24,7 +24,7 @@ import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
-from ep_lib.errors import ArgumentError, EpError
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
 from ep_lib.moe.memory import sync_current_stream
 from ep_lib.require import show
 from ep_lib.runtime.rank import Rank
@@ -239,6 +239,8 @@ def run(
             else:
                 results, microseconds = _measured(ladder, index)
             problem = rung.wrong(results)
+        except BackendUnavailable:  # nothing that a rung could help
+            raise
         except EpError as error:
             problem = f"{type(error).__name__}: {error}"
         times = None
