@@ -190,6 +190,7 @@ SHOWN = [
     ("03_ibgda_efa_shim", "channel-run", "It is: on InfiniBand only"),
     ("03_ibgda_efa_shim", "channel-check", "InfiniBand: no findings"),
     ("03_ibgda_efa_shim", "channel-check", "remedy  quiet, fence or put_signal between data and signal"),
+    ("03_ibgda_efa_shim", "channel-travel-run", "a page of"),
     ("03_ibgda_efa_shim", "repair-run", "It is: nvshmemi_ibgda_quiet before the add"),
     ("03_ibgda_efa_shim", "gpu-run", "channel_send: all bytes right: True"),
     ("03_ibgda_efa_shim", "migrate-run", "It is: 4"),
