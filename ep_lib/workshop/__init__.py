@@ -6,12 +6,12 @@
 
 Begin with exercises.py: what an exercise is. generate.py makes the learner's files from the solutions. grader.py grades
 a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py starts child.py and runner.py, which run
-the learner's code in a process of its own; feedback.py words what failed. For the notebooks are notebook.py and
-notes.py, prediction.py with answers/, puzzles/ (lines to write in a cell), ladders/ (the rungs of a tutorial file,
-checked and timed), course_map.py, kernel_cell.py and pcie_model.py; progress.py keeps what a learner has answered and
-solved, and saving.py is for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in
-ep_lib/commands. Importing this package imports none of its modules, but inside IPython it registers the cell magics
-(``%%kernel``, ``%%puzzle``, ``%%with_nixl``).
+the learner's code in a process of its own; feedback.py words what failed. mine.py lets the library run on a learner's
+pieces. For the notebooks are notebook.py and notes.py, prediction.py with answers/, puzzles/ (lines to write in a
+cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
+progress.py keeps what a learner has answered and solved, and saving.py is for the server of ``ep-lib lab``. The
+commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports none of its
+modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``, ``%%with_nixl``).
 """
 
 from __future__ import annotations

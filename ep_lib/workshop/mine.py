@@ -93,7 +93,7 @@ class Carried:
         within = f"{self.launches:,} {'launches' if self.launches != 1 else 'launch'}"
         if self.amount is None:
             return f"your {words.piece} ran in {within}"
-        return f"{self.amount:,} {words.carries} ({within})"
+        return f"{self.amount:,} {words.carries}" + (f" ({within})" if self.launches else "")
 
 
 def find_pieces(mine: Path | str | None = None, root: Path | None = None) -> tuple[Piece, ...]:

@@ -12,6 +12,7 @@ namespace ep {
 enum PieceCount : int {
     kCountSignals,  // messages by the functions of <ep/write_signal.cuh>
     kCountRingRows,
+    kCountCommands,  // through <ep/proxy_ring.cuh> to the host's proxy
     kCountDispatchRows,
     kCountCombineRows,
     kCountPackets,

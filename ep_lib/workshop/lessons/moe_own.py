@@ -20,12 +20,14 @@ _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mo
 
 
 _ROUTER = "09_router"
+# What is counted on the way of a token, in one of WAYS or another
+_COUNTED = {"kCountSignals", "kCountRingRows", "kCountDispatchRows", "kCountCombineRows", "kCountPackets"}
 
 
 def pieces_of_a_model(mine: Path | str | None = None) -> tuple[Piece, ...]:
     """The pieces that a model needs: its router, and what is counted on the way of its tokens."""
     found = find_pieces(mine)
-    return tuple(piece for piece in found if piece.exercise.name == _ROUTER or piece.words.count)
+    return tuple(piece for piece in found if piece.exercise.name == _ROUTER or piece.words.count in _COUNTED)
 
 
 class CountedRouter:

@@ -3,6 +3,7 @@
 // Each queue pair has a ring, as long as there are that many rings: what is pushed on one queue pair is posted in order,
 // by one thread of the host. Operations of different queue pairs are as unordered as those of a NIC.
 #pragma once
+#include <ep/pieces.cuh>
 #include <ep/proxy_ring.cuh>
 
 namespace ep {
@@ -16,6 +17,7 @@ EP_DEVICE const ProxyRing& ring_of(int queue_pair) { return mine().rings[queue_p
 
 EP_DEVICE void push(int queue_pair, const ProxyCommand& command) {
     proxy_push(ring_of(queue_pair), command);  // a push that ran into its limit has recorded a fault
+    count_piece(kCountCommands);
 }
 
 }  // namespace proxy
