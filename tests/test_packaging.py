@@ -63,12 +63,9 @@ def site(sdist: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in paths
-        if ".ipynb_checkpoints" not in path.parts
-    }
+    left_by_tools = {"__pycache__", ".ipynb_checkpoints", ".ruff_cache"}
+    paths = (path for path in folder.rglob("*") if path.is_file() and not left_by_tools & set(path.parts))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def test_the_wheel_carries_the_workshop_and_the_library(site: Path) -> None:
