@@ -86,7 +86,7 @@ def open_notebook(page: Any, lab: Lab, name: str) -> None:
     """Opens it, with a kernel that is ready and cells that no earlier test has run."""
     page.goto(lab.url(f"mine/notebooks/{name}"))
     page.wait_for_selector(".jp-Notebook .jp-Cell")
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached")
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # before that, cells that are run do nothing
 
 
 def cell(page: Any, text: str) -> Any:
@@ -105,16 +105,15 @@ def run_cell(page: Any, text: str) -> Any:
     return found
 
 
-def write_into(page: Any, text: str, lines: str) -> Any:
-    """Replaces the lines of a cell below its first one, with keys alone once it is selected, and runs it."""
+def write_into(page: Any, text: str, source: str) -> Any:
+    """Replaces what is in the cell that contains ``text``, with keys alone once it is selected, and runs it."""
     found = cell(page, text)
-    first = found.locator(".cm-line").first.inner_text()
     found.locator(".jp-InputPrompt").click()
     page.keyboard.press("Enter")
     page.keyboard.press("Control+a")
-    page.keyboard.insert_text(f"{first}\n{lines}")
+    page.keyboard.insert_text(source)
     page.keyboard.press("Shift+Enter")
-    return found
+    return cell(page, source.partition("\n")[0])
 
 
 def test_lab_opens_the_first_notebook(page: Any, lab: Lab) -> None:
@@ -158,13 +157,46 @@ def test_a_puzzle_is_solved_from_the_keyboard(page: Any, lab: Lab) -> None:
     shown.get_by_text("is in <ep/peer.cuh>").wait_for()
     answer = run_cell(page, "%%puzzle 00.1")
     answer.get_by_text("Puzzle 00.1 is yours to solve").wait_for()
-    write_into(page, "%%puzzle 00.1", "*box = 100 + me;")
+    write_into(page, "%%puzzle 00.1", "%%puzzle 00.1\n*box = 100 + me;")
     answer.get_by_text("00.1: Not right yet").wait_for()
-    write_into(page, "%%puzzle 00.1", "*ep::peer_ptr(box, peer) = 100 + me;")
+    write_into(page, "%%puzzle 00.1", "%%puzzle 00.1\n*ep::peer_ptr(box, peer) = 100 + me;")
     answer.get_by_text("00.1: Right").wait_for()
     picture = answer.locator("img")
     assert "box of rank 0: word 0 written by rank 1" in picture.get_attribute("alt")
     assert "00.1" in (lab.root / "mine" / "progress.json").read_text()
+
+
+def test_an_answer_is_watched_and_a_slider_moves_it(page: Any, lab: Lab) -> None:
+    open_notebook(page, lab, "00_start_here.ipynb")
+    run_cell(page, "import ep_lib")
+    answer = write_into(page, "%%puzzle 00.2", "%%puzzle 00.2\nep::peer_ptr(list, peer)[threadIdx.x] = me;")
+    answer.get_by_text("workshop.watch()").wait_for()
+    shown = write_into(page, "%%puzzle 00.3", "workshop.watch()")
+    player = shown.locator("iframe").content_frame
+    before = player.locator("#now").inner_text()
+    player.locator("#slider").focus()
+    page.keyboard.press("ArrowRight")
+    player.locator("#now").filter(has_not_text=before).wait_for()
+
+
+def test_an_exercise_is_done_from_the_keyboard(page: Any, lab: Lab) -> None:
+    open_notebook(page, lab, "00_start_here.ipynb")
+    run_cell(page, "import ep_lib")
+    started = run_cell(page, 'workshop.start("00_first_kernel")')
+    started.locator("a", has_text="00_first_kernel.cuh").focus()
+    page.keyboard.press("Enter")
+    editor = page.locator(".jp-FileEditor .cm-content")
+    editor.get_by_text("Task 1 is still to do").wait_for()
+    editor.focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text((ROOT / "solutions" / "00_first_kernel" / "00_first_kernel.cuh").read_text())
+    page.keyboard.press("Control+s")
+    mine = lab.root / "mine" / "00_first_kernel" / "00_first_kernel.cuh"
+    page.wait_for_selector(".jp-mod-dirty", state="detached")
+    assert "signal_add(flag, 1, peer)" in mine.read_text()
+    page.get_by_role("tab", name="00_start_here.ipynb").click()
+    checked = run_cell(page, 'workshop.check("00_first_kernel")')
+    checked.get_by_text("2 of 2 tasks pass the public checks").wait_for()
 
 
 @pytest.mark.notebook

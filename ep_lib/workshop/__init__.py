@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from ep_lib.viz.page import Page
     from ep_lib.workshop.course_map import CourseMap
     from ep_lib.workshop.grader import Grade
     from ep_lib.workshop.ladders import Table
@@ -117,6 +118,13 @@ def puzzle(number: str) -> Shown:
     from ep_lib.workshop.puzzles import cell
 
     return cell.show(number)
+
+
+def watch() -> Page:
+    """The run of your last answer to a puzzle, step by step: whose turn it was, and who wrote what."""
+    from ep_lib.workshop.puzzles import cell
+
+    return cell.watch()
 
 
 def _run_puzzle(line: str, cell: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
+from ep_lib.viz.page import Page
 from ep_lib.workshop import progress, puzzles
 from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
@@ -72,7 +73,10 @@ class Answer:
 
     @property
     def note(self) -> Note:
-        return Note(f"{self.puzzle.number}: {self.verdict.headline}", self.verdict.text, _COLORS[self.verdict.kind])
+        text = self.verdict.text
+        if self.verdict.kind == "wrong" and self.verdict.main is not None:
+            text += "\nTo see it happen, step by step: workshop.watch()"
+        return Note(f"{self.puzzle.number}: {self.verdict.headline}", text, _COLORS[self.verdict.kind])
 
     @property
     def discussion(self) -> str:
@@ -100,6 +104,9 @@ class Answer:
         return f'<img style="max-width:100%" alt="{html.escape(self.description)}" src="data:image/png;base64,{data}">'
 
 
+_last: Answer | None = None  # of this kernel
+
+
 def show(number: str) -> Shown:
     """The puzzle ``number``, as a notebook shows it. Raises ArgumentError for an unknown one."""
     return Shown(puzzles.find(number))
@@ -107,11 +114,20 @@ def show(number: str) -> Shown:
 
 def answer(number: str, lines: str) -> Answer:
     """Runs ``lines`` as an answer to a puzzle, and keeps it in mine/progress.json if it is right."""
+    global _last
     puzzle = puzzles.find(number)
     verdict = puzzle.attempt(lines)
+    _last = Answer(puzzle, verdict)
     if verdict.kind == "right":
         progress.put(progress.PUZZLES, puzzle.number, lines)
-    return Answer(puzzle, verdict)
+    return _last
+
+
+def watch() -> Page:
+    """The run of the last answer, step by step. Raises ArgumentError if there is none."""
+    if _last is None or _last.verdict.main is None:
+        raise ArgumentError("there is no run to look at: run a cell with %%puzzle first")
+    return viz.time_travel(_last.verdict.main, _last.puzzle.ranks, seed=_last.verdict.seed, fabric=_last.puzzle.fabric)
 
 
 def run_cell(line: str, cell: str) -> None:

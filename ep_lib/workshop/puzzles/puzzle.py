@@ -127,13 +127,16 @@ def _numbers(array: Any) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``."""
+    """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``, of a run of
+    ``main`` with ``seed``."""
 
     kind: str
     headline: str
     text: str = ""
     accesses: Sequence[MemoryAccess] = ()
     arrays: Sequence[NamedArray] = ()
+    main: Callable[[ep_lib.Rank], None] | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -249,9 +252,10 @@ class Puzzle:
                 break
         if wrong_at is None:
             tried = f"{self.seeds} schedules, and the checker finds nothing to complain about."
-            return Verdict("right", "Right", tried, *self._look(attempt, 0))
+            return Verdict("right", "Right", tried, *self._look(attempt, 0), attempt.main)
         text = "\n".join([*attempt.reasons[:1], *told[:1]])
-        return Verdict("wrong", f"Not right yet (seen with seed {wrong_at})", text, *self._look(attempt, wrong_at))
+        headline = f"Not right yet (seen with seed {wrong_at})"
+        return Verdict("wrong", headline, text, *self._look(attempt, wrong_at), attempt.main, wrong_at)
 
     def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
         """Runs it once more, for the picture."""
