@@ -286,6 +286,8 @@ SHOWN = [
     ("10_beyond_one_machine", "operations-run", "It is: on RC only"),
     ("10_beyond_one_machine", "operations-check", "source reused"),
     ("10_beyond_one_machine", "clock-run", "It is: up to twice"),
+    ("10_beyond_one_machine", "exercise-check-plan", "Task 1 is still to do"),
+    ("10_beyond_one_machine", "exercise-check-levels", "Task 1 is still to do"),
 ]
 
 

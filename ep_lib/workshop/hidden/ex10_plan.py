@@ -1,0 +1,135 @@
+"""Hidden tests of exercise 10_plan: every function of the plan against the grader's own, written with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng
+from ep_lib.workshop.scenario import Call, Outputs
+
+_PROGRAM = str(Path(__file__).with_name("play10_plan.py"))
+KERNELS = ()
+_WORLDS = ((4, 2, 5), (6, 2, 4), (8, 4, 6), (3, 1, 4), (4, 4, 3), (6, 3, 1))  # ranks, ranks of a node, tokens
+
+Wants = NDArray[np.bool_]
+
+
+def _draw(rng: Rng, ranks: int, per_node: int, tokens: int) -> Wants:
+    wants = rng.random((ranks, tokens, ranks)) < 1.2 / per_node
+    wants[0, 0], wants[-1, -1] = True, False  # one for everybody, one for nobody
+    return wants
+
+
+def _nodes(wants: Wants, per_node: int) -> NDArray[np.int64]:
+    """Pairs of (source, token, node), for other nodes than the source's, ascending."""
+    ranks, tokens, _ = wants.shape
+    found = np.argwhere(wants.reshape(ranks, tokens, -1, per_node).any(axis=3))
+    return found[found[:, 0] // per_node != found[:, 2]]
+
+
+def _messages(wants: Wants, rank: int, node: int, per_node: int) -> list[Any]:
+    begin, pairs = node * per_node, _nodes(wants, per_node)
+    tokens = pairs[(pairs[:, 0] == rank) & (pairs[:, 2] == node)][:, 1]
+    return [[int(t), (begin + np.flatnonzero(wants[rank, t, begin : begin + per_node])).tolist()] for t in tokens]
+
+
+def _handed_on(wants: Wants, rank: int, per_node: int) -> list[Any]:
+    here = rank // per_node
+    rows = np.argwhere(wants)
+    sources, to = rows[:, 0], rows[:, 2]
+    mine = (sources % per_node == rank % per_node) & (sources != rank) & (to // per_node == here)
+    return rows[mine].tolist()
+
+
+def _case(function: str, arguments: tuple[Any, ...], wanted: Any, about: str) -> Case:
+    def judge(outputs: Outputs) -> str | None:
+        if outputs.seen == wanted:
+            return None
+        return f"{function}() for {about} gives {_short(outputs.seen)}; {_short(wanted)} is right"
+
+    plain = tuple(each.astype(int).tolist() if isinstance(each, np.ndarray) else each for each in arguments)
+    return Case(Call(_PROGRAM, "run", "10_plan.py", {"function": function, "arguments": plain}), judge)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:120]}..."
+
+
+def _destinations(rng: Rng) -> Iterator[Case]:
+    for ranks, experts in ((4, 8), (8, 8), (2, 12)):
+        for dropped in (0.0, 0.3):
+            ids = np.argsort(rng.random((5, experts)), axis=1)[:, :3]
+            ids[rng.random(ids.shape) < dropped] = -1
+            wanted = [
+                [int(any(e >= 0 and e * ranks // experts == r for e in row)) for r in range(ranks)] for row in ids
+            ]
+            about = f"experts {ids.tolist()}, {experts} experts on {ranks} ranks"
+            yield _case("destinations", (ids, experts, ranks), wanted, about)
+
+
+def _all_messages(rng: Rng) -> Iterator[Case]:
+    for ranks, per_node, tokens in _WORLDS:
+        wants = _draw(rng, ranks, per_node, tokens)
+        for rank in (0, ranks - 1):
+            for node in range(ranks // per_node):
+                about = f"rank {rank} and node {node}, {ranks} ranks in nodes of {per_node}"
+                wanted = _messages(wants, rank, node, per_node)
+                yield _case("messages", (wants, rank, node, per_node), wanted, about)
+
+
+def _all_handed_on(rng: Rng) -> Iterator[Case]:
+    for ranks, per_node, tokens in _WORLDS:
+        wants = _draw(rng, ranks, per_node, tokens)
+        for rank in (0, ranks - 1):
+            about = f"rank {rank}, {ranks} ranks in nodes of {per_node}"
+            yield _case("handed_on", (wants, rank, per_node), _handed_on(wants, rank, per_node), about)
+
+
+def _all_first_rows(rng: Rng) -> Iterator[Case]:
+    for ranks, per_node, tokens in _WORLDS:
+        wants = _draw(rng, ranks, per_node, tokens)
+        for rank in (0, ranks - 1):
+            counts = wants[:, :, rank].sum(axis=1)
+            wanted = (np.cumsum(counts) - counts).tolist()
+            about = f"rank {rank}, which gets {counts.tolist()} rows from the ranks"
+            yield _case("first_rows", (wants, rank), wanted, about)
+
+
+def _all_rows(rng: Rng) -> Iterator[Case]:
+    for ranks, per_node, tokens in _WORLDS:
+        wants = _draw(rng, ranks, per_node, tokens)
+        rows = np.argwhere(wants)
+        one = int((rows[:, 0] // per_node != rows[:, 2] // per_node).sum())
+        about = f"{ranks} ranks in nodes of {per_node}"
+        yield _case("network_rows", (wants, per_node), [one, len(_nodes(wants, per_node))], about)
+
+
+def _first(cases: Cases) -> Cases:
+    return lambda rng: iter([next(iter(cases(rng)))])
+
+
+_ONCE = "A rank needs a token once, whatever number of its experts it goes to; -1 is no expert."
+_MESSAGE = "Each token once, with the ranks of that node that need it; to the own node nothing."
+_PARTNER = "What the partners of other nodes send to this rank, for all ranks of its node."
+_SUMS = "Exclusive prefix sums of the counts by source."
+_CROSS = "Only what goes to other nodes crosses: pairs of token and rank, and of token and node."
+BEHAVIOURS = (
+    Behaviour(1, "a token goes to the ranks of its experts", _destinations, _ONCE),
+    Behaviour(2, "a token crosses once per node", _all_messages, _MESSAGE),
+    Behaviour(3, "partners hand on all that came", _all_handed_on, _PARTNER),
+    Behaviour(4, "rows are sorted by source", _all_first_rows, _SUMS),
+    Behaviour(5, "what crosses is counted", _all_rows, _CROSS),
+)
+PUBLIC = (
+    Behaviour(1, "five tokens, four ranks", _first(_destinations), _ONCE),
+    Behaviour(2, "two nodes of two ranks", lambda rng: iter(list(_all_messages(rng))[:2]), _MESSAGE),
+    Behaviour(3, "two nodes of two ranks", _first(_all_handed_on), _PARTNER),
+    Behaviour(4, "four ranks", _first(_all_first_rows), _SUMS),
+    Behaviour(5, "two nodes of two ranks", _first(_all_rows), _CROSS),
+)

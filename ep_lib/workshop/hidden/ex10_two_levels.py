@@ -1,0 +1,239 @@
+"""Hidden tests of exercise 10_two_levels: each function among nodes that the grader plays, bit for bit with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ep_lib.emulator.fabric import Fabric
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, refs, under_checker
+from ep_lib.workshop.lessons.two_levels import by_node
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+_BLOCKS, _LANES = 3, 32
+_NAMES = (
+    *("all_wants", "rows", "arrived", "signals", "expects", "comes", "relay_rows", "relay_labels"),
+    *("staging", "back_rows", "back_labels", "out", "noted", "seen", "numbers"),
+)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file."""
+
+    count: int = 5
+    words: int = 40
+    mates: int = 2
+    delay: int = 0
+
+
+class _World:
+    """Who needs what, and what everything must hold then."""
+
+    def __init__(self, rng: Rng, ranks: int, job: _Job) -> None:
+        self.ranks, self.job, self.nodes = ranks, job, ranks // job.mates
+        self.wants = rng.random((ranks, job.count, ranks)) < 0.4
+        self.wants[:, 0, :] = True  # there is always something to do
+        self.rows = rng.standard_normal((ranks, job.count, job.words)).astype(np.float32)
+        scale = 10.0 ** rng.integers(-3, 4, ranks)
+        self.results = [(self.rows * scale[r] * (r + 1)).astype(np.float32) for r in range(ranks)]
+        self.by_node = by_node(self.wants, job.mates)
+
+    def node(self, rank: int) -> int:
+        return rank // self.job.mates
+
+    def partner(self, rank: int, node: int) -> int:
+        return node * self.job.mates + rank % self.job.mates
+
+    def tokens_for(self, source: int, node: int) -> list[int]:
+        return [int(token) for token in np.flatnonzero(self.by_node[source, :, node])]
+
+    def label(self, source: int, token: int, node: int) -> int:
+        bits = self.wants[source, token, node * self.job.mates : (node + 1) * self.job.mates]
+        return token << 32 | int((bits << np.arange(self.job.mates)).sum())
+
+    def relay(self, rank: int) -> tuple[Array, Array]:
+        """What partners put into this rank's slots: rows and labels."""
+        shape = (self.nodes, self.job.count)
+        rows, labels = np.zeros((*shape, self.job.words), np.float32), np.zeros(shape, np.uint64)
+        for node in range(self.nodes):
+            source = self.partner(rank, node)
+            for k, token in enumerate(self.tokens_for(source, self.node(rank)) if node != self.node(rank) else []):
+                rows[node, k], labels[node, k] = self.rows[source, token], self.label(source, token, self.node(rank))
+        return rows, labels
+
+    def comes(self, rank: int) -> Array:
+        return (self.relay(rank)[1] != 0).sum(axis=1).astype(np.int32)
+
+    def arrived(self, rank: int, of: Any) -> Array:
+        """Rows of other nodes' ranks that this rank needs; zeros elsewhere. ``of``: all rows."""
+        needs = self.wants[:, :, rank].copy()
+        needs[[self.node(source) == self.node(rank) for source in range(self.ranks)]] = False
+        return np.where(needs[:, :, None], of, np.float32(0)).astype(np.float32)
+
+    def sum(self, source: int, token: int, node: int) -> Array:
+        total = np.zeros(self.job.words, np.float32)
+        for r in range(node * self.job.mates, (node + 1) * self.job.mates):
+            if self.wants[source, token, r]:
+                total = total + self.results[r][source, token]
+        return total
+
+
+def _scenario(task: int, seed: int, world: _World, fabric: str, symmetric: dict[str, list[Array]]) -> Scenario:
+    job, ranks = world.job, world.ranks
+    wants = (world.wants.astype(np.uint64) << np.arange(ranks, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
+    shape = (world.nodes, job.count)
+    areas: dict[str, Any] = {
+        "rows": [world.rows[r] for r in range(ranks)],
+        "arrived": [np.zeros((ranks, job.count, job.words), np.float32)] * ranks,
+        "signals": [np.zeros(ranks, np.uint64)] * ranks,
+    }
+    for name in ("relay", "back"):
+        areas[f"{name}_rows"] = [np.zeros((*shape, job.words), np.float32)] * ranks
+        areas[f"{name}_labels"] = [np.zeros(shape, np.uint64)] * ranks
+    areas["staging"] = [np.zeros((*shape, job.words), np.float32)] * ranks
+    local: dict[str, Any] = {
+        "all_wants": [wants] * ranks,
+        "expects": [world.wants[:, :, r].sum(axis=1).astype(np.int32) for r in range(ranks)],
+        "comes": [world.comes(r) for r in range(ranks)],
+        "out": [np.zeros((ranks, job.count, job.words), np.float32)] * ranks,
+        "noted": [np.zeros(2, np.uint64)] * ranks,
+        "seen": [np.zeros(1, np.uint8)] * ranks,
+        "numbers": [job_numbers(job)] * ranks,
+    }
+    launch = (Launch("examine", _BLOCKS, _LANES, (task, *refs(*_NAMES))),)
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=(launch,) * ranks,
+        outputs=("arrived", "relay_rows", "relay_labels", "signals", "back_rows", "back_labels", "out", "noted"),
+        symmetric={**areas, **symmetric},
+        local=local,
+        fabric=Fabric(fabric, ranks_per_node=job.mates),
+    )
+
+
+def _differs(got: Array, want: Array, what: str, rank: int) -> str | None:
+    wrong = np.any(got.reshape(*want.shape) != want, axis=-1) if want.ndim > 2 else got != want
+    return f"{int(wrong.sum())} of {wrong.size} {what} of rank {rank} are wrong" if np.any(wrong) else None
+
+
+def _send_case(world: _World, seed: int, fabric: str) -> Case:
+    def judge(out: Outputs) -> str | None:
+        for rank in range(world.ranks):
+            rows, labels = world.relay(rank)
+            if problem := _differs(out["relay_labels"][rank], labels, "labels in the slots for partners", rank):
+                return problem
+            if problem := _differs(out["relay_rows"][rank], rows, "rows in the slots for partners", rank):
+                return problem
+            if problem := _differs(out["arrived"][rank], world.arrived(rank, world.rows), "rows handed on", rank):
+                return problem
+        return None
+
+    return Case(_scenario(1, seed, world, fabric, {}), judge)
+
+
+def _forward_case(world: _World, seed: int, fabric: str) -> Case:
+    def judge(out: Outputs) -> str | None:
+        for rank in range(world.ranks):
+            if out["noted"][rank][1]:
+                return "forward_warp returned false, although every message comes"
+            wanted = world.arrived(rank, world.rows)
+            if problem := _differs(out["arrived"][rank], wanted, "rows handed on", rank):
+                return problem
+            if problem := _differs(out["out"][rank], wanted, "rows, when their signals had come,", rank):
+                return problem
+            signals = world.wants[:, :, rank].sum(axis=1)
+            signals[[world.node(source) == world.node(rank) for source in range(world.ranks)]] = 0
+            if problem := _differs(out["signals"][rank].astype(np.int64), signals, "counts of rows", rank):
+                return problem
+        return None
+
+    return Case(_scenario(2, seed, world, fabric, {}), judge)
+
+
+def _results(world: _World) -> dict[str, list[Array]]:
+    return {"arrived": world.results}
+
+
+def _sum_case(world: _World, seed: int, fabric: str) -> Case:
+    def judge(out: Outputs) -> str | None:
+        for rank in range(world.ranks):
+            node, want = world.node(rank), np.zeros_like(world.rows)
+            for source, token in np.argwhere(world.by_node[:, :, node]):
+                want[source, token] = world.sum(int(source), int(token), node)
+            if problem := _differs(out["out"][rank], want, "sums", rank):
+                return problem
+        return None
+
+    return Case(_scenario(3, seed, world, fabric, _results(world)), judge)
+
+
+def _return_case(world: _World, seed: int, fabric: str) -> Case:
+    labels = [world.relay(rank)[1] for rank in range(world.ranks)]
+
+    def judge(out: Outputs) -> str | None:
+        for rank in range(world.ranks):
+            here = world.node(rank)
+            sums = np.zeros((world.nodes, world.job.count, world.job.words), np.float32)
+            wanted_labels = np.zeros((world.nodes, world.job.count), np.uint64)
+            for node in range(world.nodes):
+                for k, token in enumerate(world.tokens_for(rank, node) if node != here else []):
+                    sums[node, k], wanted_labels[node, k] = world.sum(rank, token, node), world.label(rank, token, node)
+            taken = out["out"][rank].reshape(-1, world.job.words)[: world.nodes * world.job.count]
+            for got, want, what in (
+                (out["back_labels"][rank], wanted_labels, "labels of sums"),
+                (out["back_rows"][rank], sums, "sums that came back"),
+                (taken, sums, "sums, when their labels had come,"),
+            ):
+                if problem := _differs(got, want, what, rank):
+                    return problem
+        return None
+
+    return Case(_scenario(4, seed, world, fabric, {**_results(world), "relay_labels": labels}), judge)
+
+
+def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for number, (ranks, mates, count) in enumerate(((4, 2, 4),) if checked else ((4, 2, 5), (6, 2, 4), (6, 3, 3))):
+            for fabric in ("rc", "srd"):
+                job = _Job(count, 33 if number else 40, mates, 10 * number)
+                yield make(_World(rng, ranks, job), 100 * task + number, fabric)
+
+    return under_checker(cases, checked) if checked else cases
+
+
+def _first(cases: Cases) -> Cases:
+    return lambda rng: iter([next(iter(cases(rng)))])
+
+
+_ONCE = "One message per token and other node, in the slots of your node at the partner, with label_of as its signal."
+_HAND_ON = "Wait for each slot's own label; the row is one of the source's, for the ranks of this node."
+_ORDER = "Ascending ranks, from 0.0f; and a barrier before one lane posts the sum."
+_BACK = "One place in staging for each sum, one operation to the slot of your node in the partner's back."
+BEHAVIOURS = (
+    Behaviour(
+        1, "each token crosses once per node", all_of(_cases(1, _send_case), _cases(1, _send_case, checked=3)), _ONCE
+    ),
+    Behaviour(2, "rows reach those who need them", _cases(2, _forward_case), _HAND_ON),
+    Behaviour(2, "rows are there before their signals", _cases(2, _forward_case, checked=3), _HAND_ON),
+    Behaviour(
+        3, "sums are NumPy's, bit for bit", all_of(_cases(3, _sum_case), _cases(3, _sum_case, checked=3)), _ORDER
+    ),
+    Behaviour(
+        4, "sums come back to their source", all_of(_cases(4, _return_case), _cases(4, _return_case, checked=3)), _BACK
+    ),
+)
+PUBLIC = (
+    Behaviour(1, "two nodes of two ranks", _first(_cases(1, _send_case)), _ONCE),
+    Behaviour(2, "two nodes of two ranks", _first(_cases(2, _forward_case)), _HAND_ON),
+    Behaviour(3, "two nodes of two ranks", _first(_cases(3, _sum_case)), _ORDER),
+    Behaviour(4, "two nodes of two ranks", _first(_cases(4, _return_case)), _BACK),
+)
