@@ -1,9 +1,9 @@
 # Exercise 10_plan, version 1. Leave this line: ep_lib reads it.
 """The routing plan of two levels: who needs a token, what crosses between nodes, who hands it on, and where it lands.
 
-A node is `per_node` consecutive ranks, and each rank has as many experts as any other, in ascending order. A token crosses
-to another node once, to the partner there: the rank with the same number in its node. `wants[source, token, rank]` says
-whether a rank needs a token of a source.
+A node is `per_node` consecutive ranks, and each rank has as many experts as any other, in ascending order. A token
+crosses to another node once, to the partner there: the rank with the same number in its node. `wants[source, token,
+rank]` says whether a rank needs a token of a source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def destinations(topk_idx: Any, num_experts: int, ranks: int) -> Any:
 
 
 def messages(wants: Any, rank: int, node: int, per_node: int) -> list[tuple[int, list[int]]]:
-    """What ``rank`` sends to its partner in ``node``: (token, ranks of the node that need it), tokens and ranks ascending.
+    """What ``rank`` sends to its partner in ``node``: (token, ranks of the node that need it), both ascending.
 
     Each token once, and nothing if it is the rank's own node.
     """
