@@ -29,7 +29,7 @@ def _nodes(wants: Wants, per_node: int) -> NDArray[np.int64]:
     """Pairs of (source, token, node), for other nodes than the source's, ascending."""
     ranks, tokens, _ = wants.shape
     found = np.argwhere(wants.reshape(ranks, tokens, -1, per_node).any(axis=3))
-    return found[found[:, 0] // per_node != found[:, 2]]
+    return np.asarray(found[found[:, 0] // per_node != found[:, 2]])
 
 
 def _messages(wants: Wants, rank: int, node: int, per_node: int) -> list[Any]:
@@ -43,7 +43,7 @@ def _handed_on(wants: Wants, rank: int, per_node: int) -> list[Any]:
     rows = np.argwhere(wants)
     sources, to = rows[:, 0], rows[:, 2]
     mine = (sources % per_node == rank % per_node) & (sources != rank) & (to // per_node == here)
-    return rows[mine].tolist()
+    return list(rows[mine].tolist())
 
 
 def _case(function: str, arguments: tuple[Any, ...], wanted: Any, about: str) -> Case:

@@ -69,7 +69,7 @@ class _World:
         return rows, labels
 
     def comes(self, rank: int) -> Array:
-        return (self.relay(rank)[1] != 0).sum(axis=1).astype(np.int32)
+        return np.asarray((self.relay(rank)[1] != 0).sum(axis=1), np.int32)
 
     def arrived(self, rank: int, of: Any) -> Array:
         """Rows of other nodes' ranks that this rank needs; zeros elsewhere. ``of``: all rows."""
