@@ -156,7 +156,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_waits_for_the_one_before": ({3, 4, 5}, "it shows the message's number plus 1"),
         "wrong_two_credits": ({3, 4, 5}, "credits is 2 on a rank where it should be 1"),
         "wrong_no_credit": ({3, 4, 5}, "credits is 0 on a rank where it should be 1"),
-        "wrong_credit_first": ({4}, "credit before reuse|between the read and its credit"),
+        "wrong_credit_first": ({4, 5}, "credit before reuse|between the read and its credit"),
         "wrong_half_filled": ({4, 5}, "The lanes need two barriers"),
         "wrong_fills_before_it_waits": ({4, 5}, "The lanes need two barriers"),
         "wrong_forgets_the_rest": ({5}, "then one with what is left"),
@@ -186,7 +186,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_forgets_the_rest": ({5}, "go on until both directions are done"),
         "wrong_sends_beyond_the_end": ({5}, "Send all chunks and no more"),
         "wrong_merged_rest_without_credits": ({5}, "of its credits"),
-        "wrong_merged_without_quiet": ({5}, "the caller, who uses the staging buffer"),
+        "wrong_merged_without_quiet": ({5}, "the staging slots belong to the caller again"),
     },
     "06_slots": {
         "wrong_counts_itself": ({1}, "only the bits below one's own lane count"),
