@@ -89,6 +89,7 @@ namespace {
 
 // Stacks of one size, kept across machines: most runs of a session need the same number again.
 struct StackPool {
+    bool checked;  // for runs under the checker, where all blocks are resident
     struct Chunk {
         char* memory;
         size_t bytes;
@@ -110,23 +111,25 @@ struct StackPool {
         free_stacks.reserve((chunks.size() + 1) * kStacks);  // giving one back needs no memory
         void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) no_memory();
-        // Most stacks use a single small page. Those of the first threads lie in huge ones nevertheless: 128 of them in
-        // one entry of the TLB, which otherwise misses at almost every switch.
+        // Most stacks use a single small page. Where many take turns, those of the first threads lie in huge ones
+        // nevertheless: 128 of them in one entry of the TLB, which otherwise misses at almost every switch.
         constexpr size_t kHugeChunks = 4, kHugeStack = 16 << 10;
-        const bool huge = stack_bytes <= kHugeStack && chunks.size() < kHugeChunks;
+        const bool huge = checked && stack_bytes <= kHugeStack && chunks.size() < kHugeChunks;
         madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
         chunks.push_back({static_cast<char*>(memory), bytes});
         for (size_t i = kStacks; i-- > 0;) free_stacks.push_back(static_cast<char*>(memory) + i * stack_bytes);
     }
 };
-std::map<size_t, StackPool> stack_pools;  // by size
+std::map<std::pair<size_t, bool>, StackPool> stack_pools;  // by size, and whether checked
 
-StackPool& pool_of(size_t stack_bytes) {
-    static size_t last_bytes;
+StackPool& pool_of(const Fiber* fiber, size_t stack_bytes) {
+    static std::pair<size_t, bool> last_key;
     static StackPool* last;
-    if (stack_bytes != last_bytes) {
-        last = &stack_pools[stack_bytes];
-        last_bytes = stack_bytes;
+    const std::pair<size_t, bool> key = {stack_bytes, fiber->check != nullptr};
+    if (!last || key != last_key) {
+        last = &stack_pools[key];
+        last->checked = key.second;
+        last_key = key;
     }
     return *last;
 }
@@ -165,7 +168,7 @@ void run_fiber() {
 // Makes the stack look as if the fiber had been left at the beginning of run_fiber.
 void prepare(Fiber* fiber) {
     const size_t bytes = machine->settings.stack_bytes;
-    fiber->stack = pool_of(bytes).take(bytes);
+    fiber->stack = pool_of(fiber, bytes).take(bytes);
     // Stack tops staggered by cache lines: equal low address bits would fight for the same cache sets.
     const size_t stagger = reinterpret_cast<uintptr_t>(fiber->stack) / bytes % 16 * 64;
     auto** top = reinterpret_cast<void**>(fiber->stack + bytes - stagger) - 2;  // multiples of 16
@@ -215,7 +218,7 @@ void abandon_fiber() {
 
 void release_stack(Fiber* fiber, size_t stack_bytes) {
     if (!fiber->stack) return;
-    pool_of(stack_bytes).free_stacks.push_back(fiber->stack);
+    pool_of(fiber, stack_bytes).free_stacks.push_back(fiber->stack);
     fiber->stack = nullptr;
 }
 
