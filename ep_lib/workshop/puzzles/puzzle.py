@@ -24,7 +24,8 @@ CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
 KERNEL = FUNCTION = "puzzle"
 _SEEDS = 8
 _ASSERTION = "assertion"  # of main: attempt.reasons has its words
-_TIMEOUT_S = 5.0  # of CPU: a loop that never ends is told soon
+_TIMEOUT_S = 2.5  # of CPU: a loop that never ends is told soon
+_LOOK_S = 0.5  # of the run for the picture, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
 # What a finding says of the library's own insides: the loop of a wait, and the fault record at the start of the heap.
 _INSIDE = re.compile(r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)")
@@ -260,7 +261,7 @@ class Puzzle:
     def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
         """Runs it once more, for the picture."""
         attempt.arrays.clear()
-        accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_TIMEOUT_S)
+        accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_LOOK_S)
         shown = [array for array in attempt.arrays if not self.picture or array.name in self.picture]
         return accesses, sorted(shown, key=lambda array: (array.name, array.rank))
 
