@@ -239,8 +239,8 @@ def test_arguments_that_do_not_fit() -> None:
     sizes = dict(num_experts=2, top_k=1, hidden=64, max_tokens=4)
     with pytest.raises(ArgumentError, match=r"unexpected keyword argument 'tokens'; Buffer takes rank, num_experts, "):
         spawn(lambda rank: ep_lib.Buffer(rank, **sizes, tokens=3))
-    with pytest.raises(ArgumentError, match=r"11 were given; Fabric takes kind, ranks_per_node, "):
-        ep_lib.Fabric("rc", 1, True, 4, 64, (), {}, {}, {}, 3)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match=r"12 were given; Fabric takes kind, ranks_per_node, "):
+        ep_lib.Fabric("rc", 1, True, 4, 64, False, (), {}, {}, {}, 3)  # type: ignore[call-arg]
     with pytest.raises(ArgumentError, match=r"built-in function len.*cannot be called with a Rank: object of type"):
         spawn(len)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unsupported operand"):  # a main's own mistake stays what it is
