@@ -238,8 +238,8 @@ LIBRARY_MISTAKES = [  # header, line, what it becomes, the launch that gets it
     ("moe/common/layout", "    __syncwarp();\n    return found;", "    return found;", "dispatch"),
     (
         "moe/common/notify",
-        "    __syncthreads();\n    signal_all(args.signals, kSignalCounts);",
-        "    signal_all(args.signals, kSignalCounts);",
+        "        __syncthreads();\n        signal_all(args.signals, kSignalCounts);",
+        "        signal_all(args.signals, kSignalCounts);",
         "exchange_counts",
     ),
     ("ep/all_ranks", "return __syncthreads_or(failed) == 0;", "return failed == 0;", "exchange_counts"),
