@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 from support.mpi import mpiexec
 
-from ep_lib.bootstrap import SingleBootstrap, wire
+from ep_lib.bootstrap import SingleBootstrap, meeting, wire
 from ep_lib.bootstrap import torchrun as torchrun_module
 from ep_lib.bootstrap.base import within
 from ep_lib.bootstrap.hub import Hub, HubBootstrap
@@ -435,3 +436,22 @@ def test_the_hub_tells_who_waits_for_a_process_that_is_stopped() -> None:
         hub.close()
         other.kill()
         other.wait()
+
+
+def test_a_peer_whose_bytes_trickle_has_its_time_once() -> None:
+    ours, theirs = socket.socketpair()
+    enough = threading.Event()
+
+    def trickle() -> None:
+        with contextlib.suppress(OSError):
+            while not enough.wait(0.05):
+                theirs.send(b"E")
+
+    slow = threading.Thread(target=trickle)
+    slow.start()
+    with ours, theirs:
+        ours.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            meeting.greet(ours, b"a secret of the run", is_server=True)
+        enough.set()
+        slow.join()

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import hmac
+import math
 import os
 import secrets
 import socket
@@ -186,10 +187,14 @@ def read_file(path: Path, secret: bytes, timeout: float, who: str) -> bytes:
 
 
 def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes:
-    """The key of this connection, whose ends have proved to each other that they know the secret. Raises Stranger."""
+    """The key of this connection, whose ends have proved to each other that they know the secret. Raises Stranger.
+
+    The connection's timeout is that of the whole greeting, however slowly its bytes come; so it is with receive().
+    """
+    until = _deadline(connection)
     mine = secrets.token_bytes(32)
     connection.sendall(_GREETING.pack(_MAGIC, VERSION, mine))
-    magic, version, theirs = _GREETING.unpack(_exactly(connection, _GREETING.size))
+    magic, version, theirs = _GREETING.unpack(_exactly(connection, _GREETING.size, until))
     if magic != _MAGIC:
         raise Stranger(f"it greets with {magic!r}, and is no peer of ep_lib; check address and port")
     if version != VERSION:
@@ -197,9 +202,11 @@ def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes
     numbers = theirs + mine if is_server else mine + theirs
     ours, others = (b"server", b"client") if is_server else (b"client", b"server")
     connection.sendall(_seal(secret, ours + numbers))
-    knows = hmac.compare_digest(_exactly(connection, _SEAL_BYTES), _seal(secret, others + numbers))
+    knows = hmac.compare_digest(_exactly(connection, _SEAL_BYTES, until), _seal(secret, others + numbers))
     connection.sendall(_YES if knows else _NO)
-    answer = _exactly(connection, 1)  # read in any case: closing with unread bytes would reset the peer's connection
+    answer = _exactly(
+        connection, 1, until
+    )  # read in any case: closing with unread bytes would reset the peer's connection
     if not knows or answer != _YES:
         raise Stranger("it does not know this run's secret; set EP_LIB_SECRET (or secret=) to the same on both sides")
     return _seal(secret, b"key" + numbers)
@@ -212,11 +219,12 @@ def send(connection: socket.socket, key: bytes, message: bytes) -> None:
 
 def receive(connection: socket.socket, key: bytes) -> bytes:
     """What the peer has sent. Raises Stranger if that was changed."""
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    until = _deadline(connection)
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, until))
     if length > MAX_BYTES:
         raise Stranger(f"it announces {length} bytes; messages have at most {MAX_BYTES}")
-    seal = _exactly(connection, _SEAL_BYTES)
-    message = _exactly(connection, length)
+    seal = _exactly(connection, _SEAL_BYTES, until)
+    message = _exactly(connection, length, until)
     if not hmac.compare_digest(seal, _seal(key, message)):
         raise Stranger("its message was changed on the way")
     return message
@@ -227,9 +235,17 @@ def _left(deadline: float) -> float:
     return min(max(deadline - time.monotonic(), 0.001), 3600.0)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _deadline(connection: socket.socket) -> float:
+    timeout = connection.gettimeout()
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def _exactly(connection: socket.socket, size: int, until: float) -> bytes:
     data = bytearray()
     while len(data) < size:
+        if time.monotonic() >= until:
+            raise TimeoutError(f"{len(data)} of {size} bytes came in time")
+        connection.settimeout(_left(until))
         piece = connection.recv(min(size - len(data), 1 << 20))
         if not piece:
             raise Stranger(f"it closed the connection after {len(data)} of {size} bytes")
