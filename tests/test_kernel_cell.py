@@ -110,3 +110,8 @@ def test_check_runs_the_notebooks_main(shell: Any, capsys: pytest.CaptureFixture
 def test_a_wrong_line_says_what_to_do(shell: Any, line: str, says: str) -> None:
     with pytest.raises(errors.EpError, match=says):
         run(shell, line, textwrap.dedent(GREET))
+
+
+def test_a_puzzle_whose_lines_were_deleted_is_no_error(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(shell, "", "%%puzzle 00.1")
+    assert "is yours to solve" in capsys.readouterr().out

@@ -165,12 +165,21 @@ def _run_with_nixl(line: str, cell: str) -> None:
     host_setup.run_cell(sys.modules["IPython"].get_ipython(), cell)
 
 
+def _with_a_body(lines: list[str]) -> list[str]:
+    """IPython refuses a cell magic whose cell holds nothing else; a puzzle says itself what is to be done then."""
+    if lines and lines[0].startswith("%%puzzle") and not "".join(lines[1:]).strip():
+        return [lines[0].rstrip("\n") + "\n", "\n"]
+    return lines
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Registers the cell magics in an IPython shell; ``%load_ext ep_lib.workshop`` calls it."""
     from ep_lib.workshop import kernel_cell
 
     kernel_cell.register(shell)
     shell.register_magic_function(_run_puzzle, magic_kind="cell", magic_name="puzzle")
+    if _with_a_body not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(_with_a_body)
     shell.register_magic_function(_run_with_nixl, magic_kind="cell", magic_name="with_nixl")
 
 

@@ -47,7 +47,7 @@ def failure_text(failure: Failure, work: Path) -> str:
     """The child's exception without the paths of the temporary copy; for an unfinished task, only that it is one."""
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
-    text = failure.message.replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
+    text = failure.message.replace(f"{work}/mine/", "").replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
     lines = _TEST_PLACE.sub(_role, text).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind == "ChildFailed" or text.startswith(f"{failure.kind}:")

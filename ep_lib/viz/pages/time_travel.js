@@ -394,7 +394,6 @@ function tell(slot) {
   const who = c.step >= 0 ? `${data.whos[steps.who[c.step]]} in step ${data.begin + c.step + 1}` : `rank ${c.rank}, before these steps`;
   return `${name}: written by ${who}; ` + (c.ordered ? "a reader is ordered after it" : "no reader is ordered after it") + (c.race ? "; a race" : "");
 }
-window.addEventListener("resize", drawAll);
-drawAll();
+new ResizeObserver(drawAll).observe($("all"));  // also once it has a size: a notebook's frame has none at first
 const asked = Number((window.location.hash || "").slice(1));
 go(asked >= 1 ? asked - 1 : data.marks.length ? data.marks[0].step : 0);
