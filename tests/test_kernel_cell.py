@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -37,11 +38,13 @@ def main(rank):
 def shell() -> Iterator[Any]:
     """IPython as a notebook has it, without a notebook around it."""
     interactive = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
+    main = sys.modules["__main__"]  # which IPython replaces
     shell = interactive.instance()
     workshop.load_ipython_extension(shell)
     yield shell
     shell.reset()
     interactive.clear_instance()
+    sys.modules["__main__"] = main
 
 
 def run(shell: Any, line: str, code: str) -> Any:

@@ -83,7 +83,7 @@ class Kernel(KernelSource):
         backend = getattr(rank, "_backend", None)
         if backend is None:
             refuse("rank", rank, "the Rank that main got: kernel.launch(rank, grid, block, ...)")
-        if pieces.active():
+        if pieces.in_use:
             pieces.launched(self.pieces(toolkit.EMULATED_TRANSPORT))
         backend.launch(self, grid, block, args, shared_bytes, uses)
 
@@ -98,7 +98,7 @@ class Kernel(KernelSource):
         compiler is missing.
         """
         key = text("target", target)
-        if pieces.active():  # the learner edits them while the library's kernels live on
+        if pieces.in_use:  # the learner edits them while the library's kernels live on
             key += self.reaches(toolkit.EMULATED_TRANSPORT).digest
         image = self._images.get(key)
         if image is not None:

@@ -22,6 +22,7 @@ _ROOTS, _COUNTS = "EP_LIB_MINE", "EP_LIB_MINE_COUNTS"
 _lock = threading.Lock()
 _launches: Counter[str] = Counter()  # of this process, since they were last written
 _active: tuple[Path, ...] | None = None  # None: not read from the environment yet
+in_use = bool(os.environ.get(_ROOTS))  # are there any? A word that each launch can look at
 
 
 def active() -> tuple[Path, ...]:
@@ -39,7 +40,7 @@ def counts_file() -> Path | None:
 
 def use(roots: Sequence[Path], counts: Path | None) -> None:
     """From now on these are the pieces, in this process and in those that it starts. ``counts``: where ranks write."""
-    global _active
+    global _active, in_use
     for name, value in ((_ROOTS, os.pathsep.join(map(str, roots))), (_COUNTS, "" if counts is None else str(counts))):
         if value:
             os.environ[name] = value
@@ -48,7 +49,7 @@ def use(roots: Sequence[Path], counts: Path | None) -> None:
     with _lock:
         _launches.clear()
     _active = None
-    active()
+    in_use = bool(active())
 
 
 @contextlib.contextmanager

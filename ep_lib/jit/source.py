@@ -113,7 +113,7 @@ class KernelSource:
     def pieces(self, transport: Path) -> tuple[Path, ...]:
         """The folders of the learner's pieces (:mod:`ep_lib.jit.pieces`) that this source includes something of, or
         is itself."""
-        return pieces.among([*self.reaches(transport).files, str(self.path)]) if pieces.active() else ()
+        return pieces.among([*self.reaches(transport).files, str(self.path)]) if pieces.in_use else ()
 
     def reaches(self, transport: Path) -> digest.Headers:
         """The headers that this source includes, with the learner's pieces."""

@@ -123,7 +123,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_reads_then_adds": ({3}, "One addition reserves a number"),
         "wrong_tells_the_next": ({3}, "told its caller number"),
         "wrong_does_not_wait": ({3}, "wait for its slot"),
-        "wrong_each_lane_for_itself": ({4}, "do not follow each other in the order of the lanes"),
+        "wrong_each_lane_for_itself": ({4}, "do not follow each other in the order of the lanes|room for the last of"),
         "wrong_room_for_the_first": ({4}, "room for the last of them"),
         "wrong_no_syncwarp": ({4}, "missing __syncwarp"),
         "wrong_all_lanes_fill": ({4}, "One addition for all lanes"),

@@ -16,8 +16,8 @@ from ep_lib.moe.direct.tuning import EMULATED
 from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
-_MEETING = ("moe/common/notify", "moe/common/epoch", "moe/direct/tokens")
-_SUMS = (*_MEETING, "moe/direct/combine_send", "moe/direct/combine_add")
+_MEETING = ("ep/all_ranks", "moe/common/notify", "moe/common/epoch", "moe/direct/tokens")
+_SUMS = (*_MEETING, "ep/groups", "moe/direct/combine_send", "moe/direct/combine_add")
 # A name's first word is the kernel's; the second one of its templates.
 HEADERS = {
     "dispatch_bulk": (*_MEETING, "moe/common/dispatch", "moe/direct/dispatch_bulk"),
@@ -52,8 +52,8 @@ _ROWS_THERE = "ok = wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDisp
 _LAST = "if (last == LastBlock::kNo) return;\n    ok = last == LastBlock::kYes;"
 _BARRIER_DISPATCH = "ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);"
 _BARRIER_COMBINE = " && barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine)"
-_GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, out.owner), epoch);"
-_GROUP_WAIT = "args_.arrived + static_cast<int64_t>(r) * args_.max_groups + group, epoch_,"
+_GROUP_SIGNAL = "st_release_sys_u64(peer_ptr(flag, owner), epoch);"
+_GROUP_WAIT = "wait_until_ge(flag, epoch, {kPhaseCombine, from, group})"
 _TAG_WAIT = "wait_until_ge(signals.flags + entry, signals.epoch,"
 _ALL_COPIED = "is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)"
 _ALL_PULLED = "ok = wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine);"
@@ -66,8 +66,8 @@ VARIANTS = [
     Mistake("a second dispatch without a barrier", _DISPATCH, _BARRIER_DISPATCH, ""),
     Mistake("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
     Mistake("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
-    Mistake("a group is signalled a row early", _PUSH, "row_ == end_ ? group_ : -1", "group_"),
-    Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("epoch_", "0")),
+    Mistake("a group is signalled a row early", _PUSH, "is_last ? item_.group : -1", "item_.group"),
+    Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("epoch", "0")),
     Mistake("a second combine without a barrier", _PUSH, _BARRIER_COMBINE, ""),
     Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
     Mistake("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
