@@ -198,7 +198,7 @@ SHOWN = [
     ("03_ibgda_efa_shim", "exercise-check-shim", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "exercise-check-batches", "Task 1 is still to do"),
     ("03_ibgda_efa_shim", "mine-run", "channel_send: all bytes right: True"),
-    ("03_ibgda_efa_shim", "mine-run", "IBGDA calls stands in for yours"),
+    ("03_ibgda_efa_shim", "mine-run", "the library's: IBGDA calls"),
     ("04_ring_and_proxy", "mailbox-run", "srd all messages arrived: [True, True]"),
     ("04_ring_and_proxy", "ring-run", "5 to 15 times"),
     ("04_ring_and_proxy", "break-run", "relaxed_credit"),
