@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support import mask_cases  # noqa: E402
 from support import rank_runs as processes  # noqa: E402
+from support.tagged import tagged  # noqa: E402
 
 import ep_lib  # noqa: E402
 from ep_lib import processes as all_processes  # noqa: E402
@@ -188,7 +189,7 @@ def leaks(tag: str) -> str:
     while memory and time.monotonic() < deadline:  # another program's have names for a moment, too
         time.sleep(STEP)
         memory &= {path.name for path in SHARED_MEMORY.glob(f"{_PREFIX}*")}
-    alive = all_processes.tagged(f"EP_LIB_TEST_RUN={tag}")
+    alive = tagged(f"EP_LIB_TEST_RUN={tag}")
     sockets = [path.name for path in all_processes.private_folder().glob("srun-*") if f"-{os.getpid()}" in path.name]
     left = {"memory": memory, "processes": alive, "sockets": sockets}
     return "".join(f" {what} left: {names}" for what, names in left.items() if names)

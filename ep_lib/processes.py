@@ -341,16 +341,3 @@ def _bytes_of(path: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(fd)
-
-
-def tagged(needle: str) -> list[int]:
-    """Ids of this user's processes (not zombies) with ``NAME=value`` in their environment, however they started."""
-    found = []
-    uid = os.getuid()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            if entry.stat().st_uid == uid and needle.encode() in _bytes_of(f"{entry.path}/environ"):
-                found.append(int(entry.name))
-    return found

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import pytest
+from support.tagged import tagged
 
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
-from ep_lib.processes import tagged
 
 pytestmark = pytest.mark.slow
 

@@ -26,6 +26,7 @@ from ep_lib.compat import nixl as compat
 from ep_lib.errors import ArgumentError, BackendUnavailable, BufferClosedError, EpError, PeerTimeout, RankFailed
 from ep_lib.nixl import DeviceHost, Signal, Transfer
 from ep_lib.transports.nixl import build, host
+from ep_lib.workshop.lessons.host_setup import missing
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tutorial_kernels" / "01_nixl_two_processes.py"
@@ -33,14 +34,6 @@ GUIDE = ROOT / "tests" / "kernels" / "nixl_guide.cu"
 SECRET = b"known to this run"
 Pair = tuple[DeviceHost, DeviceHost]
 Array = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-def missing() -> str:
-    try:
-        build.find_wheel()
-    except BackendUnavailable as error:
-        return str(error)
-    return ""
 
 
 needs_nixl = pytest.mark.skipif(bool(missing()), reason=missing())

@@ -15,6 +15,7 @@ import pytest
 from support import buffer_cases, low_latency_cases, pcie_cases
 from support.dispatch_combine_cases import make_case
 from support.rank_programs import atomics, in_the_background, ping_pong
+from support.tagged import tagged
 
 import ep_lib
 from ep_lib import Kernel, Rank
@@ -22,7 +23,6 @@ from ep_lib.cuda import devices as cuda_devices
 from ep_lib.cuda import mps, partition
 from ep_lib.errors import ArgumentError, BackendUnavailable, KernelFault, KernelLaunchError
 from ep_lib.moe.config import most_sms
-from ep_lib.processes import tagged
 
 SEEDS = 50
 SOURCE = """

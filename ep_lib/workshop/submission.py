@@ -38,9 +38,9 @@ def copy_pieces(exercise: Exercise, folder: Path, target: Path) -> None:
 def reaches_out(exercise: Exercise, mine: Path) -> str:
     """ "x.cuh:3: `#include_next` ...": where a piece asks for files that are not the exercise's; "" if nowhere."""
     for piece in exercise.pieces:
-        text = (mine / piece).read_text(encoding="utf-8", errors="replace")
         if piece.endswith(".py"):
             continue
+        text = (mine / piece).read_text(encoding="utf-8", errors="replace")
         if found := _REACHES_OUT.search(without_comments(text, keep_strings=True)):
             line = text.count("\n", 0, found.start()) + 1
             return (

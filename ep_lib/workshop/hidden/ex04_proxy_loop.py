@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, one
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, first
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play04_proxy_loop.py"))
@@ -194,9 +194,9 @@ BEHAVIOURS = (
     Behaviour(5, "rounds, with a NIC that is slow at times", _step, _ROUND),
 )
 PUBLIC = (
-    Behaviour(1, "it counts what is ready, in order", one(lambda rng: next(_ready(rng))), _IN_ORDER),
-    Behaviour(2, "commands are whole, credits come back once", one(lambda rng: next(_take(rng))), _COPY),
+    Behaviour(1, "it counts what is ready, in order", first(_ready), _IN_ORDER),
+    Behaviour(2, "commands are whole, credits come back once", first(_take), _COPY),
     Behaviour(3, "a full queue loses nothing", _post, _QUEUE),
-    Behaviour(4, "completions in any order", one(lambda rng: next(_complete(rng))), _GAP),
-    Behaviour(5, "a few rounds", one(lambda rng: next(_step(rng))), _ROUND),
+    Behaviour(4, "completions in any order", first(_complete), _GAP),
+    Behaviour(5, "a few rounds", first(_step), _ROUND),
 )

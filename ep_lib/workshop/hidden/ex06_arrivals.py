@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import (
+    IN_A_NODE,
     Behaviour,
     Case,
     Cases,
@@ -30,7 +30,6 @@ KERNELS = ((_SOURCE, "examine"),)
 _SIGNAL, _WAIT, _LAST = 1, 2, 4
 _KINDS = 3
 _YES, _AFTER_FAILURE = 1, 2
-_IN_A_NODE = Fabric("rc", ranks_per_node=4), Fabric("srd", ranks_per_node=4)
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _epochs(task: int, learners: int, *ranks: int, **more: int) -> Cases:
 
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
     """Over NVLink, and four ranks of a node that has NICs as well."""
-    return all_of(_epochs(task, learners, *ranks), on_fabrics(_epochs(task, learners, 4), *_IN_A_NODE))
+    return all_of(_epochs(task, learners, *ranks), on_fabrics(_epochs(task, learners, 4), *IN_A_NODE))
 
 
 def _more_ranks_than_threads(task: int, learners: int) -> Cases:

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, on_fabrics, refs, under_checker
+from ep_lib.workshop.hidden import (
+    IN_A_NODE,
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    all_of,
+    job_numbers,
+    on_fabrics,
+    refs,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -17,7 +27,6 @@ KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _GROUPS, _ORDER, _SIGNAL, _WAIT = 1, 2, 4, 8
-_IN_A_NODE = Fabric("rc", ranks_per_node=4), Fabric("srd", ranks_per_node=4)
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ def _trips(task: int, learners: int, *ranks: int, **more: int) -> Cases:
 
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
     """Over NVLink, and four ranks of a node that has NICs as well."""
-    return all_of(_trips(task, learners, *ranks), on_fabrics(_trips(task, learners, 4), *_IN_A_NODE))
+    return all_of(_trips(task, learners, *ranks), on_fabrics(_trips(task, learners, 4), *IN_A_NODE))
 
 
 _UP = "Round up; a group ends where it is full, and with the last row."

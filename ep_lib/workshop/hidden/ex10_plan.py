@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, first
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play10_plan.py"))
@@ -110,10 +110,6 @@ def _all_rows(rng: Rng) -> Iterator[Case]:
         yield _case("network_rows", (wants, per_node), [one, len(_nodes(wants, per_node))], about)
 
 
-def _first(cases: Cases) -> Cases:
-    return lambda rng: iter([next(iter(cases(rng)))])
-
-
 _ONCE = "A rank needs a token once, whatever number of its experts it goes to; -1 is no expert."
 _MESSAGE = "Each token once, with the ranks of that node that need it; to the own node nothing."
 _PARTNER = "What the partners of other nodes send to this rank, for all ranks of its node."
@@ -127,9 +123,9 @@ BEHAVIOURS = (
     Behaviour(5, "what crosses is counted", _all_rows, _CROSS),
 )
 PUBLIC = (
-    Behaviour(1, "five tokens, four ranks", _first(_destinations), _ONCE),
+    Behaviour(1, "five tokens, four ranks", first(_destinations), _ONCE),
     Behaviour(2, "two nodes of two ranks", lambda rng: iter(list(_all_messages(rng))[:2]), _MESSAGE),
-    Behaviour(3, "two nodes of two ranks", _first(_all_handed_on), _PARTNER),
-    Behaviour(4, "four ranks", _first(_all_first_rows), _SUMS),
-    Behaviour(5, "two nodes of two ranks", _first(_all_rows), _CROSS),
+    Behaviour(3, "two nodes of two ranks", first(_all_handed_on), _PARTNER),
+    Behaviour(4, "four ranks", first(_all_first_rows), _SUMS),
+    Behaviour(5, "two nodes of two ranks", first(_all_rows), _CROSS),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, first, job_numbers, refs, under_checker
 from ep_lib.workshop.lessons.two_levels import by_node
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
@@ -210,10 +210,6 @@ def _cases(task: int, make: Any, *, checked: int = 0) -> Cases:
     return under_checker(cases, checked) if checked else cases
 
 
-def _first(cases: Cases) -> Cases:
-    return lambda rng: iter([next(iter(cases(rng)))])
-
-
 _ONCE = "One message per token and other node, in the slots of your node at the partner, with label_of as its signal."
 _HAND_ON = "Wait for each slot's own label; the row is one of the source's, for the ranks of this node."
 _ORDER = "Ascending ranks, from 0.0f; and a barrier before one lane posts the sum."
@@ -232,8 +228,8 @@ BEHAVIOURS = (
     ),
 )
 PUBLIC = (
-    Behaviour(1, "two nodes of two ranks", _first(_cases(1, _send_case)), _ONCE),
-    Behaviour(2, "two nodes of two ranks", _first(_cases(2, _forward_case)), _HAND_ON),
-    Behaviour(3, "two nodes of two ranks", _first(_cases(3, _sum_case)), _ORDER),
-    Behaviour(4, "two nodes of two ranks", _first(_cases(4, _return_case)), _BACK),
+    Behaviour(1, "two nodes of two ranks", first(_cases(1, _send_case)), _ONCE),
+    Behaviour(2, "two nodes of two ranks", first(_cases(2, _forward_case)), _HAND_ON),
+    Behaviour(3, "two nodes of two ranks", first(_cases(3, _sum_case)), _ORDER),
+    Behaviour(4, "two nodes of two ranks", first(_cases(4, _return_case)), _BACK),
 )
