@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def recorded() -> dict[str, bytes]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gxx, "_run", record)
-        Kernel.from_source(SOURCE + f"// {os.getpid()}\n", "first").compile()
+        Kernel.from_source(SOURCE + f"// {uuid.uuid4()}\n", "first").compile()
     return made
 
 
