@@ -25,8 +25,9 @@ pytestmark = [
 ]
 
 EXERCISE = find("01")
-TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message"}
-KEYS = {"flags", "not_enforced", "schema", "exercise", "mine", "points", "of", "full", "seconds", "problem", "tasks"}
+TASK_KEYS = {"task", "title", "points", "of", "passed", "failed_behaviour", "message", "timed_out"}
+KEYS = {"flags", "not_enforced", "schema", "exercise", "mine", "points", "of", "full", "seconds", "seed", "problem"}
+KEYS |= {"tasks"}
 
 
 def test_json_of_an_unfinished_exercise(capsys: pytest.CaptureFixture[str]) -> None:

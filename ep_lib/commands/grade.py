@@ -4,11 +4,12 @@ Exit codes: 0 for full marks, 1 for fewer, 2 if the grader itself could not work
 ``--json`` prints one object for one submission, a list for several:
 
     {"schema": 1, "exercise": "01_write_signal", "mine": "...", "points": 7, "of": 10, "full": false, "seconds": 8.1,
+     "seed": 81985529216,                   what the tests drew their inputs from
      "problem": null,                       why nothing could run at all (a compile error), else null
      "flags": [],                           what an instructor should look at: files that a piece has reached for
      "not_enforced": [],                    which walls this machine does not have, a sentence each
      "tasks": [{"task": 1, "title": "...", "points": 2, "of": 2, "passed": true,
-                "failed_behaviour": null, "message": null}, ...]}
+                "failed_behaviour": null, "message": null, "timed_out": false}, ...]}
 
 The files run in a process with limits on time, memory, processes and output, and behind walls that Linux enforces: it
 reads the system, the library without answers and hidden tests, and its own files; it writes into its own folder; it

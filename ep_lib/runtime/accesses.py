@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.config import Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import EpError
 from ep_lib.runtime import arguments
@@ -28,7 +29,7 @@ def accesses_of(
     are those of :func:`ep_lib.check`.
     """
     ranks, args = arguments.program(main, ranks, args)
-    heap_bytes, timeout = arguments.limits(None, timeout)
+    heap_bytes, timeout = arguments.limits(Config.from_environment().heap_bytes, timeout)
     from ep_lib.emulator import accesses
 
     machine = make_machine(ranks, seed=seed, fabric=make_fabric(fabric, ranks), heap_bytes=heap_bytes)

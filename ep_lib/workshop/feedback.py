@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ep_lib.workshop.scenario import Call, Complaint, Failure, Outputs, Scenario, Side
+from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong
+from ep_lib.workshop.scenario import BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
@@ -24,6 +25,7 @@ _COPY = re.compile(r"\S*\bmine/(?=\S)")
 _A_LINE = "a line of the test"  # left out of a list of who waits where: they wait for a thread of their own warp
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
 _LABEL = "{:<12}"
+_OF_THE_CHILD = (ChildFailed.__name__, ChildTookTooLong.__name__, BadReply.__name__)  # kinds whose message says all
 
 
 def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: Sequence[str] = ()) -> str:
@@ -50,7 +52,7 @@ def failure_text(failure: Failure, work: Path) -> str:
     text = failure.message.replace(f"{work}/mine/", "").replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
     lines = _TEST_PLACE.sub(_role, text).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
-    named = failure.kind == "ChildFailed" or text.startswith(f"{failure.kind}:")
+    named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"
 
 

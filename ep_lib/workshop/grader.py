@@ -27,12 +27,14 @@ from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
 from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
-from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox, Walls
+from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
 from ep_lib.workshop.submission import copy_pieces, reaches_out
 from ep_lib.workshop.walls import beneath, missing
 
 SCHEMA = 1  # of Grade.as_json
+SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
+_OUT_OF_TIME = ("KernelTimeout", "timeout", ChildTookTooLong.__name__)  # kinds of failures
 _SHOWN = 2000  # characters of what the learner's code printed
 _SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -56,6 +58,7 @@ class TaskGrade:
     passed: bool
     behaviour: str = ""
     message: str = ""
+    timed_out: bool = False  # it had no answer within its limits: an endless loop, or a machine that is too busy
 
     @property
     def points(self) -> int:
@@ -79,6 +82,7 @@ class Grade:
     output: str = ""  # what the learner's code printed, bounded
     public: bool = False  # only the notebook's checks ran
     flags: tuple[str, ...] = ()  # what an instructor should look at: a piece that reaches for others' files
+    seed: int = 0  # of the inputs that the tests drew: with it, they draw them again
 
     @property
     def points(self) -> int:
@@ -104,6 +108,7 @@ class Grade:
             "of": self.exercise.points,
             "full": self.full,
             "seconds": round(self.seconds, 2),
+            "seed": self.seed,
             "problem": self.problem or None,
             "flags": list(self.flags),
             "not_enforced": list(missing()),
@@ -116,6 +121,7 @@ class Grade:
                     "passed": each.passed,
                     "failed_behaviour": each.behaviour or None,
                     "message": each.message or None,
+                    "timed_out": each.timed_out,
                 }
                 for each in self.tasks
             ],
@@ -204,11 +210,15 @@ def grade(
     limits: Limits | None = None,
     progress: Callable[[str], None] = lambda text: None,
     root: Path | None = None,
+    seed: int | None = None,
+    tasks: Sequence[int] = (),
 ) -> Grade:
     """Grades the pieces in ``mine`` (default: :func:`default_mine`) against exercise ``name``.
 
     ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets one line per task. Every
     wrong answer, also a crash or an endless loop, gives a grade; GradingError means that the grader could not work.
+    ``seed``: draw the inputs of the tests as the grading did whose ``Grade.seed`` it is; by default they are new.
+    ``tasks``: look at these only.
     """
     began = time.monotonic()
     public = flag("public", public)
@@ -219,7 +229,8 @@ def grade(
     exercise = find(name, root)
     folder = _submission_folder(exercise, mine)
     prepare(exercise, public=public)
-    return examine(exercise, folder, load(exercise.name, public=public), limits, progress, public=public, began=began)
+    tests = load(exercise.name, public=public)
+    return examine(exercise, folder, tests, limits, progress, public=public, began=began, seed=seed, tasks=tasks)
 
 
 def examine(
@@ -231,9 +242,13 @@ def examine(
     *,
     public: bool = False,
     began: float | None = None,
+    seed: int | None = None,
+    tasks: Sequence[int] = (),
 ) -> Grade:
-    """Runs ``tests`` on the pieces in ``folder``, in a process of their own behind walls."""
+    """Runs ``tests`` on the pieces in ``folder``, in a process of their own behind walls; ``seed`` and ``tasks`` as for
+    :func:`grade`."""
     began = time.monotonic() if began is None else began
+    seed = secrets.randbits(SEED_BITS) if seed is None else seed
     limits = limits or Limits()
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
@@ -245,17 +260,19 @@ def examine(
         around = _open_to(exercise, tests, work)
         with Sandbox(work / "mine", limits, work / "cwd", environment, around) as sandbox:
             problem = outside or _compile(exercise, sandbox, tests, limits, work)
-            tasks = []
+            found = []
             for task in exercise.tasks:
+                if tasks and task.number not in tasks:
+                    continue
                 if problem:
-                    tasks.append(TaskGrade(task, False, "the files compile", problem))
+                    found.append(TaskGrade(task, False, "the files compile", problem))
                     continue
                 progress(f"task {task.number}: {task.title}")
-                tasks.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work))
+                found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
             output = sandbox.output.decode(errors="replace")
-    tasks = [task if problem else _blame(task, tasks) for task in tasks]
+    found = [task if problem else _blame(task, found) for task in found]
     flags = (outside,) if outside else ((problem,) if _SHUT.search(problem) else ())
-    return Grade(exercise, folder, tuple(tasks), time.monotonic() - began, problem, output, public, flags)
+    return Grade(exercise, folder, tuple(found), time.monotonic() - began, problem, output, public, flags, seed)
 
 
 def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
@@ -323,6 +340,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             hidden / f"play{exercise.name}.py",
             *(cache.cache_dir() / kind for kind in _SHARED),
             *map(Path, _PROC),
+            *tests.readable,
             work / "mine",
         ],
         "writable": [work / "cwd", work / "cache", Path("/dev/null")],
@@ -340,14 +358,19 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
 
 
 def _grade_task(
-    exercise: Exercise, task: Task, behaviours: Sequence[Behaviour], sandbox: Sandbox, limits: Limits, work: Path
+    exercise: Exercise,
+    task: Task,
+    behaviours: Sequence[Behaviour],
+    sandbox: Sandbox,
+    limits: Limits,
+    work: Path,
+    seed: int,
 ) -> TaskGrade:
     tests = [test for test in behaviours if test.task == task.number]
     if not tests:
         raise GradingError(f"no hidden test examines task {task.number}")
-    for test in tests:
-        rng = np.random.default_rng(secrets.randbits(128))
-        for case in test.cases(rng):
+    for number, test in enumerate(tests):
+        for case in test.cases(inputs_of(seed, task.number, number)):
             outputs = _run(sandbox, case.scenario, limits)
             found = what_failed(case.scenario, outputs, work, exercise.also)
             message = found or case.judge(outputs)
@@ -356,8 +379,14 @@ def _grade_task(
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     message += f"{'' if message.endswith('?') else '.'} {test.advice}"
-                return TaskGrade(task, False, test.title, message.strip())
+                timed_out = outputs.failure is not None and outputs.failure.kind in _OUT_OF_TIME
+                return TaskGrade(task, False, test.title, message.strip(), timed_out)
     return TaskGrade(task, True)
+
+
+def inputs_of(seed: int, task: int, number: int) -> np.random.Generator:
+    """What draws the inputs of a task's hidden test in the grading with this seed; ``number`` counts its tests."""
+    return np.random.default_rng((seed, task, number))
 
 
 def _blame(failed: TaskGrade, tasks: list[TaskGrade]) -> TaskGrade:
@@ -397,4 +426,4 @@ def _ask(
         return unpack_outputs(scenario, nonce, header, body)
     except (ChildFailed, BadReply) as error:
         sandbox.end()
-        return Outputs(failure=Failure("ChildFailed", str(error)))
+        return Outputs(failure=Failure(type(error).__name__, str(error)))

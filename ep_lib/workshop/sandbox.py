@@ -18,8 +18,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +61,27 @@ Walls = Mapping[Literal["readable", "writable", "listable"], Iterable[Path]]  # 
 
 class ChildFailed(EpError):
     """The child broke a limit, ended, or sent something that is no answer. The message is for the learner."""
+
+
+class ChildTookTooLong(ChildFailed):
+    """The child had its time."""
+
+
+class Stopped(EpError):
+    """:func:`stop_all` ended the child: nothing is said about the submission."""
+
+
+_stopping = threading.Event()
+
+
+@contextlib.contextmanager
+def stop_all() -> Iterator[None]:
+    """Meanwhile, every sandbox of this process ends its child and raises Stopped, in whatever thread it is."""
+    _stopping.set()
+    try:
+        yield
+    finally:
+        _stopping.clear()
 
 
 class Sandbox:
@@ -191,6 +213,8 @@ class Sandbox:
         pids = [child.pid, *descendants(child.pid)]
         own = OwnTime(lambda: pids)
         while True:
+            if _stopping.is_set():
+                raise Stopped("the grading was stopped")
             if time.monotonic() >= self._next_watch:  # also across requests, which are short
                 began = time.thread_time()
                 pids = self._watch()
@@ -198,7 +222,7 @@ class Sandbox:
                 try:
                     own.require(cpu_s=seconds, idle_s=seconds)
                 except TookTooLong:
-                    raise ChildFailed(
+                    raise ChildTookTooLong(
                         f"it did not end within {seconds:g} s and was stopped: is there an endless loop?"
                     ) from None
                 self._next_watch = time.monotonic() + max(_WATCH_S, took / _WATCH_SHARE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -57,18 +58,29 @@ def _read(folder: Path, piece: str, exercise: Exercise) -> bytes:
         if path.is_symlink():
             raise GradingError(f"{path} is a link to {path.readlink()}; a submission holds its files themselves")
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_regular(path, MAX_PIECE_BYTES)
     except FileNotFoundError:
         raise GradingError(
             f"no file {piece} in {folder}; --mine names the folder that holds it (as exercises/{exercise.name} does)"
         ) from None
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """A regular file's content. Raises GradingError if it is something else, a link or too large, and OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise GradingError(f"{path} is a link; a submission holds its files themselves") from None
+        raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise GradingError(f"{path} is no file but {_kind(status.st_mode)}; a submission holds regular files")
-        if status.st_size > MAX_PIECE_BYTES:
-            raise GradingError(f"{path} has {status.st_size} bytes; a piece has at most {MAX_PIECE_BYTES}")
-        return os.read(fd, MAX_PIECE_BYTES)
+        if status.st_size > limit:
+            raise GradingError(f"{path} has {status.st_size} bytes; a piece has at most {limit}")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(limit)
     finally:
         os.close(fd)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +57,7 @@ class HiddenTests:
 
     kernels: tuple[tuple[str, str], ...]
     behaviours: tuple[Behaviour, ...]
+    readable: tuple[Path, ...] = ()  # what the child needs beside them
 
 
 def load(exercise: str, *, public: bool) -> HiddenTests:

@@ -1,0 +1,449 @@
+"""The gradebook: one SQLite file that holds every attempt that was graded, and never forgets one.
+
+Attempts, points given by hand and deadlines are appended; triggers refuse to change or delete them. What counts is a
+view: the latest attempt (or the best), with what was given by hand in place of a task's points, less what is taken off
+for being late. Several graders may write at once, from processes of one machine: the file is in WAL mode, which network
+file systems do not carry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ep_lib.errors import GradingError
+from ep_lib.require import one_of
+
+GRADED, NOT_GRADED = "graded", "not graded"
+ANY_EXERCISE = "*"  # of a deadline
+_SCHEMA = 1
+_BUSY_S = 60.0  # how long a grader waits for another one's writing, which takes milliseconds
+_TABLES = """
+CREATE TABLE attempts (
+    id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL,
+    digest TEXT NOT NULL, library TEXT NOT NULL, round INTEGER NOT NULL, seed INTEGER,
+    state TEXT NOT NULL CHECK (state IN ('graded', 'not graded')), points REAL, of REAL,
+    problem TEXT NOT NULL, flags TEXT NOT NULL, source TEXT NOT NULL, submitted TEXT NOT NULL,
+    graded_at TEXT NOT NULL, seconds REAL NOT NULL, grader TEXT NOT NULL
+);
+CREATE UNIQUE INDEX graded_once ON attempts (learner, exercise, digest, library, round) WHERE state = 'graded';
+CREATE TABLE tasks (
+    attempt INTEGER NOT NULL REFERENCES attempts, task INTEGER NOT NULL, title TEXT NOT NULL,
+    points REAL NOT NULL, of REAL NOT NULL, behaviour TEXT NOT NULL, message TEXT NOT NULL,
+    PRIMARY KEY (attempt, task)
+);
+CREATE TABLE by_hand (
+    id INTEGER PRIMARY KEY, learner TEXT NOT NULL, exercise TEXT NOT NULL, task INTEGER,
+    points REAL, note TEXT NOT NULL, at TEXT NOT NULL
+);
+CREATE TABLE deadlines (
+    id INTEGER PRIMARY KEY, exercise TEXT NOT NULL, deadline TEXT NOT NULL, rule TEXT NOT NULL, at TEXT NOT NULL
+);
+CREATE TABLE marks (
+    digest TEXT NOT NULL, exercise TEXT NOT NULL, marks TEXT NOT NULL, PRIMARY KEY (digest, exercise)
+);
+CREATE VIEW gradebook AS
+    SELECT learner, exercise, attempts.id AS attempt, digest, library, round, seed, state, submitted, graded_at,
+           seconds, task, title, tasks.points AS points, tasks.of AS of, behaviour, message, problem, flags
+    FROM attempts LEFT JOIN tasks ON tasks.attempt = attempts.id;
+"""
+_KEPT = ("attempts", "tasks", "by_hand", "deadlines", "marks")
+_TRIGGER = """
+CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}
+BEGIN SELECT RAISE(ABORT, 'a gradebook only grows: nothing in it is changed or deleted'); END;
+"""
+_RULE = re.compile(r"(\d+(?:\.\d+)?)(?:/(hour|day))?")
+
+
+@dataclass(frozen=True)
+class TaskStanding:
+    """A task as it counts: the tests' points, or those given by hand."""
+
+    task: int
+    title: str
+    points: float
+    of: float
+    behaviour: str = ""
+    message: str = ""
+    note: str = ""  # of points given by hand
+
+    @property
+    def full(self) -> bool:
+        return self.points >= self.of
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What counts for one learner in one exercise. ``points`` is None if nothing was graded; ``problem`` says why."""
+
+    learner: str
+    exercise: str
+    points: float | None
+    of: float | None
+    tasks: tuple[TaskStanding, ...] = ()
+    problem: str = ""
+    flags: tuple[str, ...] = ()
+    attempt: int = 0
+    attempts: int = 0
+    digest: str = ""
+    library: str = ""
+    seed: int | None = None
+    source: str = ""
+    submitted: str = ""
+    graded_at: str = ""
+    seconds: float = 0.0
+    taken_off: float = 0.0  # of the points, for being late
+    late: str = ""  # "2 days late"; "" if in time, or if nobody knows
+    note: str = ""  # of points given by hand for the whole exercise
+    same_as: tuple[str, ...] = field(default=())
+
+    @property
+    def state(self) -> str:
+        return NOT_GRADED if self.points is None else GRADED
+
+
+@dataclass(frozen=True)
+class LateRule:
+    """What being late costs: ``percent`` of the points, once or for each ``unit`` that has begun ("hour", "day")."""
+
+    percent: float
+    unit: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> LateRule:
+        """ "10/day", "5/hour", "100". Raises GradingError."""
+        match = _RULE.fullmatch(text.strip().replace("%", "").replace(" ", ""))
+        if match is None or not 0 <= float(match[1]) <= 100:
+            raise GradingError(f"the late rule is {text!r}; it is a percentage: 10/day, 5/hour, or 100 for no points")
+        return cls(float(match[1]), match[2] or "")
+
+    def kept(self, late: timedelta) -> float:
+        """The part of the points that stays."""
+        if late <= timedelta(0):
+            return 1.0
+        units = {"": late, "hour": timedelta(hours=1), "day": timedelta(days=1)}[self.unit]
+        return max(0.0, 1 - self.percent / 100 * math.ceil(late / units))
+
+
+def a_time(text: str) -> datetime:
+    """A time in UTC from ISO 8601; a day means its end; without a zone, this machine's counts. Raises GradingError."""
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise GradingError(f"{text!r} is no time; write 2026-11-22T18:00 or 2026-11-22T18:00+01:00") from error
+    if re.fullmatch(r"\d{4}-?\d\d-?\d\d", text.strip()):
+        time = time.replace(hour=23, minute=59, second=59)
+    return time.astimezone(UTC)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Book:
+    """An open gradebook, as a context manager. ``path`` None: one that is kept in memory only.
+
+    Raises GradingError if the file cannot be opened or written, or is no gradebook. Use it from one thread.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        with self._told():
+            self._db = sqlite3.connect(path or ":memory:", timeout=_BUSY_S, isolation_level=None)
+            self._db.row_factory = sqlite3.Row
+            try:
+                self._open()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def __enter__(self) -> Book:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._db.close()
+
+    def _open(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")  # what was said to be graded is on the disk
+        with self._writing():
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0 and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                for statement in _TABLES.split(";\n"):
+                    self._db.execute(statement)
+                for table in _KEPT:
+                    for what in ("UPDATE", "DELETE"):
+                        self._db.execute(_TRIGGER.format(table=table, what=what))
+                self._db.execute(f"PRAGMA user_version = {_SCHEMA}")
+            elif version != _SCHEMA:
+                raise GradingError(
+                    f"{self.path} is a database, but no gradebook of this version of ep_lib: name another file"
+                )
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """SQLite's errors as GradingError, with what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            what = {"SQLITE_FULL": "make room on its disk", "SQLITE_BUSY": "another program keeps it locked: end that"}
+            remedy = what.get(
+                getattr(error, "sqlite_errorname", ""), "look at the file and its folder, or name another"
+            )
+            raise GradingError(
+                f"the gradebook {self.path} cannot be used ({error}): {remedy}. What is in it stays; the same command "
+                "goes on where it stopped"
+            ) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._told():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        with self._told():
+            return self._db.execute(query, values).fetchall()
+
+    # ---- what is appended ------------------------------------------------------------------------------------------
+    def is_graded(self, learner: str, exercise: str, digest: str, library: str) -> bool:
+        """Whether this submission was graded by this version of the library."""
+        found = self._rows(
+            "SELECT 1 FROM attempts WHERE learner = ? AND exercise = ? AND digest = ? AND library = ? AND state = ?",
+            *(learner, exercise, digest, library, GRADED),
+        )
+        return bool(found)
+
+    def rounds(self, learner: str, exercise: str) -> int:
+        """How many rounds of grading there were: 0 before the first."""
+        found = self._rows(
+            "SELECT max(round) AS last FROM attempts WHERE learner = ? AND exercise = ?", learner, exercise
+        )
+        return 0 if found[0]["last"] is None else int(found[0]["last"]) + 1
+
+    def append(
+        self,
+        learner: str,
+        exercise: str,
+        digest: str,
+        library: str,
+        record: Mapping[str, Any],
+        *,
+        round: int = 0,
+        submitted: str = "",
+        marks: Iterable[int] = (),
+    ) -> bool:
+        """Keeps an attempt: ``record`` is what ``ep-lib grade --json`` prints. False if it is there already.
+
+        It is there if another grader had the same submission at the same time, or if it could not be graded for the
+        same reason as the last time.
+        """
+        record = _storable(record)
+        error = record.get("error")
+        with self._writing():
+            if error is not None and self._is_repeated(learner, exercise, digest, error):
+                return False
+            added = self._db.execute(
+                "INSERT OR IGNORE INTO attempts (learner, exercise, digest, library, round, seed, state, points, of, "
+                "problem, flags, source, submitted, graded_at, seconds, grader) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(learner, exercise, digest, library, round, record.get("seed")),
+                    *(GRADED if error is None else NOT_GRADED, record.get("points"), record.get("of")),
+                    *(error or record.get("problem") or "", json.dumps(record.get("flags", []), ensure_ascii=False)),
+                    *(record.get("mine", ""), submitted, _now(), record.get("seconds", 0.0), _this_grader()),
+                ),
+            )
+            if not added.rowcount:
+                return False
+            self._db.executemany(
+                "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        *(added.lastrowid, task["task"], task["title"], task["points"], task["of"]),
+                        *(task["failed_behaviour"] or "", task["message"] or ""),
+                    )
+                    for task in record.get("tasks", ())
+                ],
+            )
+            self._db.execute(
+                "INSERT OR IGNORE INTO marks VALUES (?, ?, ?)", (digest, exercise, json.dumps(sorted(marks)))
+            )
+        return True
+
+    def _is_repeated(self, learner: str, exercise: str, digest: str, problem: str) -> bool:
+        last = self._db.execute(
+            "SELECT digest, state, problem FROM attempts WHERE learner = ? AND exercise = ? ORDER BY id DESC LIMIT 1",
+            (learner, exercise),
+        ).fetchone()
+        return last is not None and (last["digest"], last["state"], last["problem"]) == (digest, NOT_GRADED, problem)
+
+    def give(self, learner: str, exercise: str, task: int | None, points: float | None, note: str) -> None:
+        """Points by hand, for a task or (``task`` None) for the whole exercise; they count whatever is graded later.
+
+        ``points`` None takes back what was given. Raises GradingError without a note, or for points below zero.
+        """
+        if not note.strip():
+            raise GradingError("points given by hand need a note that says why")
+        if points is not None and not 0 <= points < math.inf:
+            raise GradingError(f"points are {points}; they must be a number from 0 on")
+        if not self._rows("SELECT 1 FROM attempts WHERE learner = ? AND exercise = ?", learner, exercise):
+            known = ", ".join(row[0] for row in self._rows("SELECT DISTINCT learner FROM attempts ORDER BY 1 LIMIT 40"))
+            raise GradingError(f"the gradebook has no {exercise} of {learner!r}; its learners are: {known or 'none'}")
+        with self._writing():
+            self._db.execute(
+                "INSERT INTO by_hand (learner, exercise, task, points, note, at) VALUES (?, ?, ?, ?, ?, ?)",
+                (learner, exercise, task, points, note.strip(), _now()),
+            )
+
+    def set_deadline(self, exercise: str, deadline: datetime, rule: LateRule) -> None:
+        """From now on it is this one; ``exercise`` may be ANY_EXERCISE."""
+        values = (exercise, deadline.isoformat(), json.dumps([rule.percent, rule.unit]))
+        last = self._rows(
+            "SELECT exercise, deadline, rule FROM deadlines WHERE exercise = ? ORDER BY id DESC", exercise
+        )
+        if last and tuple(last[0]) == values:
+            return
+        with self._writing():
+            self._db.execute(
+                "INSERT INTO deadlines (exercise, deadline, rule, at) VALUES (?, ?, ?, ?)", (*values, _now())
+            )
+
+    # ---- views -----------------------------------------------------------------------------------------------------
+    def learners(self) -> list[str]:
+        return [row[0] for row in self._rows("SELECT DISTINCT learner FROM attempts ORDER BY learner")]
+
+    def marks(self) -> dict[tuple[str, str], frozenset[int]]:
+        """What similarity is seen by, by digest and exercise."""
+        rows = self._rows("SELECT digest, exercise, marks FROM marks")
+        return {(row["digest"], row["exercise"]): frozenset(json.loads(row["marks"])) for row in rows}
+
+    def standings(self, count: str = "latest") -> list[Standing]:
+        """What counts, by learner and exercise. ``count``: the "latest" attempt or the "best"; only graded ones, unless
+        there are none."""
+        best = one_of("count", count, ("latest", "best")) == "best"
+        chosen: dict[tuple[str, str], sqlite3.Row] = {}
+        numbers: dict[tuple[str, str], int] = {}
+        for row in self._rows("SELECT * FROM attempts ORDER BY id"):
+            key = (row["learner"], row["exercise"])
+            numbers[key] = numbers.get(key, 0) + 1
+            if key not in chosen or _counts_more(row, chosen[key], best=best):
+                chosen[key] = row
+        by_hand = self._by_hand()
+        deadlines = self._deadlines()
+        tasks: dict[int, list[sqlite3.Row]] = {}
+        for row in self._rows("SELECT * FROM tasks ORDER BY attempt, task"):
+            tasks.setdefault(row["attempt"], []).append(row)
+        return [
+            _standing(row, tasks.get(row["id"], []), by_hand.get(key, {}), deadlines, numbers[key])
+            for key, row in sorted(chosen.items())
+        ]
+
+    def _by_hand(self) -> dict[tuple[str, str], dict[int | None, tuple[float, str]]]:
+        found: dict[tuple[str, str], dict[int | None, tuple[float, str]]] = {}
+        for row in self._rows("SELECT * FROM by_hand ORDER BY id"):
+            given = found.setdefault((row["learner"], row["exercise"]), {})
+            given.pop(row["task"], None)
+            if row["points"] is not None:
+                given[row["task"]] = (row["points"], row["note"])
+        return found
+
+    def _deadlines(self) -> dict[str, tuple[datetime, LateRule]]:
+        rows = self._rows("SELECT * FROM deadlines ORDER BY id")
+        return {
+            row["exercise"]: (datetime.fromisoformat(row["deadline"]), LateRule(*json.loads(row["rule"])))
+            for row in rows
+        }
+
+
+def _counts_more(row: sqlite3.Row, than: sqlite3.Row, *, best: bool) -> bool:
+    """Whether an attempt counts in the place of an earlier one."""
+    if row["state"] != than["state"]:
+        return bool(row["state"] == GRADED)
+    return not best or row["state"] != GRADED or bool(row["points"] >= than["points"])
+
+
+def _standing(
+    row: sqlite3.Row,
+    tasks: Sequence[sqlite3.Row],
+    by_hand: Mapping[int | None, tuple[float, str]],
+    deadlines: Mapping[str, tuple[datetime, LateRule]],
+    attempts: int,
+) -> Standing:
+    def task_of(task: sqlite3.Row) -> TaskStanding:
+        points, note = by_hand.get(task["task"], (task["points"], ""))
+        return TaskStanding(task["task"], task["title"], points, task["of"], task["behaviour"], task["message"], note)
+
+    found = tuple(map(task_of, tasks))
+    raw = None if row["points"] is None else sum(task.points for task in found)
+    late, kept = _lateness(row["exercise"], row["submitted"], deadlines)
+    taken_off = 0.0 if raw is None else round(raw * (1 - kept), 2)
+    points = None if raw is None else raw - taken_off
+    note = ""
+    if None in by_hand:  # for the whole exercise: as given, whatever the date
+        (points, note), taken_off = by_hand[None], 0.0
+    return Standing(
+        learner=row["learner"],
+        exercise=row["exercise"],
+        points=points,
+        of=row["of"],
+        tasks=found,
+        problem=row["problem"],
+        flags=tuple(json.loads(row["flags"])),
+        attempt=row["id"],
+        attempts=attempts,
+        digest=row["digest"],
+        library=row["library"],
+        seed=row["seed"],
+        source=row["source"],
+        submitted=row["submitted"],
+        graded_at=row["graded_at"],
+        seconds=row["seconds"],
+        taken_off=taken_off,
+        late=late,
+        note=note,
+    )
+
+
+def _lateness(exercise: str, submitted: str, deadlines: Mapping[str, tuple[datetime, LateRule]]) -> tuple[str, float]:
+    """ "2 days late", and the part of the points that stays."""
+    known = deadlines.get(exercise) or deadlines.get(ANY_EXERCISE)
+    if known is None or not submitted:
+        return "", 1.0
+    late = datetime.fromisoformat(submitted) - known[0]
+    if late <= timedelta(0):
+        return "", 1.0
+    hours = late / timedelta(hours=1)
+    return (f"{hours / 24:.1f} days late" if hours >= 48 else f"{hours:.1f} hours late"), known[1].kept(late)
+
+
+def _storable(value: Any) -> Any:
+    """The same with text that UTF-8 can hold, as SQLite keeps no other: half characters become question marks."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {key: _storable(each) for key, each in value.items()}
+    return [_storable(each) for each in value] if isinstance(value, list) else value
+
+
+def _this_grader() -> str:
+    return f"{platform.node()} {os.getpid()}"

@@ -1,0 +1,180 @@
+"""Grades many submissions: jobs that any ``concurrent.futures`` executor runs, and results in the order they come.
+
+A :class:`Job` and a :class:`Result` are plain data that pickle, and a job carries the submitted files themselves. So
+:func:`work` needs nothing of the machine that found the submission: threads run it here, mpi4py.futures and Dask on
+others, which have ep_lib and a compiler.
+
+What ran out of time is tried once more, alone, when all else is done. If the course's own solution has no time either,
+the machine is too busy, and the submission counts as not graded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ep_lib.errors import EpError
+from ep_lib.processes import temporary_folder
+from ep_lib.version import __version__
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.grader import SCHEMA, SEED_BITS, Grade, grade
+from ep_lib.workshop.puzzles import graded
+from ep_lib.workshop.sandbox import Stopped, stop_all
+
+TOO_BUSY = "not graded: machine too busy (the course's own solution did not end in time either); grade it again later"
+_IN_FLIGHT = 3  # jobs per worker that are handed to an executor at a time: an interrupt then loses few
+
+
+@dataclass(frozen=True)
+class Job:
+    """One learner's files for one exercise, or for the puzzles of one notebook ("puzzles_01").
+
+    ``files``: content by piece, or by the number of the puzzle. ``seed`` draws the inputs of the tests. ``tasks``: only
+    these; all by default. ``source`` and ``submitted`` (ISO 8601, UTC; "" if unknown) are for the record.
+    """
+
+    learner: str
+    exercise: str
+    files: Mapping[str, bytes]
+    seed: int = field(default_factory=lambda: secrets.randbits(SEED_BITS))
+    tasks: tuple[int, ...] = ()
+    source: str = ""
+    submitted: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Of the files: the same files are the same submission, whatever their folder and date."""
+        total = hashlib.sha256()
+        for name, content in sorted(self.files.items()):
+            total.update(f"{name}\0{len(content)}\0".encode() + content)
+        return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a job. ``record`` is what ``ep-lib grade --json`` prints of it; with a key "error" and without
+    points, if it was not graded."""
+
+    job: Job
+    record: dict[str, Any]
+
+    @property
+    def timed_out(self) -> tuple[int, ...]:
+        """The tasks that had no answer within their limits."""
+        return tuple(each["task"] for each in self.record.get("tasks", ()) if each["timed_out"])
+
+
+Work = Callable[[Job], Result]
+
+
+def work(job: Job) -> Result:
+    """Grades a job, in whatever process. Raises Stopped, and nothing else: what the grader could not do is a record."""
+    try:
+        with temporary_folder("ep_job_") as folder:
+            for name, content in job.files.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            return Result(job, {**_grade(job, folder).as_json(), "mine": job.source})
+    except Stopped:
+        raise
+    except (EpError, OSError) as error:  # OSError: a full disk, no more processes
+        return not_graded(job, str(error))
+
+
+def not_graded(job: Job, why: str) -> Result:
+    return Result(job, {"schema": SCHEMA, "exercise": job.exercise, "mine": job.source, "error": why})
+
+
+def _grade(job: Job, folder: Path) -> Grade:
+    if graded.is_of_puzzles(job.exercise):
+        return graded.grade(job.exercise, job.files, seed=job.seed, tasks=job.tasks)
+    return grade(job.exercise, folder, seed=job.seed, tasks=job.tasks)
+
+
+def solution_of(job: Job) -> Job:
+    """The same job with the course's own files."""
+    if graded.is_of_puzzles(job.exercise):
+        files = graded.solutions(job.exercise)
+    else:
+        exercise = find(job.exercise)
+        files = {piece: (exercise.solution_dir / piece).read_bytes() for piece in exercise.pieces}
+    return dataclasses.replace(job, files=files)
+
+
+@cache
+def version_of(exercise: str) -> str:
+    """Of the library and of what examines this exercise: another one grades anew."""
+    package = Path(__file__).resolve().parent
+    if graded.is_of_puzzles(exercise):
+        files = [package / "puzzles" / f"nb{exercise.rpartition('_')[2]}.py"]
+    else:
+        found = find(exercise)
+        files = [found.solution_dir / "exercise.toml", *sorted((package / "hidden").glob(f"*{found.name}.*"))]
+        files += [package / "hidden" / name for name in ("__init__.py", "grader.cuh")]
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes())
+    return f"{__version__}+{total.hexdigest()[:8]}"
+
+
+def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work) -> Iterator[Result]:
+    """The results of ``jobs`` as they come; those that ran out of time come last.
+
+    ``executor`` runs ``work`` in ``workers`` places at a time; ``jobs`` is asked for the next one as places get free.
+    When the iteration ends early (Ctrl-C), what has not begun is not begun, and children of this process end at once.
+    """
+    again: list[Result] = []
+    running: set[Future[Result]] = set()
+    supply = iter(jobs)
+    is_done = False
+    try:
+        while True:
+            while len(running) < _IN_FLIGHT * workers and (job := next(supply, None)) is not None:
+                running.add(executor.submit(work, job))
+            if not running:
+                break
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                result = future.result()
+                if result.timed_out:
+                    again.append(result)
+                else:
+                    yield result
+        for result in again:
+            yield _once_more(result, executor, work)
+        is_done = True
+    finally:
+        if not is_done:
+            for future in running:
+                future.cancel()
+            with stop_all():
+                executor.shutdown(wait=isinstance(executor, ThreadPoolExecutor))
+
+
+def _once_more(first: Result, executor: Executor, work: Work) -> Result:
+    """The tasks that ran out of time, alone on this machine; what the others gave stays."""
+    job = dataclasses.replace(first.job, tasks=first.timed_out)
+    second = executor.submit(work, job).result()
+    if "error" in second.record:
+        return dataclasses.replace(second, job=first.job)
+    if second.timed_out:
+        own = executor.submit(work, dataclasses.replace(solution_of(job), tasks=second.timed_out)).result()
+        if own.timed_out:
+            return not_graded(first.job, TOO_BUSY)
+    return Result(first.job, _merged(first.record, second.record))
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    anew = {each["task"]: each for each in second["tasks"]}
+    tasks = [anew.get(each["task"], each) for each in first["tasks"]]
+    points = sum(each["points"] for each in tasks)
+    seconds = round(first["seconds"] + second["seconds"], 2)
+    return {**first, "tasks": tasks, "points": points, "full": points == first["of"], "seconds": seconds}
