@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.config import Config
+from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import EpError
 from ep_lib.runtime import arguments

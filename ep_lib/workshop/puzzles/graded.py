@@ -100,7 +100,7 @@ def _behaviour(task: int, number: str) -> Behaviour:
         if not isinstance(seen, list) or len(seen) != 2:
             return "the answer gave no verdict"
         kind, text = map(str, seen)
-        return None if kind == "right" else _TO_DO if kind == "to do" else text
+        return None if kind == "right" else _TO_DO if kind == "to do" else text.rstrip(".")
 
     def cases(rng: np.random.Generator) -> Iterator[Case]:
         yield Case(Call(__file__, "attempt", _PIECE, {"number": number}), judge)
