@@ -37,6 +37,7 @@ _COMMANDS = (
         "dispatch and combine once with the standalone API, checked and timed; under mpiexec, torchrun or alone",
     ),
     Entry("grade", "ep_lib.commands.grade", "check your piece of an exercise with the hidden tests"),
+    Entry("release", "ep_lib.commands.release", "for instructors: the learners' tree, without any answers"),
     Entry("contest", "ep_lib.commands.contest", "the fastest all-to-all, dispatch or combine without a race"),
     Entry("ladder", "ep_lib.commands.ladder", "run, check and time every rung of a tutorial file"),
     Entry("migrate", "ep_lib.commands.migrate", "what a CUDA file written for IBGDA must change to run on EFA"),

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="for instructors: grade every folder in DIR as one submission (searched for the files)",
     )
+    parser.add_argument("--tests", metavar="DIR", help="folder with the hidden tests, for a release, which has none")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="submissions graded at a time")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON for programs")
@@ -81,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -> int:
     quiet = options.json or options.csv or not sys.stderr.isatty()
-    result = grade(exercise.name, folder, progress=lambda text: None if quiet else _say(text), root=exercise.root)
+    say = (lambda text: None) if quiet else _say
+    result = grade(exercise.name, folder, progress=say, root=exercise.root, tests=options.tests)
     if options.csv:
         _write_csv(exercise, [result.as_json()])
     else:

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ep_lib.jit import toolkit
+from ep_lib.jit import sealed, toolkit
 from ep_lib.jit.source import filename_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -97,5 +97,11 @@ def find(image: str, offset: int) -> Place:
     if users and frames[0] != users[0] and not _is_installed(frames[0][0]):
         inner, inner_line = frames[0]
         location += f" (in <{_header_of_ours(inner)}>:{inner_line})"
-    linecache.checkcache(str(file))
-    return Place(location, linecache.getline(str(file), line).strip(), file, _short(file), line)
+    return Place(location, _text_of(str(file), line), file, _short(file), line)
+
+
+def _text_of(file: str, line: int) -> str:
+    if lines := sealed.whole_lines(file):
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    linecache.checkcache(file)
+    return linecache.getline(file, line).strip()

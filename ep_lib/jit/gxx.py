@@ -16,7 +16,7 @@ from pathlib import Path
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, diagnostics, digest, names, toolkit
+from ep_lib.jit import cache, diagnostics, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf, functions_at_load, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import ENTRY_FILE, KernelSource
@@ -386,7 +386,7 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     includes = [f"-I{root}" for root in plan.roots]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
-    options = [*plan.flags, *_precompiled(compiler, plan.prelude), *includes]
+    options = [*plan.flags, *_precompiled(compiler, plan.prelude)]
 
     def step(command: list[str], target: Path) -> None:
         status, log = _run(command)
@@ -397,7 +397,9 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         else:
             raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
 
-    step([compiler.path, *options, "-c", str(source), "-o", str(obj)], obj)
+    with sealed.open_includes(plan.unit, plan.roots) as first:
+        opened = [f"-I{root}" for root in first]
+        step([compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)], obj)
     parts = Elf(obj.read_bytes())
     if initialisers := functions_at_load(parts):
         raise diagnostics.initialiser_error(kernel, obj, initialisers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ep_lib import processes
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import nvrtc, toolkit
+from ep_lib.jit import nvrtc, sealed, toolkit
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.source import KernelSource
 
@@ -42,13 +42,13 @@ def compile_unit(
     instance = f"static void* const ep_kernel_address = reinterpret_cast<void*>(&{kernel.name});\n"
     source.write_text(unit + instance, encoding="utf-8")
     for_nvrtc = toolkit.nvrtc_include()
-    include = [f"-I{root}" for root in roots if root != for_nvrtc]
-    command = [compiler.path, "-std=c++17", f"-arch={arch}", "-lineinfo", "-w", "-cubin", *kernel.options, *include]
-    if library is None:
-        run([*command, str(source), "-o", str(cubin)])
-    else:
-        relocatable = folder / "unit.cubin"
-        run([*command, "-rdc=true", str(source), "-o", str(relocatable)])
+    own = [root for root in roots if root != for_nvrtc]
+    relocatable = cubin if library is None else folder / "unit.cubin"
+    with sealed.open_includes(unit, own) as first:
+        include = [f"-I{root}" for root in (*first, *own)]
+        command = [compiler.path, "-std=c++17", f"-arch={arch}", "-lineinfo", "-w", "-cubin", *kernel.options, *include]
+        run([*command, *(["-rdc=true"] if library else []), str(source), "-o", str(relocatable)])
+    if library is not None:
         named = [f"-L{library.parent}", f"-l{library.stem.removeprefix('lib')}"]
         run([compiler.path, f"-arch={arch}", "-dlink", "-cubin", str(relocatable), *named, "-o", str(cubin)])
         relocatable.unlink()

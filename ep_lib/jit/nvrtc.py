@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import cache, diagnostics, digest, names, toolkit
+from ep_lib.jit import cache, diagnostics, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import KernelSource
@@ -105,8 +105,15 @@ class CompilerRefused(Exception):
 
 def compile_unit(unit: str, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
     """What NVRTC makes of a translation unit, for an entry of the cache in ``folder``. Raises CompilerRefused."""
+    roots = [Path(flag.removeprefix("-I")) for flag in flags if flag.startswith("-I")]
+    with sealed.open_includes(unit, roots) as first:
+        path = first[0] / kernel.source_path.name if first else kernel.source_path  # NVRTC looks beside it
+        return _compile_unit(unit, path, kernel, [*(f"-I{root}" for root in first), *flags], folder)
+
+
+def _compile_unit(unit: str, path: Path, kernel: KernelSource, flags: Sequence[str], folder: Path) -> NvrtcImage:
     nvrtc = _nvrtc()
-    program = nvrtc.createProgram(unit, str(kernel.source_path), (), ())
+    program = nvrtc.createProgram(unit, str(path), (), ())
     try:
         nvrtc.addNameExpression(program, kernel.name)
         try:

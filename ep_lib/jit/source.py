@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ep_lib.errors import ArgumentError
-from ep_lib.jit import cache, digest, pieces, toolkit
+from ep_lib.jit import cache, digest, pieces, sealed, toolkit
 from ep_lib.require import a_path, instance, refuse, several, text
 
 Define = str | int | float | None
@@ -47,7 +47,7 @@ class KernelSource:
         if not self.name or "\n" in self.name:
             raise ArgumentError(f"a kernel's name is one C++ name such as 'copy<float, 4>', got {name!r}")
         self.path = path
-        self.source = source
+        self.source = sealed.opened(source)
         self.filename = filename
         folders = _several("include", include, "folders")
         self.defines: dict[str, str] = {}

@@ -10,6 +10,7 @@ from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.recording import Recording
 from ep_lib.emulator.symbols import Place
 from ep_lib.errors import ArgumentError
+from ep_lib.jit import sealed
 from ep_lib.require import whole_number
 from ep_lib.runtime.check import record
 from ep_lib.viz.page import Page, make_page
@@ -143,7 +144,7 @@ class _Places:
         key = str(place.file)
         if key not in self._numbers:
             try:
-                lines = place.file.read_text(encoding="utf-8", errors="replace").split("\n")
+                lines = sealed.shown(place.file.read_text(encoding="utf-8", errors="replace")).split("\n")
             except OSError:
                 self._numbers[key] = -1
                 return -1

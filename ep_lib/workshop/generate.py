@@ -96,6 +96,28 @@ def without_markers(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))
 
 
+def sealed_text(exercise: Exercise, piece: str, text: str) -> str:
+    """The solution for a compiler, with lines numbered as in :func:`with_holes`: all that is in a hole counts as the
+    hole's first line. A finding in the library's piece then names the hole, and no line of the answer."""
+    holes = {hole.at: hole for hole in exercise.holes}
+    lines: list[str] = []
+    line, size, depth = 1, 0, 0  # of the learner's version; of the hole, 0 outside; of parentheses
+    for each in text.splitlines():
+        marker = _MARKER.match(each)
+        if marker is None:
+            if size and depth == 0 and not (lines and lines[-1].endswith("\\")):
+                lines.append(f"#line {line}")
+            depth += each.count("(") - each.count(")")
+            lines.append(each)
+            line += 0 if size else 1
+        elif marker["what"] == "BEGIN":
+            size = len(_hole_text(exercise, holes[marker["at"]], marker["indent"], python=False))
+        else:
+            line, size, depth = line + size, 0, 0
+            lines.append(f"#line {line}")
+    return "\n".join(lines) + "\n"
+
+
 def _readme(exercise: Exercise) -> str:
     number = exercise.short_name
     intro = f"{exercise.intro}\n\n" if exercise.intro else ""

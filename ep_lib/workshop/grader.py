@@ -212,13 +212,15 @@ def grade(
     root: Path | None = None,
     seed: int | None = None,
     tasks: Sequence[int] = (),
+    tests: Path | str | None = None,
 ) -> Grade:
     """Grades the pieces in ``mine`` (default: :func:`default_mine`) against exercise ``name``.
 
     ``public`` runs the notebook's small checks instead of the hidden tests. ``progress`` gets one line per task. Every
     wrong answer, also a crash or an endless loop, gives a grade; GradingError means that the grader could not work.
     ``seed``: draw the inputs of the tests as the grading did whose ``Grade.seed`` it is; by default they are new.
-    ``tasks``: look at these only.
+    ``tasks``: look at these only. ``tests``: a folder with the hidden tests, for a release, which has none
+    (ep_lib/workshop/hidden of a checkout of the same version).
     """
     began = time.monotonic()
     public = flag("public", public)
@@ -228,9 +230,9 @@ def grade(
         instance("limits", limits, Limits, "an ep_lib.workshop.sandbox.Limits")
     exercise = find(name, root)
     folder = _submission_folder(exercise, mine)
-    prepare(exercise, public=public)
-    tests = load(exercise.name, public=public)
-    return examine(exercise, folder, tests, limits, progress, public=public, began=began, seed=seed, tasks=tasks)
+    hidden = load(exercise.name, public=public, folder=None if tests is None else a_path("tests", tests))
+    _compile_tests(exercise, hidden)
+    return examine(exercise, folder, hidden, limits, progress, public=public, began=began, seed=seed, tasks=tasks)
 
 
 def examine(
@@ -292,8 +294,12 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 
     Takes no time after the first grading. Raises EpError if the grader cannot work, for instance without a compiler.
     """
+    _compile_tests(exercise, load(exercise.name, public=public))
+
+
+def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
     with pieces.unused():
-        for source, kernel in load(exercise.name, public=public).kernels:
+        for source, kernel in tests.kernels:
             include = [
                 exercise.solution_dir,
                 exercise.exercise_dir,
@@ -335,9 +341,9 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
         "readable": [
             *(part for root in roots for part in beneath(root, closed)),
             *beneath(package, private),
-            *hidden.glob("*.cuh"),
+            *tests.folder.glob("*.cuh"),
             *(Path(source) for source, _ in tests.kernels),
-            hidden / f"play{exercise.name}.py",
+            tests.folder / f"play{exercise.name}.py",
             *(cache.cache_dir() / kind for kind in _SHARED),
             *map(Path, _PROC),
             *tests.readable,

@@ -42,7 +42,9 @@ class Shown:
         return Note(f"Hint {number}: {_HINTS[number - 1].lower()}", self.puzzle.hints[number - 1])
 
     def solution(self) -> Note:
-        """A solution, and what is to be said about it."""
+        """A solution, and what is to be said about it; a release has none."""
+        if not self.puzzle.solution:
+            return Note("The solution", "is with your instructor.")
         return Note("A solution", f"{self.puzzle.solution.strip()}\n{' '.join(self.puzzle.discussion.split())}")
 
     def _repr_html_(self) -> str:
@@ -54,9 +56,10 @@ class Shown:
         for head, hint in reversed(list(zip(_HINTS, puzzle.hints, strict=True))):
             inner = _fold(f"Hint: {head.lower()}", prose_as_html(hint) + inner)
         solution = code_as_html(puzzle.solution.strip("\n"), language) + prose_as_html(puzzle.discussion)
+        last = _fold("A solution, discussed", solution) if puzzle.solution else ""
         return (
             f'<div style="{_FRAME}"><b>Puzzle {puzzle.number}: {html.escape(puzzle.title)}</b>'
-            f"{prose_as_html(puzzle.task)}{template}{inner}{_fold('A solution, discussed', solution)}</div>"
+            f"{prose_as_html(puzzle.task)}{template}{inner}{last}</div>"
         )
 
 

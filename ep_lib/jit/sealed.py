@@ -1,0 +1,92 @@
+"""Files of a release that are sealed: the library runs what is in them, and nobody reads it by accident.
+
+`ep-lib release` (ep_lib/workshop/release.py) makes a learner's tree in which the library's own copy of a piece shows the
+holes of the exercise. Below them, in one line, stands the seal: the whole text, compressed. Compilers get the opened
+text, from a folder that goes when they are done, and Python executes it. A seal is no secret: somebody who can run the
+library can open it. In a checkout nothing is sealed, and nothing here costs time.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+
+from ep_lib import processes
+from ep_lib.jit import digest, toolkit
+
+MARK = toolkit.PACKAGE / "release.json"  # a release has it
+_SEAL = re.compile(r"^(?://|#) sealed( whole)?: ([A-Za-z0-9+/=]+)$", re.MULTILINE)
+_SOURCES = frozenset((".cu", ".cuh"))
+
+
+@functools.cache
+def in_use() -> bool:
+    """Whether this ep_lib is a release."""
+    return MARK.is_file()
+
+
+def seal(text: str, shown: str, *, python: bool, whole: bool = False) -> str:
+    """A file that shows ``shown`` and is ``text``. ``whole``: its lines are those of ``text``, and not of ``shown``."""
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    opens = ""
+    if python:
+        opens = "\nfrom ep_lib.jit import sealed as _sealed\n\nexec(_sealed.code(__file__), globals())\n"
+    return f"{shown}{opens}{'#' if python else '//'} sealed{' whole' if whole else ''}: {packed}\n"
+
+
+def opened(text: str) -> str:
+    """What a compiler or Python gets for the text of a file: its seal opened, if it has one."""
+    found = _SEAL.search(text) if in_use() else None
+    return zlib.decompress(base64.b64decode(found[2])).decode() if found else text
+
+
+def shown(text: str) -> str:
+    """What a learner sees of the text of a file: all but the seal."""
+    return _SEAL.sub("", text).rstrip("\n") + "\n" if in_use() else text
+
+
+def is_sealed(text: str) -> bool:
+    return in_use() and _SEAL.search(text) is not None
+
+
+def code(file: str) -> CodeType:
+    """A sealed Python file, compiled."""
+    path = Path(file)
+    return compile(opened(path.read_text(encoding="utf-8")), f"<sealed {path.name}>", "exec")
+
+
+@functools.lru_cache(maxsize=64)
+def whole_lines(file: str) -> tuple[str, ...] | None:
+    """The lines of a file that is sealed as a whole, whose numbers are those of the opened text; None for others."""
+    if not in_use() or Path(file).suffix not in _SOURCES:
+        return None
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    found = _SEAL.search(text)
+    return tuple(opened(text).splitlines()) if found and found[1] else None
+
+
+@contextmanager
+def open_includes(unit: str, roots: Sequence[Path]) -> Iterator[list[Path]]:
+    """Folders to search before ``roots``: until the context ends, they have what ``unit`` includes and is sealed."""
+    if not in_use():
+        yield []
+        return
+    with processes.temporary_folder("ep_sealed_") as folder:
+        found = False
+        for header in map(Path, digest.scan(unit, roots).files):
+            if header.suffix not in _SOURCES or not header.is_relative_to(toolkit.PACKAGE.parent):
+                continue
+            text = header.read_text(encoding="utf-8", errors="replace")
+            root = next((root for root in roots if header.is_relative_to(root)), header.parent)
+            if is_sealed(text):
+                target = folder / header.relative_to(root)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(f'#line 1 "{header}"\n{opened(text)}', encoding="utf-8")
+                found = True
+        yield [folder] if found else []

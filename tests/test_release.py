@@ -1,0 +1,225 @@
+"""`ep-lib release`: no line of an answer in any file of it, and the course works there all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import types
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ep_lib.cli import main
+from ep_lib.errors import ArgumentError, GradingError
+from ep_lib.jit import sealed
+from ep_lib.workshop import hidden, puzzles, release
+from ep_lib.workshop.exercises import find, names
+from ep_lib.workshop.generate import sealed_text, with_holes
+
+ROOT = Path(__file__).resolve().parents[1]
+EXERCISES = [find(name) for name in names()]
+TESTS = ROOT / "ep_lib" / "workshop" / "hidden"
+
+# Lines of answers that the library and the notebooks also have elsewhere, about other things: how such loops and votes
+# are written here. None of them answers a task.
+IDIOMS = {
+    "ok = __shfl_sync(kFullWarp, ok, 0);",
+    "return __syncthreads_or(failed) == 0;",
+    "for (int peer = thread_in_block(); peer < num_ranks(); peer += threads_in_block()) {",
+    "for (int r = lane_id(); r < num_ranks(); r += kWarpSize) {",
+    "if (signals.leave_out(peer)) continue;",
+    "if (lane_id() == 0) ring_return_credit(ring);",
+    "for token, experts in enumerate(topk_idx):",
+    "flag = rank.symmetric(1, np.uint64)",
+    "if (lane == 0) nvshmemi_ibgda_quiet(peer, qp);",  # of a puzzle, and given in exercise 03_batches
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("release") / "course"
+    release.release(place, root=ROOT)
+    return place
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this ep_lib were a release."""
+    monkeypatch.setattr(sealed, "in_use", lambda: True)
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    text = path.read_bytes().decode("utf-8", "replace")
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    return map(release.said, text.splitlines())
+
+
+def test_no_line_of_an_answer_is_in_any_file(tree: Path) -> None:
+    answers = release.answer_lines(EXERCISES)
+    assert len(answers) > 250 and all(any(line in answers for line in lines_of(path)) for path in solutions())
+    of_puzzles = {
+        release.said(line)
+        for notebook in puzzles.notebooks()
+        for puzzle in puzzles.puzzles_of(notebook)
+        for line in puzzle.solution.splitlines()
+        if puzzle.solution.count("\n") > 2 and len(re.findall(r"\w", line)) >= 30
+    }
+    assert len(of_puzzles) > 10
+    leaks = {
+        (path.relative_to(tree).as_posix(), line)
+        for path in tree.rglob("*")
+        if path.is_file()
+        for line in lines_of(path)
+        if (line in answers or line in of_puzzles) and line not in IDIOMS
+    }
+    assert not leaks
+
+
+def solutions() -> list[Path]:
+    """All but the two that are given nearly whole: their lines are too short, or are in what learners get."""
+    return [each.solution_dir / piece for each in EXERCISES for piece in each.pieces]
+
+
+def test_what_is_left_out(tree: Path) -> None:
+    files = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
+    assert not any(name.startswith((".git/", "mine/", "docs/site/")) for name in files)
+    assert {name for name in files if name.startswith("tests/")} == {"tests/kernels/nixl_guide.cu"}, "notebook 02 shows it"
+    assert {name for name in files if name.startswith("solutions/")} == {f"solutions/{n}/exercise.toml" for n in names()}
+    assert {"README.md", "Makefile", "notebooks/00_start_here.ipynb", "docs/glossary.md"} <= files
+    texts = [path.read_text() for path in (tree / "notebooks").glob("*.ipynb")]
+    unfolding = [answer for text in texts for answer in re.findall(r"</summary>(.*?)</details>", text, re.DOTALL)]
+    assert unfolding and all("The answer is with your instructor." in answer for answer in unfolding)
+
+
+def test_a_check_has_what_it_needs_and_nothing_of_the_hidden_tests(tree: Path, inside: None) -> None:
+    for path in sorted(TESTS.glob("ex*.py")):
+        public = sealed.opened((tree / path.relative_to(ROOT)).read_text())
+        assert "BEHAVIOURS" not in public
+        module = types.ModuleType(path.stem)
+        module.__file__ = str(path)
+        sys.modules[path.stem] = module
+        exec(compile(public, path.name, "exec"), module.__dict__)
+        del sys.modules[path.stem]
+        whole = sys.modules.get(f"{hidden.__name__}.{path.stem}") or __import__(
+            f"{hidden.__name__}.{path.stem}", fromlist=["PUBLIC"]
+        )
+        assert [each.title for each in module.PUBLIC] == [each.title for each in whole.PUBLIC]
+
+
+def test_lines_outside_of_holes_keep_the_numbers_that_learners_see() -> None:
+    for exercise in EXERCISES:
+        for piece in (piece for piece in exercise.pieces if not piece.endswith(".py")):
+            text = (exercise.solution_dir / piece).read_text()
+            seen = with_holes(exercise, piece, text)[0].splitlines()
+            number, same = 1, 0
+            for line in sealed_text(exercise, piece, text).splitlines():
+                if line.startswith("#line "):
+                    number = int(line.split()[1])
+                    continue
+                same += number <= len(seen) and seen[number - 1] == line
+                number += 1
+            given = [line for line in seen if release.said(line)]
+            assert same > len(given) / 2 and number - 1 == len(seen), piece
+
+
+IN_A_RELEASE = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import ep_lib
+from ep_lib import workshop
+from ep_lib.errors import GradingError
+from ep_lib.workshop.notebook import show_source
+
+assert Path(ep_lib.__file__).is_relative_to(Path.cwd())
+assert not workshop.check("00_first_kernel")
+assert workshop.check("00_first_kernel", sys.argv[1])
+try:
+    workshop.grade("00_first_kernel", sys.argv[1])
+except GradingError as error:
+    assert "are with your instructor" in str(error)
+from ep_lib.workshop.grader import grade
+assert grade("00_first_kernel", sys.argv[1], tests=sys.argv[2]).full
+assert workshop.python_piece("02_handshake").frame(b"abc").endswith(b"abc")
+assert not workshop.puzzle("00.1").puzzle.solution and "instructor" in repr(workshop.puzzle("00.1").solution())
+assert "is still to do" in repr(show_source("tutorial_kernels/00_first_kernel.cuh", "tell", mark="of the answer"))
+assert "sealed" not in repr(show_source("tutorial_kernels/00_first_kernel.cuh"))
+
+kernel = ep_lib.Kernel.from_source(
+    '''#include <00_first_kernel.cuh>
+    extern "C" __global__ void greet(int* box, const int* numbers, uint64_t* flag) {
+        write_numbers(box, numbers, 4, 1 - ep::rank());
+        if (numbers[0] == 0) tell(flag, 1 - ep::rank());
+        box[5] = 1;
+    }''', "greet", include=["tutorial_kernels"])
+
+def main(rank):
+    box, flag = rank.symmetric(4, np.int32), rank.symmetric(1, np.uint64)
+    kernel.launch(rank, 1, 32, box, rank.to_device(np.arange(4, dtype=np.int32)), flag)
+
+report = ep_lib.check(main, ranks=2, seeds=1)
+assert not report.ok
+print(report)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+def test_the_course_works_in_a_release(tree: Path) -> None:
+    mine = find("00_first_kernel").solution_dir
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    environment.pop("EP_LIB_WORKSHOP", None)
+    command = [sys.executable, "-c", IN_A_RELEASE, str(mine), str(TESTS)]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not release.answer_lines(EXERCISES) & set(map(release.said, done.stdout.splitlines())), "nothing it prints"
+
+
+def test_holed_pieces_are_not_there_at_all(tmp_path: Path) -> None:
+    release.release(tmp_path / "course.zip", pieces="holed", root=ROOT)
+    with zipfile.ZipFile(tmp_path / "course.zip") as archive:
+        for exercise in EXERCISES:
+            for piece in exercise.pieces:
+                text = archive.read(f"{release.TOP}/{exercise.runs_as}/{piece}").decode()
+                assert "is still to do" in text or exercise.name == "07_sums"
+                assert " sealed: " not in text
+
+
+def test_the_same_tree_as_a_folder_and_as_an_archive(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["release", "--to", str(tmp_path / "course.tar.gz")]) == 0
+    assert "no solutions, no hidden tests" in capsys.readouterr().out
+    with tarfile.open(tmp_path / "course.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    files = {path.relative_to(tree): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    unpacked = tmp_path / release.TOP
+    got = {path.relative_to(unpacked): path.read_bytes() for path in unpacked.rglob("*") if path.is_file()}
+    assert {path: data for path, data in files.items() if "__pycache__" not in path.parts} == got
+
+
+def test_where_a_release_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ArgumentError, match="is there already"):
+        release.release(tmp_path)
+    with pytest.raises(ArgumentError, match="is there already"):
+        release.release(tmp_path / "notes.txt")
+    with pytest.raises(ArgumentError, match="cannot be written: Not a directory"):
+        release.release(tmp_path / "notes.txt" / "course")
+    with pytest.raises(ArgumentError, match="'sealed' or 'holed'"):
+        release.release(tmp_path / "course", pieces="open")  # type: ignore[arg-type]
+    monkeypatch.setattr(sealed, "in_use", lambda: True)
+    with pytest.raises(ArgumentError, match="this is a release already"):
+        release.release(tmp_path / "course")
+    with pytest.raises(GradingError, match="are with your instructor"):
+        hidden.load("01_write_signal", public=False)
