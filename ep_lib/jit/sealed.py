@@ -1,7 +1,7 @@
 """Files of a release that are sealed: the library runs what is in them, and nobody reads it by accident.
 
-`ep-lib release` (ep_lib/workshop/release.py) makes a learner's tree in which the library's own copy of a piece shows the
-holes of the exercise. Below them, in one line, stands the seal: the whole text, compressed. Compilers get the opened
+`ep-lib release` (ep_lib/workshop/release.py) makes a learner's tree in which the library's own copy of a piece shows
+the holes. Below them, in one line, stands the seal: the whole text, compressed. Compilers get the opened
 text, from a folder that goes when they are done, and Python executes it. A seal is no secret: somebody who can run the
 library can open it. In a checkout nothing is sealed, and nothing here costs time.
 """

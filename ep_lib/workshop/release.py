@@ -2,7 +2,7 @@
 
 What a release leaves out, and what it changes:
 
-- solutions/ without the solutions: each exercise.toml, which says what is asked, stays. tests/ and the history of git go.
+- solutions/ keeps each exercise.toml, which says what is asked, and no solution. tests/ and the history of git go.
 - hidden tests: of each module only what the public checks use stays, so `ep-lib grade` needs ``--tests``.
 - the library's own copies of the pieces show the holes of the exercises; the code is sealed (ep_lib/jit/sealed.py), so
   that the demo and later notebooks run where a learner's piece is missing. With ``pieces="holed"`` it is not there at
@@ -37,8 +37,11 @@ from ep_lib.workshop.generate import sealed_text, with_holes, without_markers
 Pieces = Literal["sealed", "holed"]
 TOP = "ep-lib-course"  # the folder in an archive
 _FOLDERS = ("ep_lib", "exercises", "notebooks", "tutorial_kernels", "docs", "benchmarks")
-_FILES = ("README.md", "LICENSE", "REUSE.toml", "Makefile", "MANIFEST.in", "environment.yml", "pyproject.toml", "setup.py")
-_OTHERS = (".gitignore", ".ci/constraints.txt", ".ci/preflight.sh", "tests/kernels/nixl_guide.cu")
+_FILES = (
+    *("README.md", "LICENSE", "REUSE.toml", "Makefile", "MANIFEST.in", "environment.yml", "pyproject.toml", "setup.py"),
+    *(".gitignore", ".ci/constraints.txt", ".ci/preflight.sh"),
+    "tests/kernels/nixl_guide.cu",  # notebook 02 shows it
+)
 _FOR_INSTRUCTORS = ("docs/instructor.md", "docs/site")
 _LEFT_BY_TOOLS = {"__pycache__", ".ipynb_checkpoints", ".virtual_documents", ".ruff_cache", ".mypy_cache"}
 _WORKSHOP = PurePosixPath("ep_lib/workshop")
@@ -134,7 +137,7 @@ def _of_the_course(root: Path) -> Iterator[PurePosixPath]:
         elif path.parts[0] in _FOLDERS:
             is_in = not any(path.is_relative_to(each) for each in _FOR_INSTRUCTORS)
         else:
-            is_in = path.as_posix() in (*_FILES, *_OTHERS)
+            is_in = path.as_posix() in _FILES
         if is_in and (root / path).is_file() and not (root / path).is_symlink():
             yield path
 
@@ -149,7 +152,7 @@ def _known(root: Path) -> list[PurePosixPath]:
         return [PurePosixPath(name) for name in sorted(filter(None, done.stdout.split("\0")))]
     folders = ("solutions", *_FOLDERS)
     found = [path for folder in folders for path in (root / folder).rglob("*") if not _LEFT_BY_TOOLS & set(path.parts)]
-    found += [root / name for name in (*_FILES, *_OTHERS)]
+    found += [root / name for name in _FILES]
     return sorted(PurePosixPath(path.relative_to(root).as_posix()) for path in found if path.is_file())
 
 
