@@ -1,0 +1,88 @@
+"""Where submissions are graded: threads of this machine, the processes of mpiexec, or the workers of a Dask cluster.
+
+Each is an executor of ``concurrent.futures`` that runs :func:`ep_lib.workshop.marking.work`; any other one can be
+handed to :func:`ep_lib.workshop.marking.run`. A worker needs ep_lib of the same version and a compiler, and no files: a
+job carries the submission. Walls and limits are the worker's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from ep_lib.errors import ArgumentError, BackendUnavailable
+
+HELP = "threads (of this machine), mpi (under mpiexec), or dask://HOST:PORT (a Dask scheduler)"
+_PATIENCE = "10s"  # for a scheduler to answer
+
+
+@contextmanager
+def open_executor(name: str = "threads", jobs: int = 1) -> Iterator[tuple[Executor, int] | None]:
+    """The executor called ``name``, and how many submissions it grades at a time: ``jobs`` for threads.
+
+    Under mpiexec rank 0 gets the executor. The others serve it inside of this call, and then get None: they are done.
+    Raises ArgumentError for a name that is none of :data:`HELP`, and BackendUnavailable where a package is missing, no
+    scheduler answers, or it has no workers.
+    """
+    if name == "threads":
+        with ThreadPoolExecutor(max(1, jobs)) as threads:
+            yield threads, max(1, jobs)
+    elif name == "mpi":
+        with _mpi() as found:
+            yield found
+    elif name.startswith("dask://"):
+        with _dask(name) as found:
+            yield found
+    else:
+        raise ArgumentError(f"the executor is {name!r}; there are: {HELP}")
+
+
+@contextmanager
+def _mpi() -> Iterator[tuple[Executor, int] | None]:
+    _require("mpi4py", "mpi", "mpi4py")
+    from mpi4py import MPI
+    from mpi4py.futures import MPICommExecutor
+
+    workers = MPI.COMM_WORLD.Get_size() - 1
+    if workers < 1:
+        raise BackendUnavailable(
+            "--executor mpi needs at least two processes, one that hands out and others that grade: "
+            "mpiexec -n 5 ep-lib grade ..."
+        )
+    executor: Any
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
+        yield None if executor is None else (executor, workers)
+
+
+@contextmanager
+def _dask(name: str) -> Iterator[tuple[Executor, int]]:
+    _require("distributed", "dask://", "distributed")
+    distributed: Any = importlib.import_module("distributed")
+
+    address = urlsplit(name)
+    if not address.hostname or address.path not in ("", "/"):
+        raise ArgumentError(f"the executor is {name!r}; a Dask scheduler is dask://HOST:PORT, as in dask://node1:8786")
+    try:
+        client: Any = distributed.Client(f"tcp://{address.netloc}", timeout=_PATIENCE)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"no Dask scheduler answers at {address.netloc} ({type(error).__name__}): start one by `dask scheduler`, "
+            f"and workers by `dask worker tcp://{address.netloc}`"
+        ) from error
+    with client:
+        workers = sum(client.nthreads().values())
+        if not workers:
+            raise BackendUnavailable(
+                f"the Dask scheduler at {address.netloc} has no workers: start some, `dask worker tcp://{address.netloc}`"
+            )
+        yield client.get_executor(pure=False, retries=0), workers
+
+
+def _require(module: str, executor: str, package: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise BackendUnavailable(f"--executor {executor} needs {package}: pip install '.[cluster]', or {package} alone")
