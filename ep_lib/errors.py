@@ -7,6 +7,7 @@ too, so ``except ValueError`` and ``except TimeoutError`` work as one expects.
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 import sys
@@ -27,7 +28,7 @@ class EpError(Exception):
         if _is_asked_for_all():
             return "".join(traceback.format_exception(self)).splitlines()
         lines = [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
-        if place := _last_own_line(self):
+        if (place := last_own_line(self)) and not place.startswith("in %%"):  # their messages name lines themselves
             lines.append(place)
         return [*lines, "(%tb shows the whole traceback)"]
 
@@ -40,7 +41,7 @@ def _is_asked_for_all() -> bool:
     return False
 
 
-def _last_own_line(error: BaseException) -> str:
+def last_own_line(error: BaseException) -> str:
     """Where the code of a cell or of a file led to this error, outside of this library and of what is installed."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = Path(frame.f_code.co_filename)
@@ -49,7 +50,8 @@ def _last_own_line(error: BaseException) -> str:
         name = "this cell" if _CELL.search(str(file)) else file.name
         text = linecache.getline(str(file), line).strip()
         if text.startswith("get_ipython().run_cell_magic("):  # IPython's words, with all of the cell in one line
-            return ""
+            magic = ast.parse(text, mode="eval").body.args[:2]  # type: ignore[attr-defined]
+            return "in %%" + " ".join(filter(None, map(ast.literal_eval, magic)))
         return f"in {name}, line {line}: {text}" if text else f"in {name}, line {line}"
     return ""
 

@@ -124,6 +124,11 @@ def test_lab_opens_the_first_notebook(page: Any, lab: Lab) -> None:
     assert page.locator(".jp-Notebook h1").first.inner_text().startswith("Start here")
     assert "/mine/notebooks/00_start_here.ipynb" in page.url
     assert page.get_by_text("notified about official Jupyter news").count() == 0
+    assert "Overriding existing" not in lab.log.read_text()
+    other = page.context.new_page()
+    other.goto(page.url)
+    for tab in (page, other):
+        tab.get_by_text("00_start_here.ipynb is open in another tab, too").first.wait_for()
 
 
 def test_a_prediction_is_remembered(page: Any, lab: Lab) -> None:
@@ -177,6 +182,8 @@ def test_an_answer_is_watched_and_a_slider_moves_it(page: Any, lab: Lab) -> None
     player.locator("#slider").focus()
     page.keyboard.press("ArrowRight")
     player.locator("#now").filter(has_not_text=before).wait_for()
+    page.keyboard.press("Escape")  # leaves the page's frame: the keyboard is the notebook's again
+    page.locator(".jp-Cell:focus").wait_for()
 
 
 def test_an_exercise_is_done_from_the_keyboard(page: Any, lab: Lab) -> None:

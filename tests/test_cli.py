@@ -144,8 +144,8 @@ def test_lab_binds_to_localhost_with_its_token(tmp_path: Path) -> None:
     (extensions,) = (
         word.partition("=")[2] for word in command if word.startswith("--LabApp.extra_labextensions_path=")
     )
-    assert json.loads((Path(extensions) / "ep-lib-cuda" / "package.json").read_text())["jupyterlab"]["_build"]
-    assert (lab.SETTINGS / "jupyter_server_config.py").is_file()
+    assert json.loads((Path(extensions) / "ep-lib" / "package.json").read_text())["jupyterlab"]["_build"]
+    assert (lab.SETTINGS / "jupyter_server_config.d" / "ep_lib.json").is_file()
     assert lab.server_environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)[0] == str(lab.SETTINGS)
     assert not any("token" in word or "password" in word for word in command), "the random token stays on"
 

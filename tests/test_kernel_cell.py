@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -118,3 +119,20 @@ def test_a_wrong_line_says_what_to_do(shell: Any, line: str, says: str) -> None:
 def test_a_puzzle_whose_lines_were_deleted_is_no_error(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     run(shell, "", "%%puzzle 00.1")
     assert "is yours to solve" in capsys.readouterr().out
+
+
+def test_an_interrupt_is_one_line(shell: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("ep_lib.runtime.spawn.make_machine", interrupted)
+    monkeypatch.setattr("ep_lib.workshop.puzzles.puzzle.Puzzle.attempt", interrupted)
+    cells = {
+        "x = 1\nep_lib.spawn(print, 2, 'emulator')": "line 2: ep_lib.spawn(print, 2, 'emulator')\n",
+        "%%puzzle 00.1\n*box = 1;": "Interrupted in %%puzzle 00.1\n",
+    }
+    run(shell, "", "import ep_lib")
+    for cell, said in cells.items():
+        assert isinstance(shell.run_cell(cell).error_in_exec, KeyboardInterrupt)
+        shown = capsys.readouterr().out
+        assert shown.startswith("Interrupted in ") and shown.endswith(said) and shown.count("\n") == 1
+    shell.run_line_magic("tb", "")
+    assert "Traceback" in capsys.readouterr().out

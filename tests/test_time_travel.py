@@ -265,8 +265,14 @@ def test_the_page_in_a_browser(page: Any, tmp_path: Path) -> None:
         assert page.inner_text("#now").startswith(told(steps, step))
         assert page.get_attribute("#slider", "aria-valuetext").endswith(told(steps, step))
     page.keyboard.press("p")
-    page.locator("#findings button").press("Enter")
     assert page.input_value("#slider") == str(mark.step) and page.locator("#source .racing").count() >= 2
     assert any("in a race" in text for text in page.locator(".sum").all_inner_texts())
+    page.locator("#findings summary").press("Enter")
+    page.get_by_text("remedy").wait_for()
+    page.locator("#findings summary").press("Enter")
+    page.set_viewport_size({"width": 900, "height": 640})  # what a notebook gives it: nothing has to be scrolled
+    for part in [*page.locator("#source .racing").all(), *page.locator(".rank h2").all(), page.locator("i.race").first]:
+        box = part.bounding_box()
+        assert box["y"] + box["height"] < 640 and page.evaluate("document.documentElement.scrollWidth") <= 900
     for step in sorted({0, 1, 255, 256, 257, last // 2, last} & set(range(len(steps))), reverse=True):
         assert page.evaluate("step => [...stateAfter(step)]", step) == steps.state(step)

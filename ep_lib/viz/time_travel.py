@@ -17,7 +17,7 @@ from ep_lib.viz.page import Page, make_page
 from ep_lib.viz.steps import Steps, make_steps
 
 _MOST_STEPS = 20_000
-_HEIGHT = 900
+_HEIGHT = 640
 _MOST_LINES = 3000  # of a source file
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ep_lib.workshop.ladders import Table
     from ep_lib.workshop.mine import Mine
     from ep_lib.workshop.puzzles.cell import Shown
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def start(exercise: str | int) -> Path:
@@ -172,6 +175,18 @@ def _with_a_body(lines: list[str]) -> list[str]:
     return lines
 
 
+def _show_interrupt(shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: int | None = None) -> None:
+    """One line for an interrupt while the library ran: what was interrupted. ``%tb`` shows where."""
+    from ep_lib.errors import last_own_line
+
+    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(trace)]
+    if any(file.is_relative_to(_PACKAGE) for file in files):
+        line = f"Interrupted {last_own_line(error)}".rstrip()
+        error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+    vars(error).clear()
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Registers the cell magics in an IPython shell; ``%load_ext ep_lib.workshop`` calls it."""
     from ep_lib.workshop import kernel_cell
@@ -181,6 +196,7 @@ def load_ipython_extension(shell: Any) -> None:
     if _with_a_body not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(_with_a_body)
     shell.register_magic_function(_run_with_nixl, magic_kind="cell", magic_name="with_nixl")
+    shell.set_custom_exc((KeyboardInterrupt,), _show_interrupt)
 
 
 if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:

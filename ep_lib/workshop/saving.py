@@ -28,3 +28,12 @@ def before_saving(path: str, model: dict[str, Any], **_: Any) -> None:
                     data["text/html"] = Prediction(asked["key"], asked["question"], asked["choices"]).as_html()
                 except (ArgumentError, KeyError, TypeError):  # somebody has edited it: it stays as it is
                     continue
+
+
+# ---- what makes this module an extension of Jupyter's server; jupyter/jupyter_server_config.d switches it on ----------
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": __name__}]
+
+
+def _load_jupyter_server_extension(server: Any) -> None:
+    server.contents_manager.register_pre_save_hook(before_saving)

@@ -12,3 +12,11 @@ function onKeys(actions) {
     actions[event.key]();
   });
 }
+// In a notebook Escape gives the keyboard back to it, as it leaves a cell.
+const inFrame = window.parent !== window;
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || !inFrame) return;
+  if (document.activeElement) document.activeElement.blur();
+  window.parent.focus();
+  window.parent.postMessage("ep-lib: leave", "*");  // to our extension of JupyterLab
+});

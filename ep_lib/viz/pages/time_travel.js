@@ -2,6 +2,7 @@
 // keyframe before it, and the changes of the steps in between. Drawing touches only what differs from what is shown.
 const steps = data.steps, count = steps.kind.length;
 const KEYFRAME_EVERY = 256, AROUND = 36;  // steps
+const DEEPEST = 16;  // columns that a line of source is indented
 const MOST_GRIDS = 4;  // of threads, for a rank; the blocks share one if there are more
 const K = Object.fromEntries(data.kinds.map((name, number) => [name, number]));
 
@@ -32,6 +33,7 @@ function cell(value) {
 }
 const THREAD = ["absent", "run", "", "done"];
 const threadClass = (value) => (value & 3) === 2 ? data.waits[(value >> 2) - 1][0] : THREAD[value & 3];
+const arrayAt = (slot) => data.arrays.find((array) => slot >= array.slot && slot < array.slot + array.slots);
 const stageNames = ["", "posted", "its source is being read", "being delivered", "complete"];
 
 // ---- the fixed parts -----------------------------------------------------------------------------------------------
@@ -41,6 +43,7 @@ const squares = new Array(data.base.length);
 $("about").textContent = data.about;
 $("slider").max = count - 1;
 
+const [told, list] = $("findings").children;
 data.marks.forEach((mark, number) => {
   const [head, ...rest] = mark.text.split("\n");
   const button = document.createElement("button");
@@ -49,19 +52,22 @@ data.marks.forEach((mark, number) => {
   const more = document.createElement("div");
   more.className = "more";
   more.textContent = rest.map((line) => line.replace(/^ {4}/, "")).join("\n");
-  $("findings").append(button, more);
+  list.append(button, more);
 });
-if (!data.marks.length) $("findings").innerHTML = `<p class="quiet">${escape(data.nothing)}</p>`;
+if (!data.marks.length) $("findings").outerHTML = `<p class="quiet">${escape(data.nothing)}</p>`;
+const racing = new Set();  // names of the arrays that findings are about: they come first
+for (const mark of data.marks) if (steps.touched[mark.step][0] >= 0) racing.add((arrayAt(steps.touched[mark.step][0]) || {}).name);
 
-const sums = [];  // a text below each grid
+const sums = [], panels = new Map();  // a text below each grid; by rank
 for (let rank = 0; rank < data.ranks; rank++) {
   const groups = data.groups.filter((group) => group.rank === rank);
-  const arrays = data.arrays.filter((array) => array.rank === rank);
+  const arrays = data.arrays.filter((array) => array.rank === rank).sort((a, b) => racing.has(b.name) - racing.has(a.name));
   if (!groups.length && !arrays.length) continue;
   const panel = document.createElement("div");
   panel.className = "rank";
   panel.style.setProperty("--c", colorOf(rank));
   panel.innerHTML = `<h2>rank ${rank}</h2>`;
+  panels.set(rank, panel);
   const add = (title, first, number, kind, of) => {
     const grid = document.createElement("div");
     grid.className = "grid";
@@ -100,7 +106,10 @@ if (data.omitted) {
   $("ranks").insertAdjacentHTML("beforeend", `<p class="sum">${data.omitted} more arrays were touched and are not shown.</p>`);
 }
 
-$("legend").innerHTML = [
+$("legend").children[0].innerHTML = `colours <span class="quiet">&nbsp; keys: <kbd>←</kbd> <kbd>→</kbd> step (with shift: 10), ` +
+  `<kbd>Page</kbd> 100, <kbd>Home</kbd> <kbd>End</kbd>, <kbd>n</kbd> <kbd>p</kbd> finding, <kbd>w</kbd> who wrote this, ` +
+  `<kbd>space</kbd> play` + (inFrame ? `, <kbd>Esc</kbd> back to the notebook` : "") + `</span>`;
+$("legend").children[1].innerHTML = [
   `<b>threads</b>`,
   ...[["run", "can run"], ["barrier", "at a barrier"], ["polls", "polls a value"], ["nic", "waits for the NIC"],
       ["warp", "waits for its warp"], ["done", "done"]].map(([c, text]) => `<span><i class="${c}"></i>${text}</span>`),
@@ -110,9 +119,6 @@ $("legend").innerHTML = [
   `<span style="--w:${colorOf(0)}"><i class="mem w u"></i>striped: no reader is ordered after the write</span>`,
   `<span style="--w:${colorOf(0)}"><i class="mem w n"></i>by a NIC</span>`,
   `<span style="--w:${colorOf(0)}"><i class="mem w u race"></i>a race</span>`,
-  `<b>keys</b>`,
-  `<span><kbd>←</kbd> <kbd>→</kbd> step (with shift: 10), <kbd>Page</kbd> 100, <kbd>Home</kbd> <kbd>End</kbd>, ` +
-  `<kbd>n</kbd> <kbd>p</kbd> finding, <kbd>w</kbd> who wrote this, <kbd>space</kbd> play</span>`,
 ].join("");
 
 // ---- all steps, as a strip -----------------------------------------------------------------------------------------
@@ -124,7 +130,7 @@ const KIND_STYLE = (step) => {
 };
 function drawAll() {
   const canvas = $("all"), ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth * ratio, height = 60 * ratio;
+  const width = canvas.clientWidth * ratio, height = canvas.clientHeight * ratio;
   canvas.width = width;
   canvas.height = height;
   const pen = canvas.getContext("2d"), row = height / data.lanes.length;
@@ -137,11 +143,10 @@ function drawAll() {
 }
 
 // ---- the steps around this one -------------------------------------------------------------------------------------
-const ROW = Math.max(7, Math.min(20, 300 / data.lanes.length)), LEFT = 136, WIDTH = 1000;
+const ROW = Math.max(7, Math.min(20, 160 / data.lanes.length)), LEFT = 136, WIDTH = 1000;
 const postOf = new Map();
 for (let s = 0; s < count; s++) if (steps.kind[s] === K.post) postOf.set(steps.message[s], s);
 const firstLaneOf = (rank) => data.lanes.findIndex((lane) => lane.rank === rank && lane.kind === "block");
-const arrayAt = (slot) => data.arrays.find((array) => slot >= array.slot && slot < array.slot + array.slots);
 function glyph(step, x, y, size) {
   const kind = steps.kind[step], fill = colorOf(data.lanes[steps.lane[step]].rank);
   const edge = `stroke="var(--ink)" stroke-width="0.7"`;
@@ -163,7 +168,8 @@ function drawLanes() {
   const out = [`<defs><marker id="tip1" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="5" markerHeight="5" orient="auto"><path d="M0 0L6 3L0 6z" fill="context-stroke"/></marker></defs>`];
   data.lanes.forEach((lane, number) => {
     out.push(`<line class="row" x1="${LEFT}" x2="${WIDTH}" y1="${y(number)}" y2="${y(number)}"/>`);
-    if (ROW >= 11) out.push(`<rect x="0" y="${y(number) - ROW / 2}" width="4" height="${ROW}" fill="${colorOf(lane.rank)}"/><text x="9" y="${y(number) + 4}">rank ${lane.rank} ${escape(lane.label)}</text>`);
+    const label = ROW >= 11 ? `rank ${lane.rank} ${escape(lane.label)}` : number === firstLaneOf(lane.rank) ? `rank ${lane.rank}` : "";
+    out.push(`<rect x="0" y="${y(number) - ROW / 2}" width="4" height="${ROW}" fill="${colorOf(lane.rank)}"/><text x="9" y="${y(number) + 4}">${label}</text>`);
   });
   out.push(`<line class="cursor" x1="${x(at)}" x2="${x(at)}" y1="0" y2="${height}"/>`);
   for (let s = begin; s < end; s++) {
@@ -193,19 +199,19 @@ function drawLanes() {
 
 // ---- the source, with the line of this step and those of the finding -------------------------------------------------
 function drawSource() {
-  const lit = new Map(), wanted = new Map();  // file: lines
-  const want = (place, kind, reach) => {
+  const lit = new Map(), wanted = new Map();  // by "file:line": what is to be said; by file: lines
+  const want = (place, step, kind, reach) => {
     if (place < 0) return;
     const [file, line] = data.places[place];
     if (file < 0) return;
     if (!wanted.has(file)) wanted.set(file, new Set());
     for (let l = line - reach; l <= line + reach; l++) wanted.get(file).add(l);
     const key = `${file}:${line}`;
-    lit.set(key, [...(lit.get(key) || []), kind]);
+    lit.set(key, [...(lit.get(key) || []), {kind, rank: data.lanes[steps.lane[step]].rank}]);
   };
-  want(steps.place[at], "at", 7);
-  const mark = data.marks[active];
-  if (mark) for (const place of mark.places) want(place, "racing", 4);
+  const mark = data.marks[active], sides = mark ? [mark.first, mark.step].filter((step) => step >= 0) : [];
+  sides.forEach((step, side) => want(mark.places[side], step, "racing", 2));
+  want(steps.place[at], at, "at", sides.length ? 2 : 7);
   const out = [];
   for (const [file, lines] of wanted) {
     const text = data.files[file].lines, first = data.files[file].first;
@@ -213,19 +219,29 @@ function drawSource() {
     let last = 0;
     for (const line of [...lines].sort((a, b) => a - b)) {
       if (text[line - first] === undefined) continue;
-      if (last && line !== last + 1) out.push(`<span class="quiet">  …</span>`);
+      if (last && line !== last + 1) out.push(`<span class="gap"></span>`);
       last = line;
-      const kinds = lit.get(`${file}:${line}`) || [], sign = kinds.includes("at") ? "▶" : kinds.length ? "!" : " ";
-      out.push(`<span class="${kinds.join(" ")}"><span class="n">${sign}${String(line).padStart(4)}</span>${escape(text[line - first]) || " "}</span>`);
+      const here = lit.get(`${file}:${line}`) || [], kinds = new Set(here.map(({kind}) => kind));
+      const sign = kinds.has("at") ? "▶" : kinds.size ? "!" : " ";
+      const ranks = [...new Set(here.filter(({kind}) => kind === "racing").map(({rank}) => rank))];
+      const tags = ranks.map((rank) => `<b style="border-color:${colorOf(rank)}">rank ${rank}</b>`).join("");
+      const code = escape(text[line - first].replace(/^ +/, (indent) => indent.slice(0, DEEPEST)));
+      out.push(`<span class="${[...kinds].join(" ")}"><span class="n">${sign}${String(line).padStart(4)}</span>${code}${tags}</span>`);
     }
     out.push("</pre>");
   }
-  if (mark) out.push(`<p class="note">${mark.places.length > 1 ? "!" : ""} finding ${active + 1}: ${escape(mark.text.split("\n")[0])}</p>`);
   const html = out.join("") || `<p class="quiet">This step has no line of a kernel.</p>`;
-  if ($("source").dataset.html !== html) {
-    $("source").innerHTML = html;
-    $("source").dataset.html = html;
-  }
+  if ($("source").dataset.html === html) return;
+  $("source").innerHTML = html;
+  $("source").dataset.html = html;
+  reveal($("source").parentNode, $("source").querySelector(".at"));
+}
+// Scrolls a panel, and nothing around it, until it shows one of its parts.
+function reveal(panel, part) {
+  if (!part) return;
+  const outer = panel.getBoundingClientRect(), inner = part.getBoundingClientRect();
+  if (inner.top < outer.top) panel.scrollTop -= outer.top - inner.top + 8;
+  else if (inner.bottom > outer.bottom) panel.scrollTop += inner.bottom - outer.bottom + 8;
 }
 
 function drawMessages(state) {
@@ -303,15 +319,25 @@ function draw() {
   const lane = data.lanes[steps.lane[at]], place = data.places[steps.place[at]];
   const sentence = `${data.whos[steps.who[at]]}: ${data.whats[steps.what[at]]}`;
   $("now").style.borderColor = colorOf(lane.rank);
-  $("now").innerHTML = escape(sentence) + (place ? `<span class="place">${escape(place[2])}</span>` : "");
+  $("now").innerHTML = escape(sentence) + `<span class="place">${place ? escape(place[2]) : ""}</span>`;
   $("count").textContent = `step ${(data.begin + at + 1).toLocaleString("en")} of ${data.total.toLocaleString("en")}`;
   $("slider").value = at;
   $("slider").setAttribute("aria-valuetext", `step ${data.begin + at + 1}: ${sentence}`);
   $("here").style.left = `${100 * (at + 0.5) / count}%`;
-  [...$("findings").querySelectorAll("button")].forEach((button, n) => button.setAttribute("aria-pressed", n === active));
+  if (acting.length) reveal($("ranks"), acting[acting.length - 1]);
+  drawFinding();
   drawLanes();
   drawSource();
   drawMessages(state);
+}
+function drawFinding() {
+  const mark = data.marks[active];
+  if (!mark) return;
+  const number = data.marks.length > 1 ? `finding ${active + 1} of ${data.marks.length}: ` : "";
+  told.textContent = number + mark.text.split("\n")[0];
+  [...list.querySelectorAll("button")].forEach((button, n) => button.setAttribute("aria-pressed", n === active));
+  const sides = [mark.first, mark.step].filter((step) => step >= 0).map((step) => data.lanes[steps.lane[step]].rank);
+  for (const [rank, panel] of panels) panel.style.order = panels.size > 2 && !sides.includes(rank) ? 1 : 0;
 }
 function go(step) {
   const next = Math.max(0, Math.min(count - 1, step));
@@ -350,7 +376,7 @@ const KEYS = {
 };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === " " && event.target.tagName === "BUTTON") return;
+  if (event.key === " " && ["BUTTON", "SUMMARY"].includes(event.target.tagName)) return;
   let action = KEYS[event.key];
   if (!action) return;
   if (event.shiftKey && (action === "on" || action === "back")) action += "10";
@@ -394,6 +420,7 @@ function tell(slot) {
   const who = c.step >= 0 ? `${data.whos[steps.who[c.step]]} in step ${data.begin + c.step + 1}` : `rank ${c.rank}, before these steps`;
   return `${name}: written by ${who}; ` + (c.ordered ? "a reader is ordered after it" : "no reader is ordered after it") + (c.race ? "; a race" : "");
 }
+window.addEventListener("beforeprint", () => { for (const fold of document.querySelectorAll("details")) fold.open = true; });
 new ResizeObserver(drawAll).observe($("all"));  // also once it has a size: a notebook's frame has none at first
 const asked = Number((window.location.hash || "").slice(1));
 go(asked >= 1 ? asked - 1 : data.marks.length ? data.marks[0].step : 0);

@@ -1,0 +1,93 @@
+// A JupyterLab extension written by hand, so that nothing needs a build: a container of webpack's module federation with
+// one module, './extension', and three plugins.
+(function () {
+    let shared;
+
+    // What another package exports that JupyterLab shares with its extensions.
+    async function shares(name) {
+        const versions = shared[name];
+        const factory = await versions[Object.keys(versions)[0]].get();
+        return factory();
+    }
+
+    async function cuda() {
+        const { IEditorLanguageRegistry } = await shares('@jupyterlab/codemirror');
+        return {
+            id: 'ep-lib:cuda',
+            description: 'Shows .cu and .cuh files as C++.',
+            autoStart: true,
+            requires: [IEditorLanguageRegistry],
+            activate: (app, languages) => {
+                const cpp = languages.findByMIME('text/x-c++src');
+                languages.addLanguage({
+                    name: 'CUDA',
+                    displayName: 'CUDA C++',
+                    mime: 'text/x-cuda',
+                    extensions: ['cu', 'cuh'],
+                    load: () => cpp.load(),
+                });
+            },
+        };
+    }
+
+    // A page in a frame may not look out of it: it asks (ep_lib/viz/pages/base.js).
+    const leave = {
+        id: 'ep-lib:leave',
+        description: 'Escape in a page of ep_lib.viz gives the keyboard back to the notebook.',
+        autoStart: true,
+        activate: () => {
+            window.addEventListener('message', (event) => {
+                if (event.data !== 'ep-lib: leave') return;
+                for (const frame of document.querySelectorAll('.jp-Cell iframe')) {
+                    if (frame.contentWindow === event.source) frame.closest('.jp-Cell').focus();
+                }
+            });
+        },
+    };
+
+    const tabs = {
+        id: 'ep-lib:tabs',
+        description: 'Says so when a notebook is open in two tabs of the browser.',
+        autoStart: true,
+        activate: (app) => {
+            const channel = new BroadcastChannel('ep-lib: open notebooks');
+            let known = new Set(), told = new Set();
+            const notebooks = () => new Set([...app.shell.widgets('main')]
+                .map((widget) => widget.context && widget.context.path).filter((path) => path && path.endsWith('.ipynb')));
+            const tell = (path) => {
+                if (told.has(path)) return;
+                told.add(path);
+                app.commands.execute('apputils:notify', {
+                    message: `${path.split('/').pop()} is open in another tab, too: close one of the two, or what you ` +
+                        'write there may get lost.',
+                    type: 'warning',
+                    options: { autoClose: false },
+                });
+            };
+            channel.onmessage = ({ data: { path, asks } }) => {
+                if (!notebooks().has(path)) return;
+                tell(path);
+                if (asks) channel.postMessage({ path, asks: false });
+            };
+            const look = () => {
+                const open = notebooks();
+                for (const path of open) if (!known.has(path)) channel.postMessage({ path, asks: true });
+                for (const path of told) if (!open.has(path)) told.delete(path);
+                known = open;
+            };
+            app.restored.then(() => {
+                look();
+                app.shell.layoutModified.connect(look);
+            });
+        },
+    };
+
+    window._JUPYTERLAB = window._JUPYTERLAB || {};
+    window._JUPYTERLAB['ep-lib'] = {
+        init: (scope) => { shared = scope; },
+        get: async () => {
+            const plugins = [await cuda(), leave, tabs];
+            return () => ({ __esModule: true, default: plugins });
+        },
+    };
+})();
