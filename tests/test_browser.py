@@ -125,10 +125,32 @@ def test_lab_opens_the_first_notebook(page: Any, lab: Lab) -> None:
     assert "/mine/notebooks/00_start_here.ipynb" in page.url
     assert page.get_by_text("notified about official Jupyter news").count() == 0
     assert "Overriding existing" not in lab.log.read_text()
-    other = page.context.new_page()
-    other.goto(page.url)
-    for tab in (page, other):
-        tab.get_by_text("00_start_here.ipynb is open in another tab, too").first.wait_for()
+
+
+TWO_TABS = """async (script) => {
+    (0, eval)(script);
+    const container = window._JUPYTERLAB['ep-lib'];
+    container.init({'@jupyterlab/codemirror': {1: {get: async () => () => ({IEditorLanguageRegistry: {}})}}});
+    const plugins = (await container.get('./extension'))().default;
+    window.said = [];
+    plugins.find((plugin) => plugin.id === 'ep-lib:tabs').activate({
+        restored: Promise.resolve(),
+        shell: {widgets: () => [{context: {path: 'mine/notebooks/00.ipynb'}}, {}], layoutModified: {connect: () => {}}},
+        commands: {execute: (command, args) => window.said.push(command + ': ' + args.message)},
+    });
+}"""  # with as much of JupyterLab as the plugin asks for
+
+
+def test_a_notebook_in_two_tabs_says_so(page: Any) -> None:
+    folder = ROOT / "ep_lib" / "workshop" / "jupyter" / "labextensions" / "ep-lib"
+    page.context.route("http://lab.test/", lambda route: route.fulfill(body="<p>", content_type="text/html"))
+    tabs = [page, page.context.new_page()]
+    for tab in tabs:
+        tab.goto("http://lab.test/")
+        tab.evaluate(TWO_TABS, (folder / "static" / "remoteEntry.js").read_text())
+    for tab in tabs:
+        tab.wait_for_function("window.said.length")
+        assert "apputils:notify: 00.ipynb is open in another tab, too" in tab.evaluate("window.said.join()")
 
 
 def test_a_prediction_is_remembered(page: Any, lab: Lab) -> None:

@@ -30,7 +30,7 @@ def before_saving(path: str, model: dict[str, Any], **_: Any) -> None:
                     continue
 
 
-# ---- what makes this module an extension of Jupyter's server; jupyter/jupyter_server_config.d switches it on ----------
+# ---- what makes this module an extension of Jupyter's server; jupyter/jupyter_server_config.d switches it on -----
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     return [{"module": __name__}]
 
