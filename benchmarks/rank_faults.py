@@ -72,8 +72,8 @@ def lost(rng: random.Random, folder: Path, how: signal.Signals) -> Round:
     missing = [r for r in others if r not in told]
     if missing:
         return Round(f"ranks {missing} were told nothing", 0)
-    seconds = max(when for _, _, when, _ in told.values()) - at
-    for r, (error, named, _, text) in told.items():
+    seconds = max((folder / f"{r}").stat().st_mtime for r in told) - at  # when they had left the world
+    for r, (error, named, text) in told.items():
         if error == "KernelTimeout" or named != victim:
             return Round(f"rank {r} was told of rank {named}, not {victim}: {error}: {text}", seconds)
     return Round(f"{seconds:.1f} s" if seconds > TIMEOUT + 1 else "", seconds)

@@ -309,6 +309,12 @@ def is_stopped(process: Identity) -> bool:
     return fields is not None and fields[_STARTED] == process.started and fields[0] in "Tt"
 
 
+def has_ended(process: Identity) -> bool:
+    """Whether it has ended, perhaps before its parent has looked. ``process`` is of this process's place."""
+    fields = _stat(Path(f"/proc/{process.pid}/stat"))
+    return fields is None or fields[_STARTED] != process.started or fields[0] in "ZX"
+
+
 def in_group(group: int) -> list[int]:
     """The processes of a process group."""
     wanted = str(group)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
-from support.mpi import mpiexec
+from support.mpi import mpich_memory, mpiexec
 from support.rank_runs import ENOUGH, PROGRAM, environment, finish, read, run, start, wait_until
 
 from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
@@ -26,7 +26,9 @@ pytestmark = [
 ]
 
 
-def launch(command: list[str], name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
+def launch(command: list[str], name: str, folder: Path, ranks: int, code: int = 0, **options: Any) -> list[Any]:
+    """What each rank left, None for one that could not; ``code``: with which the command ends."""
+    before = mpich_memory()
     done = subprocess.run(
         [*command, str(PROGRAM), name, str(folder), json.dumps(options)],
         env=environment(),
@@ -35,9 +37,12 @@ def launch(command: list[str], name: str, folder: Path, ranks: int, **options: A
         timeout=ENOUGH,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
-    return [read(folder / f"{rank}") for rank in range(ranks)]
+    new = mpich_memory() - before  # another program's has a name for a moment, too
+    assert wait_until(lambda: not mpich_memory() & new), new
+    files = [folder / f"{rank}" for rank in range(ranks)]
+    return [read(file) if file.exists() else None for file in files]
 
 
 def test_data_comes_before_its_signal(tmp_path: Path) -> None:
@@ -97,6 +102,29 @@ def test_a_rank_under_mpiexec_that_raises_is_named_at_once(tmp_path: Path) -> No
     """Python ends only when MPI_Finalize has found all ranks: the others must not wait for it."""
     errors = launch(mpiexec(2), "raises", tmp_path, 2)
     assert isinstance(errors[1], RankFailed) and errors[1].rank == 0 and "finished" in str(errors[1]), errors
+
+
+def test_a_stopped_rank_under_mpiexec_is_named_and_all_end(tmp_path: Path) -> None:
+    """mpiexec waits for every process, also for one that is stopped, and MPI_Finalize for every rank."""
+    found = launch(mpiexec(4), "works", tmp_path, 4, code=1, timeout=2, arguments={"stops": True})
+    assert found[1] is None
+    for rank in (0, 2, 3):
+        error, named, text = found[rank]
+        assert (error, named) == ("PeerTimeout", 1) and "which is stopped" in text, found
+
+
+def test_ranks_under_mpiexec_go_on_without_a_killed_one(tmp_path: Path) -> None:
+    """As docs/faults.md says it is started. Who remains leaves in order: MPI_Finalize would wait for the killed one."""
+    program, *words = mpiexec(4)
+    if "HYDRA" not in subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout:
+        pytest.skip("needs the mpiexec of MPICH: pip install mpich")
+    shell = ["sh", "-c", 'trap "" USR1; "$@"; exit $?', "sh"]
+    command = [program, "-disable-auto-cleanup", *words[:2], *shell, *words[2:]]
+    arguments = {"way": "normal", "dies_after": 0.1, "replaced": False}
+    found = launch(command, "outlives", tmp_path, 4, code=137, timeout=20, arguments=arguments)
+    assert found[1] is None
+    for rank in (0, 2, 3):
+        assert "rank 1 was a process that has ended" in found[rank][0] or "rank 1's process" in found[rank][0], found
 
 
 def test_mpi_that_never_starts_ends_with_a_sentence() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -19,12 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error
+from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped
 from ep_lib.bootstrap.wire import dumps, loads
-from ep_lib.errors import BackendUnavailable, RankFailed
+from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.processes import Identity, has_ended
 
 _BYE_TAG = 0
+_EXIT_TAG = 30_001
 _POLL_SECONDS = 0.0005
 _LOOK_SECONDS = 0.2
+_EXIT_POLL_SECONDS = 0.01
 # Ends its parent unless its input ends in time. It is a process: MPI_Init lets no other thread of Python run.
 _WATCH = """
 import os, select, sys
@@ -61,6 +66,7 @@ class MpiBootstrap:
                 f"MPI ({MPI.Get_library_version().splitlines()[0].strip()}) than mpirun. Start with the mpirun of that "
                 "MPI, or build mpi4py for yours: pip install --no-binary mpi4py mpi4py"
             )
+        _survive_deaths()
         self._comm = MPI.COMM_WORLD.Dup()
         _unname_shared_memory()
         self.rank = int(self._comm.Get_rank())
@@ -73,7 +79,10 @@ class MpiBootstrap:
         self._operation = 0
         self._gone: set[int] = set()
         self._closed = False
-        atexit.register(self.close)  # before MPI_Finalize, where a rank that has raised waits for the others
+        self._patience = DEFAULT_TIMEOUT  # with ranks that are stopped when this one ends
+        self._processes = [Identity(*each) for each in self.all_gather(tuple(Identity.of(os.getpid())))]
+        atexit.register(self._prepare_finalize)
+        atexit.register(self.close)  # first: the others learn that this rank has no part in collectives any more
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
@@ -128,11 +137,53 @@ class MpiBootstrap:
             return
         self._closed = True
         atexit.unregister(self.close)
+        if timeout is not None:
+            self._patience = round(timeout, 1)
         if not self._mpi.Is_finalized():
-            # Eager, empty messages; not waited for, since those ranks may never read them.
-            for rank in range(self.world_size):
-                if rank != self.rank:
-                    self._comm.Isend([b"", self._mpi.BYTE], dest=rank, tag=_BYE_TAG)
+            self._tell_others(_BYE_TAG)
+
+    def _tell_others(self, tag: int) -> None:
+        """By eager, empty messages, which are not waited for, since those ranks may never read them."""
+        for rank in range(self.world_size):
+            if rank != self.rank:
+                self._comm.Isend([b"", self._mpi.BYTE], dest=rank, tag=tag)
+
+    def _prepare_finalize(self) -> None:
+        """When this process ends. MPI_Finalize comes next, and would wait for ever for a rank that never calls it.
+
+        Waits until every other rank is here, too, or has ended. If one has ended, MPI_Finalize is to do without the
+        others. If one is stopped, this ends all ranks (MPI_Abort): mpiexec would wait for it.
+        """
+        raised = getattr(sys, "last_value", None) is not None
+        if self._mpi.Is_finalized() or (raised and "mpi4py.run" in sys.modules):  # which ends all ranks at once
+            return
+        self._tell_others(_EXIT_TAG)
+        place = self._processes[self.rank].place
+        awaited = {rank: it for rank, it in enumerate(self._processes) if rank != self.rank}
+        look = give_up_on_stopped(
+            self.rank,
+            "MPI_Finalize",
+            self._patience,
+            lambda: processes_stopped({rank: it for rank, it in awaited.items() if it.place == place}),
+        )
+        someone_ended, stuck = False, ""
+        while awaited:
+            for rank, process in list(awaited.items()):
+                if self._comm.Iprobe(source=rank, tag=_EXIT_TAG):
+                    del awaited[rank]
+                elif process.place == place and has_ended(process):
+                    del awaited[rank]
+                    someone_ended = True
+            try:
+                look()
+            except PeerTimeout as error:
+                stuck = str(error)
+                del awaited[error.peer]
+            time.sleep(_EXIT_POLL_SECONDS)
+        if stuck or (someone_ended and not _finalize_alone()):
+            sys.stderr.write(f"ep_lib: all ranks end now: {stuck or 'a rank has ended, and MPI_Finalize needs all'}\n")
+            sys.stderr.flush()
+            self._comm.Abort(1)
 
 
 @contextlib.contextmanager
@@ -149,6 +200,29 @@ def limited_start(seconds: float) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as watch:  # its input ends with the block
         assert watch.stdin is not None
         yield
+
+
+def _survive_deaths() -> None:
+    """MPICH's ``mpiexec -disable-auto-cleanup`` sends SIGUSR1 to all others when a rank dies, which would end them."""
+    with contextlib.suppress(ValueError):  # outside of the main thread
+        if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, lambda *_: None)  # not SIG_IGN: programs that this one starts would have it
+
+
+def _finalize_alone() -> bool:
+    """Lets MPI_Finalize do without the other ranks, by a variable of MPICH's (MPI_T). False with another MPI."""
+    libraries = set(re.findall(r"\S+/libmpi\S*\.so\S*", Path("/proc/self/maps").read_text()))
+    for library in map(ctypes.CDLL, libraries):
+        number, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        calls: tuple[tuple[str, tuple[object, ...]], ...] = (
+            ("init_thread", (0, ctypes.byref(ctypes.c_int()))),
+            ("cvar_get_index", (b"MPIR_CVAR_NO_COLLECTIVE_FINALIZE", ctypes.byref(number))),
+            ("cvar_handle_alloc", (number, None, ctypes.byref(handle), ctypes.byref(count))),
+            ("cvar_write", (handle, ctypes.byref(ctypes.c_int(1)))),
+        )
+        if all(getattr(library, f"MPI_T_{name}")(*arguments) == 0 for name, arguments in calls):
+            return True
+    return False
 
 
 def _unname_shared_memory() -> None:

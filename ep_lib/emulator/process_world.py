@@ -28,6 +28,7 @@ from ep_lib.processes import TookTooLong
 
 _GRACE_SECONDS = 0.4  # in which kernels end by themselves once another process has ended
 _LOOK_SECONDS = 0.1  # between two looks at the other processes, and at the limit
+_FAILED_CLOSE_SECONDS = 0.5  # of closing after an error: those who wait for this rank are told, and not waited for
 
 
 class _Limit:
@@ -78,6 +79,8 @@ class ProcessWorld:
         self._wanted = 0  # the last launch's ticket
         self._done = 0
         self._failure: EpError | None = None
+        self._gave_up = False  # on another rank
+        self._has_changed = isinstance(bootstrap, LateBootstrap)  # other processes than the bootstrap knows
         self._closed = False
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
         start_thread(self._thread)
@@ -159,6 +162,7 @@ class ProcessWorld:
             return error
         ended = self._ended()
         lost = self.heaps.lost() or ((ended[0], ENDED) if ended else None)
+        self._gave_up = True
         if lost is None:
             self.heaps.blame(error.peer if isinstance(error, PeerTimeout) else error.rank)
             return error
@@ -219,6 +223,12 @@ class ProcessWorld:
                     f"rank {ended[0]} will not join {what}, in which rank {self._rank} waits: its process has ended",
                     rank=ended[0],
                 )
+            for rank in self.heaps.ended_and_left_out():
+                raise RankFailed(
+                    f"rank {rank}, which is masked, has ended, and {what} needs every rank: make Buffers and symmetric "
+                    "arrays before, and leave host collectives out after mask_ranks",
+                    rank=rank,
+                )
             look_at_stopped()
 
         return look
@@ -239,6 +249,7 @@ class ProcessWorld:
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """That these ranks' processes end is no error from now on."""
+        self._gave_up, self._has_changed = False, True
         self.heaps.leave_out(ranks)
         if self._links is not None:
             self._links.leave_out(ranks)
@@ -254,10 +265,18 @@ class ProcessWorld:
             self.heaps.take_seat()
 
     def leave(self, rank: int) -> None:
-        """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``."""
-        deadline = time.monotonic() + self.timeout
-        with contextlib.suppress(EpError):  # a rank that has failed keeps nobody from closing
-            meet(self._bootstrap, CLOSE, None, self.timeout, self._look_at_the_others(CLOSE))
+        """Waits until all ranks leave, so that none misses another, and gives everything back; at most ``timeout``.
+
+        After an error because of another rank it waits for none: the error is to be told now.
+        """
+        deadline = time.monotonic() + (_FAILED_CLOSE_SECONDS if self._gave_up else self.timeout)
+        if self._gave_up:
+            pass
+        elif self._has_changed and self._links is None:
+            self.heaps.leave_together(self.timeout)
+        else:
+            with contextlib.suppress(EpError):  # a rank that has failed keeps nobody from closing
+                meet(self._bootstrap, CLOSE, None, self.timeout, self._look_at_the_others(CLOSE))
         self._end()
         self.machine.end_forwarding()
         self.machine.close()

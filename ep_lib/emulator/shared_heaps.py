@@ -29,6 +29,7 @@ ENDED = "was a process that has ended"
 _PREFIX = f"ep_lib-{os.getuid()}-"
 _TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
 _NOTE = 32  # there: whom this rank blames
+_LEAVES = 40  # there: whether this rank is leaving
 _SEATS, _SEAT = 64, struct.Struct("<QQQ")  # a seat: process id, descriptor there, when it was taken
 _SEAT_SECONDS = 0.01  # between two looks at a seat
 
@@ -253,6 +254,20 @@ class SharedHeaps:
         """The ranks whose processes have ended, without those that are left out."""
         return [rank for rank in sorted(self._files) if rank not in self._left_out and not self._lives(rank)]
 
+    def ended_and_left_out(self) -> list[int]:
+        """The ranks that are left out and whose processes have ended."""
+        return [rank for rank in sorted(self._left_out & set(self._files)) if not self._lives(rank)]
+
+    def leave_together(self, seconds: float) -> None:
+        """Waits until every rank leaves that is neither left out, nor ended, nor stopped; so many seconds at most."""
+        os.pwrite(self._files[self.rank], struct.pack("<Q", 1), self._span + _LEAVES)
+        deadline = time.monotonic() + seconds
+        others = [rank for rank in self._files if rank not in (self.rank, *self._left_out)]
+        while others and time.monotonic() < deadline:
+            stopped = self.stopped()
+            others = [r for r in others if not self._word(r, _LEAVES) and self._lives(r) and r not in stopped]
+            time.sleep(_SEAT_SECONDS)
+
     def stopped(self) -> dict[int, int]:
         """The ranks whose processes are stopped, without those that are left out: their ids."""
         others = [rank for rank in sorted(self._files) if rank not in (self.rank, *self._left_out)]
@@ -283,7 +298,10 @@ class SharedHeaps:
 
     def _note(self, rank: int) -> int:
         """1 + the rank that this one blamed, or 0."""
-        number: int = struct.unpack("<Q", os.pread(self._files[rank], 8, self._span + _NOTE))[0]
+        return self._word(rank, _NOTE)
+
+    def _word(self, rank: int, offset: int) -> int:
+        number: int = struct.unpack("<Q", os.pread(self._files[rank], 8, self._span + offset))[0]
         return number
 
     def _is_stopped(self, process: tuple[int, int]) -> bool:

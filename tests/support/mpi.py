@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from ep_lib.commands.doctor.trials import find_program
+from ep_lib.emulator.shared_heaps import SHARED_MEMORY
+
+
+def mpich_memory() -> set[Path]:
+    """What has a name of MPICH's in shared memory now."""
+    return set(SHARED_MEMORY.glob("mpich*"))
 
 
 def mpiexec(ranks: int) -> list[str]:
