@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EpError as error:
         if _debug():
             raise
-        _say(str(error))
+        if not (error.is_everywhere and _is_further_rank()):
+            _say(str(error))
         return EXIT_ERROR
     except ImportError as error:
         if _debug():
@@ -96,6 +97,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "`ep-lib doctor` names the one thing to install; EP_LIB_DEBUG=1 shows where it was needed"
         )
         return EXIT_ERROR
+
+
+def _is_further_rank() -> bool:
+    """Whether a launcher has started this process as another rank than the first."""
+    from ep_lib.runtime import launcher
+
+    return launcher.detect().rank > 0
 
 
 def _debug() -> bool:

@@ -21,7 +21,9 @@ _CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
 
 
 class EpError(Exception):
-    """Base class of all errors of this library."""
+    """Base class of all errors of this library. ``is_everywhere``: all ranks raise it, and one may speak for all."""
+
+    is_everywhere = False
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows of an error in a cell: the message and the learner's own line. ``%tb`` gets all."""
@@ -31,6 +33,12 @@ class EpError(Exception):
         if (place := last_own_line(self)) and not place.startswith("in %%"):  # their messages name lines themselves
             lines.append(place)
         return [*lines, "(%tb shows the whole traceback)"]
+
+
+def everywhere(error: EpError) -> EpError:
+    """The same error, which all ranks raise alike."""
+    error.is_everywhere = True
+    return error
 
 
 def _is_asked_for_all() -> bool:

@@ -284,9 +284,20 @@ def test_unequal_configs_are_refused_on_every_rank() -> None:
     every_rank_raises(ArgumentError, said, lambda rank: replace(small(rank), rank=0))
 
 
+def test_each_host_has_memory_for_its_own_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks on two hosts, each with memory for three."""
+    monkeypatch.setattr(context_module, "_available_bytes", lambda: 3000)
+    names = ["one", "one", "two", "two"]
+    monkeypatch.setattr(context_module, "host_name", names.pop)
+    spawn(lambda rank: context_module._require_memory(rank, 1000), 4, "emulator")
+    names += ["one", "two", "two", "two"]
+    with pytest.raises(OutOfSymmetricMemory, match="3 ranks need 1001 bytes .*, 3003 in all, and their host two has"):
+        spawn(lambda rank: context_module._require_memory(rank, 1001), 4, "emulator")
+
+
 def test_more_ranks_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "_available_bytes", lambda: 1000)
-    said = r"2 ranks need \d+ bytes of symmetric memory each, .* has 1000 available: start fewer ranks, or lower"
+    said = r"2 ranks need \d+ bytes of symmetric memory each, .* has 1000 available: start fewer ranks there, or lower"
     every_rank_raises(OutOfSymmetricMemory, said, small)
 
 
@@ -409,15 +420,16 @@ def test_the_program_under_mpiexec() -> None:
     ("other", "said"),
     [
         (["32"], "hidden_dim is 64 on rank 0 but 32 on rank 1"),
-        (["65"], "hidden_dim is 65: a token of 130 bytes"),  # refused before rank 1 has met the other
-        (["64", "--window=10"], "window_bytes is 10; 2 channels"),
+        (["65"], "rank 1: hidden_dim is 65: a token of 130 bytes"),
+        (["many"], "rank 1: hidden_dim is 'many'; it must be a whole number"),
+        (["64", "--window=10"], "rank 1: window_bytes is 10; 2 channels"),
     ],
 )
 def test_ranks_with_unequal_configs_end_at_once(other: list[str], said: str) -> None:
     done = launch(*mpiexec(1), *PROGRAM[1:], "64", ":", "-n", "1", *PROGRAM, *other)
     words = " ".join(done.stderr.split())
     assert done.returncode != 0 and said in words and "Traceback" not in words, done.stderr
-    assert words.count("ep-lib: ") == 2, "each rank says why it ends"
+    assert words.count("ep-lib: ") == 1, "rank 0 says it for all"
 
 
 @pytest.mark.slow

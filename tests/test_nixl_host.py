@@ -569,6 +569,19 @@ os.kill(os.getpid(), 9)
 """
 
 
+@needs_nixl
+def test_a_peer_that_was_closed_in_this_process_is_named(pair: Pair) -> None:
+    """UCX would write to its memory, and say that all is well."""
+    writer, reader = pair
+    mine, theirs, descs = joined(pair, 64)
+    request = writer.create_write_req(mine.ctypes.data, 64, 0, descs, "reader")
+    reader.close()
+    for post in (lambda: writer.transfer(request), lambda: writer.notify("reader", b"there?")):
+        with pytest.raises(RankFailed, match="the peer 'reader' was closed, in this process; exchange metadata"):
+            post()
+    assert not theirs.any()
+
+
 @pytest.mark.slow
 @needs_nixl
 def test_a_killed_peer_is_named(pair: Pair) -> None:

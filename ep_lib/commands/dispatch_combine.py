@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from ep_lib import processes, reference
+from ep_lib.bootstrap.base import rank_list
 from ep_lib.commands.doctor.trials import find_program, pip
 from ep_lib.config import parse_size
 from ep_lib.cuda.devices import unusable_reason
 from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
+from ep_lib.dispatch_combine.context import expected_arguments
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
+from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, everywhere
 from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.memory.device_state import MAX_RANKS
 from ep_lib.require import whole_number
@@ -40,32 +42,46 @@ _ARGUMENTS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, default, meaning in _ARGUMENTS:
-        parser.add_argument(name, nargs="?", type=int, default=default, help=f"{meaning} (default: {default})")
-    parser.add_argument("--gpu-per-node", type=int, default=8, help="ranks of a node; between nodes NICs (default: 8)")
+        parser.add_argument(name, nargs="?", type=_number, default=default, help=f"{meaning} (default: {default})")
+    parser.add_argument(
+        "--gpu-per-node", type=_number, default=8, help="ranks of a node; between nodes NICs (default: 8)"
+    )
     parser.add_argument("--dtype", default="bfloat16", help="of the tokens: bfloat16 (default) or float32")
     parser.add_argument("--network", default="rc", help="the emulated NICs between nodes: rc (default) or srd")
     parser.add_argument("--window", help="flow control: the most bytes under way from one rank to another, as in 256K")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds, after one that is checked (default: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="of tokens and routing (default: 0)")
+    parser.add_argument(
+        "--rounds", type=_number, default=3, help="timed rounds, after one that is checked (default: 3)"
+    )
+    parser.add_argument("--seed", type=_number, default=0, help="of tokens and routing (default: 0)")
     worlds = parser.add_mutually_exclusive_group()
     worlds.add_argument("--processes", type=int, metavar="N", help="start N ranks with mpiexec")
     worlds.add_argument("--ranks", type=int, metavar="N", help="N ranks, an emulated GPU each, in this one process")
 
 
+def _number(text: str) -> int | str:
+    """What is no number is refused later, together with the other ranks, so that one of them says it."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 def run(args: argparse.Namespace) -> int:
     world = launcher.detect()
-    rounds, seed = whole_number("--rounds", args.rounds, 1, 1000), whole_number("--seed", args.seed, 0, 2**31 - 1)
     started = args.ranks if args.processes is None else args.processes
     if started is not None and world.launcher != "single":
         raise ArgumentError(
             f"--processes and --ranks are for a program that starts alone, and {world.launcher} has started this one: "
             "leave them out"
         )
+    problem = None
     try:
         config = _config(args, world, started)
-    except ArgumentError:
-        launcher.decline(world)
-        raise
+        expected_arguments(config, "emulator" if unusable_reason() else "cuda")
+        rounds, seed = whole_number("--rounds", args.rounds, 1, 1000), whole_number("--seed", args.seed, 0, 2**31 - 1)
+    except ArgumentError as error:
+        problem = error
+    _require_no_problem(world, problem)
 
     def program(rank: Rank | None) -> list[str]:
         own = config if rank is None else replace(config, rank=rank.rank)
@@ -85,6 +101,24 @@ def run(args: argparse.Namespace) -> int:
     if world.rank == 0:
         print("\n".join(lines), flush=True)
     return 0
+
+
+def _require_no_problem(world: launcher.World, problem: ArgumentError | None) -> None:
+    """Collective: raises ArgumentError on every rank if one has a problem with its command line."""
+    if world.launcher == "single":
+        if problem is not None:
+            raise problem
+        return
+    bootstrap = launcher.make_bootstrap(world)
+    try:
+        said = bootstrap.all_gather(None if problem is None else str(problem))
+    finally:
+        bootstrap.close()
+    for text in said:
+        if text is not None:
+            sayers = [rank for rank, other in enumerate(said) if other == text]
+            whose = "" if len(sayers) == len(said) else f"{rank_list(sayers)}: "
+            raise everywhere(ArgumentError(f"{whose}{text}"))
 
 
 def _config(args: argparse.Namespace, world: launcher.World, started: int | None) -> Config:

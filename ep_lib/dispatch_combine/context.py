@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ep_lib.config import Config as Settings
 from ep_lib.dispatch_combine.config import Config
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.errors import ArgumentError, BufferClosedError, OutOfSymmetricMemory
+from ep_lib.emulator.host_links import host_name
+from ep_lib.errors import ArgumentError, BufferClosedError, OutOfSymmetricMemory, everywhere
 from ep_lib.jit.kernel import Kernel
 from ep_lib.moe.agreement import require_same_values
 from ep_lib.moe.buffer import Buffer
@@ -119,9 +120,8 @@ class DispatchCombineContext:
         """This process's rank, on the emulator with as many ranks on each node as the config says."""
         config, world, settings = self.config, launcher.detect(), Settings.from_environment()
         backend = launcher.choose_backend(None, settings, world)
-        expects_direct = config.window_bytes is None and config.world_size <= config.gpu_per_node
         try:
-            arguments = config.buffer_arguments(backend, direct=expects_direct)
+            arguments = expected_arguments(config, backend)
             needed = Buffer.symmetric_bytes(config.world_size, **arguments) + (1 << 20)
         except ArgumentError:
             launcher.decline(world)
@@ -137,15 +137,25 @@ class DispatchCombineContext:
     def _require_agreement(self, rank: Rank) -> None:
         require_same_values(rank, self.config.shared(), "have different Configs")
         if self.config.world_size != rank.world_size:
-            raise ArgumentError(
-                f"Config's world_size is {self.config.world_size}, and there are {rank.world_size} ranks: start "
-                f"{self.config.world_size}, or make the Config for {rank.world_size}"
+            raise everywhere(
+                ArgumentError(
+                    f"Config's world_size is {self.config.world_size}, and there are {rank.world_size} ranks: start "
+                    f"{self.config.world_size}, or make the Config for {rank.world_size}"
+                )
             )
         for number, claimed in enumerate(rank.all_gather(self.config.rank)):
             if number != claimed:
-                raise ArgumentError(
-                    f"rank {number} has a Config for rank {claimed}; each rank's Config names its own number"
+                raise everywhere(
+                    ArgumentError(
+                        f"rank {number} has a Config for rank {claimed}; each rank's Config names its own number"
+                    )
                 )
+
+
+def expected_arguments(config: Config, backend: str) -> dict[str, Any]:
+    """Of the Buffer, as far as they are known before the ranks have met. Raises ArgumentError."""
+    direct = config.window_bytes is None and config.world_size <= config.gpu_per_node
+    return config.buffer_arguments(backend, direct=direct)
 
 
 def _find_ways(rank: Rank) -> tuple[str, ...]:
@@ -157,19 +167,23 @@ def _find_ways(rank: Rank) -> tuple[str, ...]:
 
 
 def _require_memory(rank: Rank, each: int) -> None:
-    """Collective: raises OutOfSymmetricMemory on every rank if this host has no memory for all of them.
-
-    The emulated ranks of a world are on one host, and memory that turns out to be missing ends processes without a
-    word.
-    """
-    available = min(rank.all_gather(_available_bytes()))
-    if each * rank.world_size > available:
-        raise OutOfSymmetricMemory(
-            f"{rank.world_size} ranks need {each} bytes of symmetric memory each, {each * rank.world_size} in all, and "
-            f"this host has {available} available: start fewer ranks, or lower max_tokens_per_rank or hidden_dim",
-            requested=each * rank.world_size,
-            available=available,
-        )
+    """Collective: raises OutOfSymmetricMemory on every rank if a host has no memory for all of its ranks, for memory
+    that turns out to be missing ends processes without a word."""
+    hosts: dict[str, list[int]] = {}
+    for host, has in rank.all_gather((host_name(), _available_bytes())):
+        hosts.setdefault(host, []).append(has)
+    for host, found in hosts.items():
+        needed, available = each * len(found), min(found)
+        if needed > available:
+            raise everywhere(
+                OutOfSymmetricMemory(
+                    f"{len(found)} ranks need {each} bytes of symmetric memory each, {needed} in all, and their host "
+                    f"{host.split()[0]} has {available} available: start fewer ranks there, or lower "
+                    "max_tokens_per_rank or hidden_dim",
+                    requested=needed,
+                    available=available,
+                )
+            )
 
 
 def _available_bytes() -> int:

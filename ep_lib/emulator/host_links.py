@@ -32,10 +32,14 @@ _PROBE_SECONDS = 5  # without traffic
 _LOST_AFTER_MS = 20_000  # without an answer of the other host: the connection has ended
 
 
+def host_name() -> str:
+    """Of this rank's host, which all ranks there call the same; its first word is for people."""
+    return Config.from_environment().host or f"{socket.gethostname()} {_boot_id()}"
+
+
 def gather_hosts(bootstrap: Bootstrap, timeout: float) -> list[str]:
     """Collective: the name of each rank's host."""
-    name = Config.from_environment().host or f"{socket.gethostname()} {_boot_id()}"
-    return [str(host) for host in bootstrap.all_gather(name, timeout)]
+    return [str(host) for host in bootstrap.all_gather(host_name(), timeout)]
 
 
 def fabric_of_hosts(fabric: Fabric | str | None, hosts: Sequence[str]) -> Fabric:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from ep_lib.errors import RankMismatchError
+from ep_lib.errors import RankMismatchError, everywhere
 from ep_lib.memory.arrays import Array
 from ep_lib.moe.config import BufferConfig
 from ep_lib.runtime.rank import Rank
@@ -34,7 +34,7 @@ def require_same_values(rank: Rank, values: Mapping[str, Any], what: str) -> Non
         if len(by_value) > 1:
             complaints.append(f"{name} is " + " but ".join(f"{v} on {name_ranks(r)}" for v, r in by_value.items()))
     if complaints:
-        raise RankMismatchError(f"the ranks {what}: {'; '.join(complaints)}; pass the same everywhere")
+        raise everywhere(RankMismatchError(f"the ranks {what}: {'; '.join(complaints)}; pass the same everywhere"))
 
 
 # The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, whether x is FP8.

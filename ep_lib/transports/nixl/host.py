@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import secrets
 import struct
 import sys
 import threading
@@ -38,6 +39,7 @@ _SPINS = 256  # looks at a transfer before the clock is read: short ones end her
 _EAGER_SECONDS = 0.05  # then looks that leave the core to others in between, then naps
 _NAP_SECONDS = 0.0002
 _environment = threading.Lock()  # one agent at a time is made with UCX_NET_DEVICES of its own
+_closed: set[str] = set()  # the keys of this process's agents that were closed: UCX goes on writing to their memory
 
 
 class Memory(NamedTuple):
@@ -72,10 +74,13 @@ class Telemetry:
 class Transfer:
     """A request between this process's memory and one peer's. Posted again and again, one run at a time."""
 
-    __slots__ = ("agent", "handle", "has_notified", "local", "operation", "peer", "remote")
+    __slots__ = ("agent", "handle", "has_notified", "local", "operation", "peer", "peer_key", "remote")
 
-    def __init__(self, agent: HostAgent, operation: str, local: Memory, remote: Memory, peer: str, handle: int) -> None:
+    def __init__(
+        self, agent: HostAgent, operation: str, local: Memory, remote: Memory, peer: str, peer_key: str, handle: int
+    ) -> None:
         self.agent, self.operation, self.local, self.remote, self.peer = agent, operation, local, remote, peer
+        self.peer_key = peer_key
         self.handle = handle  # NIXL's; 0 once it was released
         self.has_notified = False
 
@@ -136,6 +141,7 @@ def _memory_of(fields: Any, what: str) -> Memory:
 
 class _Peer(NamedTuple):
     regions: tuple[Memory, ...]
+    key: str
 
 
 class HostAgent:
@@ -177,6 +183,7 @@ class HostAgent:
         self._views: list[int] = []
         self._heard: dict[str, list[bytes]] = {}
         self._closed = False
+        self._key = secrets.token_hex(8)  # names are used again
 
     # ---- memory ------------------------------------------------------------------------------------------------
     def register(self, memory: Memory, owner: Any = None) -> int:
@@ -233,6 +240,7 @@ class HostAgent:
             "metadata",
             {
                 "name": self.name,
+                "key": self._key,
                 "backend": self.backend,
                 "nixl": self.wheel.version,
                 "agent": bytes(self._call("getting the metadata", self._api.get_agent_metadata)),
@@ -263,7 +271,7 @@ class HostAgent:
         if loaded != name:
             raise ArgumentError(f"the metadata are of agent {loaded!r} and say {name!r}; exchange them again")
         self._call(f"connecting with {name!r}", lambda: self._api.make_connection(name))
-        self._peers[name] = _Peer(regions)
+        self._peers[name] = _Peer(regions, str(found.get("key")))
         return name
 
     def _load(self, name: str, metadata: bytes) -> str:
@@ -307,7 +315,8 @@ class HostAgent:
             raise ArgumentError(
                 f"the {operation} has {local.nbytes} bytes here and {remote.nbytes} at {peer!r}; give both one size"
             )
-        transfer = Transfer(self, operation, local, remote, peer, self._handle(operation, local, remote, peer))
+        handle = self._handle(operation, local, remote, peer)
+        transfer = Transfer(self, operation, local, remote, peer, self._peers[peer].key, handle)
         self._transfers.add(transfer)
         return transfer
 
@@ -328,6 +337,8 @@ class HostAgent:
         """Start a transfer; True if it is done already. The notification reaches the peer after the bytes."""
         if transfer.agent is not self or not transfer.handle:
             self._refuse_transfer(transfer)
+        if transfer.peer_key in _closed:
+            raise _closed_error(str(transfer), transfer.peer)
         if notification and len(notification) > MAX_NOTIFICATION_BYTES:
             _check_notification(notification)
         if transfer.has_notified and not notification:  # NIXL would send the last notification again
@@ -382,6 +393,8 @@ class HostAgent:
     # ---- notifications -----------------------------------------------------------------------------------------
     def notify(self, peer: str, message: bytes) -> None:
         self._require_peer(peer)
+        if self._peers[peer].key in _closed:
+            raise _closed_error("a notification", peer)
         _check_notification(message)
         self._call(f"notifying {peer!r}", lambda: self._api.send_notif(peer, message), peer)
 
@@ -442,6 +455,7 @@ class HostAgent:
         if self._closed:
             return
         self._closed = True
+        _closed.add(self._key)
         steps: list[Callable[[], Any]] = []
         steps += [lambda t=t: self._api.agent.releaseXferReq(t.handle) for t in self._transfers]  # type: ignore[misc]
         steps += [lambda view=view: self._api.release_mem_view(view) for view in self._views]  # type: ignore[misc]
@@ -515,6 +529,13 @@ class HostAgent:
             f"{self.name!r}: {what} failed with {type(error).__name__}: {error}. {self.wheel}; NIXL_LOG_LEVEL=DEBUG "
             "and UCX_LOG_LEVEL=info make them say why"
         )
+
+
+def _closed_error(what: str, peer: str) -> RankFailed:
+    return RankFailed(
+        f"{what}: the peer {peer!r} was closed, in this process; exchange metadata with the one that takes its place",
+        rank=-1,
+    )
 
 
 def _wheel_for_cupy() -> Wheel:
