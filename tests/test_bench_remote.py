@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -110,6 +111,57 @@ def test_two_processes(tmp_path: Path) -> None:
         (65536, True),
     ]
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+FOR_LONG = ("--seconds", "3600", "--bytes", "64K")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (signal.SIGKILL, "rank 1 has lost rank 0, at 127.0.0.1: its process has ended"),
+        (signal.SIGSTOP, "rank 1 waited 2 s for a sign of life of rank 0, at 127.0.0.1"),
+    ],
+)
+def test_a_lost_sender_is_named(
+    how: signal.Signals, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It had work for an hour."""
+    port = str(a_port())
+    sender = start("--rank", "0", "--port", port, *FOR_LONG)
+    receive = remote._Peer.receive
+
+    def receive_and_lose(peer: remote._Peer) -> int:
+        sender.send_signal(how)
+        return receive(peer)
+
+    accept = meeting.accept_and_keep
+    monkeypatch.setattr(meeting, "accept_and_keep", lambda *given: accept(*given[:3], ENOUGH, given[-1]))
+    monkeypatch.setattr(remote._Peer, "receive", receive_and_lose)
+    try:
+        assert cli.main(["bench", "remote", "--rank", "1", "--port", port, *FOR_LONG, "--timeout", "2"]) == 1
+    finally:
+        sender.kill()
+        sender.communicate()
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_a_lost_receiver_is_named() -> None:
+    """UCX says nothing of it: the sender's ring is full for ever."""
+    heap = np.zeros(HEAP_BYTES * 2, np.uint8)
+    agent = engine.Nixl(heap, "receiver", ranks=2, rank=1)
+    mine = {"version": __version__, "rank": 1, "bytes": [65536], "address": heap.ctypes.data}
+    mine["metadata"] = agent.metadata().hex()
+    with meeting.listen("127.0.0.1", 0) as listener:
+        sender = start("--rank", "0", "--port", str(listener.getsockname()[1]), *FOR_LONG)
+        secret = meeting.run_secret()
+        _, connection = meeting.accept_and_keep(listener, secret, json.dumps(mine).encode(), ENOUGH, "receiver")
+        connection.close()
+        code, _, err = finish(sender)
+    engine.Proxy(Rings(1, 32), agent).stop()  # which gives the agent back
+    assert code == 1 and "rank 0 has lost rank 1, at 127.0.0.1: its process has ended" in err, err
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:

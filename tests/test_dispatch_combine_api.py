@@ -291,7 +291,7 @@ def test_each_host_has_memory_for_its_own_ranks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(context_module, "host_name", names.pop)
     spawn(lambda rank: context_module._require_memory(rank, 1000), 4, "emulator")
     names += ["one", "two", "two", "two"]
-    with pytest.raises(OutOfSymmetricMemory, match="3 ranks need 1001 bytes .*, 3003 in all, and their host two has"):
+    with pytest.raises(OutOfSymmetricMemory, match=r"3 ranks need 1001 bytes .*, 3003 in all, and their host two has"):
         spawn(lambda rank: context_module._require_memory(rank, 1001), 4, "emulator")
 
 

@@ -90,6 +90,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:
     """What the next peer hands over, which gets ``mine``. Strangers are turned away, and named if nobody else comes."""
+    theirs, connection = accept_and_keep(listener, secret, mine, timeout, who)
+    connection.close()
+    return theirs
+
+
+def accept_and_keep(
+    listener: socket.socket, secret: bytes, mine: bytes, timeout: float, who: str
+) -> tuple[bytes, socket.socket]:
+    """The same, and the connection, which ends when the peer does."""
     deadline = time.monotonic() + timeout
     turned_away: list[str] = []
     while True:
@@ -104,25 +113,37 @@ def accept(listener: socket.socket, secret: bytes, mine: bytes, timeout: float, 
             raise _nobody(
                 f"{who!r} waited {timeout:g} s for a peer on {place}; did it connect there?{others}"
             ) from None
-        with connection:
+        with contextlib.ExitStack() as closing:
+            closing.push(connection)
             try:
                 connection.settimeout(min(_left(deadline), _GREETING_SECONDS))
                 key = greet(connection, secret, is_server=True)
                 connection.settimeout(_left(deadline))
                 theirs = receive(connection, key)
                 send(connection, key, mine)
-                return theirs
+                closing.pop_all()
+                return theirs, connection
             except (Stranger, OSError) as error:
                 turned_away.append(f"{address[0]}: {error}")
 
 
 def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str) -> bytes:
     """What the DeviceHost at that place hands over, which gets ``mine``. Tries until it listens."""
+    theirs, connection = connect_and_keep(address, port, secret, mine, timeout, who)
+    connection.close()
+    return theirs
+
+
+def connect_and_keep(
+    address: str, port: int, secret: bytes, mine: bytes, timeout: float, who: str
+) -> tuple[bytes, socket.socket]:
+    """The same, and the connection, which ends when the peer does."""
     whole_number("port", port, 1, 65535)
     family, deadline = _family(address), time.monotonic() + timeout
     while True:
         connection = socket.socket(family)
-        with connection:
+        with contextlib.ExitStack() as closing:
+            closing.push(connection)
             connection.settimeout(_left(deadline))
             try:
                 connection.connect((address, port))
@@ -140,7 +161,9 @@ def connect(address: str, port: int, secret: bytes, mine: bytes, timeout: float,
                 connection.settimeout(_left(deadline))
                 key = greet(connection, secret, is_server=False)
                 send(connection, key, mine)
-                return receive(connection, key)
+                theirs = receive(connection, key)
+                closing.pop_all()
+                return theirs, connection
             except Stranger as error:
                 raise Stranger(f"{address}, port {port}: {error}") from None
             except OSError as error:

@@ -108,8 +108,11 @@ class Live:
     def __init__(self, quiet: bool) -> None:
         self._is_shown = not quiet and sys.stderr.isatty()
 
-    def watch(self, what: str, proxy: engine.Proxy, work: Callable[[], None]) -> tuple[int, float]:
-        """Calls ``work`` in a thread of its own; (commands that the proxy has taken meanwhile, seconds)."""
+    def watch(
+        self, what: str, proxy: engine.Proxy, work: Callable[[], None], look: Callable[[], None] = lambda: None
+    ) -> tuple[int, float]:
+        """Calls ``work`` in a thread of its own; (commands that the proxy has taken meanwhile, seconds). ``look`` is
+        called now and then, and what it raises ends the wait."""
         failed: list[BaseException] = []
 
         def body() -> None:
@@ -133,6 +136,7 @@ class Live:
             last, last_time = now, now_time
             if reason := proxy.failure():
                 raise BackendUnavailable(f"the proxy has given up: {reason}")
+            look()
         if self._is_shown:
             sys.stderr.write("\r" + " " * 78 + "\r")
         if failed:

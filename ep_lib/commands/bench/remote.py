@@ -9,10 +9,12 @@ machine), and what they tell each other is JSON. Then rank 0 pushes WRITEs into 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import json
 import os
 import socket
+import threading
 import time
 from typing import Any
 
@@ -20,7 +22,7 @@ import numpy as np
 
 from ep_lib.bootstrap import meeting
 from ep_lib.commands.bench.local import SLOTS, Live, add_proxy_arguments, check_proxy_arguments, row, show, table_of
-from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankMismatchError
+from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout, RankFailed, RankMismatchError
 from ep_lib.require import whole_number
 from ep_lib.transports.proxy import engine
 from ep_lib.transports.proxy.rings import Rings, op
@@ -32,6 +34,9 @@ _ARRIVED, _ANSWERED, _WRONG = 0, 64, 128  # offsets: sizes that came to rank 1; 
 _TRIAL = 64  # WRITEs that tell how many are worth measuring
 _MOST = 1 << 22
 _POLL_SECONDS = 20e-6
+_BEAT_SECONDS = 0.1
+_LONGEST_STEP = 1.0  # seconds of silence that count between two beats: this process may have been stopped itself
+_BEAT, _GOODBYE = b".", b"!"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,12 +68,14 @@ def run(args: argparse.Namespace) -> int:
         try:
             mine = {"version": __version__, "rank": args.rank, "bytes": list(args.bytes), "address": heap.ctypes.data}
             mine["metadata"] = executor.metadata().hex()
-            theirs = _understand(_exchange(args, listener, secret, json.dumps(mine).encode(), name), mine)
-            executor.connect(1 - args.rank, theirs["metadata"], theirs["address"])
-            peer = _Peer(args, heap, proxy)
-            if args.rank == 1:
-                return peer.receive()
-            results = [peer.send(number, size) for number, size in enumerate(args.bytes)]
+            said, connection = _exchange(args, listener, secret, json.dumps(mine).encode(), name)
+            with _Lifeline(connection, args) as lifeline:
+                theirs = _understand(said, mine)
+                executor.connect(1 - args.rank, theirs["metadata"], theirs["address"])
+                peer = _Peer(args, heap, proxy, lifeline)
+                if args.rank == 1:
+                    return peer.receive()
+                results = [peer.send(number, size) for number, size in enumerate(args.bytes)]
         finally:
             proxy.stop()
     report = {"benchmark": "remote", "executor": "nixl", "results": results}
@@ -91,10 +98,12 @@ def _listening(args: argparse.Namespace, host: str | None) -> socket.socket:
     return meeting.listen(host, args.port) if args.rank == 1 and host else socket.socket()
 
 
-def _exchange(args: argparse.Namespace, listener: socket.socket, secret: bytes, mine: bytes, who: str) -> bytes:
+def _exchange(
+    args: argparse.Namespace, listener: socket.socket, secret: bytes, mine: bytes, who: str
+) -> tuple[bytes, socket.socket]:
     if args.rank == 1:
-        return meeting.accept(listener, secret, mine, args.timeout, who)
-    return meeting.connect(args.peer, args.port, secret, mine, args.timeout, who)
+        return meeting.accept_and_keep(listener, secret, mine, args.timeout, who)
+    return meeting.connect_and_keep(args.peer, args.port, secret, mine, args.timeout, who)
 
 
 def _understand(said: bytes, mine: dict[str, Any]) -> dict[str, Any]:
@@ -121,11 +130,78 @@ def _understand(said: bytes, mine: dict[str, Any]) -> dict[str, Any]:
     return {"address": address, "metadata": metadata}
 
 
+class _Lifeline:
+    """Whether the peer lives: both sides send a byte now and then over the connection by which they have met.
+
+    UCX does not say that a peer on this host is gone, and nothing says that one is stopped.
+    """
+
+    def __init__(self, connection: socket.socket, args: argparse.Namespace) -> None:
+        self._connection, self._args = connection, args
+        self._silence, self._has_ended, self._said_goodbye = 0.0, False, False
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="bench: lifeline", daemon=True)
+
+    def __enter__(self) -> _Lifeline:
+        self._connection.setblocking(False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._leaving.set()
+        self._thread.join()
+        with contextlib.suppress(OSError), self._connection as connection:
+            if kind is None:
+                connection.send(_GOODBYE)
+
+    def _beat(self) -> None:
+        last = time.monotonic()
+        while not self._leaving.wait(_BEAT_SECONDS):
+            now = time.monotonic()
+            self._silence, last = self._silence + min(now - last, _LONGEST_STEP), now
+            try:
+                with contextlib.suppress(BlockingIOError):  # a peer that is stopped reads nothing
+                    self._connection.send(_BEAT)
+                said = self._connection.recv(4096)
+            except BlockingIOError:
+                continue
+            except OSError:
+                said = b""
+            self._silence = 0.0
+            self._said_goodbye |= _GOODBYE in said
+            if not said:
+                self._has_ended = True
+                return
+
+    def look(self) -> None:
+        """Raises RankFailed, PeerTimeout."""
+        me, other = self._args.rank, 1 - self._args.rank
+        who = f"rank {other}, at {self._args.peer}"
+        if self._has_ended and not self._said_goodbye:
+            raise RankFailed(f"rank {me} has lost {who}: its process has ended; its own output may say why", rank=other)
+        if self._silence > self._args.timeout:
+            raise _timeout(self._args, f"a sign of life of {who} (--timeout): is it stopped, or its host not reached?")
+
+
+def _timeout(args: argparse.Namespace, what: str) -> PeerTimeout:
+    return PeerTimeout(
+        f"rank {args.rank} waited {args.timeout:g} s for {what}",
+        rank=args.rank,
+        peer=1 - args.rank,
+        phase="signal",
+        slot=-1,
+        seen=0,
+        expected=1,
+    )
+
+
 class _Peer:
     """One side of the measurement."""
 
-    def __init__(self, args: argparse.Namespace, heap: np.ndarray[Any, Any], proxy: engine.Proxy) -> None:
-        self._args, self._heap, self._proxy = args, heap, proxy
+    def __init__(
+        self, args: argparse.Namespace, heap: np.ndarray[Any, Any], proxy: engine.Proxy, lifeline: _Lifeline
+    ) -> None:
+        self._args, self._heap, self._proxy, self._lifeline = args, heap, proxy, lifeline
         self._live = Live(args.json)
 
     def _count(self, offset: int) -> int:
@@ -138,28 +214,18 @@ class _Peer:
     def _flush(self) -> None:
         engine.flush(self._proxy.rings, 0, self._args.timeout)
 
-    def _wait(self, counter: int, more_than: int, limit: float, what: str) -> None:
-        deadline = time.monotonic() + limit
+    def _wait(self, counter: int, more_than: int) -> None:
+        """For the peer, as long as it lives: what it does takes as long as --seconds says."""
         while self._count(counter) <= more_than:
             if reason := self._proxy.failure():
                 raise BackendUnavailable(f"rank {self._args.rank}'s proxy has given up: {reason}")
-            if time.monotonic() > deadline:
-                raise PeerTimeout(
-                    f"rank {self._args.rank} waited {limit:g} s for {what}: has the peer at {self._args.peer} ended?",
-                    rank=self._args.rank,
-                    peer=1 - self._args.rank,
-                    phase="signal",
-                    slot=-1,
-                    seen=0,
-                    expected=1,
-                )
+            self._lifeline.look()
             time.sleep(_POLL_SECONDS)
 
     def receive(self) -> int:
         """Rank 1: compares the bytes of each size, and says what they are."""
         for number, size in enumerate(self._args.bytes):
-            limit = self._args.timeout + 10 * self._args.seconds
-            self._wait(_ARRIVED, number, limit, f"{size} bytes")
+            self._wait(_ARRIVED, number)
             right = bool((self._heap[_HEAD_BYTES : _HEAD_BYTES + size] == number + 1).all())
             if not right:
                 self._push("kProxyAdd64", signal=_WRONG, value=1)
@@ -181,11 +247,12 @@ class _Peer:
             self._push("kProxyWrite", count - 1, **data)
             self._push("kProxyFence")
             self._push("kProxyWriteAddSignal", signal=_ARRIVED, value=1, **data)
-            self._wait(_ANSWERED, number, self._args.timeout, "its answer")
+            self._wait(_ANSWERED, number)
 
-        _, seconds = self._live.watch(f"{size} bytes", self._proxy, trial)
+        look = self._lifeline.look
+        _, seconds = self._live.watch(f"{size} bytes", self._proxy, trial, look)
         count = min(_MOST, max(2, int(_TRIAL / seconds * self._args.seconds)))
-        _, seconds = self._live.watch(f"{size} bytes", self._proxy, measured)
+        _, seconds = self._live.watch(f"{size} bytes", self._proxy, measured, look)
         if self._count(_WRONG):
             raise BackendUnavailable(f"rank 1 has seen wrong bytes: {size} bytes that rank 0's proxy wrote")
         return row("nixl", size, count, seconds)
