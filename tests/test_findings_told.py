@@ -134,6 +134,7 @@ BLOCKS = [
     ),
 ]
 PEERS = [
+    Told("misaligned_put_after_its_signal", ("signal (line {S} of", "after the data (line {A} of"), ranks=2),
     Told("fence_of_a_gpu_towards_a_peer", ("use __threadfence_system() in line {narrow}", "on another rank")),
     Told("reader_fences_too_narrowly", ("use __threadfence_system() in line {narrow}",)),
     Told("reads_before_it_waits", ("before line {B}",), ("runs again",)),

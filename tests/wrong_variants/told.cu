@@ -703,6 +703,15 @@ extern "C" __global__ void volatile_sum_under_a_bare_lock(int* data, uint64_t* f
     atomicExch(&lock_word, 0);  // give
 }
 
+extern "C" __global__ void misaligned_put_after_its_signal(int* data, uint64_t* flag, int* out, int n, int round) {
+    if (threadIdx.x != 0) return;
+    const int peer = 1 - ep::rank();
+    ep::signal_add(flag, 1, peer);                                     // S
+    ep::put_thread(data + 1, (const char*)(data + 32) + 1, 16, peer);  // A
+    ep::wait_until_ge(flag, 1, {ep::kPhaseUser, peer, -1});
+    out[0] = data[1];  // B
+}
+
 // ---- bulk copies by TMA ---------------------------------------------------------------------------------------------
 
 extern "C" __global__ void tma_row_filled_again(int* data, uint64_t* flag, int* out, int n, int round) {

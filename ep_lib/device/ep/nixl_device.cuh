@@ -143,9 +143,9 @@ EP_DEVICE nixl_status_t add(const Region* counter, uint64_t offset, uint64_t val
 // thread does later by any means is ordered after the write; without, only a signal is. The source may be reused at
 // once either way: every byte has been read when the call returns. `flags`: 0.
 template <nixl_gpu_level_t LEVEL>
-__device__ inline void nixlGpuPostSingleWriteXferReq(nixlGpuXferReqH req, uint32_t dst_offset, uint32_t src_offset,
-                                                     uint32_t dst_rkey_idx, size_t size, uint32_t /*flags*/,
-                                                     bool wait_completion) {
+EP_DEVICE void nixlGpuPostSingleWriteXferReq(nixlGpuXferReqH req, uint32_t dst_offset, uint32_t src_offset,
+                                             uint32_t dst_rkey_idx, size_t size, uint32_t /*flags*/,
+                                             bool wait_completion) {
     const ep::nixl::Region* const from = ep::nixl::find(req, ep::nixl::kWriteRequest, 0);
     const ep::nixl::Region* const to =
         from == nullptr ? nullptr : ep::nixl::find(req, ep::nixl::kWriteRequest, 1ull + dst_rkey_idx);
@@ -155,15 +155,15 @@ __device__ inline void nixlGpuPostSingleWriteXferReq(nixlGpuXferReqH req, uint32
 
 // Adds `value` to the 64-bit signal at `offset` bytes into remote side `dst_rkey_idx`. See above for who calls.
 template <nixl_gpu_level_t LEVEL>
-__device__ inline void nixlGpuPostSignalXferReq(nixlGpuXferReqH req, uint32_t offset, uint64_t value,
-                                                uint32_t dst_rkey_idx, uint32_t /*flags*/, bool wait_completion) {
+EP_DEVICE void nixlGpuPostSignalXferReq(nixlGpuXferReqH req, uint32_t offset, uint64_t value, uint32_t dst_rkey_idx,
+                                        uint32_t /*flags*/, bool wait_completion) {
     ep::nixl::add<LEVEL>(ep::nixl::find(req, ep::nixl::kSignalRequest, dst_rkey_idx), offset, value);
     if (wait_completion) ep::fence_sys();
 }
 
 // The value of this rank's own signal, read with acquire. At WARP and BLOCK level all threads call and see one value.
 template <nixl_gpu_level_t LEVEL>
-__device__ inline uint64_t nixlGpuReadSignal(const void* signal_ptr) {
+EP_DEVICE uint64_t nixlGpuReadSignal(const void* signal_ptr) {
     const uint64_t* const signal = static_cast<const uint64_t*>(signal_ptr);
     if constexpr (LEVEL == nixl_gpu_level_t::THREAD) {
         return ep::read_signal(signal);
@@ -187,32 +187,31 @@ __device__ inline uint64_t nixlGpuReadSignal(const void* signal_ptr) {
 // Puts `size` bytes of a local view's entry into a remote view's. Returns NIXL_IN_PROG (posted; ask for completion with
 // nixlGpuGetXferStatus) or NIXL_ERR_INVALID_PARAM (nothing moved). Puts and adds are ordered on all channels alike.
 template <nixl_gpu_level_t level = nixl_gpu_level_t::THREAD>
-__device__ inline nixl_status_t nixlPut(const nixlMemViewElem& src, const nixlMemViewElem& dst, size_t size,
-                                        unsigned /*channel_id*/ = 0, uint64_t /*flags*/ = 0,
-                                        nixlGpuXferStatusH* /*xfer_status*/ = nullptr) {
+EP_DEVICE nixl_status_t nixlPut(const nixlMemViewElem& src, const nixlMemViewElem& dst, size_t size,
+                                unsigned /*channel_id*/ = 0, uint64_t /*flags*/ = 0,
+                                nixlGpuXferStatusH* /*xfer_status*/ = nullptr) {
     return ep::nixl::write<level>(ep::nixl::find(src.mvh, ep::nixl::kLocalView, src.index), src.offset,
                                   ep::nixl::find(dst.mvh, ep::nixl::kRemoteView, dst.index), dst.offset, size);
 }
 
 // Adds `value` to the 64-bit counter in a remote view. Returns as nixlPut does.
 template <nixl_gpu_level_t level = nixl_gpu_level_t::THREAD>
-__device__ inline nixl_status_t nixlAtomicAdd(uint64_t value, const nixlMemViewElem& counter,
-                                              unsigned /*channel_id*/ = 0, uint64_t /*flags*/ = 0,
-                                              nixlGpuXferStatusH* /*xfer_status*/ = nullptr) {
+EP_DEVICE nixl_status_t nixlAtomicAdd(uint64_t value, const nixlMemViewElem& counter, unsigned /*channel_id*/ = 0,
+                                      uint64_t /*flags*/ = 0, nixlGpuXferStatusH* /*xfer_status*/ = nullptr) {
     return ep::nixl::add<level>(ep::nixl::find(counter.mvh, ep::nixl::kRemoteView, counter.index), counter.offset,
                                 value);
 }
 
 // Completes what the calling threads have posted: NIXL_SUCCESS once it is ordered before all they do next.
 template <nixl_gpu_level_t level = nixl_gpu_level_t::THREAD>
-__device__ inline nixl_status_t nixlGpuGetXferStatus(nixlGpuXferStatusH& /*xfer_status*/) {
+EP_DEVICE nixl_status_t nixlGpuGetXferStatus(nixlGpuXferStatusH& /*xfer_status*/) {
     ep::fence_sys();
     ep::nixl::barrier<level>();
     return NIXL_SUCCESS;
 }
 
 // The start of a remote view's entry as this GPU can address it directly: here always; null for a bad handle.
-__device__ inline void* nixlGetPtr(nixlMemViewH mvh, size_t index) {
+EP_DEVICE void* nixlGetPtr(nixlMemViewH mvh, size_t index) {
     const ep::nixl::Region* const region = ep::nixl::find(mvh, ep::nixl::kRemoteView, index);
     return region == nullptr ? nullptr : reinterpret_cast<void*>(region->address);
 }

@@ -4,6 +4,9 @@
 #include <ep/platform.cuh>
 #include <ep_emulator/abi.h>
 
+// A function for rare cases. A finding can only name the line that called it if it is inlined.
+#define EP_DEVICE_RARE EP_DEVICE
+
 namespace ep {
 
 #define EP_CPU_ALL(SCOPE, SCOPE_ENUM, BITS)                \

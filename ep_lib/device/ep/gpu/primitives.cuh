@@ -11,6 +11,9 @@ extern "C" {
 __constant__ ep::DeviceState ep_device_state;
 }
 
+// A function for rare cases, kept out of line: kernels stay small.
+#define EP_DEVICE_RARE __device__ __noinline__
+
 // What GPUs before sm_80 lack: how much L2 fetches ahead, which is only a hint, and sums over a warp in one instruction.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define EP_PTX_FETCH ".L2::256B"
