@@ -162,6 +162,11 @@ def test_python_lines_are_run_and_their_errors_told() -> None:
     assert SUMS.attempt("\nfor k in counts").text.startswith("line 3 of your cell: expected ':'")
 
 
+def test_an_endless_loop_in_python_is_ended() -> None:
+    said = SUMS.attempt("while True: pass").text
+    assert "TimeoutError: a loop that does not end?" in said and "in your line: while True: pass" in said
+
+
 # ---- progress --------------------------------------------------------------------------------------------------------
 def test_progress_outlives_the_kernel(own_mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress.put(progress.PREDICTIONS, "a", "1")

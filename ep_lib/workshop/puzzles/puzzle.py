@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,8 +28,8 @@ CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
 KERNEL = FUNCTION = "puzzle"
 _SEEDS = 8
 _ASSERTION = "assertion"  # of main: attempt.reasons has its words
-_TIMEOUT_S = 2.5  # of CPU: a loop that never ends is told soon
-_LOOK_S = 0.5  # of the run for the picture, which may end early
+_TIMEOUT_S = 1.0  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
+_LOOK_S = 0.2  # of the run for the picture, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
 # What a finding says of the library's own insides: the loop of a wait, and the fault record at the start of the heap.
 _INSIDE = re.compile(r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)")
@@ -84,7 +88,8 @@ class Bench:
         An exception in the learner's lines ends the attempt, and names the line.
         """
         try:
-            return self._attempt.functions[function](*args)
+            with _ended_in_time(self._attempt.puzzle.filename):
+                return self._attempt.functions[function](*args)
         except AssertionError:
             raise
         except Exception as error:  # noqa: BLE001 - the learner's lines may raise anything, and should hear what it was
@@ -107,6 +112,27 @@ class Bench:
         """Ends the attempt."""
         self._attempt.reasons.append(reason.strip())
         raise AssertionError(reason)
+
+
+@contextlib.contextmanager
+def _ended_in_time(filename: str) -> Iterator[None]:
+    """Ends Python lines of ``filename`` that loop for longer than ``_TIMEOUT_S``: a TimeoutError in one of them."""
+    deadline = time.thread_time() + _TIMEOUT_S
+
+    def look(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename != filename:
+            return None
+        frame.f_trace_opcodes = True  # `while True: pass` never comes to another line
+        if time.thread_time() > deadline:
+            raise TimeoutError(f"a loop that does not end? Your lines still ran after {_TIMEOUT_S:g} s")
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def _difference(got: Any, wanted: Any) -> str:
