@@ -18,6 +18,7 @@ from ep_lib.jit import gxx, pieces
 from ep_lib.jit.kernel import library_kernel
 from ep_lib.workshop import exercises
 from ep_lib.workshop.grader import start
+from ep_lib.workshop.lessons import two_levels
 from ep_lib.workshop.mine import Mine, find_pieces
 from ep_lib.workshop.notebook import find
 
@@ -67,6 +68,19 @@ def exchange(rank: ep_lib.Rank, through_rings: bool) -> int:
 
 
 # ---- in Buffer ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_two_nodes_run_on_own_ring_slots_and_sums(mine: Path) -> None:
+    for name in ("06_slots", "07_sums"):
+        shutil.copytree(ROOT / "solutions" / name, mine / name)
+    with workshop.use_mine(mine) as own:
+        nodes = ep_lib.Fabric("srd", ranks_per_node=2)
+        assert all(ep_lib.spawn(two_levels.through_buffer, 4, "emulator", fabric=nodes))
+        amounts = {each.piece.words.piece: each.amount for each in own.carried()}
+    # 44 tokens cross to the other node, and as many sums come back; of 126 rows a token's own node adds up what it has
+    # at once, the other node sends the sum of what it has, and that is one row more for the token.
+    assert (amounts["ring"], amounts["slots"], amounts["sums"]) == (2 * 44, 126, 126 + 44)
+
+
 @pytest.mark.slow
 def test_rows_of_dispatch_and_combine_are_counted(mine: Path) -> None:
     names = {"06_slots": "slots", "06_arrivals": "arrivals", "07_sums": "sums", "07_groups": "groups"}

@@ -151,7 +151,7 @@ SHOWN = [
     ("00_start_here", "first-main-check", "Task 1 is still to do"),
     ("01_write_and_signal", "ring", "[True, True]"),
     ("01_write_and_signal", "reversed-run", "in some of the runs"),
-    ("01_write_and_signal", "warp-run", "wrong in some runs"),
+    ("01_write_and_signal", "warp-run", "wrong data in some runs"),
     ("01_write_and_signal", "many-run", "It is: 1"),
     ("01_write_and_signal", "traced-run", "It is: at most 3"),
     ("01_write_and_signal", "no-credits", "all rounds arrived: False"),
@@ -163,6 +163,7 @@ SHOWN = [
     ("02_host_setup", "unregistered", "are not registered; registered: nothing"),
     ("02_host_setup", "registration-run", "It is: 2"),
     ("02_host_setup", "puzzle-inside-cell", "yours to solve"),
+    ("02_host_setup", "meet-run", "It is: both wait for ever"),
     ("02_host_setup", "meet-real", "met 'owner'"),
     ("02_host_setup", "meet-garbled", "was changed on the way"),
     ("02_host_setup", "late-run", "register first, exchange metadata then"),
@@ -227,7 +228,7 @@ SHOWN = [
     ("05_pcie_bounce_buffers", "exercise-check", "Task 1a is still to do"),
     ("05_pcie_bounce_buffers", "exercise-check-pipeline", "Task 1 is still to do"),
     ("06_dispatch", "rows-compare", "fewer than"),
-    ("06_dispatch", "orders-run", "as many as seeds"),
+    ("06_dispatch", "orders-run", "It is: 5 orders or more"),
     ("06_dispatch", "exact-run", "different orders: 1"),
     ("06_dispatch", "ladder-compare", "It is: a warp per token"),
     ("06_dispatch", "race-check", "next_of_mine[to]++"),
@@ -279,7 +280,7 @@ SHOWN = [
     ("09_moe_layer", "capstone-loss", "through own_dispatch"),
     ("09_moe_layer", "capstone-serve", "The class "),
     ("08_fp8_and_low_latency", "mine-run", "as before, bit for bit: True"),
-    ("10_beyond_one_machine", "crossings-run", "It is: about 3.3 times"),
+    ("10_beyond_one_machine", "crossings-run", "It is: 3 to 4 times"),
     ("10_beyond_one_machine", "one-level-run", "srd all rows arrived: [True, True, True, True]"),
     ("10_beyond_one_machine", "two-levels-run", "srd (rows right, sums right): [(True, True), (True, True)"),
     ("10_beyond_one_machine", "waits-first-run", "they wait for each other"),
@@ -288,6 +289,7 @@ SHOWN = [
     ("10_beyond_one_machine", "clock-run", "It is: up to twice"),
     ("10_beyond_one_machine", "exercise-check-plan", "Task 1 is still to do"),
     ("10_beyond_one_machine", "exercise-check-levels", "Task 1 is still to do"),
+    ("10_beyond_one_machine", "mine-run", "bit for bit: True"),
 ]
 
 

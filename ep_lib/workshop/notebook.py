@@ -69,9 +69,8 @@ class Source:
         return f"{self.file}\n" + "\n  ...\n".join(parts)
 
     def _repr_html_(self) -> str:
-        link = html.escape(os.path.relpath(workshop_root() / self.file))
         first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
-        head = f'<a href="{link}" target="_blank"><code>{html.escape(self.file)}</code></a>, lines {first} to {last}'
+        head = f"{_link(workshop_root() / self.file, self.file)}, lines {first} to {last}"
         body = "".join(self._block_html(number, lines) for number, lines in self.blocks)
         return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
 
@@ -84,6 +83,13 @@ class Source:
     def _line_html(self, number: int, line: str) -> str:
         text = f'<span style="color:#999999; user-select:none">{number:4}  </span>{line}'
         return marked(text) if number in self.marked else text
+
+
+def _link(path: Path, text: str) -> str:
+    """A link that opens a file, and looks like one: JupyterLab gives code the colour of plain text."""
+    look = "color:var(--jp-content-link-color, #0056b3); text-decoration:underline"
+    code = f'<code style="color:inherit; background:none; padding:0">{html.escape(text)}</code>'
+    return f'<a href="{html.escape(os.path.relpath(path))}" target="_blank" style="{look}">{code}</a>'
 
 
 def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), comments: bool = True) -> Source:
@@ -171,11 +177,7 @@ class Files:
         return f"Your copy of exercise {self.exercise.name}: fill in {files}"
 
     def _repr_html_(self) -> str:
-        links = [
-            f'<a href="{html.escape(os.path.relpath(file))}" target="_blank">'
-            f"<code>{html.escape(file.relative_to(self.folder.parents[1]).as_posix())}</code></a>"
-            for file in self._files()
-        ]
+        links = [_link(file, file.relative_to(self.folder.parents[1]).as_posix()) for file in self._files()]
         return f"Your copy of exercise {self.exercise.name}. Click to open what you fill in: {', '.join(links)}"
 
 

@@ -77,6 +77,7 @@ struct SumFiller {
             }
             __syncwarp();  // all lanes may read the pointers
             int4* const sum = reinterpret_cast<int4*>(to) + static_cast<int64_t>(i) * args.row_vectors;
+            if (lane == 0) count_piece(kCountCombineRows, __popc(votes));
             add_rows<T>(sum, row_ptrs, __popc(votes), args.row_vectors, lane, kWarpSize);
         }
         return cursor + rows;
@@ -122,8 +123,9 @@ EP_DEVICE void receive_sums_warp(const CombineArgs& args, const NodeRouting& rou
             row_ptrs[before] = {reinterpret_cast<int4*>(row), lane, token, 1.0f};
         }
         __syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired
-        add_rows<T>(out + t * args.row_vectors, row_ptrs, __popc(others) + __popc(rows_here), args.row_vectors, lane,
-                    kWarpSize);
+        const int found = __popc(others) + __popc(rows_here);
+        if (lane == 0) count_piece(kCountCombineRows, found);
+        add_rows<T>(out + t * args.row_vectors, row_ptrs, found, args.row_vectors, lane, kWarpSize);
         __syncwarp();  // all lanes have read, before slots are given back and pointers written again
         if (from_ring) {
             --in.left;

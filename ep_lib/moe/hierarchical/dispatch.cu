@@ -83,6 +83,7 @@ EP_DEVICE void store_token_warp(const DispatchArgs& args, const Token& token, in
         row_ptrs[__popc(votes & ((1u << lane) - 1))] = {reinterpret_cast<int4*>(row), first + lane, my_row, 1.0f};
     }
     __syncwarp();  // all lanes may read the pointers
+    if (lane == 0) count_piece(kCountDispatchRows, found);
 
     const int4* const from = reinterpret_cast<const int4*>(token.row);
     for (int i = lane; i < vectors; i += kWarpSize * kWarpUnroll) {

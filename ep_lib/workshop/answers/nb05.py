@@ -13,8 +13,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "waiting too.",
     ),
     "mistakes": (
-        "The next chunk must arrive just while this one is copied out: a window of a few instructions here, and of "
-        "microseconds on a GPU, where it will be found by a customer."
+        "The next chunk must arrive just while this one is copied out. Here a seed may stop a thread between any two "
+        "instructions, so about every second run does it; on a GPU the window is short, and a customer finds it."
     ),
     "pipelined": "Copying in, the wire, copying out and the credit's way back overlap, instead of taking turns.",
     "one-counter": (

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -78,6 +79,23 @@ class Owner:
         self._process.stdin.close()
         self._process.wait(timeout=10)
         self._process.stdout.close()
+
+
+def read_first(handshake: ModuleType, nbytes: int, patience: float = 0.5) -> list[str]:
+    """What becomes of two ends of a stream that read the other's hello of ``nbytes`` before they send their own."""
+    ends = socket.socketpair()
+
+    def meet(end: socket.socket) -> str:
+        end.settimeout(patience)
+        try:
+            handshake.read_frame(end.recv)
+            end.sendall(handshake.frame(bytes(nbytes)))
+        except TimeoutError:
+            return f"still reads after {patience:g} s"
+        return "met the other"
+
+    with ends[0], ends[1], ThreadPoolExecutor(2) as both:
+        return list(both.map(meet, ends))
 
 
 def watch_cache(module: ModuleType, sends: Sequence[tuple[int, int]], limits: Sequence[int]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_lib import reference
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.timeline import Timeline
@@ -141,7 +142,22 @@ def there_and_back(
     return exchange.dispatch(kernels[0], 2), exchange.combine(kernels[1])
 
 
-# ---- the library's hierarchical mode, on the virtual clock -----------------------------------------------------------
+# ---- the library's hierarchical mode ---------------------------------------------------------------------------------
+def through_buffer(rank: Rank, mates: int = 2, tokens: int = 12) -> bool:
+    """A dispatch and a combine in hierarchical mode. Are the rows that came here and the sums the oracle's, bit for
+    bit?"""
+    rng, ranks, me = np.random.default_rng(10), rank.world_size, rank.rank
+    shape: dict[str, Any] = {"num_experts": 2 * ranks, "top_k": 3, "hidden": 64, "max_tokens": tokens}
+    xs = rng.standard_normal((ranks, tokens, shape["hidden"]), np.float32)
+    ids = np.argsort(rng.random((ranks, tokens, shape["num_experts"])), axis=2)[:, :, : shape["top_k"]]
+    with Buffer(rank, **shape, hierarchical=True, dtype="float32", num_sms=6) as buffer:
+        recv = buffer.dispatch(rank.to_device(xs[me]), rank.to_device(ids[me]))
+        out = rank.to_host(buffer.combine(recv.x, recv.handle))
+    rows = [want.x for want in reference.dispatch(xs, ids, num_experts=shape["num_experts"])]
+    sums = reference.combine(rows, ids, num_experts=shape["num_experts"], ranks_per_node=mates)
+    return np.array_equal(rank.to_host(recv.x), rows[me]) and np.array_equal(out, sums[me])
+
+
 SCALE = 14  # how many times shorter than 7168 numbers the rows are, and how often each byte counts
 
 
