@@ -148,8 +148,8 @@ def through_buffer(rank: Rank, mates: int = 2, tokens: int = 12) -> bool:
     bit?"""
     rng, ranks, me = np.random.default_rng(10), rank.world_size, rank.rank
     shape: dict[str, Any] = {"num_experts": 2 * ranks, "top_k": 3, "hidden": 64, "max_tokens": tokens}
-    xs = rng.standard_normal((ranks, tokens, shape["hidden"]), np.float32)
-    ids = np.argsort(rng.random((ranks, tokens, shape["num_experts"])), axis=2)[:, :, : shape["top_k"]]
+    xs = list(rng.standard_normal((ranks, tokens, shape["hidden"]), np.float32))
+    ids = list(np.argsort(rng.random((ranks, tokens, shape["num_experts"])), axis=2)[:, :, : shape["top_k"]])
     with Buffer(rank, **shape, hierarchical=True, dtype="float32", num_sms=6) as buffer:
         recv = buffer.dispatch(rank.to_device(xs[me]), rank.to_device(ids[me]))
         out = rank.to_host(buffer.combine(recv.x, recv.handle))
