@@ -24,6 +24,8 @@ EP_LIB_SECRET        what the processes of a run must know to talk over TCP or f
 EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0          ``0``
 EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU, where MPS does   ``0``
                      not work (slow: milliseconds for a signal)
+EP_LIB_SHARED_CACHE  a second cache directory, which is only read: what an administrator  none
+                     has compiled for all users of a machine (docs/jupyterhub.md)
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
 EP_LIB_TRANSPORT     how ranks on GPUs reach each other: ``auto``, ``p2p``, ``nvshmem``   ``auto``: P2P where it works
@@ -77,6 +79,7 @@ class Config:
     host: str | None = None
     seed: int = 0
     share_gpus: bool = False
+    shared_cache: Path | None = None
     stack_bytes: int | None = None
     timeout_s: float | None = None
     transport: str = "auto"
@@ -88,7 +91,7 @@ class Config:
         env = os.environ if environment is None else environment
         return cls(
             backend=_backend(env),
-            cache_dir=_cache_dir(env),
+            cache_dir=_cache_dir(env, "EP_LIB_CACHE_DIR"),
             cxx=_text(env, "EP_LIB_CXX"),
             debug=_flag(env, "EP_LIB_DEBUG"),
             gpus=_gpus(env),
@@ -101,6 +104,7 @@ class Config:
             host=_text(env, "EP_LIB_HOST"),
             seed=_seed(env),
             share_gpus=_flag(env, "EP_LIB_SHARE_GPUS"),
+            shared_cache=_cache_dir(env, "EP_LIB_SHARED_CACHE"),
             stack_bytes=_stack(env),
             timeout_s=_seconds(env, "EP_LIB_TIMEOUT_S"),
             transport=_transport(env),
@@ -124,13 +128,13 @@ def _refuse(name: str, value: str, wanted: str) -> ArgumentError:
     return ArgumentError(f"the environment variable {name} is {value!r}; it must be {wanted}")
 
 
-def _cache_dir(env: Mapping[str, str]) -> Path | None:
-    text = _text(env, "EP_LIB_CACHE_DIR")
+def _cache_dir(env: Mapping[str, str], name: str) -> Path | None:
+    text = _text(env, name)
     if text is None:
         return None
-    path = _path("EP_LIB_CACHE_DIR", text)
+    path = _path(name, text)
     if path.exists() and not path.is_dir():
-        raise _refuse("EP_LIB_CACHE_DIR", text, "a directory, or a path where one can be made; this is a file")
+        raise _refuse(name, text, "a directory, or a path where one can be made; this is a file")
     return path
 
 

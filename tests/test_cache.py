@@ -382,3 +382,26 @@ def test_the_command_shows_prunes_and_clears(
     told = json.loads(capsys.readouterr().out)
     assert told["freed_bytes"] > 3 << 20 and told["kinds"] == []
     assert cli.main(["cache", "prune", "--days", "-1"]) == 1 and "--days is -1" in capsys.readouterr().err
+
+
+def test_a_shared_cache_is_read_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(text: str) -> Callable[[Path, Path], None]:
+        return lambda folder, _: (folder / "done").write_text(text) and None
+
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(shared))
+    cache.entry("emulator", "first", "done", build("the administrator's"))
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(own))
+    monkeypatch.setenv("EP_LIB_SHARED_CACHE", str(shared))
+    before = sorted(shared.rglob("*"))
+    assert cache.entry("emulator", "first", "done", build("mine")) == shared / "emulator" / "first"
+    assert cache.entry("emulator", "second", "done", build("mine")) == own / "emulator" / "second"
+    assert sorted(shared.rglob("*")) == before
+    (shared / "emulator" / "first" / "done").write_text("damaged")
+    assert cache.entry("emulator", "first", "done", build("mine")) == own / "emulator" / "first"
+    monkeypatch.setenv("EP_LIB_SHARED_CACHE", str(tmp_path / "gone"))
+    assert cache.places() == [own]
+    shared.chmod(0o777)
+    monkeypatch.setenv("EP_LIB_SHARED_CACHE", str(shared))
+    with pytest.raises(BackendUnavailable, match="others can write into"):
+        cache.places()

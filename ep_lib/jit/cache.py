@@ -61,6 +61,16 @@ def cache_dir() -> Path:
     return processes.private_folder()
 
 
+def places() -> list[Path]:
+    """Where entries are looked for: ``$EP_LIB_SHARED_CACHE``, if there is such a directory, which is only read, and
+    :func:`cache_dir`.
+
+    Raises BackendUnavailable for a directory that others could put code into.
+    """
+    shared = Config.from_environment().shared_cache
+    return [*([_trusted(shared)] if shared is not None and shared.is_dir() else []), cache_dir()]
+
+
 def _trusted(path: Path) -> Path:
     """``path``, if only its user (or root) can put files into it: code is loaded from there."""
     with _typed("read", path):
@@ -69,7 +79,7 @@ def _trusted(path: Path) -> Path:
     if strangers := owners - {os.getuid(), 0}:
         raise BackendUnavailable(
             f"the cache directory {path} belongs to another user (id {strangers.pop()}), and code is loaded from "
-            f"there: set EP_LIB_CACHE_DIR to a directory of your own"
+            f"there: set EP_LIB_CACHE_DIR to a directory of your own, EP_LIB_SHARED_CACHE to one of root's"
         )
     own_group = status.st_gid in (os.getuid(), 0)  # where each user has a group, directories are open to it
     if status.st_mode & (stat.S_IWOTH if own_group else stat.S_IWOTH | stat.S_IWGRP):
@@ -109,9 +119,10 @@ def entry(kind: str, key: str, marker: str, build: Callable[[Path, Path], None])
     it. What ``build`` raises goes to the caller, and leaves nothing behind; BackendUnavailable says that the directory
     cannot be written.
     """
+    for place in places():
+        if _is_sound(place / kind / key, marker):
+            return place / kind / key
     final = cache_dir() / kind / key
-    if _is_sound(final, marker):
-        return final
     with _typed("written", final), _locked(kind, key):
         if _is_sound(final, marker):
             return final

@@ -333,12 +333,14 @@ def _prelude_flags(compiler: Compiler) -> list[str]:
 
 
 def _prelude(compiler: Compiler) -> Path:
-    """The cache folder of the precompiled prelude; its name is a digest of all that the prelude consists of."""
+    """The cache folder of the precompiled prelude; its name is a digest of all that the prelude consists of. It is a
+    part of a kernel's key: where the shared cache has it, all users of that have the same keys."""
     flags = _prelude_flags(compiler)
     text = "#include <ep_emulator/prelude.h>\n"
     headers = digest.scan(text, [toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs())
     key = digest.key(headers, ["prelude", toolkit.library_version(), compiler.path, compiler.identity, *flags])
-    return cache.cache_dir() / "prelude" / key
+    folders = [place / "prelude" / key for place in cache.places()]
+    return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 
 def _precompiled(compiler: Compiler, prelude: Path) -> list[str]:

@@ -80,7 +80,7 @@ def open_includes(unit: str, roots: Sequence[Path]) -> Iterator[list[Path]]:
     with processes.temporary_folder("ep_sealed_") as folder:
         found = False
         for header in map(Path, digest.scan(unit, roots).files):
-            if header.suffix not in _SOURCES or not header.is_relative_to(toolkit.PACKAGE.parent):
+            if header.suffix not in _SOURCES:
                 continue
             text = header.read_text(encoding="utf-8", errors="replace")
             root = next((root for root in roots if header.is_relative_to(root)), header.parent)

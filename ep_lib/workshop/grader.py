@@ -314,8 +314,9 @@ def _prepare_cache(folder: Path) -> None:
     """
     for kind in _SHARED:
         (folder / kind).mkdir(parents=True)
-        for entry in (cache.cache_dir() / kind).glob("[!.]*"):
-            (folder / kind / entry.name).symlink_to(entry)
+        for entry in (entry for place in cache.places() for entry in (place / kind).glob("[!.]*")):
+            with contextlib.suppress(FileExistsError):
+                (folder / kind / entry.name).symlink_to(entry)
     for kind in ("compilers", "headers"):
         with contextlib.suppress(OSError):  # small files that only save time
             shutil.copytree(cache.cache_dir() / kind, folder / kind)
@@ -344,7 +345,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             *tests.folder.glob("*.cuh"),
             *(Path(source) for source, _ in tests.kernels),
             tests.folder / f"play{exercise.name}.py",
-            *(cache.cache_dir() / kind for kind in _SHARED),
+            *(place / kind for place in cache.places() for kind in _SHARED),
             *map(Path, _PROC),
             *tests.readable,
             work / "mine",
