@@ -18,6 +18,7 @@ from ep_lib.require import whole_number
 from ep_lib.workshop.copies import update
 from ep_lib.workshop.exercises import CARRIED, make_workshop, workshop_root
 
+LOOPBACK = "127.0.0.1"
 FIRST_NOTEBOOK = "00_start_here.ipynb"
 SETTINGS = Path(__file__).resolve().parents[1] / "workshop" / "jupyter"  # a folder of Jupyter's configuration
 
@@ -25,6 +26,11 @@ SETTINGS = Path(__file__).resolve().parents[1] / "workshop" / "jupyter"  # a fol
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("notebook", nargs="?", default=FIRST_NOTEBOOK, help="which notebook (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8888, help="the first port to try (default: %(default)s)")
+    parser.add_argument(
+        "--ip",
+        default=LOOPBACK,
+        help="where to listen; another address only in a container (default: %(default)s)",
+    )
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
 
 
@@ -42,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         root = make_workshop(Path.cwd())
         print(f"The workshop's notebooks, exercises and kernels are now in {root}.")
     notebook = own_copy(find_notebook(root, args.notebook), root)
-    command = server_command(notebook, root, port=args.port, browser=not args.no_browser)
+    command = server_command(notebook, root, port=args.port, browser=not args.no_browser, ip=args.ip)
     sys.stdout.flush()
     os.execve(command[0], command, server_environment())  # replaces this process: Ctrl-C reaches the server alone
 
@@ -70,9 +76,9 @@ def own_copy(notebook: Path, root: Path) -> Path:
     return copies.folder / notebook.name
 
 
-def server_command(notebook: Path, root: Path, *, port: int, browser: bool) -> list[str]:
-    """The JupyterLab command: bound to localhost, with its random token, rooted in the checkout."""
-    command = [sys.executable, "-P", "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+def server_command(notebook: Path, root: Path, *, port: int, browser: bool, ip: str = LOOPBACK) -> list[str]:
+    """The JupyterLab command: bound to localhost (or ``ip``), with its random token, rooted in the checkout."""
+    command = [sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.ip={ip}", f"--ServerApp.port={port}"]
     # A login shell, which JupyterLab's terminals are without a terminal of its own, would forget the PATH
     shell = os.environ.get("SHELL") or "/bin/sh"
     command.append(f"--ServerApp.terminado_settings={{'shell_command': [{shell!r}]}}")

@@ -1,0 +1,96 @@
+"""The Containerfile: read as a builder reads it, since most machines that run these tests have none.
+
+What can be wrong without a build: an instruction or a flag that does not exist, a file, an extra or a command that the
+image would not have, a base that floats, and a server that runs as root. `docker build` where there is one is
+docs/containers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ep_lib import cli
+from ep_lib.commands import lab
+from ep_lib.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+INSTRUCTIONS = {"FROM", "RUN", "ARG", "ENV", "COPY", "WORKDIR", "USER", "EXPOSE", "CMD"}
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Instruction and the rest, comments left out and continued lines joined, as the Dockerfile reference has it."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    return [(line.split()[0], line.partition(" ")[2].strip()) for line in joined.splitlines() if line.strip()]
+
+
+FOUND = instructions((ROOT / "Containerfile").read_text())
+
+
+def of(instruction: str) -> list[str]:
+    return [rest for name, rest in FOUND if name == instruction]
+
+
+def test_each_line_is_an_instruction_and_the_base_does_not_float() -> None:
+    assert {name for name, _ in FOUND} <= INSTRUCTIONS and FOUND[0][0] == "FROM"
+    (base,) = of("FROM")
+    matched = re.fullmatch(r"docker\.io/library/python:(\d+)\.(\d+)-slim-(\w+)", base)
+    assert matched is not None
+    python = (int(matched[1]), int(matched[2]))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    least = tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    assert least <= python
+    assert [matched[3]] == ["bookworm"], "Debian 12 has g++ 12, which the emulator takes; say so of another one"
+
+
+def test_what_is_installed_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (pip,) = [rest for rest in of("RUN") if "pip install" in rest]
+    (wanted,) = re.findall(r"\.\[([\w,]+)\]", pip)
+    assert set(wanted.split(",")) <= set(extras)
+    (constraints,) = re.findall(r"--constraint (\S+)", pip)
+    assert (ROOT / constraints).is_file()
+    (apt,) = [rest for rest in of("RUN") if "apt-get" in rest]
+    assert "--no-install-recommends" in apt and apt.endswith("rm -rf /var/lib/apt/lists/*")
+    for each in of("RUN"):
+        shlex.split(each)  # raises for a quote that nothing closes
+
+
+def test_nobody_is_root_when_it_runs_and_the_cache_is_only_read() -> None:
+    names = [name for name, _ in FOUND]
+    assert of("USER") == ["learner"] and "USER" not in names[: names.index("COPY")]
+    assert "RUN" not in names[names.index("USER") :], "what is compiled is root's"
+    (variable,) = of("ENV")
+    name, _, value = variable.partition("=")
+    assert Config.from_environment({name: value}).shared_cache == Path(value)
+    assert any(f"EP_LIB_CACHE_DIR=${name}" in rest and f"chmod -R a+rX ${name}" in rest for rest in of("RUN"))
+
+
+def test_the_command_is_one_of_ep_lib_and_listens_where_the_port_is_published(tmp_path: Path) -> None:
+    program, command, *options = json.loads(of("CMD")[0])
+    assert (program, command) == ("ep-lib", "lab")
+    parser = argparse.ArgumentParser()
+    lab.add_arguments(parser)
+    options = parser.parse_args(options)
+    assert [str(options.port)] == of("EXPOSE")
+    server = lab.server_command(tmp_path / "a.ipynb", tmp_path, port=options.port, browser=False, ip=options.ip)
+    assert "--ServerApp.ip=0.0.0.0" in server
+    assert cli.build_parser("lab").parse_args(["lab"]).ip == "127.0.0.1", "outside of a container it is this machine"
+
+
+def test_what_stays_out_of_the_image() -> None:
+    left_out = (ROOT / ".dockerignore").read_text().split()
+    assert {".git", ".venv", "mine"} <= set(left_out), "the history has the answers, and mine/ is somebody's work"
+
+
+@pytest.mark.parametrize("broken", ["RUNN apt-get update", "FROM python:latest"])
+def test_the_reader_sees_what_is_wrong(broken: str) -> None:
+    ((name, rest),) = instructions(f"# a comment\n{broken}\n")
+    assert name not in INSTRUCTIONS or rest.endswith("latest")
