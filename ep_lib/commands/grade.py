@@ -15,27 +15,49 @@ The files run in a process with limits on time, memory, processes and output, an
 reads the system, the library without answers and hidden tests, and its own files; it writes into its own folder; it
 makes no connection and signals nobody. What this machine cannot enforce is said before the first submission.
 
-A submission that cannot be read gives {"schema", "exercise", "mine", "error": "..."} in a list. Every submission gives
-one row, whatever it holds, and the others are graded; the lines of ``--csv`` appear as soon as they are known.
+**A class** (``--all SUBMISSIONS``, or several ``--mine``): SUBMISSIONS is a folder or an archive that holds a folder,
+an archive or files for each learner; exports of Moodle and Canvas and the clones of a git classroom are understood
+(:mod:`ep_lib.workshop.handed_in`). Without an exercise all of them are graded, and the puzzles in notebooks; "puzzles"
+in its place grades only these. Where two files may be meant, both are named, and that submission is not graded.
+
+``--book FILE`` is the gradebook, to which every attempt is appended (:mod:`ep_lib.workshop.gradebook`). The same
+command goes on where it was interrupted: what this version has graded is not graded again, unless ``--regrade`` names
+the learner. Two graders may use one book at the same time. Without ``--all``, the other options work on the book alone.
+``--executor`` grades on other machines, too (:mod:`ep_lib.workshop.executors`).
+
+A submission that cannot be graded has "error" in the place of points. Of a class, each object of ``--json`` has more:
+"learner", "same_as" (learners with a similar submission: look), "note" (of points given by hand), "late", "taken_off",
+"submitted", "graded_at", "attempts", "digest" and "library" (the version that graded it).
+
+    ep-lib grade --all handed_in.zip --book class.db --out feedback --deadline 2026-11-30 --late 10/day
+    ep-lib grade --book class.db --give ada 01.2 2 --note "right, but for another signature" --out feedback
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import os
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+
+from tqdm import tqdm
 
 from ep_lib.errors import EpError, GradingError
+from ep_lib.workshop import class_grading, gradebook_views
+from ep_lib.workshop.class_grading import Entry
+from ep_lib.workshop.executors import HELP, open_executor
 from ep_lib.workshop.exercises import Exercise, find, names
-from ep_lib.workshop.grader import SCHEMA, as_text, grade, prepare, printable
+from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, LateRule, Standing, a_time
+from ep_lib.workshop.grader import as_text, grade, prepare, printable
+from ep_lib.workshop.marking import Result
+from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.walls import missing
+
+_PUZZLES = "puzzles"  # in the place of an exercise
+_STDOUT = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,109 +68,168 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mine", action="append", metavar="DIR", help="folder with your files; repeat it to grade several submissions"
     )
-    parser.add_argument(
-        "--all",
-        metavar="DIR",
-        help="for instructors: grade every folder in DIR as one submission (searched for the files)",
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument("--tests", metavar="DIR", help="folder with the hidden tests, for a release, which has none")
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="submissions graded at a time")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON for programs")
-    form.add_argument(
-        "--csv", action="store_true", help="print a CSV line per submission: name, points, one column per task"
+    group = parser.add_argument_group("for instructors")
+    group.add_argument("--all", type=Path, metavar="SUBMISSIONS", help="grade a class: a folder or an archive")
+    group.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="submissions graded at a time")
+    group.add_argument("--executor", default="threads", metavar="WHERE", help=f"where they are graded: {HELP}")
+    group.add_argument("--book", type=Path, metavar="FILE", help="the gradebook; without it nothing is kept")
+    group.add_argument("--out", type=Path, metavar="DIR", help="write an overview, and feedback for each learner")
+    group.add_argument(
+        "--csv", nargs="?", const=_STDOUT, metavar="FILE", help="write a line per submission; without FILE, print them"
     )
+    group.add_argument(
+        "--regrade", action="append", default=[], metavar="NAME", help="grade this learner again; `all` for everybody"
+    )
+    group.add_argument("--count", choices=("latest", "best"), default="latest", help="which attempt counts")
+    group.add_argument("--deadline", metavar="TIME", help="2026-11-30 (its end) or 2026-11-30T18:00, of this machine")
+    group.add_argument(
+        "--late", metavar="RULE", default="0", help="percent taken off: 10/day, 5/hour, 100 for no points"
+    )
+    group.add_argument(
+        "--times", type=Path, metavar="FILE", help="CSV with learner and time, if files' dates are wrong"
+    )
+    group.add_argument(
+        "--give",
+        nargs=3,
+        metavar=("LEARNER", "EXERCISE[.TASK]", "POINTS"),
+        help="points by hand, which regrading leaves alone; `-` for points takes them back; needs --note",
+    )
+    group.add_argument("--note", default="", help="why, for --give; the learner reads it")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs ``ep-lib grade`` with parsed options; returns the exit code."""
     try:
-        if options.exercise is None:
+        is_class = options.all or options.book or options.csv or len(options.mine or []) > 1
+        if options.exercise is None and not is_class:
             sys.stdout.write("".join(f"{name}: {find(name).title}\n" for name in names()))
             return 0
-        exercise = find(options.exercise)
-        if options.mine is None and options.all is None:
-            return _one(exercise, None, options)
-        folders = [Path(folder) for folder in options.mine or []]
-        if options.all is not None:
-            folders += list(_submissions(exercise, Path(options.all)))
-        if len(folders) == 1 and not options.csv and options.all is None:
-            return _one(exercise, folders[0], options)
-        return _several(exercise, folders, options)
+        if is_class:
+            return _class(options)
+        return _one(find(options.exercise), Path(options.mine[0]) if options.mine else None, options)
     except EpError as error:  # no compiler, for instance; not the learner's fault
-        sys.stderr.write(f"ep-lib grade: {error}\n")
+        _say(f"ep-lib grade: {error}")
         return 2
 
 
 def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -> int:
-    quiet = options.json or options.csv or not sys.stderr.isatty()
+    quiet = options.json or not sys.stderr.isatty()
     say = (lambda text: None) if quiet else _say
     result = grade(exercise.name, folder, progress=say, root=exercise.root, tests=options.tests)
-    if options.csv:
-        _write_csv(exercise, [result.as_json()])
-    else:
-        sys.stdout.write(json.dumps(result.as_json(), indent=2) + "\n" if options.json else as_text(result))
+    sys.stdout.write(json.dumps(result.as_json(), indent=2) + "
+" if options.json else as_text(result))
     return 0 if result.full else 1
 
 
-def _several(exercise: Exercise, folders: list[Path], options: argparse.Namespace) -> int:
-    """Grades in parallel, reports in order. If the grader itself cannot work (no compiler), raises before the first."""
-    prepare(exercise)
-    for line in missing():
-        _say(f"ep-lib grade: {line}")
-    records: list[dict[str, Any]] = []
-    if options.csv:
-        _write_csv(exercise, [])
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        results = [pool.submit(_record, exercise, folder) for folder in folders]
-        for folder, result in zip(folders, results, strict=True):
-            try:
-                record = result.result()
-            except BaseException:  # KeyboardInterrupt: start no more of them
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-            records.append(record)
-            if options.csv:
-                _write_csv(exercise, [record], header=False)
-            failed = ", ".join(str(each["task"]) for each in record.get("tasks", []) if not each["passed"])
-            text = record.get("error") or f"{record['points']} of {exercise.points}"
-            text = f"{folder}: {text}" + (f" (not passed: task {failed})" if failed else "") + "\n"
-            (sys.stderr if options.json or options.csv else sys.stdout).write(printable(text))
+# ---- a class ---------------------------------------------------------------------------------------------------------
+def _class(options: argparse.Namespace) -> int:
+    """Grades what is new, and writes the views that were asked for, also after an interrupt."""
+    if options.tests:
+        raise GradingError("--tests is for one submission; a class is graded in a checkout, which has the hidden tests")
+    if not options.all and not options.mine:
+        with Book(options.book) as book:
+            _change(book, options)
+            _write(gradebook_views.standings_of(book, options.count), options)
+        return 0
+    with open_executor(options.executor, options.jobs) as place:
+        return 0 if place is None else _grade(options, *place)  # None: it has served another process of mpiexec
+
+
+def _grade(options: argparse.Namespace, executor: Executor, workers: int) -> int:
+    with Book(options.book) as book:
+        _change(book, options)
+        entries = _collect(options)
+        try:
+            _grade_what_is_new(book, entries, options, executor, workers)
+        finally:
+            standings = gradebook_views.standings_of(book, options.count)
+            _write(standings, options)
+        asked = {(each.job.learner, each.job.exercise) for each in entries}
+        return max((_code(each) for each in standings if (each.learner, each.exercise) in asked), default=0)
+
+
+def _code(standing: Standing) -> int:
+    return 2 if standing.points is None else 0 if standing.full else 1
+
+
+def _change(book: Book, options: argparse.Namespace) -> None:
+    """Deadlines and points by hand."""
+    if options.deadline:
+        exercise = _exercises(options)[0].name if options.exercise not in (None, _PUZZLES) else ANY_EXERCISE
+        book.set_deadline(exercise, a_time(options.deadline), LateRule.parse(options.late))
+    if options.give:
+        learner, of, points = options.give
+        name, _, task = of.partition(".")
+        exercise = name if graded.is_of_puzzles(name) else find(name).name
+        try:
+            values = int(task) if task else None, None if points == "-" else float(points)
+        except ValueError:
+            raise GradingError(f"--give is {of} {points}; write 01 or 01.2, and a number of points or -") from None
+        book.give(learner, exercise, *values, options.note)
+
+
+def _exercises(options: argparse.Namespace) -> list[Exercise]:
+    if options.exercise == _PUZZLES:
+        return []
+    return [find(options.exercise)] if options.exercise else [find(name) for name in names()]
+
+
+def _collect(options: argparse.Namespace) -> list[Entry]:
+    exercises = _exercises(options)
+    puzzles = options.exercise in (None, _PUZZLES)
+    times = class_grading.times_from(options.times) if options.times else {}
+    found = class_grading.collect_folders([Path(each) for each in options.mine or []], exercises, puzzles=puzzles)
+    if options.all:
+        found += class_grading.collect(options.all, exercises, puzzles=puzzles, times=times)
+    return found
+
+
+def _grade_what_is_new(
+    book: Book, entries: Sequence[Entry], options: argparse.Namespace, executor: Executor, workers: int
+) -> None:
+    left = class_grading.left_to_do(book, entries, options.regrade)
+    if left:
+        for line in missing():
+            _say(f"ep-lib grade: {line}")
+    if done := len(entries) - len(left):
+        _say(f"{done} of {len(entries)} submissions are in {options.book} already")
+    has_bar = sys.stderr.isatty()
+    with tqdm(total=len(left), unit="", desc="graded", disable=not has_bar) as bar:
+        for result in class_grading.grade_class(book, left, executor, workers, regrade=options.regrade, ready=_ready):
+            bar.update()
+            bar.set_postfix_str(printable(result.job.learner), refresh=False)
+            if not has_bar:
+                text = printable(_in_a_line(result)) + "\n"
+                (sys.stderr if options.json or options.csv == _STDOUT else sys.stdout).write(text)
+
+
+def _ready(exercise: str) -> None:
+    """Compiles what is the same for all submissions, here where an interrupt ends it."""
+    if not graded.is_of_puzzles(exercise):
+        prepare(find(exercise))
+
+
+def _in_a_line(result: Result) -> str:
+    record = result.record
+    failed = ", ".join(str(each["task"]) for each in record.get("tasks", []) if not each["passed"])
+    text = record.get("error") or f"{record['points']} of {record['of']}"
+    where = f"{result.job.learner}, {result.job.exercise}" if result.job.exercise else result.job.learner
+    return f"{where}: {text}" + (f" (not passed: task {failed})" if failed else "")
+
+
+def _write(standings: Sequence[Standing], options: argparse.Namespace) -> None:
+    if options.out:
+        gradebook_views.write_all(standings, options.out)
+        _say(f"overview and feedback: {options.out / 'overview.html'}")
+    if options.csv == _STDOUT:
+        sys.stdout.write(gradebook_views.grades_csv(standings))
+    elif options.csv:
+        file = Path(options.csv)
+        gradebook_views.write(file.parent, {file.name: gradebook_views.grades_csv(standings)})
     if options.json:
-        sys.stdout.write(json.dumps(records, indent=2) + "\n")
-    return max((0 if record.get("full") else 2 if "error" in record else 1 for record in records), default=0)
-
-
-def _record(exercise: Exercise, folder: Path) -> dict[str, Any]:
-    try:
-        return grade(exercise.name, folder, root=exercise.root).as_json()
-    except (EpError, OSError) as error:  # OSError: an unreadable file, a link that loops, a full disk
-        return {"schema": SCHEMA, "exercise": exercise.name, "mine": str(folder), "error": str(error)}
-
-
-def _submissions(exercise: Exercise, folder: Path) -> Iterator[Path]:
-    """The folders in ``folder``; for each, the subfolder with the first piece (people zip one level too many)."""
-    if not folder.is_dir():
-        raise GradingError(f"no folder {folder}")
-    piece = exercise.pieces[0]
-    for entry in sorted(path for path in folder.iterdir() if path.is_dir()):
-        hits = sorted(entry.glob(f"**/{piece}"), key=lambda path: len(path.parts))
-        yield hits[0].parents[len(Path(piece).parts) - 1] if hits else entry
-
-
-def _write_csv(exercise: Exercise, records: list[dict[str, Any]], *, header: bool = True) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if header:
-        writer.writerow(
-            ["submission", "points", "of", *(f"task {task.number}" for task in exercise.tasks), "problem", "flags"]
-        )
-    for record in records:
-        tasks = [each["points"] for each in record.get("tasks", [])] or [""] * len(exercise.tasks)
-        flags = " ".join([*record.get("flags", []), *record.get("not_enforced", [])])
-        problem = record.get("error") or record.get("problem") or ""
-        writer.writerow([printable(record["mine"]), record.get("points", ""), exercise.points, *tasks, problem, flags])
-    sys.stdout.write(printable(text.getvalue()))
+        sys.stdout.write(json.dumps([gradebook_views.as_json(each) for each in standings], indent=2) + "\n")
     sys.stdout.flush()
 
 

@@ -112,6 +112,10 @@ class Standing:
     def state(self) -> str:
         return NOT_GRADED if self.points is None else GRADED
 
+    @property
+    def full(self) -> bool:
+        return self.points is not None and self.points >= (self.of or 0)
+
 
 @dataclass(frozen=True)
 class LateRule:
@@ -342,10 +346,12 @@ class Book:
         there are none."""
         best = one_of("count", count, ("latest", "best")) == "best"
         chosen: dict[tuple[str, str], sqlite3.Row] = {}
+        newest: dict[tuple[str, str], sqlite3.Row] = {}
         numbers: dict[tuple[str, str], int] = {}
         for row in self._rows("SELECT * FROM attempts ORDER BY id"):
             key = (row["learner"], row["exercise"])
             numbers[key] = numbers.get(key, 0) + 1
+            newest[key] = row
             if key not in chosen or _counts_more(row, chosen[key], best=best):
                 chosen[key] = row
         by_hand = self._by_hand()
@@ -354,7 +360,7 @@ class Book:
         for row in self._rows("SELECT * FROM tasks ORDER BY attempt, task"):
             tasks.setdefault(row["attempt"], []).append(row)
         return [
-            _standing(row, tasks.get(row["id"], []), by_hand.get(key, {}), deadlines, numbers[key])
+            _standing(row, newest[key], tasks.get(row["id"], []), by_hand.get(key, {}), deadlines, numbers[key])
             for key, row in sorted(chosen.items())
         ]
 
@@ -384,6 +390,7 @@ def _counts_more(row: sqlite3.Row, than: sqlite3.Row, *, best: bool) -> bool:
 
 def _standing(
     row: sqlite3.Row,
+    newest: sqlite3.Row,
     tasks: Sequence[sqlite3.Row],
     by_hand: Mapping[int | None, tuple[float, str]],
     deadlines: Mapping[str, tuple[datetime, LateRule]],
@@ -398,6 +405,9 @@ def _standing(
     late, kept = _lateness(row["exercise"], row["submitted"], deadlines)
     taken_off = 0.0 if raw is None else round(raw * (1 - kept), 2)
     points = None if raw is None else raw - taken_off
+    flags = tuple(json.loads(row["flags"]))
+    if newest["id"] != row["id"] and newest["state"] == NOT_GRADED:
+        flags += (f"a later one was not graded: {newest['problem']}",)
     note = ""
     if None in by_hand:  # for the whole exercise: as given, whatever the date
         (points, note), taken_off = by_hand[None], 0.0
@@ -408,7 +418,7 @@ def _standing(
         of=row["of"],
         tasks=found,
         problem=row["problem"],
-        flags=tuple(json.loads(row["flags"])),
+        flags=flags,
         attempt=row["id"],
         attempts=attempts,
         digest=row["digest"],

@@ -107,7 +107,7 @@ class _Reader:
         self._dated = dated
         self.files: dict[PurePosixPath, Content] = {}
         self.problems: list[str] = []
-        self.tops: set[str] = set()  # the first parts of all names, also of what is not wanted
+        self.tops: set[tuple[str, ...]] = set()  # the first two parts of all names, also of what is not wanted
         self._entries = 0
 
     def folder(self, folder: Path, at: PurePosixPath) -> None:
@@ -243,8 +243,7 @@ class _Reader:
             raise Refused(f"there are more than {_MAX_ENTRIES} files; hand in those of the exercise only")
         if any(part.startswith(".") or part in _NOT_THEIRS for part in at.parts):
             return False
-        if at.parts:
-            self.tops.add(at.parts[0])
+        self.tops.add(at.parts[:2])
         return True
 
     def _limit(self, at: PurePosixPath) -> int:
@@ -310,7 +309,7 @@ def piece_of(name: str, pieces: Sequence[str]) -> str:
 # ---- who handed in what ----------------------------------------------------------------------------------------------
 def submissions(place: Path, exercises: Iterable[Exercise]) -> Iterator[Submission]:
     """Each learner's files in a folder or an archive, by name. Raises GradingError if there is no such place."""
-    pieces = sorted({Path(piece).name for each in exercises for piece in each.pieces}, key=len, reverse=True)
+    pieces = _names_of(exercises)
     if place.is_dir():
         found = _in_folder(place, pieces)
     elif place.is_file() and _ARCHIVE.search(place.name):
@@ -318,6 +317,23 @@ def submissions(place: Path, exercises: Iterable[Exercise]) -> Iterator[Submissi
     else:
         raise GradingError(f"no folder {place}, and no archive (.zip, .tar.gz): --all names what the class handed in")
     yield from _named(found)
+
+
+def folder(place: Path, exercises: Iterable[Exercise]) -> Submission:
+    """One learner's folder, by its path. Raises GradingError if it is none."""
+    if not place.is_dir():
+        raise GradingError(f"no folder {place}")
+    reader = _Reader(_names_of(exercises))
+    try:
+        reader.folder(place, PurePosixPath())
+    except Refused as error:
+        reader.problems.append(str(error))
+    return Submission(readable(str(place)), readable(str(place)), reader.files, reader.problems)
+
+
+def _names_of(exercises: Iterable[Exercise]) -> list[str]:
+    """What the pieces' files are called, the longest names first."""
+    return sorted({Path(piece).name for each in exercises for piece in each.pieces}, key=len, reverse=True)
 
 
 @dataclass
@@ -371,10 +387,10 @@ def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
         whole.archive(file, PurePosixPath(), place.name, 1)
     if whole.problems and not whole.tops:
         raise GradingError(f"{place}: {whole.problems[0]}")
-    files, tops = whole.files, whole.tops
+    files, tops = whole.files, {parts[0] for parts in whole.tops if parts}
     if len(tops) == 1 and not _MOODLE.match(top := next(iter(tops))) and not _ARCHIVE.search(top):
         files = {path.relative_to(top): content for path, content in files.items() if len(path.parts) > 1}
-        tops = {path.parts[0] for path in files}
+        tops = {parts[1] for parts in whole.tops if len(parts) > 1}
 
     def reader_of(top: str) -> Callable[[], _Reader]:
         def read() -> _Reader:
@@ -465,6 +481,8 @@ def pieces_in(submission: Submission, exercise: Exercise) -> Found:
             continue
         best = min(rank for rank, _, _ in ranked)
         meant = [(path, content) for rank, path, content in ranked if rank == best]
+        given = exercise.exercise_dir / piece
+        meant = [each for each in meant if not _is_as_given(each[1].data, given)] or meant
         if len({(content.data, content.problem) for _, content in meant}) > 1:
             both = ", ".join(str(path) for path, _ in meant)
             return Found(problem=f"several files may be {piece}: {both}; hand in one of them")

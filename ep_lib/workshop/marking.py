@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache
@@ -125,7 +125,7 @@ def version_of(exercise: str) -> str:
     return f"{__version__}+{total.hexdigest()[:8]}"
 
 
-def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work) -> Iterator[Result]:
+def run(jobs: Iterable[Job], executor: Executor, workers: int, work: Work = work) -> Generator[Result]:
     """The results of ``jobs`` as they come; those that ran out of time come last.
 
     ``executor`` runs ``work`` in ``workers`` places at a time; ``jobs`` is asked for the next one as places get free.

@@ -39,6 +39,13 @@ def names() -> list[str]:
     return [_PREFIX + number for number in puzzles.notebooks()]
 
 
+def name_of(number: str) -> str | None:
+    """Where the puzzle "01.2" belongs: "puzzles_01"; None if there is no such puzzle."""
+    notebook = number.partition(".")[0]
+    is_known = notebook in puzzles.notebooks() and any(p.number == number for p in puzzles.puzzles_of(notebook))
+    return _PREFIX + notebook if is_known else None
+
+
 def is_of_puzzles(exercise: str) -> bool:
     return exercise.startswith(_PREFIX)
 

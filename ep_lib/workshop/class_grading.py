@@ -1,0 +1,216 @@
+"""Grades what a class has handed in, into a gradebook: what is in it already is not graded again.
+
+:func:`collect` reads all submissions once, before any of their code runs. :func:`grade_class` runs what is left to do
+on an executor (:mod:`ep_lib.workshop.marking`) and appends each result as it comes, so an interrupt loses nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ep_lib.errors import GradingError
+from ep_lib.workshop import handed_in, marking, similar
+from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.gradebook import Book, a_time
+from ep_lib.workshop.handed_in import Submission, notebooks_in, pieces_in, submissions
+from ep_lib.workshop.marking import Job, Result, Work
+from ep_lib.workshop.puzzles import graded
+
+EVERYBODY = "all"  # of whom to grade again
+NOTHING = ""  # in place of an exercise: a learner of whom nothing was found
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A job, or why there is none; and what the instructor should know of these files."""
+
+    job: Job
+    problem: str = ""
+    flags: tuple[str, ...] = ()
+
+
+def collect(
+    place: Path, exercises: Sequence[Exercise], *, puzzles: bool, times: Mapping[str, str] | None = None
+) -> list[Entry]:
+    """What is to be graded of all submissions in ``place``, a folder or an archive.
+
+    ``puzzles``: those in notebooks, too. ``times``: by learner, when it was handed in, in place of the files' dates.
+    With one exercise, everybody has an entry for it. Raises GradingError if there is no such place.
+    """
+    return _collected(submissions(place, exercises), exercises, puzzles=puzzles, times=times or {})
+
+
+def collect_folders(folders: Iterable[Path], exercises: Sequence[Exercise], *, puzzles: bool) -> list[Entry]:
+    """The same of single folders, whose names are those of the learners. Raises GradingError if one is not there."""
+    found = [handed_in.folder(place, exercises) for place in folders]
+    return _collected(found, exercises, puzzles=puzzles, times={})
+
+
+def _collected(
+    found: Iterable[Submission], exercises: Sequence[Exercise], *, puzzles: bool, times: Mapping[str, str]
+) -> list[Entry]:
+    entries: list[Entry] = []
+    for each in found:
+        submitted = times.get(each.learner, "")
+        of_this = list(_entries(each, exercises, puzzles=puzzles, submitted=submitted))
+        if not of_this:
+            name = exercises[0].name if len(exercises) == 1 else NOTHING
+            wanted = " or ".join(exercises[0].pieces) if len(exercises) == 1 else "of any exercise"
+            why = "; ".join([f"no file {wanted} in {each.source}", *each.problems])
+            of_this = [Entry(Job(each.learner, name, {}, source=each.source, submitted=submitted), why)]
+        entries += of_this
+    return entries
+
+
+def _entries(
+    submission: Submission, exercises: Iterable[Exercise], *, puzzles: bool, submitted: str
+) -> Iterator[Entry]:
+    for exercise in exercises:
+        found = pieces_in(submission, exercise)
+        if not found.files and not found.problem:
+            continue
+        source = ", ".join(f"{submission.source}: {path}" for path in found.paths) or submission.source
+        when = submitted or found.modified
+        own: tuple[str, ...] = ()
+        if found.files and similar.is_the_solution(exercise.name, found.files):
+            own = (f"it is {similar.THE_SOLUTION}",)
+        job = Job(submission.learner, exercise.name, found.files, source=source, submitted=when)
+        yield Entry(job, found.problem, _flags(submission) + own)
+    if puzzles:
+        yield from _puzzles(submission, submitted)
+
+
+def _flags(submission: Submission) -> tuple[str, ...]:
+    late = ("the platform has marked it as late",) if submission.is_late else ()
+    return (*submission.problems, *late)
+
+
+def _puzzles(submission: Submission, submitted: str) -> Iterator[Entry]:
+    """The notebooks' answers, if there are any beside what the cells say from the beginning."""
+    answers: dict[str, dict[str, bytes]] = {}
+    places: dict[str, list[str]] = {}
+    problems: dict[str, str] = {}
+    newest: dict[str, str] = {}
+    for path, content in notebooks_in(submission):
+        try:
+            if content.problem:
+                raise GradingError(content.problem)
+            found = graded.answers_in(content.data)
+        except GradingError as error:
+            submission.problems.append(f"{path}: {error}")
+            continue
+        for number, lines in found.items():
+            name = graded.name_of(number)
+            if name is None or not re.sub(r"(?://|#).*", "", lines).strip():
+                continue
+            data = lines.encode("utf-8", "replace")
+            if answers.setdefault(name, {}).setdefault(number, data) != data:
+                problems[name] = f"puzzle {number} is answered in {places[name][0]} and in {path}; hand in one of them"
+            if str(path) not in places.setdefault(name, []):
+                places[name].append(str(path))
+            newest[name] = max(newest.get(name, ""), content.modified)
+    for name, files in sorted(answers.items()):
+        source = f"{submission.source}: {', '.join(places[name])}"
+        job = Job(submission.learner, name, files, source=source, submitted=submitted or newest[name])
+        yield Entry(job, problems.get(name, ""), _flags(submission))
+
+
+def times_from(file: Path) -> dict[str, str]:
+    """When learners handed in, from a CSV file with columns "learner" and "time". Raises GradingError."""
+    try:
+        rows = list(csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise GradingError(f"{file} cannot be read: {error}") from error
+    if not rows or not {"learner", "time"} <= set(rows[0]):
+        raise GradingError(f"{file} has no columns learner and time: its first line names them")
+    return {row["learner"]: a_time(row["time"]).isoformat(timespec="seconds") for row in rows if row["time"]}
+
+
+def left_to_do(book: Book, entries: Iterable[Entry], regrade: Collection[str] = ()) -> list[Entry]:
+    """The entries whose files this version of the library has not graded yet, or that are to be graded again.
+
+    Raises GradingError for a learner to be graded again of whom there is nothing.
+    """
+    entries = list(entries)
+    if unknown := set(regrade) - {EVERYBODY} - {each.job.learner for each in entries}:
+        known = ", ".join(sorted({each.job.learner for each in entries})[:40])
+        raise GradingError(f"nothing was handed in by {', '.join(sorted(unknown))!r}; by these it was: {known}")
+    return [each for each in entries if _is_wanted(each, regrade) or not _is_done(book, each)]
+
+
+def _is_wanted(entry: Entry, regrade: Collection[str]) -> bool:
+    return EVERYBODY in regrade or entry.job.learner in regrade
+
+
+def _is_done(book: Book, entry: Entry) -> bool:
+    if entry.problem:
+        return False
+    return book.is_graded(
+        entry.job.learner, entry.job.exercise, entry.job.digest, marking.version_of(entry.job.exercise)
+    )
+
+
+def grade_class(
+    book: Book,
+    entries: Sequence[Entry],
+    executor: Executor,
+    workers: int,
+    *,
+    regrade: Collection[str] = (),
+    ready: Callable[[str], None] = lambda exercise: None,
+    work: Work = marking.work,
+) -> Iterator[Result]:
+    """Grades ``entries`` and appends each result to the book, then yields it.
+
+    ``executor`` runs ``work`` at ``workers`` places. ``ready`` is called with an exercise's name before its first job
+    is handed out. Another grader with the same book may be at work: what it has done meanwhile is left out.
+    """
+    flags = {id(each.job): each.flags for each in entries}
+    rounds = {
+        id(each.job): book.rounds(each.job.learner, each.job.exercise) if _is_wanted(each, regrade) else 0
+        for each in entries
+    }
+
+    def keep(result: Result, job: Job) -> Result:
+        told = [*result.record.get("flags", []), *flags[id(job)]]
+        result = dataclasses.replace(result, record={**result.record, "flags": told})
+        library = marking.version_of(job.exercise) if job.exercise else ""
+        marks = similar.marks_of(job.exercise, job.files) if job.files else ()
+        book.append(
+            *(job.learner, job.exercise, job.digest, library, result.record),
+            round=rounds[id(job)],
+            submitted=job.submitted,
+            marks=marks,
+        )
+        return result
+
+    for each in entries:
+        if each.problem:
+            yield keep(marking.not_graded(each.job, each.problem), each.job)
+    jobs = {(each.job.learner, each.job.exercise): each.job for each in entries if not each.problem}
+    with closing(marking.run(_supply(book, entries, regrade, ready), executor, workers, work)) as results:
+        for result in results:
+            yield keep(result, jobs[result.job.learner, result.job.exercise])
+
+
+def _supply(
+    book: Book, entries: Iterable[Entry], regrade: Collection[str], ready: Callable[[str], None]
+) -> Iterator[Job]:
+    """Jobs exercise by exercise, and within one in any order: two graders at once then share the work."""
+    waiting = [each for each in entries if not each.problem]
+    random.shuffle(waiting)
+    last = None
+    for each in sorted(waiting, key=lambda entry: entry.job.exercise):
+        if each.job.exercise != last:
+            ready(each.job.exercise)
+            last = each.job.exercise
+        if _is_wanted(each, regrade) or not _is_done(book, each):
+            yield each.job

@@ -1,0 +1,386 @@
+"""Views of a gradebook: CSV and JSON for programs, an overview page for the instructor, feedback for each learner.
+
+Pages are HTML without scripts; whatever came out of a submission is escaped. A file is replaced as a whole or not at
+all, so that a full disk leaves the one that was there.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import html
+import io
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ep_lib.errors import GradingError
+from ep_lib.processes import temporary_folder
+from ep_lib.workshop import similar
+from ep_lib.workshop.gradebook import NOT_GRADED, Book, Standing, TaskStanding
+from ep_lib.workshop.grader import SCHEMA, printable
+
+_FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
+_MOST_FAILED = 12  # tasks in the overview's list of what failed most
+_NEEDS_HELP = 0.5  # of the points, below which a learner is in the list of those who need help
+_STYLE = """
+:root { --ink: #222; --paper: #fff; --soft: #f3f3f3; --line: #ccc; --full: #d8efe6; --some: #fdf1d0; --none: #fbe0d2;
+  color-scheme: light dark; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #16181c; --soft: #24272d; --line: #4a4f57;
+  --full: #144536; --some: #4d4413; --none: #5c2f14; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 1.2em auto;
+  max-width: 75em; padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 1.6em 0 0.4em; }
+table { border-collapse: collapse; } th, td { border: 1px solid var(--line); padding: 0.2em 0.55em; text-align: left;
+  vertical-align: top; } td.n { text-align: right; white-space: nowrap; }
+thead th { background: var(--soft); position: sticky; top: 0; }
+th.turned { writing-mode: vertical-rl; padding: 0.5em 0.2em; }
+.full { background: var(--full); } .some { background: var(--some); } .none { background: var(--none); }
+.quiet { opacity: 0.75; } .wide { overflow-x: auto; }
+pre { background: var(--soft); padding: 0.5em 0.7em; overflow-x: auto; white-space: pre-wrap; margin: 0.3em 0; }
+@media print { * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+"""
+
+
+def standings_of(book: Book, count: str = "latest") -> list[Standing]:
+    """What counts, with ``same_as`` filled in."""
+    standings = book.standings(count)
+    twins = similar.twins(standings, book.marks())
+    return [dataclasses.replace(each, same_as=twins.get(each.attempt, ())) for each in standings]
+
+
+def number(value: float | None) -> str:
+    """Points as people write them: 7, 7.5; "" for none."""
+    return "" if value is None else f"{round(value, 2):g}"
+
+
+# ---- for programs ----------------------------------------------------------------------------------------------------
+def as_json(each: Standing) -> dict[str, Any]:
+    """What ``ep-lib grade --json`` prints of a standing (documented in :mod:`ep_lib.commands.grade`)."""
+    tasks = [
+        {
+            **{"task": task.task, "title": task.title, "points": task.points, "of": task.of, "passed": task.full},
+            **{"failed_behaviour": task.behaviour or None, "message": task.message or None, "note": task.note or None},
+        }
+        for task in each.tasks
+    ]
+    record = {"schema": SCHEMA, "learner": each.learner, "exercise": each.exercise, "mine": each.source}
+    if each.points is None:
+        record["error"] = each.problem
+    else:
+        record |= {"points": each.points, "of": each.of, "full": each.full, "seconds": each.seconds, "seed": each.seed}
+        record |= {"problem": each.problem or None, "tasks": tasks}
+    told = {"flags": list(each.flags), "same_as": list(each.same_as), "note": each.note or None}
+    dates = {"late": each.late or None, "taken_off": each.taken_off, "submitted": each.submitted or None}
+    about = {"graded_at": each.graded_at, "attempts": each.attempts, "digest": each.digest, "library": each.library}
+    return {**record, **told, **dates, **about}
+
+
+def grades_csv(standings: Sequence[Standing]) -> str:
+    """A line per learner and exercise."""
+    most = max((len(each.tasks) for each in standings), default=0)
+    head = ["learner", "exercise", "points", "of", *(f"task {task}" for task in range(1, most + 1))]
+    head += ["problem", "flags", "same_as", "late", "taken_off", "note", "submitted", "graded_at", "attempts"]
+    head += ["digest", "library", "seed", "submission"]
+    return _csv([head, *(_csv_row(each, most) for each in standings)])
+
+
+def _csv_row(each: Standing, most: int) -> list[str]:
+    tasks = [number(task.points) for task in each.tasks] + [""] * (most - len(each.tasks))
+    notes = [each.note, *(f"task {task.task}: {task.note}" for task in each.tasks if task.note)]
+    return [
+        *(each.learner, each.exercise, number(each.points), number(each.of), *tasks, each.problem),
+        *("; ".join(each.flags), ", ".join(each.same_as), each.late, number(each.taken_off)),
+        *("; ".join(filter(None, notes)), each.submitted, each.graded_at, str(each.attempts), each.digest[:12]),
+        *(each.library, "" if each.seed is None else str(each.seed), each.source),
+    ]
+
+
+def totals_csv(standings: Sequence[Standing]) -> str:
+    """A line per learner, a column per exercise, and the sum: what a learning platform's gradebook imports."""
+    exercises = _exercises(standings)
+    rows = [["learner", *exercises, "total"]]
+    for learner, own in _by_learner(standings):
+        rows.append([learner, *(number(own[e].points) if e in own else "" for e in exercises), number(_total(own))])
+    return _csv(rows)
+
+
+def _csv(rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([[_cell(cell) for cell in row] for row in rows])
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Text that is no formula to a spreadsheet, and that steers no terminal."""
+    return printable("'" + text if text.startswith(_FORMULA) else text)
+
+
+def _exercises(standings: Iterable[Standing]) -> list[str]:
+    return sorted({each.exercise for each in standings if each.exercise})
+
+
+def _by_learner(standings: Iterable[Standing]) -> Iterator[tuple[str, dict[str, Standing]]]:
+    ordered = sorted(standings, key=lambda each: (each.learner.casefold(), each.learner))
+    for learner, own in itertools.groupby(ordered, key=lambda each: each.learner):
+        yield learner, {each.exercise: each for each in own}
+
+
+def _total(own: dict[str, Standing]) -> float:
+    return sum(each.points or 0 for each in own.values())
+
+
+# ---- the overview ----------------------------------------------------------------------------------------------------
+def overview(standings: Sequence[Standing], title: str = "Overview") -> str:
+    """Learners x exercises, what failed most, who needs help, and what to look at, as a page of HTML."""
+    learners = list(_by_learner(standings))
+    exercises = _exercises(standings)
+    of = {each.exercise: each.of for each in standings if each.of is not None}
+    possible = sum(of.values())
+    graded = sum(each.points is not None for each in standings)
+    left = len(standings) - graded
+    said = f"{len(learners)} learners, {len(exercises)} exercises, {graded} graded submissions"
+    parts = [
+        f"<p>{said}{f', {left} not graded' if left else ''}.</p>",
+        _section("Who needs help", _help_list(learners, possible)),
+        _section("What failed most", _failed_table(standings)),
+        _section("To look at", _look_list(standings)),
+        _section("All points", _points_table(learners, exercises, of, possible)),
+    ]
+    return _page(title, "\n".join(parts))
+
+
+def _points_table(
+    learners: Sequence[tuple[str, dict[str, Standing]]],
+    exercises: Sequence[str],
+    of: dict[str, float],
+    possible: float,
+) -> str:
+    head = "".join(f'<th scope="col" class="turned">{_text(e)} ({number(of.get(e))})</th>' for e in exercises)
+    rows = []
+    for learner, own in learners:
+        cells = "".join(_points_cell(own.get(exercise)) for exercise in exercises)
+        link = f'<a href="{html.escape(folder_name(learner, [name for name, _ in learners]))}/feedback.html">'
+        total = number(_total(own))
+        rows.append(f'<tr><th scope="row">{link}{_text(learner)}</a></th>{cells}<td class="n"><b>{total}</b></td></tr>')
+    means = "".join(f'<td class="n">{_mean([o[e] for _, o in learners if e in o])}</td>' for e in exercises)
+    totals = [_total(own) for _, own in learners]
+    mean = number(round(sum(totals) / len(totals), 1)) if totals else ""
+    rows.append(f'<tr><th scope="row">mean</th>{means}<td class="n">{mean}</td></tr>')
+    return (
+        f'<div class="wide"><table><thead><tr><th scope="col">learner</th>{head}<th scope="col">total of '
+        f"{number(possible)}</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        '<p class="quiet">?: not graded. !: something to look at. *: points given by hand. L: late.</p>'
+    )
+
+
+def _points_cell(each: Standing | None) -> str:
+    if each is None:
+        return "<td></td>"
+    by_hand = each.note or any(task.note for task in each.tasks)
+    signs = "!" * bool(each.flags or each.same_as) + "*" * bool(by_hand) + "L" * bool(each.late)
+    if each.points is None:
+        return f'<td class="n none" title="{_text(each.problem)}">?{signs}</td>'
+    look = "full" if each.full else "some" if each.points > 0 else "none"
+    return f'<td class="n {look}" title="{_text(_in_short(each))}">{number(each.points)}{signs}</td>'
+
+
+def _in_short(each: Standing) -> str:
+    wrong = ", ".join(str(task.task) for task in each.tasks if not task.full)
+    return "; ".join(filter(None, [f"not passed: task {wrong}" if wrong else "", each.late, each.note, *each.flags]))
+
+
+def _mean(found: Sequence[Standing]) -> str:
+    points = [each.points for each in found if each.points is not None]
+    return number(round(sum(points) / len(points), 1)) if points else ""
+
+
+def _failed_table(standings: Sequence[Standing]) -> str:
+    tried: Counter[tuple[str, int]] = Counter()
+    failed: Counter[tuple[str, int]] = Counter()
+    behaviours: dict[tuple[str, int], Counter[str]] = {}
+    titles: dict[tuple[str, int], str] = {}
+    for each in standings:
+        for task in each.tasks:
+            key = (each.exercise, task.task)
+            tried[key] += 1
+            titles[key] = task.title
+            if not task.full:
+                failed[key] += 1
+                behaviours.setdefault(key, Counter())[task.behaviour] += 1
+    if not failed:
+        return "<p>Nothing failed.</p>"
+    rows = []
+    for key, times in failed.most_common(_MOST_FAILED):
+        behaviour, often = behaviours[key].most_common(1)[0]
+        most = f"{_text(behaviour)} ({often} times)" if behaviour else ""
+        what = f"{_text(key[0])}, task {key[1]}: {_text(titles[key])}"
+        rows.append(f'<tr><td>{what}</td><td class="n">{times} of {tried[key]}</td><td>{most}</td></tr>')
+    return _table(("task", "failed", "most often because this does not hold"), rows)
+
+
+def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], possible: float) -> str:
+    rows = []
+    for learner, own in sorted(learners, key=lambda each: _total(each[1])):
+        total = _total(own)
+        if possible and total < _NEEDS_HELP * possible:
+            nothing = [e for e, each in sorted(own.items()) if not each.points]
+            where = ", ".join(nothing[:6]) + (" ..." if len(nothing) > 6 else "")
+            cells = f'<td class="n">{number(total)} of {number(possible)}</td><td>{_text(where)}</td>'
+            rows.append(f"<tr><td>{_text(learner)}</td>{cells}</tr>")
+    if not rows:
+        return f"<p>Everybody has at least {_NEEDS_HELP:.0%} of the points.</p>"
+    return _table(("learner", "points", "no points in"), rows)
+
+
+def _look_list(standings: Sequence[Standing]) -> str:
+    rows = []
+    for each in standings:
+        reasons = [f"not graded: {each.problem}"] if each.points is None else []
+        reasons += each.flags
+        if each.same_as:
+            reasons.append(f"like the submission of {', '.join(each.same_as)}")
+        rows += [
+            f"<tr><td>{_text(each.learner)}</td><td>{_text(each.exercise)}</td><td>{_text(reason)}</td></tr>"
+            for reason in reasons
+        ]
+    return _table(("learner", "exercise", "why"), rows) if rows else "<p>Nothing.</p>"
+
+
+def _table(head: Sequence[str], rows: Sequence[str]) -> str:
+    cells = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in head)
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{_text(title)}</h2>{body}</section>"
+
+
+def _text(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _page(title: str, body: str) -> str:
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>\n{body}</html>\n"
+    )
+
+
+# ---- what a learner gets back ----------------------------------------------------------------------------------------
+def feedback_text(learner: str, own: Sequence[Standing]) -> str:
+    """Points and what failed, for a mail or a terminal."""
+    lines = [f"Feedback for {learner}", ""]
+    for each in own:
+        lines.append(f"{each.exercise or 'Your submission'}: {_points_line(each)}")
+        lines += [f"  {line}" for line in _remarks(each)]
+        for task in each.tasks:
+            lines.append(f"  {'ok' if task.full else '--'}  task {task.task}  {_task_line(task)}")
+            lines += [f"      {line}" for line in _why(task, each).splitlines()]
+        lines.append("")
+    return printable("\n".join(lines))
+
+
+def feedback_html(learner: str, own: Sequence[Standing]) -> str:
+    """The same as a page."""
+    parts = []
+    for each in own:
+        remarks = "".join(f"<p>{_text(line)}</p>" for line in _remarks(each))
+        rows = []
+        for task in each.tasks:
+            why = f"<pre>{_text(_why(task, each))}</pre>" if _why(task, each) else ""
+            look, mark = ("full", "passed") if task.full else ("none", "not yet")
+            points = f"{number(task.points)} of {number(task.of)}"
+            title = f"{_text(task.title)}{f' ({_text(task.note)})' if task.note else ''}"
+            rows.append(
+                f'<tr><td class="n">{task.task}</td><td class="{look}">{mark}</td><td class="n">{points}</td>'
+                f"<td>{title}{why}</td></tr>"
+            )
+        table = _table(("task", "", "points", "what"), rows) if rows else ""
+        head = f"{each.exercise or 'Your submission'}: {_points_line(each)}"
+        parts.append(_section(head, remarks + table))
+    return _page(f"Feedback for {learner}", "\n".join(parts))
+
+
+def _points_line(each: Standing) -> str:
+    return NOT_GRADED if each.points is None else f"{number(each.points)} of {number(each.of)} points"
+
+
+def _remarks(each: Standing) -> list[str]:
+    lines = []
+    if each.late:
+        lines.append(f"It was {each.late}: {number(each.taken_off)} points less." if each.taken_off else each.late)
+    if each.note:
+        lines.append(f"Your instructor: {each.note}")
+    return lines + ([each.problem] if each.problem else [])
+
+
+def _task_line(task: TaskStanding) -> str:
+    note = f" ({task.note})" if task.note else ""
+    return f"{number(task.points)} of {number(task.of)}  {task.title}{note}"
+
+
+def _why(task: TaskStanding, each: Standing) -> str:
+    if task.full or each.problem:
+        return ""
+    should = f"should hold: {task.behaviour}\n" if task.behaviour and task.message else ""
+    return f"{should}{task.message}".strip()
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+def write_all(standings: Sequence[Standing], folder: Path) -> None:
+    """overview.html, grades.csv, totals.csv and grades.json, and a folder per learner with feedback.html, feedback.txt
+    and grades.json. Raises GradingError if they cannot be written."""
+    learners = list(_by_learner(standings))
+    names = [learner for learner, _ in learners]
+    files = {
+        "overview.html": overview(standings),
+        "grades.csv": grades_csv(standings),
+        "totals.csv": totals_csv(standings),
+        "grades.json": _json(standings),
+    }
+    for learner, by_exercise in learners:
+        own = [by_exercise[exercise] for exercise in sorted(by_exercise)]
+        place = folder_name(learner, names)
+        files[f"{place}/feedback.html"] = feedback_html(learner, own)
+        files[f"{place}/feedback.txt"] = feedback_text(learner, own)
+        files[f"{place}/grades.json"] = _json(dataclasses.replace(each, same_as=(), flags=()) for each in own)
+    write(folder, files)
+
+
+def _json(standings: Iterable[Standing]) -> str:
+    return json.dumps([as_json(each) for each in standings], indent=1, ensure_ascii=False) + "\n"
+
+
+def folder_name(learner: str, learners: Sequence[str]) -> str:
+    """A folder's name for a learner: theirs if a file system takes it, else something like it that is as unique."""
+    plain = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", learner).strip(" .")[:100]
+    is_alone = sum(name.casefold() == learner.casefold() for name in learners) == 1
+    if learner and plain == learner and is_alone:
+        return learner
+    return f"{plain or 'learner'}_{hashlib.sha256(learner.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Writes files into a folder, each as a whole or not at all; a killed process leaves no half of one.
+
+    Raises GradingError if they cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(".ep_lib_", folder) as work:
+            for name, text in files.items():
+                (work / "file").write_text(text, encoding="utf-8", errors="replace")
+                (folder / name).parent.mkdir(exist_ok=True)
+                (work / "file").replace(folder / name)
+    except OSError as error:
+        raise GradingError(
+            f"{error.filename or folder} cannot be written ({error.strerror}): make room, or name another place. What "
+            "is in the gradebook stays; the same command writes it again"
+        ) from error

@@ -1,0 +1,300 @@
+"""Grading a class: what is left to do, time-outs, interrupts, who is like whom. Most of it with a stand-in grader."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grader_answers import submission
+
+from ep_lib import processes
+from ep_lib.cli import main
+from ep_lib.errors import GradingError
+from ep_lib.workshop import class_grading, marking, similar
+from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.gradebook import Book
+from ep_lib.workshop.gradebook_views import standings_of
+from ep_lib.workshop.marking import Job, Result
+from ep_lib.workshop.puzzles import graded
+
+EXERCISE = find("01")
+PIECE = EXERCISE.pieces[0]
+SOLUTION = (EXERCISE.solution_dir / PIECE).read_bytes()
+has_compiler = pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no compiler")
+
+
+def handed_in(folder: Path, **pieces: str) -> Path:
+    for learner, text in pieces.items():
+        path = folder / learner / PIECE
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return folder
+
+
+def task(number: int, points: int, *, timed_out: bool = False) -> dict[str, Any]:
+    about = {"task": number, "title": "t", "of": 2, "failed_behaviour": None, "message": None}
+    return {**about, "points": points, "passed": points == 2, "timed_out": timed_out}
+
+
+def result(job: Job, *tasks: dict[str, Any]) -> Result:
+    points = sum(each["points"] for each in tasks)
+    record = {"seconds": 1.0, "seed": job.seed, "problem": None, "flags": [], "mine": job.source, "tasks": list(tasks)}
+    return Result(job, {**record, "points": points, "of": 4, "full": points == 4})
+
+
+def by_its_comment(job: Job) -> Result:
+    """Points as the file says: "// 2 0"."""
+    points = map(int, job.files[PIECE].decode().split()[1:3])
+    return result(job, *(task(number, each) for number, each in enumerate(points, 1)))
+
+
+def graded_by(work: Callable[[Job], Result], book: Book, place: Path, **options: Any) -> list[str]:
+    entries = left_to_do(book, collect(place, [EXERCISE], puzzles=False), options.get("regrade", ()))
+    with ThreadPoolExecutor(2) as pool:
+        return sorted(each.job.learner for each in grade_class(book, entries, pool, 2, work=work, **options))
+
+
+def points_of(book: Book) -> dict[str, float | None]:
+    return {each.learner: each.points for each in book.standings()}
+
+
+def test_each_submission_is_graded_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 0")
+    (place / "eve").mkdir()
+    with Book(tmp_path / "class.db") as book:
+        assert graded_by(by_its_comment, book, place) == ["ada", "bob", "eve"]
+        assert points_of(book) == {"ada": 4, "bob": 2, "eve": None}
+        assert graded_by(by_its_comment, book, place) == ["eve"]  # perhaps she has handed it in by now
+        (place / "bob" / PIECE).write_text("// 2 2")
+        assert graded_by(by_its_comment, book, place) == ["bob", "eve"]
+        assert points_of(book) == {"ada": 4, "bob": 4, "eve": None}
+        assert [each.attempts for each in book.standings()] == [1, 2, 1]
+
+
+def test_regrading_is_for_those_who_are_named(tmp_path: Path) -> None:
+    place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 0")
+    with Book() as book:
+        graded_by(by_its_comment, book, place)
+        assert graded_by(by_its_comment, book, place, regrade=["bob"]) == ["bob"]
+        assert graded_by(by_its_comment, book, place, regrade=["all"]) == ["ada", "bob"]
+        assert [each.attempts for each in book.standings()] == [2, 3]
+        with pytest.raises(GradingError, match=r"nothing was handed in by 'Bob'; by these it was: ada, bob"):
+            graded_by(by_its_comment, book, place, regrade=["Bob"])
+
+
+def test_what_another_grader_does_meanwhile_is_left_out(tmp_path: Path) -> None:
+    place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 0", cy="// 0 0")
+    with Book(tmp_path / "class.db") as book:
+        entries = left_to_do(book, collect(place, [EXERCISE], puzzles=False))
+        with Book(tmp_path / "class.db") as other:
+            graded_by(by_its_comment, other, place)
+        with ThreadPoolExecutor(1) as pool:
+            assert list(grade_class(book, entries, pool, 1, work=by_its_comment)) == []
+        assert [each.attempts for each in book.standings()] == [1, 1, 1]
+
+
+def test_a_time_out_is_tried_again_alone_and_only_its_task(tmp_path: Path) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def slow_at_first(job: Job) -> Result:
+        asked.append(job.tasks)
+        if job.tasks:
+            return result(job, task(2, 2))
+        return result(job, task(1, 2), task(2, 0, timed_out=True))
+
+    with Book() as book:
+        graded_by(slow_at_first, book, handed_in(tmp_path / "in", ada="// x"))
+        assert asked == [(), (2,)]
+        assert points_of(book) == {"ada": 4}
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_two_time_outs_are_the_machines_if_the_solution_has_them(tmp_path: Path, is_busy: bool) -> None:
+    def hangs(job: Job) -> Result:
+        if job.files[PIECE] == SOLUTION:
+            return result(job, task(1, 2, timed_out=is_busy))
+        return result(job, task(1, 0, timed_out=True), *([] if job.tasks else [task(2, 2)]))
+
+    with Book() as book:
+        graded_by(hangs, book, handed_in(tmp_path / "in", ada="// x"))
+        (found,) = book.standings()
+        assert found.points == (None if is_busy else 2)
+        assert found.problem == (marking.TOO_BUSY if is_busy else "")
+
+
+def test_what_was_graded_before_an_interrupt_stays(tmp_path: Path) -> None:
+    place = handed_in(tmp_path / "in", **{f"learner{number}": "// 2 2" for number in range(20)})
+    with Book(tmp_path / "class.db") as book:
+        entries = left_to_do(book, collect(place, [EXERCISE], puzzles=False))
+        with closing(grade_class(book, entries, ThreadPoolExecutor(2), 2, work=by_its_comment)) as results:
+            next(results), next(results)
+        assert len(book.standings()) == 2
+        assert len(left_to_do(book, entries)) == 18
+        assert len(graded_by(by_its_comment, book, place)) == 18
+
+
+def test_jobs_and_results_travel() -> None:
+    job = Job("ada", "01_write_signal", {PIECE: b"// x"}, source="s", submitted="t")
+    assert pickle.loads(pickle.dumps(job)) == job and pickle.loads(pickle.dumps(marking.work)) is marking.work
+    assert pickle.loads(pickle.dumps(result(job, task(1, 2)))).record["points"] == 2
+    assert job.digest == dataclasses.replace(job, learner="bob", seed=1).digest
+
+
+def test_what_the_grader_cannot_do_is_said_and_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*words: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(marking, "grade", fails)
+    record = marking.work(Job("ada", EXERCISE.name, {PIECE: b"// x"})).record
+    assert "No space left" in record["error"] and "points" not in record
+
+
+# ---- notebooks -------------------------------------------------------------------------------------------------------
+def notebook(**answers: str) -> str:
+    cells = [{"cell_type": "code", "source": [f"%%puzzle {number}\n", lines]} for number, lines in answers.items()]
+    return json.dumps({"cells": [{"cell_type": "markdown", "source": "text"}, *cells], "nbformat": 4})
+
+
+def test_answers_to_puzzles_are_found_in_notebooks(tmp_path: Path) -> None:
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "bob").mkdir()
+    answers = {
+        "00.1": "*ep::peer_ptr(box, peer) = 100 + me;",
+        "00.2": "// TODO: your lines",
+        "99.1": "x",
+        "01.2": "// x",
+    }
+    (tmp_path / "ada" / "00_start_here.ipynb").write_text(notebook(**answers))
+    (tmp_path / "bob" / "00_start_here.ipynb").write_text("{not json")
+    ada, bob = collect(tmp_path, [], puzzles=True)
+    assert ada.job.exercise == "puzzles_00" and set(ada.job.files) == {"00.1"}
+    assert "it is no notebook" in bob.problem
+    (tmp_path / "ada" / "copy.ipynb").write_text(notebook(**{"00.1": "something else;"}))
+    ada, bob = collect(tmp_path, [], puzzles=True)
+    assert ada.problem == "puzzle 00.1 is answered in 00_start_here.ipynb and in copy.ipynb; hand in one of them"
+
+
+@pytest.mark.slow
+@has_compiler
+def test_puzzles_are_graded_behind_the_walls() -> None:
+    answers = {"00.1": graded.solutions("puzzles_00")["00.1"], "00.2": b"list[me] = 7;"}
+    found = graded.grade("puzzles_00", answers, tasks=(1, 2, 3))
+    assert [each.points for each in found.tasks] == [1, 0, 0]
+    assert "Not right yet" in found.tasks[1].message and found.tasks[2].unfinished
+
+
+# ---- who is like whom ------------------------------------------------------------------------------------------------
+OWN = """
+// my very own way of doing it
+__device__ inline int twice_the_sum(const int* values, int many) {
+    int total = 0, extra = 1;
+    for (int where = 0; where < many; where += extra) { total += values[where] * 2; if (total > 77) extra = 1; }
+    return total;
+}
+__device__ inline void store_all(int* target, int many) {
+    while (many-- > 0) { target[many] = twice_the_sum(target, many) ^ 0x5a; }
+}
+"""
+
+
+def test_renamed_and_rearranged_code_is_alike_and_right_answers_are_not() -> None:
+    def marks(text: str) -> frozenset[int]:
+        return similar.marks_of(EXERCISE.name, {PIECE: text.encode()})
+
+    first = OWN.replace("twice_the_sum", "helper").replace("total", "s").replace("where", "i")
+    parts = first.split("__device__ inline void")
+    second = f"__device__ inline void{parts[1]}{parts[0]}".replace("    ", "\t")
+    assert similar._alike(marks(OWN), marks(second))
+    assert not similar._alike(marks(OWN), marks(OWN.replace("for", "while").replace("total", "if (x) total")))
+    assert marks(SOLUTION.decode()) == frozenset()
+    assert similar.is_the_solution(EXERCISE.name, {PIECE: SOLUTION + b"\n\n"})
+
+
+def test_twins_are_named_in_the_views(tmp_path: Path) -> None:
+    renamed = OWN.replace("total", "s").replace("// my very own way of doing it", "")
+    place = handed_in(tmp_path / "in", ada=f"// 2 2\n{OWN}", bob=f"// 2 2\n{renamed}", cy="// 2 2\n")
+    with Book() as book:
+        graded_by(by_its_comment, book, place)
+        assert {each.learner: each.same_as for each in standings_of(book)} == {
+            "ada": ("bob",),
+            "bob": ("ada",),
+            "cy": (),
+        }
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+def test_the_command_keeps_writes_and_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        class_grading.marking, "run", lambda jobs, pool, n, work: (by_its_comment(each) for each in jobs)
+    )
+    monkeypatch.setattr("ep_lib.commands.grade._ready", lambda exercise: None)
+    place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 0")
+    book, out, table = str(tmp_path / "class.db"), tmp_path / "out", tmp_path / "grades.csv"
+    words = ["grade", "--book", book, "--out", str(out), "--csv", str(table)]
+    assert main([*words[:1], "01", *words[1:], "--all", str(place)]) == 1
+    assert "ada, 01_write_signal: 4 of 4\n" in capsys.readouterr().out
+    assert main([*words[:1], "01", *words[1:], "--all", str(place)]) == 1
+    assert f"2 of 2 submissions are in {book} already" in capsys.readouterr().err
+    assert main([*words, "--give", "bob", "01.2", "1", "--note", "half"]) == 0
+    assert "bob,01_write_signal,3,4,2,1," in table.read_text() and (out / "bob" / "feedback.html").exists()
+    assert main([*words, "--give", "bob", "01.two", "1", "--note", "half"]) == 2
+    assert main([*words, "--give", "bob", "01", "1"]) == 2
+    assert main([*words, "--deadline", "soon"]) == 2
+    capsys.readouterr()
+    assert main(["grade", "--book", book, "--deadline", "2001-01-01", "--late", "100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["points"] for each in found] == [0, 0] and found[0]["late"].endswith("days late")
+
+
+def test_times_come_from_the_platform_where_dates_are_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "times.csv"
+    file.write_text("learner,time,mail\nada,2026-01-01T10:00+00:00,a@b\nbob,,\n")
+    assert class_grading.times_from(file) == {"ada": "2026-01-01T10:00:00+00:00"}
+    place = handed_in(tmp_path / "in", ada="// 2 2")
+    (entry,) = collect(place, [EXERCISE], puzzles=False, times=class_grading.times_from(file))
+    assert entry.job.submitted == "2026-01-01T10:00:00+00:00"
+    file.write_text("name\nada\n")
+    with pytest.raises(GradingError, match="no columns learner and time"):
+        class_grading.times_from(file)
+
+
+@pytest.mark.slow
+@has_compiler
+def test_ctrl_c_keeps_all_rows_and_leaves_no_process(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    for learner in ("eve", "fay", "guy"):
+        submission(EXERCISE, "wrong_endless_loop", place / learner)
+    (place / "ada").mkdir()
+    command = ["grade", "01", "--all", str(place), "--book", str(tmp_path / "class.db"), "--out", str(tmp_path / "out")]
+    with processes.guarded() as guard:
+        words = [*processes.python("-m", "ep_lib"), *command, "--jobs", "2"]
+        child = guard.start(words, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}, process_group=0)
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith(b"ada, 01_write_signal: no file")
+        while not list(tmp_path.glob("ep_grade_*/cwd")):  # until another one is being graded
+            assert child.poll() is None
+            time.sleep(0.01)
+        below = processes.descendants(child.pid)
+        os.kill(child.pid, signal.SIGINT)
+        assert child.wait() == 130
+        child.stdout.close()
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+    with Book(tmp_path / "class.db") as book:
+        assert "ada" in book.learners()
+    assert (tmp_path / "out" / "overview.html").exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "out", "class.db", "class.db-wal", "class.db-shm"}

@@ -1,0 +1,289 @@
+"""The gradebook: it only grows, several graders and a full disk lose nothing, and its views count what should count."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ep_lib import processes
+from ep_lib.errors import GradingError
+from ep_lib.workshop import gradebook_views as views
+from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, LateRule, Standing, a_time
+
+
+def record(*points: float, problem: str = "", message: str = "the wait returned too early") -> dict[str, Any]:
+    """As ``ep-lib grade --json`` prints it: tasks of two points each."""
+    tasks = [
+        {
+            **{"task": number, "title": f"title {number}", "points": each, "of": 2, "passed": each == 2},
+            **{"failed_behaviour": None if each == 2 else "it waits", "message": None if each == 2 else message},
+        }
+        for number, each in enumerate(points, 1)
+    ]
+    about = {"schema": 1, "mine": "in/ada", "seconds": 1.5, "seed": 7, "flags": []}
+    return {**about, "points": sum(points), "of": 2 * len(points), "problem": problem or None, "tasks": tasks}
+
+
+ERROR = {"schema": 1, "exercise": "01", "mine": "in/ada", "error": "no file"}
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Book]:
+    with Book(tmp_path / "class.db") as opened:
+        yield opened
+
+
+def one(book: Book, count: str = "latest") -> Standing:
+    (standing,) = book.standings(count)
+    return standing
+
+
+def test_an_attempt_is_there_after_the_book_was_closed(tmp_path: Path) -> None:
+    with Book(tmp_path / "class.db") as book:
+        assert book.append("Žofie 张", "01", "d1", "v1", record(2, 0), submitted="2026-01-01T00:00:00+00:00")
+    with Book(tmp_path / "class.db") as book:
+        found = one(book)
+        assert (found.learner, found.points, found.of, found.state, found.seed) == ("Žofie 张", 2, 4, "graded", 7)
+        assert [(task.points, task.message) for task in found.tasks] == [(2, ""), (0, "the wait returned too early")]
+        assert book.is_graded("Žofie 张", "01", "d1", "v1")
+        assert not book.is_graded("Žofie 张", "01", "d2", "v1") and not book.is_graded("Žofie 张", "01", "d1", "v2")
+
+
+def test_the_same_submission_is_one_attempt_unless_it_is_another_round(book: Book) -> None:
+    assert book.append("ada", "01", "d1", "v1", record(2, 0))
+    assert not book.append("ada", "01", "d1", "v1", record(2, 2))  # another grader was quicker
+    assert one(book).points == 2
+    assert book.append("ada", "01", "d1", "v1", record(2, 2), round=book.rounds("ada", "01"))
+    assert (one(book).points, one(book).attempts) == (4, 2)
+
+
+def test_nothing_in_it_can_be_changed_or_deleted(book: Book, tmp_path: Path) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 0))
+    book.give("ada", "01", 2, 1, "half right")
+    book.set_deadline("01", a_time("2026-01-01"), LateRule(10, "day"))
+    other = sqlite3.connect(tmp_path / "class.db")
+    for table in ("attempts", "tasks", "by_hand", "deadlines", "marks"):
+        for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET exercise = 'x'" if table != "tasks" else ""):
+            if statement:
+                with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+                    other.execute(statement)
+    with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+        other.execute("UPDATE tasks SET points = 2")
+    other.close()
+
+
+def test_what_was_graded_counts_before_what_was_not(book: Book) -> None:
+    assert book.append("ada", "01", "d1", "v1", ERROR)
+    assert not book.append("ada", "01", "d1", "v1", ERROR)  # the same again says nothing new
+    assert one(book).problem == "no file" and one(book).points is None
+    book.append("ada", "01", "d2", "v1", record(2, 0))
+    assert one(book).points == 2
+    book.append("ada", "01", "d3", "v1", {**ERROR, "error": "machine too busy"})
+    assert one(book).points == 2 and one(book).flags == ("a later one was not graded: machine too busy",)
+
+
+def test_the_latest_attempt_counts_or_the_best(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 2))
+    book.append("ada", "01", "d2", "v1", record(0, 2))
+    assert one(book).points == 2
+    assert one(book, "best").points == 4
+
+
+def test_points_by_hand_survive_a_regrade_and_can_be_taken_back(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 0))
+    book.give("ada", "01", 2, 1.5, "right but for a typing error")
+    assert (one(book).points, one(book).tasks[1].note) == (3.5, "right but for a typing error")
+    book.append("ada", "01", "d1", "v2", record(0, 0))
+    assert one(book).points == 1.5
+    book.give("ada", "01", None, 4, "shown at the desk")
+    assert (one(book).points, one(book).note) == (4, "shown at the desk")
+    book.give("ada", "01", None, None, "a mistake of mine")
+    book.give("ada", "01", 2, None, "a mistake of mine")
+    assert one(book).points == 0
+
+
+@pytest.mark.parametrize(
+    ("learner", "points", "note", "says"),
+    [
+        ("ada", 1.0, " ", "need a note"),
+        ("ada", -1.0, "x", "from 0 on"),
+        ("ada", float("nan"), "x", "from 0 on"),
+        ("adda", 1.0, "x", "its learners are: ada"),
+    ],
+)
+def test_points_by_hand_are_checked(book: Book, learner: str, points: float, note: str, says: str) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 0))
+    with pytest.raises(GradingError, match=says):
+        book.give(learner, "01", None, points, note)
+
+
+def test_being_late_costs_what_the_rule_says(book: Book) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 2), submitted="2026-03-03T12:00:00+00:00")
+    assert (one(book).points, one(book).late) == (4, "")
+    book.set_deadline(ANY_EXERCISE, a_time("2026-03-01T11:00:00+00:00"), LateRule.parse("10/day"))
+    assert (one(book).points, one(book).taken_off, one(book).late) == (2.8, 1.2, "2.0 days late")
+    book.set_deadline("01", a_time("2026-03-03T12:00+00:00"), LateRule.parse("100"))  # of this exercise
+    assert one(book).points == 4
+    book.set_deadline("01", a_time("2026-03-03T11:00+00:00"), LateRule.parse("100"))
+    assert (one(book).points, one(book).late) == (0, "1.0 hours late")
+    book.give("ada", "01", None, 3, "was ill")
+    assert (one(book).points, one(book).taken_off) == (3, 0)
+
+
+def test_late_rules_and_times_as_people_write_them() -> None:
+    assert LateRule.parse("10 %/day").kept(timedelta(hours=25)) == pytest.approx(0.8)
+    assert LateRule.parse("5/hour").kept(timedelta(minutes=1)) == pytest.approx(0.95)
+    assert LateRule.parse("30/day").kept(timedelta(days=9)) == 0
+    assert LateRule.parse("20").kept(timedelta(0)) == 1
+    assert a_time("2026-11-22").astimezone().strftime("%H:%M:%S") == "23:59:59"
+    for wrong in ("ten", "-1/day", "101", "10/week"):
+        with pytest.raises(GradingError, match="it is a percentage"):
+            LateRule.parse(wrong)
+    with pytest.raises(GradingError, match="is no time"):
+        a_time("tomorrow")
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+def test_a_file_that_is_no_gradebook_is_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("these are my notes, and not a database at all\n" * 40)
+    with pytest.raises(GradingError, match="file is not a database"):
+        Book(text)
+    assert text.read_text().startswith("these are my notes")
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE mine (x)")
+    other.close()
+    with pytest.raises(GradingError, match="no gradebook"):
+        Book(tmp_path / "other.db")
+    with pytest.raises(GradingError, match="cannot be used"):
+        Book(tmp_path / "no such folder" / "class.db")
+
+
+def test_a_full_disk_is_said_and_what_was_kept_stays(book: Book, tmp_path: Path) -> None:
+    book.append("ada", "01", "d1", "v1", record(2, 0))
+    pages = book._db.execute("PRAGMA page_count").fetchone()[0]
+    book._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(GradingError, match="make room on its disk"):
+        book.append("bob", "01", "d2", "v1", record(2, 0, message="x" * 50_000))
+    assert [each.learner for each in book.standings()] == ["ada"]
+    book._db.execute("PRAGMA max_page_count = 100000")
+    assert book.append("bob", "01", "d2", "v1", record(2, 0))  # the same command goes on
+    with Book(tmp_path / "class.db") as again:
+        assert again.learners() == ["ada", "bob"]
+
+
+@pytest.mark.slow
+def test_a_killed_grader_leaves_whole_attempts_only(tmp_path: Path) -> None:
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from ep_lib.workshop.gradebook import Book
+from test_gradebook import record
+book = Book(Path({str(tmp_path / "class.db")!r}))
+for number in range(3):
+    book.append(f"learner {{number}}", "01", "d", "v1", record(2, 0))
+book._db.execute("BEGIN IMMEDIATE")
+book._db.execute("INSERT INTO by_hand (learner, exercise, note, at) VALUES ('x', 'x', 'x', 'x')")
+os.kill(os.getpid(), 9)
+"""
+    assert processes.run(processes.python("-c", code), cpu_s=60, idle_s=60).returncode == -9
+    with Book(tmp_path / "class.db") as book:
+        assert len(book.standings()) == 3 and all(len(each.tasks) == 2 for each in book.standings())
+        assert book._db.execute("SELECT count(*) FROM by_hand").fetchone()[0] == 0
+        assert book._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+@pytest.mark.slow
+def test_two_graders_write_at_once(tmp_path: Path) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from ep_lib.workshop.gradebook import Book
+from test_gradebook import record
+with Book(Path({str(tmp_path / "class.db")!r})) as book:
+    print(sum(book.append(f"learner {{number}}", "01", "d", "v1", record(2, 0)) for number in range(40)))
+"""
+    with processes.guarded() as guard:
+        both = [guard.start(processes.python("-c", code), stdout=-1, start_new_session=True) for _ in range(2)]
+        added = [int(each.communicate()[0]) for each in both]
+    assert sum(added) == 40
+    with Book(tmp_path / "class.db") as book:
+        assert [each.attempts for each in book.standings()] == [1] * 40
+
+
+# ---- views -----------------------------------------------------------------------------------------------------------
+EVIL = "<script>alert(1)</script>\x1b[2J"
+
+
+def a_class(book: Book) -> list[Standing]:
+    book.append("ada", "01", "d1", "v1", record(2, 2))
+    book.append("ada", "02", "d1", "v1", record(2, 0))
+    book.append("=cmd()", "01", "d2", "v1", {**record(0, 0, message=EVIL), "flags": ["it reaches for a file"]})
+    book.append("bob", "01", "d3", "v1", {**ERROR, "error": f"two files: {EVIL}"})
+    book.append("half", "01", "d4", "v1", record(0, 2, problem="x.cuh:3: error: \ud800"))
+    book.give("ada", "02", 2, 1, "half & half")
+    return views.standings_of(book)
+
+
+def test_csv_has_a_line_for_each_and_no_formula(book: Book) -> None:
+    rows = list(csv.DictReader(io.StringIO(views.grades_csv(a_class(book)))))
+    assert [row["learner"] for row in rows] == ["'=cmd()", "ada", "ada", "bob", "half"]
+    assert [row["points"] for row in rows] == ["0", "4", "3", "", "2"]
+    assert rows[2]["note"] == "task 2: half & half" and rows[0]["flags"] == "it reaches for a file"
+    totals = list(csv.DictReader(io.StringIO(views.totals_csv(a_class(book)))))
+    assert totals[1] == {"learner": "ada", "01": "4", "02": "3", "total": "7"}
+    assert "\x1b" not in views.grades_csv(a_class(book))
+
+
+def test_the_overview_says_who_needs_help_and_what_failed(book: Book) -> None:
+    page = views.overview(a_class(book))
+    assert "4 learners, 2 exercises, 4 graded submissions, 1 not graded." in page
+    assert "01, task 1: title 1" in page and "2 of 3" in page and "it waits (2 times)" in page
+    help_list = page[page.index("Who needs help") : page.index("What failed most")]
+    assert "bob" in help_list and "ada" not in help_list
+    assert "<script" not in page and "\x1b" not in page and "&lt;script&gt;" in page
+
+
+def test_files_of_all_views_and_no_others(book: Book, tmp_path: Path) -> None:
+    book.append("a/b", "01", "d5", "v1", record(2, 2))
+    out = tmp_path / "out"
+    views.write_all(a_class(book), out)
+    views.write_all(a_class(book), out)
+    learners = sorted(path.name for path in out.iterdir() if path.is_dir())
+    assert len(learners) == 5 and learners[:2] == ["=cmd()", "a_b_c14cddc0"]
+    assert {path.name for path in out.iterdir() if path.is_file()} == {
+        *("overview.html", "grades.csv", "totals.csv", "grades.json")
+    }
+    assert sorted(path.name for path in (out / "ada").iterdir()) == ["feedback.html", "feedback.txt", "grades.json"]
+    text = (out / "ada" / "feedback.txt").read_text()
+    assert "02: 3 of 4 points" in text and "1 of 2  title 2 (half & half)" in text and "should hold: it waits" in text
+    own = json.loads((out / "=cmd()" / "grades.json").read_text())
+    assert [each["points"] for each in own] == [0] and own[0]["flags"] == []  # flags are for the instructor
+    for page in out.rglob("*.html"):
+        assert "<script" not in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_said_and_leaves_nothing(book: Book, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "overview.html").mkdir()  # in the way
+    with pytest.raises(GradingError, match="cannot be written"):
+        views.write_all(a_class(book), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["overview.html"]
+
+
+def test_every_learner_has_a_folder_of_their_own() -> None:
+    names = ["ada", "Ada", "a/b", "a:b", "..", "", "ok.", "x" * 300, "Žofie 张"]
+    folders = [views.folder_name(name, names) for name in names]
+    assert len({folder.casefold() for folder in folders}) == len(names)
+    assert all(folder.strip(".") and "/" not in folder and len(folder) < 120 for folder in folders)
+    assert folders[-1] == "Žofie 张"

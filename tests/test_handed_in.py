@@ -1,0 +1,219 @@
+"""What a class hands in: folders, archives and exports, and what must not be taken from them."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from ep_lib.errors import GradingError
+from ep_lib.workshop import handed_in
+from ep_lib.workshop.exercises import find, names
+from ep_lib.workshop.handed_in import Found, Submission, pieces_in, submissions
+
+EXERCISE = find("01")
+PIECE = EXERCISE.pieces[0]
+RING, PROXY_RING = find("05_ring"), find("04_proxy_ring")
+ALL = [find(name) for name in names()]
+TEMPLATE = (EXERCISE.exercise_dir / PIECE).read_bytes()
+
+
+def put(path: Path, data: bytes = b"// mine\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def zipped(**files: bytes) -> bytes:
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return memory.getvalue()
+
+
+def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    memory = io.BytesIO()
+    with tarfile.open(fileobj=memory, mode="w:gz") as archive:
+        for member, data in members:
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return memory.getvalue()
+
+
+def collected(place: Path) -> dict[str, Submission]:
+    return {each.learner: each for each in submissions(place, ALL)}
+
+
+def of_one(place: Path) -> Found:
+    (submission,) = submissions(place, [EXERCISE])
+    return pieces_in(submission, EXERCISE)
+
+
+def test_folders_archives_and_single_files_of_learners(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "some" / "where" / PIECE)
+    put(tmp_path / "bob smith.zip", zipped(**{f"hw/{PIECE}": b"// zip\n"}))
+    put(tmp_path / "张.tar.gz", tarred((tarfile.TarInfo(f"./{PIECE}"), b"// tar\n")))
+    put(tmp_path / "dora_write_signal.cuh", b"// file\n")
+    put(tmp_path / "empty.zip", zipped())
+    put(tmp_path / ".hidden" / PIECE)
+    put(tmp_path / "__MACOSX" / PIECE)
+    found = collected(tmp_path)
+    assert list(found) == ["ada", "bob smith", "dora", "empty", "张"]
+    data = {learner: pieces_in(each, EXERCISE).files for learner, each in found.items()}
+    assert [next(iter(each.values()), None) for each in data.values()] == [
+        *(b"// mine\n", b"// zip\n", b"// file\n", None, b"// tar\n")
+    ]
+
+
+def test_moodles_and_canvas_exports_and_clones(tmp_path: Path) -> None:
+    moodle, canvas, clones = tmp_path / "moodle", tmp_path / "canvas", tmp_path / "clones"
+    put(moodle / "Jane Doe_12345_assignsubmission_file_" / "write_signal.cuh")
+    put(moodle / "Jane Doe_777_assignsubmission_file_" / "a.zip", zipped(**{PIECE: b"// other Jane\n"}))
+    put(moodle / "Jo_1_assignsubmission_file_" / "write_signal.cuh")
+    assert list(collected(moodle)) == ["Jane Doe (12345)", "Jane Doe (777)", "Jo"]
+    put(canvas / "doejane_123_45678_write_signal.cuh")
+    put(canvas / "doejane_123_45679_ring-1.cuh", b"// ring\n")
+    put(canvas / "li_LATE_99_1_mine.zip", zipped(**{f"mine/01_write_signal/{PIECE}": b"// li\n"}))
+    found = collected(canvas)
+    assert list(found) == ["doejane", "li"] and found["li"].is_late and not found["doejane"].is_late
+    assert pieces_in(found["doejane"], EXERCISE).files and pieces_in(found["doejane"], RING).files
+    for name in ("workshop-ada", "workshop-a-b"):
+        put(clones / name / "mine" / "01_write_signal" / PIECE)
+        (clones / name / ".git").mkdir()
+    assert list(collected(clones)) == ["a-b", "ada"]
+    assert pieces_in(collected(clones)["ada"], EXERCISE).modified == ""  # the date of a clone says nothing
+
+
+def test_an_archive_of_all_submissions(tmp_path: Path) -> None:
+    inner = zipped(**{PIECE: b"// inner\n"})
+    whole = {"handed in/ada/work.zip": inner, f"handed in/bob/{PIECE}": b"// bob\n", "handed in/eve/notes.txt": b"?"}
+    put(tmp_path / "all.zip", zipped(**whole))
+    found = collected(tmp_path / "all.zip")
+    assert list(found) == ["ada", "bob", "eve"]
+    assert pieces_in(found["ada"], EXERCISE).files == {PIECE: b"// inner\n"}
+    assert not pieces_in(found["eve"], EXERCISE).files
+
+
+def test_which_of_several_files_is_meant(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "exercises" / "01_write_signal" / PIECE, TEMPLATE)
+    put(tmp_path / "ada" / "solutions" / "01_write_signal" / PIECE, b"// the solution\n")
+    put(tmp_path / "ada" / "ep_lib" / "device" / PIECE, b"// the library\n")
+    assert of_one(tmp_path) == Found()  # the whole course, and nothing of their own
+    put(tmp_path / "ada" / "old" / PIECE, b"// old\n")
+    assert of_one(tmp_path).files == {PIECE: b"// old\n"}
+    put(tmp_path / "ada" / "mine" / "01_write_signal" / PIECE, b"// mine\n")
+    assert of_one(tmp_path).paths == (f"mine/01_write_signal/{PIECE}",)
+
+
+def test_two_candidates_are_named_and_none_is_chosen(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "first" / PIECE, b"// one\n")
+    put(tmp_path / "ada" / "again" / PIECE, b"// two\n")
+    put(tmp_path / "ada" / "given" / PIECE, TEMPLATE)  # is nobody's answer
+    assert of_one(tmp_path).problem == (
+        f"several files may be {PIECE}: again/{PIECE}, first/{PIECE}; hand in one of them"
+    )
+    put(tmp_path / "ada" / "again" / PIECE, b"// one\n")
+    assert of_one(tmp_path).files == {PIECE: b"// one\n"}
+
+
+def test_a_ring_is_no_proxy_ring(tmp_path: Path) -> None:
+    put(tmp_path / "ada_proxy_ring.cuh")
+    submission = collected(tmp_path)["ada"]
+    assert pieces_in(submission, PROXY_RING).files and not pieces_in(submission, RING).files
+
+
+# ---- what must not be taken ------------------------------------------------------------------------------------------
+def test_links_fifos_and_large_files_are_said(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    class_ = tmp_path / "class"
+    for name, make in (
+        ("link", lambda path: path.symlink_to(secret)),
+        ("loop", lambda path: path.symlink_to(path)),
+        ("fifo", os.mkfifo),
+        ("large", lambda path: path.write_bytes(b" " * (handed_in.MAX_PIECE_BYTES + 1))),
+    ):
+        path = class_ / name / PIECE
+        path.parent.mkdir(parents=True)
+        make(path)
+    (class_ / "ep").mkdir()
+    (class_ / "a link to a folder").symlink_to(tmp_path)
+    said = {learner: pieces_in(each, EXERCISE).problem for learner, each in collected(class_).items()}
+    assert "is a link" in said["link"] and "is a link" in said["loop"]
+    assert "no file but a FIFO" in said["fifo"] and "1048577 bytes" in said["large"]
+    assert "it is a link to" in collected(class_)["a link to a folder"].problems[0]
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+def test_archives_cannot_lead_out_or_link(tmp_path: Path) -> None:
+    evil = [(member(f"../{PIECE}"), b"// out\n"), (member(f"/{PIECE}"), b"// root\n")]
+    put(tmp_path / "t.tar.gz", tarred(*evil, (member(f"l/{PIECE}", tarfile.SYMTYPE, "/etc/passwd"), b"")))
+    put(tmp_path / "z.zip", zipped(**{f"a/../../{PIECE}": b"// out\n"}))
+    found = collected(tmp_path)
+    assert "is no regular file" in pieces_in(found["t"], EXERCISE).problem
+    assert len([each for each in found["t"].problems if "leads out of the archive" in each]) == 2
+    assert "leads out of the archive" in found["z"].problems[0]
+    assert not pieces_in(found["z"], EXERCISE).files
+    assert not (tmp_path.parent / PIECE).exists()
+
+
+def test_bombs_are_refused_without_being_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed_in, "_MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(handed_in, "_MAX_ENTRIES", 50)
+    put(tmp_path / "big.tar.gz", tarred((member("zeros"), bytes(2 << 20))))
+    put(tmp_path / "long.zip", zipped(**{PIECE: bytes(handed_in.MAX_PIECE_BYTES + 1)}))
+    put(tmp_path / "many.zip", zipped(**{f"{number}.txt": b"" for number in range(60)}))
+    nested = zipped(**{PIECE: b"// deep\n"})
+    for _ in range(4):
+        nested = zipped(**{"inner.zip": nested})
+    put(tmp_path / "nested.zip", nested)
+    found = collected(tmp_path)
+    assert "unpacks to more than 1 MiB" in found["big"].problems[0]
+    assert "more than 1048576 bytes" in pieces_in(found["long"], EXERCISE).problem
+    assert "more than 50 files" in found["many"].problems[0]
+    assert "are not opened" in found["nested"].problems[0]
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar.gz", "x.tar", "x.tar.xz"])
+def test_a_broken_archive_is_one_sentence(tmp_path: Path, name: str) -> None:
+    whole = zipped(**{PIECE: b"// mine\n" * 99}) if name == "x.zip" else tarred((member(PIECE), os.urandom(9999)))
+    for data in (b"", b"\x00" * 99, b"no archive", whole[: len(whole) // 2]):
+        put(tmp_path / name, data)
+        (submission,) = submissions(tmp_path, [EXERCISE])
+        assert not pieces_in(submission, EXERCISE).files
+        assert submission.problems or data in (b"", b"\x00" * 99), data  # of a tar, these are an empty one
+
+
+def test_an_encrypted_archive_is_said(tmp_path: Path) -> None:
+    data = bytearray(zipped(**{PIECE: b"// mine\n"}))
+    for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.index(mark) + at] |= 1
+    put(tmp_path / "x.zip", bytes(data))
+    (submission,) = submissions(tmp_path, [EXERCISE])
+    assert "encrypted" in submission.problems[0]
+
+
+def test_no_place_of_submissions_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GradingError, match="no folder"):
+        list(submissions(tmp_path / "nowhere", ALL))
+    put(tmp_path / "x.zip", b"nothing")
+    with pytest.raises(GradingError, match="cannot be unpacked"):
+        list(submissions(tmp_path / "x.zip", ALL))
+
+
+def test_names_that_steer_a_terminal_are_made_plain(tmp_path: Path) -> None:
+    put(tmp_path / "a\x1b[2J\n" / PIECE)
+    put(tmp_path / "b_\udcff" / PIECE)
+    found = collected(tmp_path)
+    assert all(learner.isprintable() for learner in found) and len(found) == 2
+    assert all(pieces_in(each, EXERCISE).files for each in found.values())
+    assert all(isinstance(path, PurePosixPath) for each in found.values() for path in each.files)
