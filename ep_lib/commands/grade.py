@@ -118,8 +118,7 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
     quiet = options.json or not sys.stderr.isatty()
     say = (lambda text: None) if quiet else _say
     result = grade(exercise.name, folder, progress=say, root=exercise.root, tests=options.tests)
-    sys.stdout.write(json.dumps(result.as_json(), indent=2) + "
-" if options.json else as_text(result))
+    sys.stdout.write(json.dumps(result.as_json(), indent=2) + "\n" if options.json else as_text(result))
     return 0 if result.full else 1
 
 
