@@ -91,7 +91,7 @@ def test_the_ladders_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"number": "02"}, "there is no ladder '02'"),
+        ({"number": "02"}, "Notebook 02 has none: it is about the host"),
         ({"number": "01", "rungs": [9]}, "has no rung [9]"),
         ({"number": "01", "backend": "gpu"}, "backend is 'gpu'"),
         ({"number": "01", "fabric": "tcp"}, "fabric is 'tcp'"),

@@ -32,7 +32,12 @@ from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
 from ep_lib.workshop.exercises import workshop_root
 
-NUMBERS = ("01", "03", "05", "06", "07", "08")
+NUMBERS = ("01", "03", "04", "05", "06", "07", "08", "10")
+_NO_LADDER = {
+    "00": "its kernels are examples, none of which is better than another",
+    "02": "it is about the host, and its kernels only show what the host has set up",
+    "09": "its kernel is the exercise 09_own_dispatch: `ep-lib grade 09_own_dispatch` checks and times yours",
+}
 USUAL_HARDWARE = {"p2p": "h100-cx7", "rc": "h100-cx7", "srd": "p5-efa"}  # by the kind of fabric
 
 _GPU_ROUNDS = 6  # of which the first warms up
@@ -106,6 +111,7 @@ class Ladder:
     ranks: int
     rungs: tuple[Rung, ...]
     fabric: str = "p2p"
+    ranks_per_node: int = 1
 
     def ideas(self) -> dict[int, str]:
         """What is new in each rung, from the table at the head of the file."""
@@ -191,7 +197,8 @@ def load(number: str | int) -> Ladder:
     wanted = f"{number:02d}" if isinstance(number, int) and not isinstance(number, bool) else number
     wanted = wanted.partition("_")[0].zfill(2) if isinstance(wanted, str) else wanted
     if wanted not in NUMBERS:
-        raise ArgumentError(f"there is no ladder {show(number)}; there are: {', '.join(NUMBERS)}")
+        why = f". Notebook {wanted} has none: {_NO_LADDER[wanted]}" if wanted in _NO_LADDER else ""
+        raise ArgumentError(f"there is no ladder {show(number)}; there are: {', '.join(NUMBERS)}{why}")
     ladder: Ladder = importlib.import_module(f"{__name__}.ladder{wanted}").LADDER
     return ladder
 
@@ -235,7 +242,7 @@ def run(
         microseconds, problem = None, ""
         try:
             if backend == "emulator":
-                results, microseconds = _simulated(ladder, index, Fabric(network), model)
+                results, microseconds = _simulated(ladder, index, network, model)
             else:
                 results, microseconds = _measured(ladder, index)
             problem = rung.wrong(results)
@@ -250,7 +257,8 @@ def run(
     return Table(ladder.file, ladder.what, f"{place}, {ladder.ranks} ranks", tuple(rows))
 
 
-def _simulated(ladder: Ladder, index: int, fabric: Fabric, hardware: Any) -> tuple[list[Any], float]:
+def _simulated(ladder: Ladder, index: int, network: str, hardware: Any) -> tuple[list[Any], float]:
+    fabric = Fabric(network, ranks_per_node=ladder.ranks_per_node)
     timeline = simulate(main, ladder.ranks, fabric, hardware, args=(ladder.file[:2], index))
     kernels = [span for span in timeline.spans if span.kind == "kernel"]
     begin, end = min(span.begin_ns for span in kernels), max(span.end_ns for span in kernels)

@@ -28,7 +28,16 @@ def rows_of(rank: int, count: int, words: int) -> Any:
 
 def new_ring(rank: Rank, slots: int) -> Any:
     """An ``ep::ProxyRing`` of its own for this rank, all zero, in memory that stays with the rank."""
-    memory = rank.symmetric(slots * COMMAND.size + CREDITS.size + PRODUCER.size, np.uint8)
+    return ring_in(rank.symmetric(ring_bytes(slots), np.uint8), slots)
+
+
+def ring_bytes(slots: int) -> int:
+    """Of the memory of a ring."""
+    return slots * COMMAND.size + CREDITS.size + PRODUCER.size
+
+
+def ring_in(memory: Any, slots: int) -> Any:
+    """The ``ep::ProxyRing`` that lies in ``memory``, an array of :func:`ring_bytes` bytes."""
     begin = address(memory)
     credits = begin + slots * COMMAND.size
     return RING.pack(slots=begin, credits=credits, producer=credits + CREDITS.size, num_slots=slots, sealed=0)

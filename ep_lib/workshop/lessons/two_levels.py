@@ -17,6 +17,7 @@ from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.moe.buffer import Buffer
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
+from ep_lib.workshop.ladders import Memory
 from ep_lib.workshop.lessons import numbers, pack, pointers
 
 TOKENS = np.dtype(pointers("wants", "rows", "arrived", "signals", "expects") + numbers("count", "words", "mates", "_"))
@@ -70,75 +71,96 @@ def expected_sum(source: int, wants: Wants, words: int, mates: int) -> NDArray[n
     return out
 
 
-class Exchange:
-    """The arrays of one rank, and its kernels' structs."""
+def rows_that_come(rank: int, wants: Wants, words: int) -> NDArray[np.float32]:
+    """What a dispatch brings to a rank, [source, token, words]; zeros where it needs none."""
+    sources, tokens, _ = wants.shape
+    rows = np.stack([rows_of(source, tokens, words) for source in range(sources)])
+    return np.where(wants[:, :, rank, None], rows, np.float32(0))
 
-    def __init__(self, rank: Rank, wants: Wants, words: int, mates: int) -> None:
+
+def labels_that_come(rank: int, wants: Wants, mates: int) -> NDArray[np.uint64]:
+    """The labels of the messages that its partners send to a rank, [node, message]; 0 behind the last."""
+    ranks, tokens, _ = wants.shape
+    labels, here = np.zeros((ranks // mates, tokens), np.uint64), rank // mates
+    for node in set(range(ranks // mates)) - {here}:
+        wanted = wants[node * mates + rank % mates, :, here * mates : (here + 1) * mates] @ (1 << np.arange(mates))
+        crossing = np.flatnonzero(wanted)
+        labels[node, : len(crossing)] = crossing << 32 | wanted[crossing]
+    return labels
+
+
+class Exchange:
+    """The arrays of one rank, and its kernels' structs. ``dispatched``: they begin as a dispatch and the experts leave
+    them; else empty."""
+
+    def __init__(self, memory: Memory, wants: Wants, words: int, mates: int, dispatched: bool = False) -> None:
+        rank = memory.rank
         ranks, tokens, me = rank.world_size, wants.shape[1], rank.rank
         nodes, here = ranks // mates, rank.rank // mates
-        self.rank, self.wants, self.words, self.mates = rank, wants, words, mates
-        self.rows = rank.symmetric((tokens, words), np.float32)
-        self.rows[...] = rank.to_device(rows_of(me, tokens, words))
-        self.arrived = rank.symmetric((ranks, tokens, words), np.float32)
-        signals = rank.symmetric(ranks, np.uint64)
+        self.memory, self.rank, self.wants, self.words, self.mates = memory, rank, wants, words, mates
+        self.rows = memory.symmetric(rows_of(me, tokens, words))
+        came = rows_that_come(me, wants, words) * np.float32(me + 1)
+        self.arrived = memory.symmetric(came if dispatched else np.zeros_like(came))
+        self.own, self.out = (memory.own(np.zeros((n, words), np.float32)) for n in (1, tokens))
+        signals = memory.symmetric(np.zeros(ranks, np.uint64))
         bits = (wants[me].astype(np.uint64) << np.arange(ranks, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
         expects = wants[:, :, me].sum(axis=1).astype(np.int32)
         partners = np.arange(nodes) * mates + me % mates
         comes = by_node(wants, mates)[partners, :, here].sum(axis=1).astype(np.int32)
-        self._kept = [rank.to_device(array) for array in (bits, expects, comes)]
-        device_bits, device_expects, device_comes = self._kept
+        device_bits, device_expects, device_comes = map(memory.own, (bits, expects, comes))
         areas = (self.rows, self.arrived, signals)
         self.tokens = pack(TOKENS, device_bits, *areas, device_expects, tokens, words, mates, 0)
+        labels = labels_that_come(me, wants, mates) * np.uint64(dispatched)
         self.relay, self.staging, self.back = (
             pack(
                 RELAY,
-                rank.symmetric((nodes, tokens, words), np.float32),
-                rank.symmetric((nodes, tokens), np.uint64),
+                memory.symmetric(np.zeros((nodes, tokens, words), np.float32)),
+                memory.symmetric(first),
                 device_comes,
             )
-            for _ in range(3)
+            for first in (labels, np.zeros_like(labels), np.zeros_like(labels))
         )
         rank.barrier()
 
+    def launch_dispatch(self, kernel: Kernel, levels: int) -> None:
+        if levels == 1:
+            kernel.launch(self.rank, 1, 32, self.tokens, uses=self.memory.arrays)
+        else:
+            kernel.launch(self.rank, 2, 32, self.tokens, self.relay, uses=self.memory.arrays)
+
+    def launch_combine(self, kernel: Kernel) -> None:
+        areas = (self.tokens, self.relay, self.staging, self.back, self.own, self.out)
+        kernel.launch(self.rank, 2, 32, *areas, uses=self.memory.arrays)
+
     def dispatch(self, kernel: Kernel, levels: int) -> bool:
         """Did all rows arrive, and no others?"""
-        rank, wants = self.rank, self.wants
-        if levels == 1:
-            kernel.launch(rank, 1, 32, self.tokens)
-        else:
-            kernel.launch(rank, 2, 32, self.tokens, self.relay)
+        rank = self.rank
+        self.launch_dispatch(kernel, levels)
         rank.synchronize()
         rank.barrier()
-        got = rank.to_host(self.arrived)
-        for source in range(rank.world_size):
-            rows = rows_of(source, wants.shape[1], self.words)
-            if not np.array_equal(got[source], rows * wants[source, :, rank.rank, None]):
-                return False
-        return True
+        return np.array_equal(rank.to_host(self.arrived), rows_that_come(rank.rank, self.wants, self.words))
 
     def combine(self, kernel: Kernel) -> bool:
         """Are the sums the oracle's, bit for bit? Each rank's experts multiply by its number plus 1."""
         rank = self.rank
         self.arrived[...] *= np.float32(rank.rank + 1)
-        own = rank.to_device(np.zeros(self.words, np.float32))
-        out = rank.to_device(np.zeros((self.wants.shape[1], self.words), np.float32))
         rank.barrier()
-        kernel.launch(rank, 2, 32, self.tokens, self.relay, self.staging, self.back, own, out)
+        self.launch_combine(kernel)
         rank.synchronize()
         rank.barrier()
-        return np.array_equal(rank.to_host(out), expected_sum(rank.rank, self.wants, self.words, self.mates))
+        return np.array_equal(rank.to_host(self.out), expected_sum(rank.rank, self.wants, self.words, self.mates))
 
 
 def dispatch(rank: Rank, kernel: Kernel, wants: Wants, mates: int, words: int = 8, levels: int = 1) -> bool:
     """A dispatch by a kernel of tutorial_kernels/10_two_levels.cu. Did all rows arrive here, and no others?"""
-    return Exchange(rank, wants, words, mates).dispatch(kernel, levels)
+    return Exchange(Memory(rank), wants, words, mates).dispatch(kernel, levels)
 
 
 def there_and_back(
     rank: Rank, kernels: Sequence[Kernel], wants: Wants, mates: int, words: int = 8
 ) -> tuple[bool, bool]:
     """A dispatch and a combine in two levels. Are the rows right, and the sums?"""
-    exchange = Exchange(rank, wants, words, mates)
+    exchange = Exchange(Memory(rank), wants, words, mates)
     return exchange.dispatch(kernels[0], 2), exchange.combine(kernels[1])
 
 
