@@ -162,6 +162,26 @@ def test_the_public_check_prints_and_tells(capsys: pytest.CaptureFixture[str], t
     assert "the signal was set to 1 instead of growing by it" in text
 
 
+def test_what_failed_is_a_run_to_go_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submission(EXERCISE, "wrong_no_syncwarp", tmp_path / "own")
+    failed = workshop.check("01", tmp_path / "own")
+    assert "To see task 3 fail, step by step: workshop.watch()" in capsys.readouterr().out
+    page = workshop.watch().html
+    assert "01_write_signal, task 3, seed " in page and "race: rank 1 reads what rank 0 writes" in page
+    assert "put_warp(target, source, bytes, peer)" in page and "a line of the test: " in page
+    assert "canary" not in page and "hidden/grader" not in page
+    monkeypatch.setattr("ep_lib.commands.grade.grade", lambda *_, **__: failed)
+    command = ["grade", "01", "--mine", str(tmp_path / "own")]
+    assert main(command) == 1
+    assert f"ep-lib {' '.join(command)} --html replay.html" in capsys.readouterr().out
+    assert main([*command, "--html", str(tmp_path / "run.html")]) == 1
+    assert "task 3. Open it in a browser" in capsys.readouterr().out and "task 3" in (tmp_path / "run.html").read_text()
+    assert main(["grade", "01", "--html", "run.html", "--json"]) == 2
+    assert "leave out --json" in capsys.readouterr().err
+
+
 def test_what_the_learners_code_prints_cannot_steer_the_terminal() -> None:
     tasks = tuple(TaskGrade(task, False, "b", "\x1b[2J gone") for task in EXERCISE.tasks)
     assert "\x1b" not in as_text(Grade(EXERCISE, Path("x"), tasks, 1.0, output="\x1b]0;title\x07\x00"))

@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 MADE = ROOT / "build" / "site"
 PAGES = MADE / "pages"
 CELL_TIMEOUT_S = 900
-FRAME_HEIGHT = 980
+FRAME_HEIGHT = 720
 
 
 def chosen(words: str | None) -> list[Path]:

@@ -38,6 +38,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -46,12 +47,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ep_lib.errors import EpError, GradingError
-from ep_lib.workshop import class_grading, gradebook_views
+from ep_lib.workshop import class_grading, gradebook_views, replay
 from ep_lib.workshop.class_grading import Entry
 from ep_lib.workshop.executors import HELP, open_executor
 from ep_lib.workshop.exercises import Exercise, find, names
 from ep_lib.workshop.gradebook import ANY_EXERCISE, Book, LateRule, Standing, a_time
-from ep_lib.workshop.grader import as_text, grade, prepare, printable
+from ep_lib.workshop.grader import Grade, as_text, grade, prepare, printable
 from ep_lib.workshop.marking import Result
 from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.walls import missing
@@ -70,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument("--tests", metavar="DIR", help="folder with the hidden tests, for a release, which has none")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write the run in which a task failed, as a page to go through step by step; it runs your files "
+        "once more, outside of the walls",
+    )
     group = parser.add_argument_group("for instructors")
     group.add_argument("--all", type=Path, metavar="SUBMISSIONS", help="grade a class: a folder or an archive")
     group.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="submissions graded at a time")
@@ -103,6 +110,8 @@ def run(options: argparse.Namespace) -> int:
     """Runs ``ep-lib grade`` with parsed options; returns the exit code."""
     try:
         is_class = options.all or options.book or options.csv or len(options.mine or []) > 1
+        if options.html and (is_class or options.json):
+            raise GradingError("--html shows the run of one submission: leave out --json and what is for a class")
         if options.exercise is None and not is_class:
             sys.stdout.write("".join(f"{name}: {find(name).title}\n" for name in names()))
             return 0
@@ -119,7 +128,23 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
     say = (lambda text: None) if quiet else _say
     result = grade(exercise.name, folder, progress=say, root=exercise.root, tests=options.tests)
     sys.stdout.write(json.dumps(result.as_json(), indent=2) + "\n" if options.json else as_text(result))
+    if not options.json:
+        _lead_to_the_run(result, options)
     return 0 if result.full else 1
+
+
+def _lead_to_the_run(result: Grade, options: argparse.Namespace) -> None:
+    """Writes the page of what failed, or says how to get it."""
+    failed = replay.to_watch(result)
+    if failed is None:
+        return
+    if options.html:
+        page = replay.page_of_grade(result).save(options.html)
+        print(f"{page}: task {failed.task.number}. Open it in a browser: arrow keys step, n goes to the next finding.")
+    else:
+        mine = "".join(f" --mine {shlex.quote(folder)}" for folder in options.mine or [])
+        again = f"ep-lib grade {result.exercise.short_name}{mine} --html replay.html"
+        print(f"To see task {failed.task.number} fail, step by step: {again}")
 
 
 # ---- a class ---------------------------------------------------------------------------------------------------------

@@ -58,18 +58,23 @@ def time_travel(
     return page_of(recording, steps)
 
 
-def page_of(recording: Recording, limit: int = _MOST_STEPS) -> Page:
-    """The page of a recorded run, of at most ``limit`` steps."""
+def page_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str], str] = str) -> Page:
+    """The page of a recorded run, of at most ``limit`` steps.
+
+    ``tell`` words what findings and places say; a place that it words otherwise is not shown in its source.
+    """
     steps = make_steps(recording, limit)
     if not len(steps):
         raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
-    return make_page("time_travel", f"{recording.program}, seed {recording.seed}", _data(recording, steps), _HEIGHT)
+    return make_page(
+        "time_travel", f"{recording.program}, seed {recording.seed}", _data(recording, steps, tell), _HEIGHT
+    )
 
 
-def _data(recording: Recording, steps: Steps) -> dict[str, Any]:
+def _data(recording: Recording, steps: Steps, tell: Callable[[str], str]) -> dict[str, Any]:
     kept = f", of which {len(steps):,} are kept" if len(steps) < steps.total else ""
     lost = f"; {recording.dropped:,} events had no room" if recording.dropped else ""
-    places = _Places(recording, steps)
+    places = _Places(recording, steps, tell)
     return {
         "about": f"{recording.ranks} ranks on {recording.fabric}, {steps.total:,} steps{kept}{lost}",
         "nothing": "The checker found nothing in this run.",
@@ -97,7 +102,11 @@ def _data(recording: Recording, steps: Steps) -> dict[str, Any]:
         "whos": steps.whos,
         "whats": steps.whats,
         "marks": [
-            {**mark._asdict(), "places": [places.of_step[s] for s in (mark.first, mark.step) if s >= 0]}
+            {
+                **mark._asdict(),
+                "text": tell(mark.text),
+                "places": [places.of_step[s] for s in (mark.first, mark.step) if s >= 0],
+            }
             for mark in steps.marks
         ],
         "places": places.table,
@@ -124,7 +133,7 @@ def _data(recording: Recording, steps: Steps) -> dict[str, Any]:
 class _Places:
     """The lines of source that steps are at, and the files that they are in."""
 
-    def __init__(self, recording: Recording, steps: Steps) -> None:
+    def __init__(self, recording: Recording, steps: Steps, tell: Callable[[str], str]) -> None:
         self.files: list[dict[str, Any]] = []
         self.table: list[tuple[int, int, str]] = []  # file (-1: its text is not there), line, location
         self._numbers: dict[str, int] = {}
@@ -137,7 +146,8 @@ class _Places:
                 continue
             if place not in by_place:
                 by_place[place] = len(self.table)
-                self.table.append((self._file(place), place.line, place.location))
+                said = tell(place.location)
+                self.table.append((self._file(place) if said == place.location else -1, place.line, said))
             self.of_step.append(by_place[place])
 
     def _file(self, place: Place) -> int:

@@ -9,16 +9,19 @@ a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py sta
 the learner's code in a process of its own; feedback.py words what failed. mine.py lets the library run on a learner's
 pieces. For the notebooks are notebook.py and notes.py, prediction.py with answers/, puzzles/ (lines to write in a
 cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
-progress.py keeps what a learner has answered and solved, and saving.py is for the server of ``ep-lib lab``. The
-commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands. Importing this package imports none of its
-modules, but inside IPython it registers the cell magics (``%%kernel``, ``%%puzzle``, ``%%with_nixl``).
+replay.py shows a failed test step by step; progress.py keeps what a learner has answered and solved, and saving.py is
+for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands.
+Importing this package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``,
+``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from ep_lib.workshop.puzzles.cell import Shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_watch: Callable[[], Page] | None = None  # what watch() shows of an exercise; None: of a puzzle
 
 
 def start(exercise: str | int) -> Path:
@@ -90,6 +94,7 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
     result = grader.grade(exercise, mine, public=True)
     print(grader.as_text(result), end="")
+    _keep(result)
     return result
 
 
@@ -102,7 +107,18 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
     result = grader.grade(exercise, mine, progress=lambda text: print(text, flush=True))
     print(grader.as_text(result), end="")
+    _keep(result)
     return result
+
+
+def _keep(result: Grade) -> None:
+    """For :func:`watch`."""
+    global _watch
+    from ep_lib.workshop import replay
+
+    if task := replay.to_watch(result):
+        print(f"To see task {task.task.number} fail, step by step: workshop.watch()")
+        _watch = functools.partial(replay.page_of_grade, result)
 
 
 def map(notebook: str) -> CourseMap:
@@ -124,16 +140,19 @@ def puzzle(number: str) -> Shown:
 
 
 def watch() -> Page:
-    """The run of your last answer to a puzzle, step by step: whose turn it was, and who wrote what."""
+    """The run of your last puzzle, or of what failed in your last exercise, step by step: whose turn it was, and who
+    wrote what. Raises ArgumentError if there is none."""
     from ep_lib.workshop.puzzles import cell
 
-    return cell.watch()
+    return _watch() if _watch is not None else cell.watch()
 
 
 def _run_puzzle(line: str, cell: str) -> None:
     """``%%puzzle 00.1``: runs the lines below as your answer to a puzzle."""
+    global _watch
     from ep_lib.workshop.puzzles import cell as puzzle_cell
 
+    _watch = None
     puzzle_cell.run_cell(line, cell)
 
 

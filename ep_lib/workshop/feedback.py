@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ep_lib.emulator.findings import Access
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong
 from ep_lib.workshop.scenario import BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
 
@@ -35,7 +36,7 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
     """
     if outputs.failure and STILL_TO_DO in outputs.failure.message:
         return failure_text(outputs.failure, work)
-    real = [each for each in outputs.complaints if not _is_canary(each)]
+    real = [each for each in outputs.complaints if not is_canary(each.sides)]
     if real:
         return complaint_text(max(real, key=lambda each: _helps(each, given)), given)
     if outputs.failure:
@@ -81,12 +82,17 @@ def complaint_text(complaint: Complaint, given: Sequence[str] = ()) -> str:
 
 def _without_test_lines(text: str) -> str:
     """The text of a finding with the learner's own files and lines, but with none of the test's."""
+    return _COPY.sub("", _TEST_LINE.sub(_some_line, text))
 
-    def line(place: re.Match[str]) -> str:
-        same = place["same"]  # ", and waited for in line 51": of the same file
-        return _A_LINE + (same[: same.rindex("line")] + "another" if same else "")
 
-    return _COPY.sub("", _TEST_LINE.sub(line, text))
+def without_test_places(text: str) -> str:
+    """A text in which the test's lines are told by what they do; the learner's files keep their paths."""
+    return _TEST_LINE.sub(_some_line, _TEST_PLACE.sub(_role, text))
+
+
+def _some_line(place: re.Match[str]) -> str:
+    same = place["same"]  # ", and waited for in line 51": of the same file
+    return _A_LINE + (same[: same.rindex("line")] + "another" if same else "")
 
 
 def _role(place: re.Match[str]) -> str:
@@ -106,8 +112,9 @@ def _side_text(side: Side, given: Sequence[str]) -> str:
     return f"{_LABEL.format('against')}{place}: {side.source}{by}"
 
 
-def _is_canary(complaint: Complaint) -> bool:
-    return all(_CANARY in side.source and _TEST in side.location for side in complaint.sides)
+def is_canary(sides: Iterable[Side | Access]) -> bool:
+    """Whether a finding, of these accesses, is the grader's own race."""
+    return all(_CANARY in side.source and _TEST in side.location for side in sides)
 
 
 def _is_own(side: Side, given: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class TaskGrade:
     behaviour: str = ""
     message: str = ""
     timed_out: bool = False  # it had no answer within its limits: an endless loop, or a machine that is too busy
+    scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replay.py
 
     @property
     def points(self) -> int:
@@ -387,7 +388,7 @@ def _grade_task(
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     message += f"{'' if message.endswith('?') else '.'} {test.advice}"
                 timed_out = outputs.failure is not None and outputs.failure.kind in _OUT_OF_TIME
-                return TaskGrade(task, False, test.title, message.strip(), timed_out)
+                return TaskGrade(task, False, test.title, message.strip(), timed_out, case.scenario)
     return TaskGrade(task, True)
 
 

@@ -25,8 +25,9 @@ _MAX_TEXT = 500
 class Runner:
     """Compiles each kernel once with ``include=[mine]``, imports each Python piece once, and runs scenarios."""
 
-    def __init__(self, mine: Path) -> None:
+    def __init__(self, mine: Path, *also: Path) -> None:
         self._mine = mine
+        self._include = [mine, *also]
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
         self._modules: dict[Path, ModuleType] = {}
 
@@ -52,7 +53,7 @@ class Runner:
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
         key = (source, name)
         if key not in self._kernels:
-            self._kernels[key] = ep_lib.Kernel.from_file(source, name, include=[self._mine])
+            self._kernels[key] = ep_lib.Kernel.from_file(source, name, include=self._include)
         return self._kernels[key]
 
     def _module(self, path: Path) -> ModuleType:
@@ -68,7 +69,7 @@ class Runner:
         return pack({"nonce": nonce, "failure": None, "seen": seen})
 
     def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
-        main = self._main(scenario)
+        main = self.main(scenario)
         if scenario.hardware:
             timeline = ep_lib.simulate(
                 main,
@@ -102,7 +103,9 @@ class Runner:
         results = [arrays[rank] for rank in range(scenario.ranks)]
         return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
 
-    def _main(self, scenario: Scenario) -> Callable[[ep_lib.Rank], list[Array]]:
+    def main(self, scenario: Scenario) -> Callable[[ep_lib.Rank], list[Array]]:
+        """What each rank does in a scenario."""
+
         def main(rank: ep_lib.Rank) -> list[Array]:
             me = rank.rank
             arrays: dict[str, Any] = {}

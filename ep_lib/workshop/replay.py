@@ -1,0 +1,63 @@
+"""A failed test of an exercise, step by step: the run that the grader complains about, made once more in this process.
+
+What the page says of the test's own lines is what they do, as in the grader's feedback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ep_lib.emulator.recording import Found
+from ep_lib.errors import ArgumentError
+from ep_lib.jit import pieces
+from ep_lib.runtime.check import record
+from ep_lib.workshop.feedback import is_canary, without_test_places
+from ep_lib.workshop.grader import Grade, TaskGrade
+from ep_lib.workshop.runner import Runner
+from ep_lib.workshop.scenario import Scenario
+
+if TYPE_CHECKING:
+    from ep_lib.viz.page import Page
+
+
+def to_watch(result: Grade) -> TaskGrade | None:
+    """The first task of which a run of kernels has failed, if there is one."""
+    failed = (task for task in result.tasks if not task.passed and not task.unfinished and not result.problem)
+    return next((task for task in failed if isinstance(task.scenario, Scenario)), None)
+
+
+def page_of_grade(result: Grade) -> Page:
+    """The run in which a task failed: of the first seed with a finding, where the checker watched.
+
+    Runs the submission outside of the grader's walls. Raises ArgumentError if there is no such run.
+    """
+    from ep_lib.viz.time_travel import page_of
+
+    task = to_watch(result)
+    if task is None or not isinstance(task.scenario, Scenario):
+        raise ArgumentError(f"there is no run to look at: no task of {result.exercise.name} has failed in a kernel")
+    scenario, number = task.scenario, task.task.number
+    main = Runner(result.mine, result.exercise.exercise_dir).main(scenario)
+    main.__name__ = f"{result.exercise.name}, task {number}"
+    with pieces.unused():
+        for seed in scenario.check_seeds or (scenario.seed,):
+            recording = record(
+                main,
+                scenario.ranks,
+                scenario.fabric,
+                seed,
+                heap_bytes=scenario.heap_bytes,
+                timeout=scenario.timeout_s,
+                volatile="plain",
+            )
+            recording = dataclasses.replace(recording, found=tuple(filter(_is_of_the_learner, recording.found)))
+            if recording.found:
+                break
+    return page_of(recording, tell=without_test_places)
+
+
+def _is_of_the_learner(found: Found) -> bool:
+    """Not the grader's own race; and inputs may well make results depend on the schedule."""
+    sides = [side for side in (found.finding.first, found.finding.second) if side is not None]
+    return found.finding.kind != "values differ" and not (sides and is_canary(sides))
