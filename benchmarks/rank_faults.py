@@ -32,7 +32,8 @@ from support.tagged import tagged  # noqa: E402
 
 import ep_lib  # noqa: E402
 from ep_lib import processes as all_processes  # noqa: E402
-from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY  # noqa: E402
+from ep_lib.emulator.shared_heaps import _PREFIX  # noqa: E402
+from ep_lib.shared_memory import SHARED_MEMORY  # noqa: E402
 
 RANKS = 4
 TIMEOUT = 6.0  # of init: seconds

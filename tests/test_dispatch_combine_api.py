@@ -23,7 +23,7 @@ from ep_lib import Fabric, Kernel, Rank, cli, spawn
 from ep_lib.commands import dispatch_combine as command
 from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
 from ep_lib.dispatch_combine import context as context_module
-from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
+from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.errors import (
     ArgumentError,
     BufferClosedError,
@@ -35,6 +35,7 @@ from ep_lib.errors import (
 )
 from ep_lib.jit import nvrtc
 from ep_lib.memory.symmetric import SymmetricHeap
+from ep_lib.shared_memory import SHARED_MEMORY
 from ep_lib.transports.emulated.heap import ByPairHeap
 
 TWO_NODES = Fabric("rc", ranks_per_node=2)

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "ep_lib"
 
 # From the ground up. What stands on one line may import each other and everything above it, nothing below it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version", "callers", "config", "processes", "require", "transports.registry"),
+    ("errors", "version", "callers", "config", "processes", "require", "shared_memory", "transports.registry"),
     ("memory", "jit", "reference", "bootstrap"),
     ("cuda", "emulator"),
     ("transports",),

@@ -17,8 +17,17 @@ from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
 from support.rank_runs import ENOUGH, PROGRAM, environment, finish, read, run, start, wait_until
 
-from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
-from ep_lib.errors import KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
+from ep_lib.bootstrap import mpi
+from ep_lib.emulator.shared_heaps import _PREFIX
+from ep_lib.errors import (
+    BackendUnavailable,
+    KernelTimeout,
+    OutOfSymmetricMemory,
+    PeerTimeout,
+    RankFailed,
+    RankMismatchError,
+)
+from ep_lib.shared_memory import SHARED_MEMORY
 
 pytestmark = [
     pytest.mark.slow,
@@ -125,6 +134,39 @@ def test_ranks_under_mpiexec_go_on_without_a_killed_one(tmp_path: Path) -> None:
     assert found[1] is None
     for rank in (0, 2, 3):
         assert "rank 1 was a process that has ended" in found[rank][0] or "rank 1's process" in found[rank][0], found
+
+
+DIES_IN_INIT = """
+import os, signal, time
+import ep_lib
+from ep_lib.bootstrap import mpi
+
+def dies():
+    time.sleep(0.2)
+    if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+mpi._survive_deaths = dies
+ep_lib.init()
+"""
+
+
+def test_a_rank_under_mpiexec_that_dies_in_init_leaves_nothing() -> None:
+    before = mpich_memory()
+    command = [*mpiexec(2), "-c", DIES_IN_INIT]
+    done = subprocess.run(command, env=environment(), capture_output=True, timeout=ENOUGH, check=False)
+    new = mpich_memory() - before
+    assert done.returncode != 0 and wait_until(lambda: not mpich_memory() & new), new
+
+
+def test_mpi_without_room_in_shared_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPICH would end the processes by a bus error."""
+    monkeypatch.setenv("MPI_LOCALNRANKS", "8")
+    monkeypatch.setattr(mpi, "free_bytes", lambda: 1 << 20)
+    with pytest.raises(BackendUnavailable, match=r"/dev/shm has \d+ bytes left, and MPI needs 8512000 there for the 8"):
+        mpi._require_shared_memory()
+    monkeypatch.setattr(mpi, "free_bytes", lambda: 1 << 24)
+    mpi._require_shared_memory()
 
 
 def test_mpi_that_never_starts_ends_with_a_sentence() -> None:

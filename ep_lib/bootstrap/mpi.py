@@ -19,28 +19,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, missing_error, read_int
 from ep_lib.bootstrap.stopped import give_up_on_stopped, processes_stopped
 from ep_lib.bootstrap.wire import dumps, loads
-from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed
+from ep_lib.errors import BackendUnavailable, PeerTimeout, RankFailed, everywhere
 from ep_lib.processes import Identity, has_ended
+from ep_lib.shared_memory import MAKE_ROOM, SHARED_MEMORY, free_bytes
 
 _BYE_TAG = 0
 _EXIT_TAG = 30_001
 _POLL_SECONDS = 0.0005
 _LOOK_SECONDS = 0.2
 _EXIT_POLL_SECONDS = 0.01
-# Ends its parent unless its input ends in time. It is a process: MPI_Init lets no other thread of Python run.
+_SHARED_NAMES = rf"{SHARED_MEMORY}/mpich_shm_\S+"
+_SHARED_BYTES = 1_064_000  # of MPICH 5.0, for each rank of the host
+# Ends its parent unless that says in time that it has started; if the parent dies meanwhile, removes the shared memory
+# that it had. It is a process: MPI_Init lets no other thread of Python run.
 _WATCH = """
-import os, select, sys
-seconds, text, *signals = sys.argv[1:]
-parent = os.getppid()
-if not select.select([0], [], [], float(seconds))[0]:
+import os, re, select, sys, time
+seconds, text, pattern, *signals = sys.argv[1:]
+parent, names, end = os.getppid(), set(), time.monotonic() + float(seconds)
+while time.monotonic() < end and not select.select([0], [], [], 0.01)[0]:
+    try:
+        with open(f"/proc/{parent}/maps") as maps:
+            names.update(re.findall(pattern, maps.read()))
+    except OSError:
+        pass
+is_late = not select.select([0], [], [], 0)[0]
+if is_late:
     os.write(2, text.encode())
     for number in signals:
         if os.getppid() == parent:
             os.kill(parent, int(number))
             select.select([0], [], [], 2)
+if is_late or not os.read(0, 1):
+    for name in names:
+        try:
+            os.unlink(name)
+        except OSError:
+            pass
 """
 
 
@@ -50,15 +67,20 @@ class MpiBootstrap:
     kind = "mpi"
 
     def __init__(self, expected_world_size: int | None = None, local_rank: int | None = None) -> None:
-        try:
-            with contextlib.nullcontext() if "mpi4py.MPI" in sys.modules else limited_start(DEFAULT_TIMEOUT):
+        if "mpi4py.MPI" not in sys.modules:
+            _require_shared_memory()
+        with limited_start(DEFAULT_TIMEOUT):
+            try:
                 from mpi4py import MPI
-        except ImportError as error:
-            raise BackendUnavailable(
-                "This process was started by mpirun, but Python cannot import mpi4py "
-                f"({error}). Install it where the ranks run: pip install mpi4py"
-            ) from error
-        self._mpi = MPI
+            except ImportError as error:
+                raise BackendUnavailable(
+                    "This process was started by mpirun, but Python cannot import mpi4py "
+                    f"({error}). Install it where the ranks run: pip install mpi4py"
+                ) from error
+            self._mpi = MPI
+            _survive_deaths()
+            self._comm = MPI.COMM_WORLD.Dup()
+            _unname_shared_memory()
         size = MPI.COMM_WORLD.Get_size()
         if expected_world_size is not None and size != expected_world_size:
             raise BackendUnavailable(
@@ -66,9 +88,6 @@ class MpiBootstrap:
                 f"MPI ({MPI.Get_library_version().splitlines()[0].strip()}) than mpirun. Start with the mpirun of that "
                 "MPI, or build mpi4py for yours: pip install --no-binary mpi4py mpi4py"
             )
-        _survive_deaths()
-        self._comm = MPI.COMM_WORLD.Dup()
-        _unname_shared_memory()
         self.rank = int(self._comm.Get_rank())
         self.world_size = int(size)
         if local_rank is None:
@@ -196,10 +215,36 @@ def limited_start(seconds: float) -> Iterator[None]:
         "started by `mpiexec -n N python -m mpi4py SCRIPT`, ends all ranks at once when one raises\n"
     )
     signals = [str(int(number)) for number in (signal.SIGTERM, signal.SIGKILL)]
-    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(seconds), text, *signals]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as watch:  # its input ends with the block
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, str(seconds), text, _SHARED_NAMES, *signals]
+    # In a session of its own: mpiexec kills the process groups of all ranks when one dies.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watch:
         assert watch.stdin is not None
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                watch.stdin.write(b".")
+                watch.stdin.flush()
+
+
+def _require_shared_memory() -> None:
+    """Raises BackendUnavailable where MPICH would end all ranks by a bus error, for want of room in shared memory."""
+    ranks = read_int(os.environ, "MPI_LOCALNRANKS")  # MPICH's mpiexec says so
+    if ranks is None or ranks < 2:
+        return
+    needed = ranks * _SHARED_BYTES
+    try:
+        # A rank that was quicker has made the memory of all.
+        available = free_bytes() + sum(path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob("mpich_shm_*"))
+    except OSError:
+        return  # none, or a name that has gone meanwhile: all ranks have started, or another program has
+    if available < needed:
+        raise everywhere(
+            BackendUnavailable(
+                f"{SHARED_MEMORY} has {available} bytes left, and MPI needs {needed} there for the {ranks} ranks of "
+                f"this host: {MAKE_ROOM}"
+            )
+        )
 
 
 def _survive_deaths() -> None:
@@ -229,5 +274,5 @@ def _unname_shared_memory() -> None:
     """MPICH's shared memory keeps its name until the end, so that a rank that is killed leaves it behind, 3 MB a run.
     All ranks have mapped it by now: the duplicate of the world was made by all."""
     with contextlib.suppress(OSError):  # no /proc, or not ours
-        for name in set(re.findall(r"/dev/shm/mpich_shm_\S+", Path("/proc/self/maps").read_text())):
+        for name in set(re.findall(_SHARED_NAMES, Path("/proc/self/maps").read_text())):
             Path(name).unlink(missing_ok=True)

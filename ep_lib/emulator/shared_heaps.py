@@ -22,9 +22,9 @@ from ep_lib.bootstrap.base import Bootstrap
 from ep_lib.emulator.machine import Machine
 from ep_lib.errors import BackendUnavailable, OutOfSymmetricMemory, PeerTimeout, RankFailed, RankMismatchError
 from ep_lib.require import refuse
+from ep_lib.shared_memory import MAKE_ROOM, SHARED_MEMORY, free_bytes
 from ep_lib.version import __version__
 
-SHARED_MEMORY = Path("/dev/shm")
 ENDED = "was a process that has ended"
 _PREFIX = f"ep_lib-{os.getuid()}-"
 _TAIL_BYTES = 4096  # behind the heap: the secret, then the seats
@@ -240,12 +240,10 @@ class SharedHeaps:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
-            status = os.statvfs(SHARED_MEMORY)
-            free = status.f_bavail * status.f_frsize
+            free = free_bytes()
             raise OutOfSymmetricMemory(
                 f"{SHARED_MEMORY}, where the heaps of ranks on the emulator are, has {free} bytes left, and rank "
-                f"{self.rank} wants {nbytes}: remove what you do not need there, make it larger (docker run "
-                f"--shm-size=1g, mount -o remount,size=1g {SHARED_MEMORY}), or take smaller arrays",
+                f"{self.rank} wants {nbytes}: {MAKE_ROOM}, or take smaller arrays",
                 requested=nbytes,
                 available=free,
             ) from error
@@ -336,6 +334,8 @@ def _together(bootstrap: Bootstrap, timeout: float, step: Callable[[], None]) ->
         step()
     except OSError as error:
         failure = f"{error.filename or SHARED_MEMORY}: {error.strerror}"
+        if error.errno == errno.ENOSPC:
+            failure += f"; {MAKE_ROOM}"
     for rank, text in enumerate(bootstrap.all_gather(failure, timeout)):
         if text is not None:
             raise BackendUnavailable(

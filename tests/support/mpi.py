@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ep_lib.commands.doctor.trials import find_program
-from ep_lib.emulator.shared_heaps import SHARED_MEMORY
+from ep_lib.shared_memory import SHARED_MEMORY
 
 
 def mpich_memory() -> set[Path]:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ep_lib.emulator.shared_heaps import _PREFIX, SHARED_MEMORY
+from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.runtime.rank_process import RemoteError, decode
+from ep_lib.shared_memory import SHARED_MEMORY
 
 PROGRAM = Path(__file__).parent / "rank_programs.py"
 ENOUGH = 120.0  # seconds after which a test gives up waiting
