@@ -233,7 +233,7 @@ def test_the_heap_of_gpus_tells_kernels_of_its_rings(driver: str, monkeypatch: p
     while not heap.failure():
         pass
     with pytest.warns(
-        RuntimeWarning, match="rank 0: its proxy has given up: a command is for rank 1; ranks are 0 to 0"
+        RuntimeWarning, match="rank 0: its proxy has given up: command 0 of ring 0 is for rank 1; ranks are 0 to 0"
     ):
         heap.close(orderly=True)
     assert runtime.blocks == {}

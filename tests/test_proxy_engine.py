@@ -137,16 +137,16 @@ def test_a_full_ring_that_nobody_serves() -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "told"),
     [
-        ("kProxyWrite", {"peer": 2}, "a command is for rank 2; ranks are 0 to 1"),
+        ("kProxyWrite", {"peer": 2}, "command 0 of ring 0 is for rank 2; ranks are 0 to 1"),
         ("kProxyWrite", {"bytes": 1, "target": BYTES}, "moves 1 bytes from offset 0 to offset 4096"),
         ("kProxyRead", {"bytes": 2**64 - 1, "source": 2}, "moves 18446744073709551615 bytes"),
         (
             "kProxyAdd64",
             {"signal": BYTES - 4},
-            "signal is at offset 4092; it must be a multiple of 8 in a heap of 4096",
+            "has its signal at offset 4092; it must be a multiple of 8 in a heap of 4096",
         ),
         ("kProxyAdd32", {"signal": 2}, "a multiple of 4"),
-        ("kNumProxyOps", {}, "has operation 8, which does not exist"),
+        ("kNumProxyOps", {}, "command 0 of ring 0 has operation 8; there are 0 to 7"),
     ],
 )
 def test_what_no_executor_may_touch(name: str, fields: dict[str, int], told: str) -> None:

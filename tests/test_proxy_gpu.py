@@ -98,4 +98,4 @@ def ask_for_rank_7(rank: Rank) -> str:
 def test_a_proxy_that_gave_up_is_a_timeout_that_says_why() -> None:
     for rank, told in enumerate(spawn(ask_for_rank_7, 2, "cuda", timeout=2, transport="proxy")):
         assert "waited too long for its proxy, which has dealt with 0 commands" in told
-        assert f"rank {rank}: its proxy has given up: a command is for rank 7; ranks are 0 to 1" in told
+        assert f"rank {rank}: its proxy has given up: command 0 of ring 0 is for rank 7; ranks are 0 to 1" in told

@@ -22,7 +22,7 @@ from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_a
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind
 from ep_lib.transports import registry
-from ep_lib.transports.base import EmulatorSetup, Transport
+from ep_lib.transports.base import CanFail, EmulatorSetup, Transport
 
 if TYPE_CHECKING:
     from ep_lib.backends.base import Streams
@@ -286,7 +286,8 @@ class EmulatorBackend:
         fault = device_state.decode_fault(record.tobytes())
         if fault is not None:
             record[:] = 0
-            error = self._world.explained(device_state.to_error(fault))
+            reason = self._transport.failure() if isinstance(self._transport, CanFail) else ""
+            error = self._world.explained(device_state.to_error(fault, reason))
             for hook in tuple(self._hooks):
                 hook(error)
             raise error

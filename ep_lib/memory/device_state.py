@@ -38,6 +38,7 @@ FAULT_NONE, FAULT_TIMEOUT = _CODES["kFaultNone"], _CODES["kFaultTimeout"]
 FAULT_RANGE, FAULT_HANDLE = _CODES["kFaultRange"], _CODES["kFaultHandle"]
 FAULT_IBGDA_STATE, FAULT_TRANSPORT = _CODES["kFaultIbgdaState"], _CODES["kFaultTransport"]
 FAULT_INPUT, FAULT_OPTIONS, FAULT_ROOM = _CODES["kFaultInput"], _CODES["kFaultOptions"], _CODES["kFaultRoom"]
+FAULT_PROXY = _CODES["kFaultProxy"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class FaultRecord:
     of reach of loads and stores, and there is no network transport), and of a Buffer's dispatch ``FAULT_INPUT``
     (element ``slot`` of topk_idx, or of topk_weights if ``expected`` is 1, is wrong), ``FAULT_OPTIONS`` (``peer``
     passed other options: ``seen``, not ``expected``) and ``FAULT_ROOM`` (``seen`` rows came, ``expected`` were asked
-    for).
+    for). ``FAULT_PROXY``: the native proxy has given up (of no kernel, and nothing else is set).
     ``peer`` and ``slot`` are -1 where no particular one is meant.
     """
 
@@ -81,9 +82,18 @@ def decode_fault(data: bytes) -> FaultRecord | None:
     )
 
 
-def to_error(record: FaultRecord) -> EpError:
+def to_error(record: FaultRecord, transport: str = "") -> EpError:
     """The exception for a record: :class:`PeerTimeout` for a wait, :class:`KernelFault` for a refused transfer,
-    ArgumentError or RankMismatchError for what a dispatch was given."""
+    ArgumentError or RankMismatchError for what a dispatch was given. ``transport``: why it has failed, if it has."""
+    if record.code == FAULT_PROXY:
+        return KernelFault(f"{transport}; nothing behind that was carried out: correct it, and start the ranks again")
+    error = _error_of_kernel(record)
+    if transport:
+        error.add_note(transport)
+    return error
+
+
+def _error_of_kernel(record: FaultRecord) -> EpError:
     if record.code == FAULT_TIMEOUT:
         return _timeout(record)
     target = f" to rank {record.peer}" if record.peer >= 0 else ""

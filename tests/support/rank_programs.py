@@ -57,6 +57,12 @@ extern "C" __global__ void atomics(unsigned long long* sum, float* parts, int* m
     if (threadIdx.x == 0) net_atomic_add_u64_nbi(by_nic, 1, 0);
     net_quiet();
 }
+// Commands that a mistake in a kernel makes; the last waits for the others.
+extern "C" __global__ void push_wrongly(uint64_t* counter, int peer, uint64_t beyond) {
+    net_atomic_add_u64_nbi(counter, 1, rank() ^ 1);
+    net_atomic_add_u64_nbi(counter + beyond, 1, peer);
+    net_quiet();
+}
 extern "C" __global__ void wait_for(uint64_t* signal) { while (ld_acquire_sys_u64(signal) == 0) {} }
 extern "C" __global__ void tell(uint64_t* signal, int to) { st_release_sys_u64(peer_ptr(signal, to), 1); }
 extern "C" __global__ void tell_by_nic(uint64_t* counter, int times, int to) {
@@ -100,6 +106,13 @@ def loses_its_proxy(rank: Rank) -> None:
     if rank == 0:
         rank._backend._transport._proxy.stop()
         kernel("atomics").launch(rank, 1, 32, total, parts, most, by_nic)
+        rank.synchronize()
+
+
+def pushes_wrongly(rank: Rank, peer: int = 0, beyond: int = 0) -> None:
+    counter, _, _ = memory(rank)
+    if rank == 0:
+        kernel("push_wrongly").launch(rank, 1, 1, counter, peer, beyond)
         rank.synchronize()
 
 
@@ -268,7 +281,18 @@ def other_heap(rank: Rank) -> None:
 
 
 NORMAL = (ping_pong, atomics, in_the_background, says_goodbye, buffers, outlives, replaces, works)
-FAILING = (die, raises, never_sends, paused, loses_its_proxy, too_much, too_large_a_buffer, other_heap, other_buffer)
+FAILING = (
+    die,
+    raises,
+    never_sends,
+    paused,
+    loses_its_proxy,
+    pushes_wrongly,
+    too_much,
+    too_large_a_buffer,
+    other_heap,
+    other_buffer,
+)
 PROGRAMS = {program.__name__: program for program in (*NORMAL, *FAILING, too_large_a_buffer_really)}
 
 

@@ -35,6 +35,7 @@ enum FaultCode : int32_t {
     kFaultInput,    // bad input of a dispatch: slot = element, expected = 0: seen is an expert's id, 1: a weight's bits
     kFaultOptions,  // peer passed other options than this rank: seen and expected
     kFaultRoom,     // a dispatch brought `seen` rows, and the caller's arrays have `expected`
+    kFaultProxy,    // the proxy has given up, and says why to the host
     kNumFaultCodes
 };
 

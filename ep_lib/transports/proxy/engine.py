@@ -12,7 +12,7 @@ import importlib.util
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ep_lib.errors import ArgumentError, BackendUnavailable, PeerTimeout
 from ep_lib.jit.gxx import build_host_library
 from ep_lib.jit.kernel import library_kernel
 from ep_lib.jit.nvrtc import NvrtcImage
+from ep_lib.memory import device_state
 from ep_lib.require import whole_number
 from ep_lib.transports.proxy.rings import COMMAND, Rings
 
@@ -37,7 +38,10 @@ class _Executor(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
-    "ep_proxy_start": ([c_void_p, c_int, POINTER(_Executor), c_int, POINTER(c_int), c_uint64], c_void_p),
+    "ep_proxy_start": (
+        [c_void_p, c_int, POINTER(_Executor), c_int, POINTER(c_int), c_uint64, c_void_p, c_uint32],
+        c_void_p,
+    ),
     "ep_proxy_stop": ([c_void_p], None),
     "ep_proxy_counts": ([c_void_p, c_int, POINTER(c_uint64)], None),
     "ep_proxy_failure": ([c_void_p], c_char_p),
@@ -93,11 +97,18 @@ class Counts:
 class Proxy:
     """Threads that serve ``rings``. ``cpus``: where each one is pinned, -1 for nowhere; as many threads as that.
 
-    ``spin``: seconds that an idle thread polls before it naps.
+    ``spin``: seconds that an idle thread polls before it naps. ``fault_word``: address of the word of a rank's
+    FaultRecord that is set when a thread gives up, where the host has it: then no kernel waits any longer.
     """
 
     def __init__(
-        self, rings: Rings, executor: Executor, *, cpus: Sequence[int] = (-1,), spin: float = SPIN_SECONDS
+        self,
+        rings: Rings,
+        executor: Executor,
+        *,
+        cpus: Sequence[int] = (-1,),
+        spin: float = SPIN_SECONDS,
+        fault_word: int = 0,
     ) -> None:
         available = os.sched_getaffinity(0)
         for cpu in cpus:
@@ -107,8 +118,9 @@ class Proxy:
         self.rings, self.executor, self.threads = rings, executor, len(cpus)
         self._library = load()
         numbers = (c_int * len(cpus))(*cpus)
+        spin_ns, fault = int(spin * 1e9), (fault_word or None, device_state.FAULT_PROXY)
         self._engine = self._library.ep_proxy_start(
-            rings.address, rings.count, ctypes.byref(executor.table), len(cpus), numbers, int(spin * 1e9)
+            rings.address, rings.count, ctypes.byref(executor.table), len(cpus), numbers, spin_ns, *fault
         )
         # Also at the end of the process: the threads must not outlive the memory that they poll.
         self._stop = weakref.finalize(self, _stop, self._library, self._engine, rings, executor)
@@ -141,6 +153,12 @@ class Proxy:
     def stop(self) -> None:
         """Ends the threads. The rings may be served by another Proxy after that."""
         self._stop()
+
+
+def gave_up(rank: int, proxy: Proxy) -> str:
+    """Why the proxy of ``rank`` carries nothing any more, one sentence; empty as long as it does."""
+    reason = proxy.failure()
+    return f"rank {rank}: its proxy has given up: {reason}" if reason else ""
 
 
 def _stop(library: ctypes.CDLL, engine: int, *_kept_alive: object) -> None:

@@ -100,8 +100,7 @@ class GpuProxyHeap(IpcMemory):
         """Nothing to do: the head of the heap says where the rings are."""
 
     def failure(self) -> str:
-        reason = "" if self._proxy is None else self._proxy.failure()
-        return f"rank {self._rank}: its proxy has given up: {reason}" if reason else ""
+        return "" if self._proxy is None else engine.gave_up(self._rank, self._proxy)
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Ends the proxies, when they have carried out what kernels have pushed, then gives the memory back."""

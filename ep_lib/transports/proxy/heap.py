@@ -41,12 +41,14 @@ class ProxyHeap:
         self._told["rings"], self._told["count"] = self.rings.address, self.rings.count
         self._told["num_queue_pairs"], self._told["keeps_order"] = fabric.queue_pairs, fabric.kind == "rc"
         machine.register(rank, self._told.ctypes.data, self._told.nbytes, False)
+        self._rank = rank
         begin = device_state.HEADER.offsets["proxy"]
         machine.heap_view(rank)[begin : begin + 8].view(np.uint64)[0] = self._told.ctypes.data
         self._proxy: engine.Proxy | None = None
         if machine.has_other_processes:
             executor = engine.Memory(self.rings.count, self.addresses, machine.heap_span, rank)
-            self._proxy = engine.Proxy(self.rings, executor, spin=_SPIN_SECONDS)
+            fault_word = machine.heap_address(rank)  # a heap begins with the code of the rank's FaultRecord
+            self._proxy = engine.Proxy(self.rings, executor, spin=_SPIN_SECONDS, fault_word=fault_word)
             return
         kernel = library_kernel("transports/proxy/emulated/proxy.cu", "ep_proxy")
         image, argument = build_emulator_kernel(kernel), self.rings.address.to_bytes(8, "little")
@@ -58,6 +60,9 @@ class ProxyHeap:
 
     def register_module(self, module: Module, image: EmulatorImage) -> None:
         """Nothing to do: the head of the heap says where the rings are."""
+
+    def failure(self) -> str:
+        return "" if self._proxy is None else engine.gave_up(self._rank, self._proxy)
 
     def close(self, *, orderly: bool, timeout: float | None = None) -> None:
         """Ends native proxies, when they have carried out what kernels have pushed; the others end with the machine."""

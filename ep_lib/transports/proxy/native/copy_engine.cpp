@@ -255,7 +255,7 @@ int post(void* state, int queue, const ProxyCommand* batch, int count, Failure* 
     }
     if (q.under_way.size() >= kDepth) return 0;
     for (int i = 0; i < count; i++)
-        if (check(self.heaps, batch[i], failure) < 0 || !self.start(q, batch[i], failure)) return -1;
+        if (check(self.heaps, batch[i], queue, failure) < 0 || !self.start(q, batch[i], failure)) return -1;
     if (!self.flush(q, failure)) return -1;
     q.under_way.push_back({++q.posted, count});
     return self.set(q, q.done, q.posted, "saying what is done", failure) ? count : -1;

@@ -47,8 +47,8 @@ struct Queue {
 class Engine {
   public:
     Engine(const ProxyRing* rings, int num_rings, const Executor& executor, int threads, const int* cpus,
-           uint64_t spin_ns)
-        : executor_(executor), spin_ns_(spin_ns), counts_(threads) {
+           uint64_t spin_ns, uint32_t* fault_word, uint32_t fault_code)
+        : executor_(executor), spin_ns_(spin_ns), fault_word_(fault_word), fault_code_(fault_code), counts_(threads) {
         for (int t = 0; t < threads; t++) {
             std::vector<std::unique_ptr<Queue>> mine;
             for (int r = t; r < num_rings; r += threads) {
@@ -88,8 +88,13 @@ class Engine {
     template <class... Values>
     void fail(Failure failure, const char* format, Values... values) {
         if (format) failure(format, values...);
-        std::lock_guard<std::mutex> guard(failing_);
-        if (!failure_.text[0]) failure_ = failure;
+        {
+            std::lock_guard<std::mutex> guard(failing_);
+            if (!failure_.text[0]) failure_ = failure;
+        }
+        uint32_t none = 0;  // kernels have recorded nothing yet
+        if (fault_word_)
+            __atomic_compare_exchange_n(fault_word_, &none, fault_code_, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
     }
 
     // Whether a slot holds command `number`. In a sealed ring its parts come in any order.
@@ -170,6 +175,8 @@ class Engine {
 
     const Executor executor_;
     const uint64_t spin_ns_;
+    uint32_t* const fault_word_;
+    const uint32_t fault_code_;
     std::vector<Counts> counts_;
     std::vector<std::thread> threads_;
     std::atomic<bool> stop_{false};
@@ -185,10 +192,11 @@ using namespace ep::proxy;
 
 extern "C" {
 
-// Threads begin to serve the rings; `cpus`: where each is pinned, -1 for nowhere. Takes the executor over.
+// Threads begin to serve the rings; `cpus`: where each is pinned, -1 for nowhere. Takes the executor over. A thread that
+// gives up puts `fault_code` into `fault_word`, if there is one, which kernels look at while they wait.
 Engine* ep_proxy_start(const ep::ProxyRing* rings, int num_rings, const Executor* executor, int threads,
-                       const int* cpus, uint64_t spin_ns) {
-    return new Engine(rings, num_rings, *executor, threads, cpus, spin_ns);
+                       const int* cpus, uint64_t spin_ns, uint32_t* fault_word, uint32_t fault_code) {
+    return new Engine(rings, num_rings, *executor, threads, cpus, spin_ns, fault_word, fault_code);
 }
 // Ends the threads, when each has finished what it has begun to post.
 void ep_proxy_stop(Engine* engine) { delete engine; }

@@ -50,25 +50,34 @@ struct Executor {
     void (*destroy)(void* state);
 };
 
-// Refuses what no executor may touch. Returns 0, or -1.
-inline int check(const Heaps& heaps, const ProxyCommand& c, Failure* failure) {
+// Refuses what no executor may touch. `ring`: where the command was pushed; -1: a peer's proxy has sent it. Returns 0, or
+// -1.
+inline int check(const Heaps& heaps, const ProxyCommand& c, int ring, Failure* failure) {
+    using Count = unsigned long long;  // for printf
     const bool copies = c.op >= kProxyWrite && c.op <= kProxyWriteAddSignal || c.op == kProxyRead;
     const bool counts = c.op >= kProxyWriteSetSignal && c.op <= kProxyAdd64;
     const uint64_t counter_bytes = c.op == kProxyAdd32 ? 4 : 8;
-    if (c.op >= kNumProxyOps) return (*failure)("a command has operation %d, which does not exist", c.op);
-    if (c.op != kProxyNothing && c.peer >= heaps.ranks)
-        return (*failure)("a command is for rank %d; ranks are 0 to %d", c.peer, heaps.ranks - 1);
     const auto fits = [&](uint64_t offset, uint64_t bytes) {
         return offset <= heaps.bytes && bytes <= heaps.bytes - offset;
     };
+    const auto name = [&] {
+        Failure text;
+        if (ring < 0)
+            text("a command of a peer");
+        else
+            text("command %llu of ring %d", Count(c.number - 1), ring);
+        return text;
+    };
+    if (c.op >= kNumProxyOps)
+        return (*failure)("%s has operation %d; there are 0 to %d", name().text, c.op, kNumProxyOps - 1);
+    if (c.op != kProxyNothing && c.peer >= heaps.ranks)
+        return (*failure)("%s is for rank %d; ranks are 0 to %d", name().text, c.peer, heaps.ranks - 1);
     if (copies && !(fits(c.target, c.bytes) && fits(c.source, c.bytes)))
-        return (*failure)("a command moves %llu bytes from offset %llu to offset %llu; a symmetric heap has %llu bytes",
-                          (unsigned long long)c.bytes, (unsigned long long)c.source, (unsigned long long)c.target,
-                          (unsigned long long)heaps.bytes);
+        return (*failure)("%s moves %llu bytes from offset %llu to offset %llu; a symmetric heap has %llu bytes",
+                          name().text, Count(c.bytes), Count(c.source), Count(c.target), Count(heaps.bytes));
     if (counts && (!fits(c.signal, counter_bytes) || c.signal % counter_bytes))
-        return (*failure)("a command's signal is at offset %llu; it must be a multiple of %llu in a heap of %llu bytes",
-                          (unsigned long long)c.signal, (unsigned long long)counter_bytes,
-                          (unsigned long long)heaps.bytes);
+        return (*failure)("%s has its signal at offset %llu; it must be a multiple of %llu in a heap of %llu bytes",
+                          name().text, Count(c.signal), Count(counter_bytes), Count(heaps.bytes));
     return 0;
 }
 

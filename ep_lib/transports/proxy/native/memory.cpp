@@ -60,7 +60,7 @@ int memory_post(void* state, int queue, const ProxyCommand* batch, int count, Fa
     auto& self = *static_cast<Memory*>(state);
     for (int i = 0; i < count; i++) {
         const ProxyCommand& c = batch[i];
-        if (check(self.heaps, c, failure) < 0) return -1;
+        if (check(self.heaps, c, queue, failure) < 0) return -1;
         char *const mine = self.bases[self.heaps.rank], *const theirs = self.bases[c.peer];
         switch (c.op) {
             case kProxyWrite:

@@ -172,7 +172,7 @@ struct Nixl {
                 c.signal = said.signal;
                 c.value = said.value;
                 c.peer = static_cast<uint16_t>(heaps.rank);
-                if (check(heaps, c, failure) < 0) return -1;
+                if (check(heaps, c, -1, failure) < 0) return -1;
                 apply_signal(c, base);
             }
         }
@@ -192,14 +192,14 @@ int post(void* state, int queue, const ProxyCommand* batch, int count, Failure* 
     int i = 0;
     while (i < count && under_way.size() < kDepth) {
         const ProxyCommand& c = batch[i];
-        if (check(self.heaps, c, failure) < 0) return -1;
+        if (check(self.heaps, c, queue, failure) < 0) return -1;
         if (moves_bytes(c) && c.bytes) {
             int n = 1;  // those that go together: to one peer, one direction, and only the last with a signal
             while (i + n < count && batch[i + n - 1].op == c.op && (c.op == kProxyWrite || c.op == kProxyRead) &&
                    batch[i + n].peer == c.peer && batch[i + n].bytes &&
                    (batch[i + n].op == c.op ||
                     (c.op == kProxyWrite && moves_bytes(batch[i + n]) && batch[i + n].op != kProxyRead))) {
-                if (check(self.heaps, batch[i + n], failure) < 0) return -1;
+                if (check(self.heaps, batch[i + n], queue, failure) < 0) return -1;
                 n++;
             }
             if (self.start(queue, batch + i, n, failure) < 0) return -1;

@@ -150,7 +150,7 @@ struct Verbs {
         c.signal = signal;
         c.value = value;
         c.peer = static_cast<uint16_t>(heaps.rank);
-        if (check(heaps, c, failure) < 0) return false;
+        if (check(heaps, c, -1, failure) < 0) return false;
         apply_signal(c, base);
         return true;
     }
@@ -182,7 +182,7 @@ int post(void* state, int queue, const ProxyCommand* batch, int count, Failure* 
     int i = 0;
     for (; i < count && q.done.size() < kDepth; i++) {
         const ProxyCommand& c = batch[i];
-        if (check(self.heaps, c, failure) < 0) return -1;
+        if (check(self.heaps, c, queue, failure) < 0) return -1;
         const uint64_t number = q.first + q.done.size();
         if (c.op == kProxyNothing || c.op == kProxyFence) {
             Link& link = q.links[c.peer];
