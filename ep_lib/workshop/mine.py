@@ -31,6 +31,7 @@ from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.notes import BLUE, GREEN, Note
 from ep_lib.workshop.pieces import load, place_in
 
+_NOT_BEGUN = "not begun"
 _TODO = re.compile(rf"Task (\w+) {STILL_TO_DO}")
 
 
@@ -122,7 +123,7 @@ def find_pieces(mine: Path | str | None = None, root: Path | None = None) -> tup
 def _examined(piece: Piece) -> Piece:
     exercise, number = piece.exercise, piece.exercise.short_name
     if not any(file.exists() for file in piece.files):
-        return replace(piece, stands_in=f'not begun: workshop.start("{number}")')
+        return replace(piece, stands_in=f'{_NOT_BEGUN}: workshop.start("{number}")')
     for file, name in zip(piece.files, exercise.pieces, strict=True):
         here = _short(file)
         try:
@@ -235,7 +236,11 @@ class Mine:
         else:
             lines = [f"yours: {each.piece.words.piece} ({_short(each.piece.files[0])})" for each in carried]
         missing = [piece for piece in self.pieces if not piece.is_mine]
-        return [*lines, *(f"the library's: {p.words.piece} ({p.stands_in})" for p in missing)]
+        begun = [piece for piece in missing if not piece.stands_in.startswith(_NOT_BEGUN)]
+        lines += [f"the library's: {piece.words.piece} ({piece.stands_in})" for piece in begun]
+        if others := [piece.words.piece for piece in missing if piece not in begun]:
+            lines.append(f"the library's, since you have {_NOT_BEGUN} yours: {', '.join(others)}")
+        return lines
 
     def note(self) -> Note:
         """The same, as a notebook shows it."""
