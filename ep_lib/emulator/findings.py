@@ -249,7 +249,7 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
         detail = entry["detail"]
         credit, wait = _place(entry["signal"]), _place(entry["wait"])
         if ways := _by_way_of(credit, wait, detail):
-            detail = f"{detail} ({ways})"
+            detail = f"{detail} ({ways})" if detail else ways
         places = [_place(entry["place"][end]) for end in ("from", "to")]
         findings.append(
             (
@@ -295,7 +295,8 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
     if signal and wait and thing == "lock":
         return f"taken in line {wait.line}, given back in line {signal.line} of {signal.name}"
     if signal and wait:
-        return f"the {thing} is stored in {signal}, and waited for in line {wait.line}"
+        waited = f"line {wait.line}" if wait.file == signal.file else str(wait)
+        return f"the {thing} is stored in {signal}, and waited for in {waited}"
     if signal and thing == "lock":
         return f"taken in {signal}"
     return f"the {thing}: {signal or wait}" if signal or wait else ""
@@ -391,7 +392,7 @@ def advice(how: str, what: str, first: Place, last: Place) -> str:
     if how == "wait_post":
         return f"wait for {first} (its release) before {last} is posted"
     if how == "both":
-        return f"{what}: in {first} and {last}"
+        return f"{what}: in {_two(first, last)}"
     if how == "swap":
         return f"signal ({first}) after the data ({last}), not before"
     if how == "wait_for":
