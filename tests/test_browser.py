@@ -219,9 +219,11 @@ def test_an_exercise_is_done_from_the_keyboard(page: Any, lab: Lab) -> None:
     editor.focus()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text((ROOT / "solutions" / "00_first_kernel" / "00_first_kernel.cuh").read_text())
+    changed = page.locator(".jp-mod-current.jp-mod-dirty")  # the editor's tab; the notebook's is saved after two minutes
+    changed.wait_for()
     page.keyboard.press("Control+s")
     mine = lab.root / "mine" / "00_first_kernel" / "00_first_kernel.cuh"
-    page.wait_for_selector(".jp-mod-dirty", state="detached")
+    changed.wait_for(state="detached")
     assert "signal_add(flag, 1, peer)" in mine.read_text()
     page.get_by_role("tab", name="00_start_here.ipynb").click()
     checked = run_cell(page, 'workshop.check("00_first_kernel")')

@@ -1,8 +1,8 @@
 """The grader's child: a supervisor, and below it the process that runs a submission within limits and walls.
 
-Started by :mod:`ep_lib.workshop.sandbox` as a fresh interpreter. It holds no expected values: it compiles the learner's
-piece, runs scenarios on the emulator and sends the arrays back. What runs a scenario, runner.py, is imported only after
-the limits and walls are set.
+A fresh fork of :mod:`ep_lib.workshop.zygote`, which has imported the library and run nothing. It holds no expected
+values: it compiles the learner's piece, runs scenarios on the emulator and sends the arrays back, all of it after the
+limits and walls are set.
 
 The supervisor runs nothing of the submission. Whatever the submission starts, in whatever session and with whatever
 environment, stays its descendant and ends with it; and it ends when the worker does, or when the grader is gone.
@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from ep_lib import processes
 from ep_lib.workshop import walls
+from ep_lib.workshop.runner import Runner
 
 REQUEST_BYTES = struct.Struct("<Q")
 
@@ -95,8 +96,6 @@ def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:
 
 def serve(requests: BinaryIO, reply_fd: int, mine: Path) -> None:
     """Answers pickled requests, one frame each, until the parent closes the pipe."""
-    from ep_lib.workshop.runner import Runner  # after the limits
-
     runner = Runner(mine)
     while True:
         prefix = requests.read(REQUEST_BYTES.size)

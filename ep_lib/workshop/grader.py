@@ -261,7 +261,7 @@ def examine(
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
         around = _open_to(exercise, tests, work)
-        with Sandbox(work / "mine", limits, work / "cwd", environment, around) as sandbox:
+        with Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports) as sandbox:
             problem = outside or _compile(exercise, sandbox, tests, limits, work)
             found = []
             for task in exercise.tasks:

@@ -17,25 +17,25 @@ import pickle
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import ep_lib
 from ep_lib.errors import EpError
 from ep_lib.processes import OwnTime, TookTooLong, descendants
 from ep_lib.workshop.child import REQUEST_BYTES
 from ep_lib.workshop.scenario import FRAME, frame_sizes
+from ep_lib.workshop.zygote import Child, Start, zygote
 
 _POLL_S = 0.02
 _WATCH_S = 0.05  # between counts of memory and processes, at least
 _WATCH_SHARE = 0.05  # of this process's time, at most, for these counts: they read all that is in /proc
 _END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
+_AT_START = ("LD_LIBRARY_PATH",)  # what the system's loader reads once, when a program starts
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -85,19 +85,28 @@ def stop_all() -> Iterator[None]:
 
 
 class Sandbox:
-    """One child process, started on first use and again after it has ended; use it as a context manager."""
+    """One child process, started on first use and again after it has ended; use it as a context manager.
+
+    ``modules``: what the zygote imports beside the library, before any child of it is there.
+    """
 
     def __init__(
-        self, mine: Path, limits: Limits, work: Path, environment: Mapping[str, str], open_to_it: Walls | None = None
+        self,
+        mine: Path,
+        limits: Limits,
+        work: Path,
+        environment: Mapping[str, str],
+        open_to_it: Walls | None = None,
+        modules: Sequence[str] = (),
     ) -> None:
         self._mine = mine
         self._limits = limits
         self._work = work
         self._environment = dict(environment)
         self._open_to_it = open_to_it or {}
-        self._child: subprocess.Popen[bytes] | None = None
-        self._reply_fd = -1
-        self._control_fd = -1
+        self._modules = tuple(modules)
+        self._child: Child | None = None
+        self._stdin_fd = self._output_fd = self._control_fd = self._reply_fd = -1
         self._next_watch = 0.0
         self.output = b""  # what the child printed, bounded
 
@@ -139,51 +148,44 @@ class Sandbox:
         except subprocess.TimeoutExpired:  # something below it hangs in the kernel
             child.kill()
             child.wait()
-        for stream in (child.stdin, child.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        os.close(self._reply_fd)
-        self._reply_fd = -1
+        self._close()
 
     def _start(self) -> None:
+        stdin, self._stdin_fd = os.pipe()
+        self._output_fd, output = os.pipe()
         control, self._control_fd = os.pipe()
         self._reply_fd, reply = os.pipe()
-        environment = {
+        first = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": str(self._work),
-            "TMPDIR": str(self._work),
             "LANG": "C.UTF-8",
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
-            **self._environment,
+            **{name: self._environment[name] for name in _AT_START if name in self._environment},
         }
+        own = {**first, "HOME": str(self._work), "TMPDIR": str(self._work), **self._environment}
+        start = Start(
+            f"child.begin(settings, control, reply); {self._program()}", self._settings(), own, str(self._work)
+        )
         try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-X", "faulthandler", "-c", self._code(control, reply)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(control, reply),
-                cwd=self._work,
-                env=environment,
-                start_new_session=True,
-            )
+            self._child = zygote(first, self._modules).start(start, (stdin, output, control, reply))
         except BaseException:
-            os.close(self._control_fd)
-            os.close(self._reply_fd)
+            self._close()
             raise
         finally:
-            os.close(control)
-            os.close(reply)
-        assert self._child.stdin is not None and self._child.stdout is not None
-        for fd in (self._reply_fd, self._child.stdin.fileno(), self._child.stdout.fileno()):
+            for fd in (stdin, output, control, reply):
+                os.close(fd)
+        for fd in (self._reply_fd, self._stdin_fd, self._output_fd):
             os.set_blocking(fd, False)
 
-    def _code(self, control: int, reply: int) -> str:
-        """What the child's interpreter runs."""
+    def _close(self) -> None:
+        for fd in (self._stdin_fd, self._output_fd, self._control_fd, self._reply_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._stdin_fd = self._output_fd = self._control_fd = self._reply_fd = -1
+
+    def _settings(self) -> dict[str, Any]:
         limits = self._limits
-        settings = {
+        return {
             "limits": {
                 "cpu_s": limits.cpu_s,
                 "data_bytes": limits.data_bytes,
@@ -192,24 +194,19 @@ class Sandbox:
             },
             "walls": {key: [str(path) for path in paths] for key, paths in self._open_to_it.items()},
         }
-        package_root = str(Path(ep_lib.__file__).resolve().parent.parent)
-        return (
-            f"import sys; sys.path.insert(0, {package_root!r}); from ep_lib.workshop import child; "
-            f"child.begin({settings!r}, {control}, {reply}); "
-            f"{self._program(reply)}"
-        )
 
-    def _program(self, reply: int) -> str:
-        return f"from pathlib import Path; child.serve(sys.stdin.buffer, {reply}, Path({str(self._mine)!r}))"
+    def _program(self) -> str:
+        """What the child runs, once it is limited."""
+        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, Path({str(self._mine)!r}))"
 
     def _exchange(self, request: bytes, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
         child = self._child
-        assert child is not None and child.stdin is not None and child.stdout is not None
+        assert child is not None
         to_send = memoryview(request)
         reply = bytearray()
         wanted = FRAME.size
         header = -1
-        readable: list[Any] = [self._reply_fd, child.stdout]
+        readable = [self._reply_fd, self._output_fd]
         pids = [child.pid, *descendants(child.pid)]
         own = OwnTime(lambda: pids)
         while True:
@@ -226,17 +223,17 @@ class Sandbox:
                         f"it did not end within {seconds:g} s and was stopped: is there an endless loop?"
                     ) from None
                 self._next_watch = time.monotonic() + max(_WATCH_S, took / _WATCH_SHARE)
-            writable = [child.stdin] if to_send else []
+            writable = [self._stdin_fd] if to_send else []
             ready, can_write, _ = select.select(readable, writable, [], _POLL_S)
             if can_write:
                 try:
-                    to_send = to_send[os.write(child.stdin.fileno(), to_send[:65536]) :]
+                    to_send = to_send[os.write(self._stdin_fd, to_send[:65536]) :]
                 except BlockingIOError:
                     pass
                 except BrokenPipeError:
                     to_send = memoryview(b"")
-            if child.stdout in ready and not self._collect_output():
-                readable.remove(child.stdout)
+            if self._output_fd in ready and not self._collect_output():
+                readable.remove(self._output_fd)
             if self._reply_fd in ready:
                 chunk = os.read(self._reply_fd, min(1 << 20, wanted - len(reply)))
                 if not chunk:
@@ -253,9 +250,8 @@ class Sandbox:
 
     def _collect_output(self) -> bool:
         """Reads what the child prints and keeps the first bytes; returns False at the end of the output."""
-        assert self._child is not None and self._child.stdout is not None
         try:
-            chunk = os.read(self._child.stdout.fileno(), 65536)
+            chunk = os.read(self._output_fd, 65536)
         except BlockingIOError:
             return True
         self.output += chunk[: max(0, self._limits.output_bytes - len(self.output))]

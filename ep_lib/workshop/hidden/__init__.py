@@ -5,6 +5,7 @@ Such a module runs in the grader's own process and gives
     KERNELS      (path of a .cu file, kernel) of everything its scenarios launch
     BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; messages never show expected values
     PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: small, and its messages may show everything
+    IMPORTS      (if any) packages that take long to import and that learners' code needs: the zygote has them already
 
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
 Every grading draws new payloads from ``rng``, so remembered answers are worth nothing.
@@ -58,12 +59,13 @@ class Behaviour:
 @dataclass(frozen=True)
 class HiddenTests:
     """What one module gives: the kernels to compile first, as (path of the .cu file, kernel), and its behaviours.
-    ``folder`` has the files that play around the learner's code."""
+    ``folder`` has the files that play around the learner's code; ``imports`` are large modules that it imports."""
 
     kernels: tuple[tuple[str, str], ...]
     behaviours: tuple[Behaviour, ...]
     readable: tuple[Path, ...] = ()  # what the child needs beside them
     folder: Path = Path(__file__).parent
+    imports: tuple[str, ...] = ()
 
 
 def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTests:
@@ -81,7 +83,8 @@ def load(exercise: str, *, public: bool, folder: Path | None = None) -> HiddenTe
     try:
         module = importlib.import_module(name) if folder is None else _import_from(folder / f"ex{exercise}.py")
         behaviours = tuple(module.PUBLIC if public else module.BEHAVIOURS)
-        return HiddenTests(tuple(module.KERNELS), behaviours, folder=folder or Path(__file__).parent)
+        imports = tuple(getattr(module, "IMPORTS", ()))
+        return HiddenTests(tuple(module.KERNELS), behaviours, folder=folder or Path(__file__).parent, imports=imports)
     except (ImportError, OSError, AttributeError) as error:
         where = name if folder is None else f"in {folder}"
         raise GradingError(f"exercise {exercise} has no complete module of tests {where}: {error}") from error

@@ -13,6 +13,7 @@ from ep_lib.workshop.scenario import Array, Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play09_router.py"))
 KERNELS = ()
+IMPORTS = ("torch",)
 _CLOSE = 1e-5
 
 

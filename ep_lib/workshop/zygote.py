@@ -1,0 +1,214 @@
+"""A process that has imported what the grader's children need, and forks one of them at each request.
+
+To start a Python and to import NumPy and this library takes longer than most scenarios run, and torch takes seconds.
+The zygote pays for that once; a child is there after milliseconds. It runs nothing of a submission and knows none of
+the hidden tests: it imports the library, waits on a socket, and forks. Limits and walls go up in the child
+(:func:`ep_lib.workshop.child.begin`), before anything of the submission runs; what one submission does to its process,
+the next one does not see. The zygote ends when the grader's end of the socket is closed, however that happens.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ep_lib
+
+_SIZE = struct.Struct("<Q")  # of the pickle that follows
+_NUMBER = struct.Struct("<q")  # a reply: a child's id, or how it ended
+_FDS = 4  # that a child gets: standard input, standard output and error, control, reply
+_ROOT = str(Path(ep_lib.__file__).resolve().parent.parent)
+_ALWAYS = (  # the second and the third: what the first run on the emulator would import
+    "ep_lib.workshop.child",
+    "ep_lib.backends.emulator",
+    "ep_lib.transports.emulated.heap",
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a child begins with: its whole environment, its folder, and Python code that may use ``settings``,
+    ``control`` and ``reply``."""
+
+    code: str
+    settings: Mapping[str, Any]
+    environment: Mapping[str, str]
+    folder: str
+
+
+class Child:
+    """A process that a zygote has forked, with the methods of subprocess.Popen that the sandbox needs."""
+
+    def __init__(self, zygote: Zygote, pid: int) -> None:
+        self.pid = pid
+        self._zygote = zygote
+        self._ended = os.pidfd_open(pid)  # nobody but the zygote waits for it, so the id is still its own
+        self._returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None as long as it runs."""
+        return self._wait(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        code = self._wait(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("the grader's child", timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        if self._returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self._returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            self._returncode = self._zygote.wait_for(self.pid)
+            os.close(self._ended)
+        return self._returncode
+
+
+class Zygote:
+    """The grader's end. ``environment`` is what the process is started with, ``modules`` what it imports further."""
+
+    def __init__(self, environment: Mapping[str, str], modules: Sequence[str]) -> None:
+        self._made_as = _wish(environment, modules)
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        code = (
+            f"import sys; sys.path.insert(0, {_ROOT!r}); from ep_lib.workshop import child, zygote\n"
+            f"start, control, reply = zygote.serve({theirs.fileno()}, {[*_ALWAYS, *modules]!r})\n"
+            "exec(start.code, {**globals(), 'settings': start.settings})"  # in a child that was forked
+        )
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-B", "-X", "faulthandler", "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+                env=dict(environment),
+                start_new_session=True,  # an interrupt is for the grader
+            )
+
+    def start(self, start: Start, fds: Sequence[int]) -> Child:
+        """A child. ``fds``: its standard input, its standard output and error, control, reply; it gets copies."""
+        return Child(self, self._ask(pickle.dumps(start), fds))
+
+    def wait_for(self, pid: int) -> int:
+        """How a child that has ended did so. If the zygote is gone, nobody knows."""
+        try:
+            return self._ask(pickle.dumps(pid), ())
+        except OSError:
+            return -signal.SIGKILL
+
+    def serves(self, environment: Mapping[str, str], modules: Sequence[str]) -> bool:
+        """Whether it is there, of this process, and of this kind."""
+        return self._made_as == _wish(environment, modules) and self._process.poll() is None
+
+    def end(self) -> None:
+        """Ends it; its children go on. Does nothing in a process that was forked from the one that made it."""
+        if self._made_as[0] == os.getpid():
+            self._socket.close()
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, request: bytes, fds: Sequence[int]) -> int:
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [_SIZE.pack(len(request))], fds)
+                self._socket.sendall(request)
+                reply = _receive(self._socket, _NUMBER.size)
+            except BaseException:  # KeyboardInterrupt too: the next reply would be the one to this request
+                self.end()
+                raise
+        if reply is None:
+            raise ConnectionResetError("the process that starts the grader's children has ended")
+        return int(_NUMBER.unpack(reply)[0])
+
+
+def _wish(environment: Mapping[str, str], modules: Sequence[str]) -> tuple[int, dict[str, str], tuple[str, ...]]:
+    return os.getpid(), dict(environment), tuple(modules)
+
+
+_kept: Zygote | None = None
+_keeping = threading.Lock()
+
+
+def zygote(environment: Mapping[str, str], modules: Sequence[str] = ()) -> Zygote:
+    """The zygote with this environment and these modules: the one of last time, or a new one in its place."""
+    global _kept
+    with _keeping:
+        if _kept is None or not _kept.serves(environment, modules):
+            if _kept is not None:
+                atexit.unregister(_kept.end)
+                _kept.end()
+            _kept = Zygote(environment, modules)
+            atexit.register(_kept.end)
+        return _kept
+
+
+# ---- the zygote's own process ----------------------------------------------------------------------------------------
+def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
+    """Imports, and forks at each request. Returns in the children only: the request, ``control``, ``reply``."""
+    for module in modules:
+        with contextlib.suppress(ImportError):  # who needs one that is missing says so
+            importlib.import_module(module)
+    gc.freeze()  # a collection in a child would copy all of it
+    grader = socket.socket(fileno=fd)
+    while True:
+        begin, fds, _, _ = socket.recv_fds(grader, _SIZE.size, _FDS)
+        text = _receive(grader, _SIZE.unpack(begin)[0]) if len(begin) == _SIZE.size else None
+        if text is None:
+            os._exit(0)
+        request = pickle.loads(text)
+        if isinstance(request, int):
+            reply = os.waitstatus_to_exitcode(os.waitpid(request, 0)[1])
+        else:
+            reply = os.fork()
+            if reply == 0:
+                grader.close()
+                return request, *_become(request, fds)
+            for each in fds:
+                os.close(each)
+        grader.sendall(_NUMBER.pack(reply))
+
+
+def _become(start: Start, fds: Sequence[int]) -> tuple[int, int]:
+    """A child's first steps: its own session, streams, environment and folder."""
+    stdin, output, control, reply = fds
+    os.setsid()
+    os.dup2(stdin, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(stdin)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(start.environment)
+    os.chdir(start.folder)
+    return control, reply
+
+
+def _receive(connection: socket.socket, count: int) -> bytes | None:
+    """So many bytes; None if the other end was closed."""
+    found = b""
+    while len(found) < count:
+        part = connection.recv(count - len(found))
+        if not part:
+            return None
+        found += part
+    return found
