@@ -160,8 +160,12 @@ def test_srun_ranks_meet_behind_a_private_socket(tmp_path: Path, monkeypatch: py
 
 def test_srun_names_the_ranks_that_never_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(threading.enumerate())
     with pytest.raises(PeerTimeout, match="ranks 1, 2"):
         SrunBootstrap(_srun_environment(0, 3), timeout=0.3)
+    for left in set(threading.enumerate()) - before:
+        left.join(60)
+        assert not left.is_alive(), "it would take its listener's error for a stranger's, again and again"
 
 
 def test_srun_removes_what_steps_left_that_were_killed_at_their_start(tmp_path: Path) -> None:

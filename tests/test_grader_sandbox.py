@@ -13,7 +13,7 @@ import pytest
 
 from ep_lib import processes
 from ep_lib.jit.cache import cache_dir
-from ep_lib.workshop import grader, walls
+from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.hidden import load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
@@ -233,6 +233,36 @@ def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPat
         ask(box)
     assert not box.running
     assert processes.descendants(os.getpid()) == before
+
+
+ANSWERS = "import os\nfrom ep_lib.workshop.scenario import pack\nos.write(reply, pack({'fds': %s}))\n"
+
+
+def test_the_child_has_no_way_to_the_zygote(scripted) -> None:  # type: ignore[no-untyped-def]
+    is_open = "[fd for fd in range(100) if os.path.lexists(f'/proc/self/fd/{fd}')]"
+    fds = json.loads(ask(scripted(ANSWERS % f"[os.readlink(f'/proc/self/fd/{{fd}}') for fd in {is_open}]"))[0])["fds"]
+    assert len(fds) == 4 or "script.py" in fds.pop(), fds  # streams and reply; the script may still be open
+    assert all(link.startswith("pipe:") for link in fds), fds
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, None])
+def test_a_zygote_that_is_gone_is_replaced(scripted, monkeypatch: pytest.MonkeyPatch, error: type | None) -> None:  # type: ignore[no-untyped-def]
+    ask(scripted(ANSWERS % "[]"))
+    gone = zygote._kept
+    assert gone is not None
+    if error is None:
+        gone._process.kill()
+    else:
+        with monkeypatch.context() as patch, pytest.raises(error):
+
+            def interrupted(*_: object) -> None:
+                raise error
+
+            patch.setattr(zygote, "_receive", interrupted)
+            ask(scripted(ANSWERS % "[]"))
+    gone._process.wait(60)
+    assert json.loads(ask(scripted(ANSWERS % "[]"))[0]) == {"fds": []}
+    assert zygote._kept is not gone
 
 
 def test_the_child_sees_little_of_the_environment(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -67,11 +67,15 @@ class SrunBootstrap(HubBootstrap):
             with os.fdopen(descriptor, "wb") as file:
                 file.write(key)
             fresh.replace(key_path)
-            accepting = threading.Thread(target=_accept, args=(listener, peers, size), daemon=True)
+            gave_up = threading.Event()
+            accepting = threading.Thread(target=_accept, args=(listener, peers, size, gave_up), daemon=True)
             accepting.start()
             accepting.join(timeout)
             key_path.unlink(missing_ok=True)
             if accepting.is_alive():
+                gave_up.set()
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
+                    nobody.connect(str(socket_path))  # the thread returns from accept(), and ends
                 raise missing_error(0, size, set(range(size)) - set(peers), 0, timeout)
         self._hub = Hub(peers)
         return ours
@@ -99,8 +103,8 @@ def _sweep(folder: Path) -> None:
                     path.unlink()
 
 
-def _accept(listener: Listener, peers: dict[int, Connection], size: int) -> None:
-    while len(peers) < size:
+def _accept(listener: Listener, peers: dict[int, Connection], size: int, gave_up: threading.Event) -> None:
+    while len(peers) < size and not gave_up.is_set():
         with contextlib.suppress(AuthenticationError, EOFError, OSError):
             connection = listener.accept()
             peers[int(connection.recv())] = connection
