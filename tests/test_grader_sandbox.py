@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from ep_lib import processes
 from ep_lib.jit.cache import cache_dir
 from ep_lib.workshop import grader, walls, zygote
-from ep_lib.workshop.exercises import find
+from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.hidden import load
 from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
@@ -82,14 +83,22 @@ def test_a_frame_that_announces_too_much_is_not_read(prefix: bytes) -> None:
         frame_sizes(prefix, 100)
 
 
-def test_the_child_does_not_load_the_hidden_tests() -> None:
+def test_the_zygote_loads_neither_hidden_tests_nor_solutions() -> None:
     code = (
-        "import sys, importlib, ep_lib.workshop.zygote as zygote; "
-        "[importlib.import_module(name) for name in zygote._ALWAYS]; "
-        "print([m for m in sys.modules if any(word in m for word in ('hidden', 'grader', 'answers'))])"
+        "import sys, importlib, ep_lib.workshop.zygote as zygote\n"
+        "for name in (*zygote.MODULES, *sys.argv[1:]): importlib.import_module(name)\n"
+        "for name, module in sys.modules.items(): print(name, getattr(module, '__file__', ''))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.strip() == "[]"
+    imports = {name for each in names() for name in load(each, public=False).imports}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *imports], capture_output=True, text=True, check=True, timeout=300
+    )
+    loaded = done.stdout.splitlines()
+    assert not [line for line in loaded if "ep_lib" in line and re.search("hidden|grader|answers|puzzles", line)]
+    for exercise in map(find, names()):
+        for piece in exercise.pieces:
+            copy = exercise.root / exercise.runs_as / piece
+            assert not [line for line in loaded if line.endswith(str(copy))], f"a learner could call {copy}"
 
 
 @pytest.fixture
@@ -248,8 +257,7 @@ def test_the_child_has_no_way_to_the_zygote(scripted) -> None:  # type: ignore[n
 @pytest.mark.parametrize("error", [KeyboardInterrupt, None])
 def test_a_zygote_that_is_gone_is_replaced(scripted, monkeypatch: pytest.MonkeyPatch, error: type | None) -> None:  # type: ignore[no-untyped-def]
     ask(scripted(ANSWERS % "[]"))
-    gone = zygote._kept
-    assert gone is not None
+    gone = zygote._kept[()]
     if error is None:
         gone._process.kill()
     else:
@@ -262,7 +270,7 @@ def test_a_zygote_that_is_gone_is_replaced(scripted, monkeypatch: pytest.MonkeyP
             ask(scripted(ANSWERS % "[]"))
     gone._process.wait(60)
     assert json.loads(ask(scripted(ANSWERS % "[]"))[0]) == {"fds": []}
-    assert zygote._kept is not gone
+    assert zygote._kept[()] is not gone
 
 
 def test_the_child_sees_little_of_the_environment(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

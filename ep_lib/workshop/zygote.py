@@ -33,7 +33,7 @@ _SIZE = struct.Struct("<Q")  # of the pickle that follows
 _NUMBER = struct.Struct("<q")  # a reply: a child's id, or how it ended
 _FDS = 4  # that a child gets: standard input, standard output and error, control, reply
 _ROOT = str(Path(ep_lib.__file__).resolve().parent.parent)
-_ALWAYS = (  # the second and the third: what the first run on the emulator would import
+MODULES = (  # the second and the third: what the first run on the emulator would import
     "ep_lib.workshop.child",
     "ep_lib.backends.emulator",
     "ep_lib.transports.emulated.heap",
@@ -42,8 +42,8 @@ _ALWAYS = (  # the second and the third: what the first run on the emulator woul
 
 @dataclass(frozen=True)
 class Start:
-    """What a child begins with: its whole environment, its folder, and Python code that may use ``settings``,
-    ``control`` and ``reply``."""
+    """What a child begins with: its whole environment, its folder, and Python code that may use the module ``child``,
+    ``settings``, ``control`` and ``reply``."""
 
     code: str
     settings: Mapping[str, Any]
@@ -87,12 +87,12 @@ class Zygote:
     """The grader's end. ``environment`` is what the process is started with, ``modules`` what it imports further."""
 
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str]) -> None:
-        self._made_as = _wish(environment, modules)
+        self._made_as = os.getpid(), dict(environment)
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         code = (
             f"import sys; sys.path.insert(0, {_ROOT!r}); from ep_lib.workshop import child, zygote\n"
-            f"start, control, reply = zygote.serve({theirs.fileno()}, {[*_ALWAYS, *modules]!r})\n"
+            f"start, control, reply = zygote.serve({theirs.fileno()}, {[*MODULES, *modules]!r})\n"
             "exec(start.code, {**globals(), 'settings': start.settings})"  # in a child that was forked
         )
         with theirs:
@@ -116,9 +116,9 @@ class Zygote:
         except OSError:
             return -signal.SIGKILL
 
-    def serves(self, environment: Mapping[str, str], modules: Sequence[str]) -> bool:
-        """Whether it is there, of this process, and of this kind."""
-        return self._made_as == _wish(environment, modules) and self._process.poll() is None
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Whether it is there, this process's own, and has this environment."""
+        return self._made_as == (os.getpid(), environment) and self._process.poll() is None
 
     def end(self) -> None:
         """Ends it; its children go on. Does nothing in a process that was forked from the one that made it."""
@@ -141,25 +141,21 @@ class Zygote:
         return int(_NUMBER.unpack(reply)[0])
 
 
-def _wish(environment: Mapping[str, str], modules: Sequence[str]) -> tuple[int, dict[str, str], tuple[str, ...]]:
-    return os.getpid(), dict(environment), tuple(modules)
-
-
-_kept: Zygote | None = None
+_kept: dict[tuple[str, ...], Zygote] = {}  # by modules
 _keeping = threading.Lock()
 
 
 def zygote(environment: Mapping[str, str], modules: Sequence[str] = ()) -> Zygote:
     """The zygote with this environment and these modules: the one of last time, or a new one in its place."""
-    global _kept
     with _keeping:
-        if _kept is None or not _kept.serves(environment, modules):
-            if _kept is not None:
-                atexit.unregister(_kept.end)
-                _kept.end()
-            _kept = Zygote(environment, modules)
-            atexit.register(_kept.end)
-        return _kept
+        kept = _kept.get(tuple(modules))
+        if kept is None or not kept.serves(environment):
+            if kept is not None:
+                atexit.unregister(kept.end)
+                kept.end()
+            kept = _kept[tuple(modules)] = Zygote(environment, modules)
+            atexit.register(kept.end)
+        return kept
 
 
 # ---- the zygote's own process ----------------------------------------------------------------------------------------
