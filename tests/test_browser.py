@@ -219,7 +219,7 @@ def test_an_exercise_is_done_from_the_keyboard(page: Any, lab: Lab) -> None:
     editor.focus()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text((ROOT / "solutions" / "00_first_kernel" / "00_first_kernel.cuh").read_text())
-    changed = page.locator(".jp-mod-current.jp-mod-dirty")  # the editor's tab; the notebook's is saved after two minutes
+    changed = page.locator(".jp-mod-current.jp-mod-dirty")  # the editor's tab: the notebook is saved minutes later
     changed.wait_for()
     page.keyboard.press("Control+s")
     mine = lab.root / "mine" / "00_first_kernel" / "00_first_kernel.cuh"

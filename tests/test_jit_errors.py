@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
+from support.clang import use_clang
 
 from ep_lib.errors import EpError, KernelCompileError, KernelNotFoundError
 from ep_lib.jit import names, nvrtc
@@ -15,11 +15,9 @@ KERNEL = "__global__ void k(int* p) {\n%s\n}\n"
 
 
 @pytest.fixture(params=["emulator", "clang++", "sm_90"])
-def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, rounds: int) -> str:
     if request.param == "clang++":
-        if shutil.which("clang++") is None:
-            pytest.skip("clang++ is not installed")
-        monkeypatch.setenv("EP_LIB_CXX", "clang++")
+        use_clang(monkeypatch, rounds)
         return "emulator"
     if request.param == "sm_90" and not nvrtc.available():
         pytest.skip("NVRTC or CuPy is not installed")

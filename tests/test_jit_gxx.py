@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.clang import use_clang
 
 from ep_lib import Rank, spawn
 from ep_lib.errors import ArgumentError, BackendUnavailable
@@ -31,10 +32,13 @@ def compile_source(source: str, name: str = "k", **options: object) -> EmulatorI
 
 
 @pytest.fixture(params=["g++", "clang++"])
-def any_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if shutil.which(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    monkeypatch.setenv("EP_LIB_CXX", request.param)
+def any_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, rounds: int) -> str:
+    if request.param == "clang++":
+        use_clang(monkeypatch, rounds)
+    elif shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    else:
+        monkeypatch.setenv("EP_LIB_CXX", "g++")
     return str(request.param)
 
 

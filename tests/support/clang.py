@@ -1,0 +1,21 @@
+"""Kernels by clang++, on the emulator that the default compiler built: by clang++, too, it takes 40 s of CPU."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from ep_lib.jit import gxx
+
+BUILDS_ALL = 3  # repetitions (--rounds) above which clang++ builds the emulator, too: in `make nightly`
+
+
+def use_clang(monkeypatch: pytest.MonkeyPatch, rounds: int) -> None:
+    """From now on clang++ compiles. Skips where there is none."""
+    if shutil.which("clang++") is None:
+        pytest.skip("clang++ is not installed")
+    if rounds <= BUILDS_ALL:
+        runtime = gxx.build_runtime()
+        monkeypatch.setattr(gxx, "build_runtime", lambda: runtime)
+    monkeypatch.setenv("EP_LIB_CXX", "clang++")
