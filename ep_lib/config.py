@@ -25,7 +25,7 @@ EP_LIB_SEED          seed of the emulator's scheduler: a whole number from 0    
 EP_LIB_SHARE_GPUS    ``1`` lets several ranks take turns on one GPU, where MPS does   ``0``
                      not work (slow: milliseconds for a signal)
 EP_LIB_SHARED_CACHE  a second cache directory, which is only read: what an administrator  none
-                     has compiled for all users of a machine (docs/jupyterhub.md)
+                     has compiled for all users of a machine (docs/containers.md)
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
 EP_LIB_TRANSPORT     how ranks on GPUs reach each other: ``auto``, ``p2p``, ``nvshmem``   ``auto``: P2P where it works

@@ -42,7 +42,7 @@ _FILES = (
     *("Containerfile", ".dockerignore", ".gitignore", ".ci/constraints.txt", ".ci/preflight.sh"),
     "tests/kernels/nixl_guide.cu",  # notebook 02 shows it
 )
-_FOR_INSTRUCTORS = ("docs/instructor.md", "docs/site")
+_FOR_INSTRUCTORS = ("docs/instructor.md", "docs/grading", "docs/site")
 _LEFT_BY_TOOLS = {"__pycache__", ".ipynb_checkpoints", ".virtual_documents", ".ruff_cache", ".mypy_cache"}
 _WORKSHOP = PurePosixPath("ep_lib/workshop")
 _UNFOLDS = re.compile(r"<details>\s*<summary>(.*?)</summary>.*?</details>", re.DOTALL)
