@@ -47,7 +47,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ep_lib.errors import EpError, GradingError
-from ep_lib.workshop import class_grading, gradebook_views, replay
+from ep_lib.workshop import class_grading, gradebook_views, replaying
 from ep_lib.workshop.class_grading import Entry
 from ep_lib.workshop.executors import HELP, open_executor
 from ep_lib.workshop.exercises import Exercise, find, names
@@ -135,11 +135,11 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
 
 def _lead_to_the_run(result: Grade, options: argparse.Namespace) -> None:
     """Writes the page of what failed, or says how to get it."""
-    failed = replay.to_watch(result)
+    failed = replaying.to_watch(result)
     if failed is None:
         return
     if options.html:
-        page = replay.page_of_grade(result).save(options.html)
+        page = replaying.page_of_grade(result).save(options.html)
         print(f"{page}: task {failed.task.number}. Open it in a browser: arrow keys step, n goes to the next finding.")
     else:
         mine = "".join(f" --mine {shlex.quote(folder)}" for folder in options.mine or [])

@@ -61,7 +61,7 @@ def time_travel(
 def page_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str], str] = str) -> Page:
     """The page of a recorded run, of at most ``limit`` steps.
 
-    ``tell`` words what findings and places say; a place that it words otherwise is not shown in its source.
+    ``tell`` words what findings, steps and places say; a place that it words otherwise is not shown in its source.
     """
     steps = make_steps(recording, limit)
     if not len(steps):
@@ -98,9 +98,9 @@ def _data(recording: Recording, steps: Steps, tell: Callable[[str], str]) -> dic
             }
             for m in recording.messages
         ],
-        "waits": steps.waits,
+        "waits": [[kind, tell(text)] for kind, text in steps.waits],
         "whos": steps.whos,
-        "whats": steps.whats,
+        "whats": list(map(tell, steps.whats)),
         "marks": [
             {
                 **mark._asdict(),

@@ -9,7 +9,7 @@ a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py sta
 the learner's code in a process of its own; feedback.py words what failed. mine.py lets the library run on a learner's
 pieces. For the notebooks are notebook.py and notes.py, prediction.py with answers/, puzzles/ (lines to write in a
 cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
-replay.py shows a failed test step by step; progress.py keeps what a learner has answered and solved, and saving.py is
+replaying.py shows a failed test step by step; progress.py keeps what a learner has answered and solved, saving.py is
 for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands.
 Importing this package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``,
 ``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
@@ -114,11 +114,24 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
 def _keep(result: Grade) -> None:
     """For :func:`watch`."""
     global _watch
-    from ep_lib.workshop import replay
+    from ep_lib.workshop import replaying
 
-    if task := replay.to_watch(result):
-        print(f"To see task {task.task.number} fail, step by step: workshop.watch()")
-        _watch = functools.partial(replay.page_of_grade, result)
+    if task := replaying.to_watch(result):
+        again = f"{result.exercise.short_name!r}, {task.task.number}, {result.seed}{', public=True' * result.public}"
+        print(f"To see task {task.task.number} fail, step by step: workshop.watch(), or later workshop.replay({again})")
+        _watch = functools.partial(replaying.page_of_grade, result)
+
+
+def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None = None, *, public: bool = False) -> Page:
+    """The run in which a task failed, step by step, with your lines and without the test's.
+
+    ``seed`` is the number that :func:`check` (with ``public=True``) or :func:`grade` has told: the inputs are drawn as
+    they were then. Raises GradingError if the task passes by now, and where there is no run to look at: a piece in
+    Python, or one that does not compile.
+    """
+    from ep_lib.workshop import replaying
+
+    return replaying.replay(exercise, task, seed, mine, public=public)
 
 
 def map(notebook: str) -> CourseMap:

@@ -148,7 +148,7 @@ def overview(standings: Sequence[Standing], title: str = "Overview") -> str:
     said = f"{len(learners)} learners, {len(exercises)} exercises, {graded} graded submissions"
     parts = [
         f"<p>{said}{f', {left} not graded' if left else ''}.</p>",
-        _section("Who needs help", _help_list(learners, possible)),
+        _section("Who needs help", _help_list(learners, exercises, possible)),
         _section("What failed most", _failed_table(standings)),
         _section("To look at", _look_list(standings)),
         _section("All points", _points_table(learners, exercises, of, possible)),
@@ -219,18 +219,18 @@ def _failed_table(standings: Sequence[Standing]) -> str:
     rows = []
     for key, times in failed.most_common(_MOST_FAILED):
         behaviour, often = behaviours[key].most_common(1)[0]
-        most = f"{_text(behaviour)} ({often} times)" if behaviour else ""
+        most = f"{_text(behaviour)} ({often} of {times})" if behaviour else ""
         what = f"{_text(key[0])}, task {key[1]}: {_text(titles[key])}"
         rows.append(f'<tr><td>{what}</td><td class="n">{times} of {tried[key]}</td><td>{most}</td></tr>')
     return _table(("task", "failed", "most often because this does not hold"), rows)
 
 
-def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], possible: float) -> str:
+def _help_list(learners: Sequence[tuple[str, dict[str, Standing]]], exercises: Sequence[str], possible: float) -> str:
     rows = []
     for learner, own in sorted(learners, key=lambda each: _total(each[1])):
         total = _total(own)
         if possible and total < _NEEDS_HELP * possible:
-            nothing = [e for e, each in sorted(own.items()) if not each.points]
+            nothing = [e for e in exercises if e not in own or not own[e].points]
             where = ", ".join(nothing[:6]) + (" ..." if len(nothing) > 6 else "")
             cells = f'<td class="n">{number(total)} of {number(possible)}</td><td>{_text(where)}</td>'
             rows.append(f"<tr><td>{_text(learner)}</td>{cells}</tr>")

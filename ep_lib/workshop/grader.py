@@ -59,7 +59,7 @@ class TaskGrade:
     behaviour: str = ""
     message: str = ""
     timed_out: bool = False  # it had no answer within its limits: an endless loop, or a machine that is too busy
-    scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replay.py
+    scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
 
     @property
     def points(self) -> int:

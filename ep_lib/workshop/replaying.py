@@ -6,14 +6,17 @@ What the page says of the test's own lines is what they do, as in the grader's f
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ep_lib.emulator.recording import Found
-from ep_lib.errors import ArgumentError
+from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.jit import pieces
+from ep_lib.runtime.arguments import a_seed
 from ep_lib.runtime.check import record
+from ep_lib.workshop.exercises import find
 from ep_lib.workshop.feedback import is_canary, without_test_places
-from ep_lib.workshop.grader import Grade, TaskGrade
+from ep_lib.workshop.grader import Grade, TaskGrade, grade
 from ep_lib.workshop.runner import Runner
 from ep_lib.workshop.scenario import Scenario
 
@@ -25,6 +28,19 @@ def to_watch(result: Grade) -> TaskGrade | None:
     """The first task of which a run of kernels has failed, if there is one."""
     failed = (task for task in result.tasks if not task.passed and not task.unfinished and not result.problem)
     return next((task for task in failed if isinstance(task.scenario, Scenario)), None)
+
+
+def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None, *, public: bool) -> Page:
+    """The failed run of a task, with the inputs of an earlier grading; see :func:`ep_lib.workshop.replay`."""
+    found = find(exercise)
+    found.task(task)
+    result = grade(found.name, mine, public=public, seed=a_seed(seed), tasks=(task,))
+    if result.tasks[0].passed:
+        raise GradingError(f"task {task} of {found.name} passes with seed {seed}: there is no failure to look at")
+    if to_watch(result) is None:
+        why = result.problem or "it is in Python, or it is not written yet"
+        raise GradingError(f"task {task} of {found.name} has no run of a kernel to look at: {why}")
+    return page_of_grade(result)
 
 
 def page_of_grade(result: Grade) -> Page:
@@ -54,7 +70,7 @@ def page_of_grade(result: Grade) -> Page:
             recording = dataclasses.replace(recording, found=tuple(filter(_is_of_the_learner, recording.found)))
             if recording.found:
                 break
-    return page_of(recording, tell=without_test_places)
+    return page_of(recording, tell=lambda text: without_test_places(text).replace(f"{result.mine}/", ""))
 
 
 def _is_of_the_learner(found: Found) -> bool:
