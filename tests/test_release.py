@@ -224,3 +224,25 @@ def test_where_a_release_cannot_go(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         release.release(tmp_path / "course")
     with pytest.raises(GradingError, match="are with your instructor"):
         hidden.load("01_write_signal", public=False)
+
+
+def test_what_git_does_not_know_is_left_out_and_named(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    clone = tmp_path / "clone"
+    (clone / "notebooks").mkdir(parents=True)
+    shutil.copytree(ROOT / "solutions" / "10_plan", clone / "solutions" / "10_plan")
+    (clone / "ep_lib").mkdir()
+    (clone / "ep_lib" / "known.py").write_text("")
+    for words in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *words], cwd=clone, check=True)
+    (clone / "notebooks" / "who failed.txt").write_text("bob")
+    assert release.unknown_to_git(clone) == ["notebooks/who failed.txt"]
+    assert release.release(tmp_path / "course", root=clone) == [
+        "ep_lib/known.py",
+        "ep_lib/release.json",
+        "solutions/10_plan/exercise.toml",
+    ]
+    shutil.rmtree(clone / "ep_lib")
+    with pytest.raises(GradingError, match="has no ep_lib/: a release is made in a clone"):
+        release.release(tmp_path / "another", root=clone)

@@ -64,6 +64,8 @@ def release(to: Path | str, *, pieces: Pieces = "sealed", root: Path | None = No
     if pieces not in ("sealed", "holed"):
         raise ArgumentError(f"pieces is {pieces!r}; it is 'sealed' or 'holed'")
     root = workshop_root() if root is None else root
+    if not (root / "ep_lib").is_dir():
+        raise GradingError(f"{root} has no ep_lib/: a release is made in a clone of the workshop, of all its files")
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ArgumentError(f"{target} is there already; name a new folder, or a new archive (.zip, .tar.gz)")
     files = {path.as_posix(): data for path, data in _files(root, pieces)}
@@ -142,14 +144,29 @@ def _of_the_course(root: Path) -> Iterator[PurePosixPath]:
             yield path
 
 
+def unknown_to_git(root: Path | None = None) -> list[str]:
+    """Files of the course's folders that a release leaves out, since git does not know them."""
+    root = workshop_root() if root is None else root
+    if not (root / ".git").exists():
+        return []
+    return [path.as_posix() for path in _listed(root, "--others", "--exclude-standard") if path.parts[0] in _FOLDERS]
+
+
+def _listed(root: Path, *options: str) -> list[PurePosixPath]:
+    """What `git ls-files` says."""
+    command = ["git", "-C", str(root), "ls-files", "-z", *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except subprocess.CalledProcessError as error:
+        raise GradingError(f"git cannot list the files of {root}: {error.stderr.strip()}") from error
+    except OSError as error:
+        raise GradingError(f"git cannot list the files of {root}: {error}; install git") from error
+    return [PurePosixPath(name) for name in sorted(filter(None, done.stdout.split("\0")))]
+
+
 def _known(root: Path) -> list[PurePosixPath]:
     if (root / ".git").exists():
-        command = ["git", "-C", str(root), "ls-files", "-z"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise GradingError(f"git cannot list the files of {root}: {error}") from error
-        return [PurePosixPath(name) for name in sorted(filter(None, done.stdout.split("\0")))]
+        return _listed(root)
     folders = ("solutions", *_FOLDERS)
     found = [path for folder in folders for path in (root / folder).rglob("*") if not _LEFT_BY_TOOLS & set(path.parts)]
     found += [root / name for name in _FILES]
