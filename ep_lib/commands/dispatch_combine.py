@@ -22,12 +22,12 @@ from ep_lib.commands.doctor.trials import find_program, pip
 from ep_lib.config import parse_size
 from ep_lib.cuda.devices import unusable_reason
 from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
-from ep_lib.dispatch_combine.context import expected_arguments
+from ep_lib.dispatch_combine.context import NETWORKS, expected_arguments
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError, everywhere
 from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.memory.device_state import MAX_RANKS
-from ep_lib.require import whole_number
+from ep_lib.require import one_of, whole_number
 from ep_lib.runtime import launcher
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.spawn import spawn
@@ -69,13 +69,14 @@ def _number(text: str) -> int | str:
 def run(args: argparse.Namespace) -> int:
     world = launcher.detect()
     started = args.ranks if args.processes is None else args.processes
-    if started is not None and world.launcher != "single":
-        raise ArgumentError(
-            f"--processes and --ranks are for a program that starts alone, and {world.launcher} has started this one: "
-            "leave them out"
-        )
     problem = None
     try:
+        if started is not None and world.launcher != "single":
+            raise ArgumentError(
+                f"--processes and --ranks are for a program that starts alone, and {world.launcher} has started this "
+                "one: leave them out"
+            )
+        one_of("--network", args.network, NETWORKS)
         config = _config(args, world, started)
         expected_arguments(config, "emulator" if unusable_reason() else "cuda")
         rounds, seed = whole_number("--rounds", args.rounds, 1, 1000), whole_number("--seed", args.seed, 0, 2**31 - 1)

@@ -22,6 +22,7 @@ from ep_lib.runtime import launcher
 from ep_lib.runtime.rank import Rank
 
 WAYS = ("own", "p2p", "network")  # from one rank to another; "own": to itself
+NETWORKS = ("rc", "srd")
 _HEAP_BYTES = 1 << 30  # of the symmetric heap, if the Buffer does not need more
 _LOOK = """
 #include <ep/net.cuh>
@@ -43,7 +44,7 @@ class DispatchCombineContext:
         ``network``: the emulated NICs between nodes, "rc" (InfiniBand) or "srd" (EFA). Raises ArgumentError."""
         self.config = instance("config", config, Config, "an ep_lib.dispatch_combine.Config")
         self._given = None if rank is None else instance("rank", rank, Rank, "a Rank, or None")
-        self._network = one_of("network", network, ("rc", "srd"))
+        self._network = one_of("network", network, NETWORKS)
         self._rank: Rank | None = None
         self._buffer: Buffer | None = None
         self._ways: tuple[str, ...] = ()
