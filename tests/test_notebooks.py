@@ -89,6 +89,13 @@ def test_it_has_what_a_lesson_needs(path: Path) -> None:
 
 
 @each_notebook
+def test_files_of_the_learner_are_called_what_they_are(path: Path) -> None:
+    for cell in read(path).cells:
+        for exercise, piece in re.findall(r"`mine/(\w+)/([\w./]+)`", cell.source):
+            assert (ROOT / "solutions" / exercise / piece).is_file(), f"mine/{exercise}/{piece}"
+
+
+@each_notebook
 def test_kernels_are_shown_from_their_files_and_never_pasted(path: Path) -> None:
     for cell in read(path).cells:
         if cell.source.startswith("%%kernel"):
