@@ -112,7 +112,7 @@ def test_counts_go_out_by_a_learners_write_and_signal(mine: Path) -> None:
         ep_lib.spawn(exchange, ranks=2, backend="emulator", args=(False,))
         signals, ring = own.carried()
         assert (signals.amount, ring.amount, ring.launches) == (2 * 2, 0, 0)
-        assert "your ring: nothing went through it here" in repr(own)
+        assert "nothing went through your ring here" in repr(own)
         assert ep_lib.check(exchange, ranks=2, seeds=2, args=(False,)).ok
 
 

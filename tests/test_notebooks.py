@@ -296,6 +296,7 @@ SHOWN = [
     ("10_beyond_one_machine", "clock-run", "It is: up to twice"),
     ("10_beyond_one_machine", "exercise-check-plan", "Task 1 is still to do"),
     ("10_beyond_one_machine", "exercise-check-levels", "Task 1 is still to do"),
+    ("10_beyond_one_machine", "mine-run", "planned [26, 19], through NICs [26, 19]"),
     ("10_beyond_one_machine", "mine-run", "bit for bit: True"),
 ]
 

@@ -87,9 +87,14 @@ class Carried:
             "launches": self.launches,
         }
 
+    @property
+    def ran(self) -> bool:
+        """Whether anything went through it."""
+        return bool(self.launches if self.amount is None else self.amount)
+
     def __str__(self) -> str:
         words = self.piece.words
-        if not (self.launches if self.amount is None else self.amount):
+        if not self.ran:
             return f"your {words.piece}: nothing went through it here"
         within = f"{self.launches:,} {'launches' if self.launches != 1 else 'launch'}"
         if self.amount is None:
@@ -231,8 +236,11 @@ class Mine:
     def lines(self) -> list[str]:
         """What went through the learner's pieces, then for which the library's stand in, a line each."""
         carried = self.carried()
-        if any(each.launches or each.amount for each in carried):
-            lines = [str(each) for each in carried]
+        if any(each.ran for each in carried):
+            lines = [str(each) for each in carried if each.ran]
+            kernels = [each for each in carried if each.piece.files[0].suffix != ".py"]  # Python is not counted
+            if idle := [each.piece.words.piece for each in kernels if not each.ran]:
+                lines.append(f"nothing went through your {', '.join(idle)} here")
         else:
             lines = [f"yours: {each.piece.words.piece} ({_short(each.piece.files[0])})" for each in carried]
         missing = [piece for piece in self.pieces if not piece.is_mine]
