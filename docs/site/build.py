@@ -23,6 +23,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from tours import ROOT, Tour, tours
 
+from ep_lib.workshop.saving import before_saving
+
 HERE = Path(__file__).resolve().parent
 MADE = ROOT / "build" / "site"
 PAGES = MADE / "pages"
@@ -47,13 +49,17 @@ def execute(source: Path) -> bool:
     notebook = nbformat.read(source, as_version=4)
     begin = time.perf_counter()
     resources = {"metadata": {"path": str(source.parent)}}
-    client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources=resources)
+    client = NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources=resources, coalesce_streams=True
+    )
     try:
         client.execute()
         failed = False
     except CellExecutionError as error:
         print(f"{source.name}: {error}", file=sys.stderr)
         failed = True
+    before_saving(str(source), {"type": "notebook", "content": notebook})  # pages have no kernel that buttons could ask
+    notebook.metadata.pop("widgets", None)
     nbformat.write(notebook, PAGES / "notebooks" / source.name)
     print(f"{source.name}: {time.perf_counter() - begin:.0f} s", flush=True)
     return not failed
@@ -83,6 +89,7 @@ def main() -> int:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (PAGES / "index.md").write_text(re.sub(r"\]\(docs/pictures/", "](pictures/", readme), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "pictures", PAGES / "pictures")
+    shutil.copy(HERE / "wide.css", PAGES)
     for page in sorted((ROOT / "docs").glob("*.md")):
         shutil.copy(page, PAGES / "docs")
     runs = [write_tour(tour) for tour in tours()]

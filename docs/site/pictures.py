@@ -20,13 +20,14 @@ from tours import ROOT, no_syncwarp
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 960, 500
 SECONDS, FRAMES = 20, 18
-COLORS = 16
+COLORS = 24
 LAST_FRAMES = 4  # the finding stays as long as so many others
 # A film needs neither buttons nor legends, and one place for each part.
 FILM = """
-#controls, #legend, #about, header, #findings .more, #messages, .local, #overview { display: none !important; }
-main { max-width: none; padding: 8px 12px; } #now { min-height: 3.2em; } #ranks { grid-template-columns: 1fr 1fr; }
-pre { overflow: hidden; } #columns { grid-template-columns: minmax(0, 1.15fr) minmax(0, 1fr); }
+#controls, #legend, header, #messages, .local, #overview { display: none !important; }
+main { max-width: none !important; padding: 8px 12px !important; height: auto !important; }
+#findings summary { list-style: none; } #now { min-height: 3.2em; font-size: 16px; }
+.grid { grid-template-columns: repeat(32, 1fr) !important; }
 """
 
 
@@ -53,8 +54,11 @@ def main() -> int:
         begin, end = max(0, mark["first"] - 8), mark["step"]
         steps = sorted({round(begin + (end - begin) * i / (FRAMES - 1)) for i in range(FRAMES)})
         frames = [screenshot(page, step + 1, Path(folder) / f"{step}.png") for step in steps]
-    frames[-1].quantize(64, dither=Image.Dither.NONE).save(PICTURES / "time_travel.png", optimize=True)
-    palette = frames[-1].quantize(COLORS, dither=Image.Dither.NONE)
+    frames[-1].quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        PICTURES / "time_travel.png", optimize=True
+    )
+    # By coverage: the ranks' colours are few pixels, and the median of all colours would leave them out.
+    palette = frames[-1].quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     small = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     each = SECONDS * 1000 // (len(small) - 1 + LAST_FRAMES)
     times = [each] * (len(small) - 1) + [each * LAST_FRAMES]
