@@ -10,7 +10,7 @@ import pytest
 from ep_lib.errors import GradingError
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
-from ep_lib.workshop.submission import copy_pieces, reaches_out
+from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
 
 EXERCISE = find("01")
 PIECE = "ep/write_signal.cuh"
@@ -83,6 +83,22 @@ def test_a_piece_that_asks_for_others_files_is_told(tmp_path: Path, line: str) -
 def test_comments_and_the_librarys_headers_are_free(tmp_path: Path) -> None:
     mine = submission(tmp_path, '// #include_next <x>\n/* .incbin */\n#include <ep/peer.cuh>\n#include "ep/wait.cuh"\n')
     assert reaches_out(EXERCISE, mine) == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("// x\n".encode("utf-16"), "is stored as UTF-16: save it as UTF-8"),
+        (b"// x\x00", "is no text: its byte 4 is zero"),
+        (b"\xef\xbb\xbf// with a mark\r\n", ""),
+        (b"// f\xfcr\n", ""),
+        (b"", ""),
+    ],
+)
+def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, data: bytes, says: str) -> None:
+    mine = submission(tmp_path, "")
+    (mine / PIECE).write_bytes(data)
+    assert says in not_text(EXERCISE, mine) and bool(says) == bool(not_text(EXERCISE, mine))
 
 
 @pytest.mark.slow

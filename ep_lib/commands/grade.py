@@ -47,7 +47,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ep_lib.errors import EpError, GradingError
-from ep_lib.workshop import class_grading, gradebook_views, replaying
+from ep_lib.workshop import class_grading, gradebook_views, progress_page, replaying
 from ep_lib.workshop.class_grading import Entry
 from ep_lib.workshop.executors import HELP, open_executor
 from ep_lib.workshop.exercises import Exercise, find, names
@@ -127,6 +127,7 @@ def _one(exercise: Exercise, folder: Path | None, options: argparse.Namespace) -
     quiet = options.json or not sys.stderr.isatty()
     say = (lambda text: None) if quiet else _say
     result = grade(exercise.name, folder, progress=say, root=exercise.root, tests=options.tests)
+    progress_page.keep(result)
     sys.stdout.write(json.dumps(result.as_json(), indent=2) + "\n" if options.json else as_text(result))
     if not options.json:
         _lead_to_the_run(result, options)

@@ -9,8 +9,9 @@ a submission: hidden/ holds the tests, scenario.py what they ask; sandbox.py sta
 the learner's code in a process of its own; feedback.py words what failed. mine.py lets the library run on a learner's
 pieces. For the notebooks are notebook.py and notes.py, prediction.py with answers/, puzzles/ (lines to write in a
 cell), ladders/ (the rungs of a tutorial file, checked and timed), course_map.py, kernel_cell.py and pcie_model.py;
-replaying.py shows a failed test step by step; progress.py keeps what a learner has answered and solved, saving.py is
-for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands.
+replaying.py shows a failed test step by step; progress.py keeps what a learner has answered and solved,
+progress_page.py shows it. For a class: handed_in.py, marking.py, class_grading.py, gradebook.py and its views.
+saving.py is for the server of ``ep-lib lab``. The commands ``ep-lib demo``, ``doctor`` and ``grade`` are in ep_lib/commands.
 Importing this package imports none of its modules, but inside IPython it registers the cell magics (``%%kernel``,
 ``%%puzzle``, ``%%with_nixl``) and shows an interrupt in one line.
 """
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ep_lib.workshop.grader import Grade
     from ep_lib.workshop.ladders import Table
     from ep_lib.workshop.mine import Mine
+    from ep_lib.workshop.progress_page import MyProgress
     from ep_lib.workshop.puzzles.cell import Shown
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -112,10 +114,11 @@ def grade(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
 
 def _keep(result: Grade) -> None:
-    """For :func:`watch`."""
+    """For :func:`watch` and :func:`my_progress`."""
     global _watch
-    from ep_lib.workshop import replaying
+    from ep_lib.workshop import progress_page, replaying
 
+    progress_page.keep(result)
     if task := replaying.to_watch(result):
         again = f"{result.exercise.short_name!r}, {task.task.number}, {result.seed}{', public=True' * result.public}"
         print(f"To see task {task.task.number} fail, step by step: workshop.watch(), or later workshop.replay({again})")
@@ -139,6 +142,16 @@ def map(notebook: str) -> CourseMap:
     from ep_lib.workshop.course_map import course_map
 
     return course_map(notebook)
+
+
+def my_progress() -> MyProgress:
+    """How far you are: stages, puzzles, exercises, points, and what to do next; ``.save("progress.html")`` writes it.
+
+    It knows what was solved, checked and graded on this machine. Raises GradingError if there is no workshop here.
+    """
+    from ep_lib.workshop import progress_page
+
+    return progress_page.my_progress()
 
 
 def puzzle(number: str) -> Shown:

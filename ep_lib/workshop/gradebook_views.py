@@ -153,7 +153,7 @@ def overview(standings: Sequence[Standing], title: str = "Overview") -> str:
         _section("To look at", _look_list(standings)),
         _section("All points", _points_table(learners, exercises, of, possible)),
     ]
-    return _page(title, "\n".join(parts))
+    return page(title, "\n".join(parts))
 
 
 def _points_table(
@@ -266,7 +266,8 @@ def _text(text: str) -> str:
     return html.escape(printable(text))
 
 
-def _page(title: str, body: str) -> str:
+def page(title: str, body: str) -> str:
+    """A page of HTML in the look of all of them; ``body`` is HTML already."""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>\n{body}</html>\n"
@@ -305,7 +306,7 @@ def feedback_html(learner: str, own: Sequence[Standing]) -> str:
         table = _table(("task", "", "points", "what"), rows) if rows else ""
         head = f"{each.exercise or 'Your submission'}: {_points_line(each)}"
         parts.append(_section(head, remarks + table))
-    return _page(f"Feedback for {learner}", "\n".join(parts))
+    return page(f"Feedback for {learner}", "\n".join(parts))
 
 
 def _points_line(each: Standing) -> str:
@@ -381,6 +382,6 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
                 (work / "file").replace(folder / name)
     except OSError as error:
         raise GradingError(
-            f"{error.filename or folder} cannot be written ({error.strerror}): make room, or name another place. What "
-            "is in the gradebook stays; the same command writes it again"
+            f"{error.filename or folder} cannot be written ({error.strerror}): make room, or name another place. "
+            "Nothing that was kept so far is lost; the same command writes it again"
         ) from error

@@ -29,7 +29,7 @@ from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
-from ep_lib.workshop.submission import copy_pieces, reaches_out
+from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
 from ep_lib.workshop.walls import beneath, missing
 
 SCHEMA = 1  # of Grade.as_json
@@ -262,7 +262,7 @@ def examine(
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
         around = _open_to(exercise, tests, work)
         with Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports) as sandbox:
-            problem = outside or _compile(exercise, sandbox, tests, limits, work)
+            problem = outside or not_text(exercise, work / "mine") or _compile(exercise, sandbox, tests, limits, work)
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:

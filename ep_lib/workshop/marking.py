@@ -29,7 +29,7 @@ from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.sandbox import Stopped, stop_all
 
 TOO_BUSY = "not graded: machine too busy (the course's own solution did not end in time either); grade it again later"
-_IN_FLIGHT = 3  # jobs per worker that are handed to an executor at a time: an interrupt then loses few
+_IN_FLIGHT = 2  # jobs per worker that are handed to an executor at a time: an interrupt then loses few
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from ep_lib.errors import EpError
 from ep_lib.workshop.exercises import workshop_root
 
-PREDICTIONS, OUTCOMES, PUZZLES = "predictions", "outcomes", "puzzles"
+PREDICTIONS, OUTCOMES, PUZZLES, EXERCISES = "predictions", "outcomes", "puzzles", "exercises"
 
 _in_memory: dict[str, dict[str, Any]] = {}
 _problem = ""
@@ -38,6 +38,15 @@ def get(kind: str, key: str) -> Any:
         return _read(file()).get(kind, {}).get(key)
     except EpError:  # no workshop here: nothing was kept
         return None
+
+
+def all_of(kind: str) -> dict[str, Any]:
+    """All that was kept of a kind, by key."""
+    try:
+        kept = _read(file()).get(kind, {})
+    except EpError:  # no workshop here
+        kept = {}
+    return {**kept, **_in_memory.get(kind, {})}
 
 
 def put(kind: str, key: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import re
@@ -48,6 +49,17 @@ def reaches_out(exercise: Exercise, mine: Path) -> str:
                 f"{piece}:{line}: `{found['what'].strip()}` asks for a file that is not part of the exercise. A piece "
                 "includes the library's headers (`#include <ep/...>`) and the standard ones."
             )
+    return ""
+
+
+def not_text(exercise: Exercise, mine: Path) -> str:
+    """What is wrong with a piece that no compiler reads as text; "" if nothing is."""
+    for piece in exercise.pieces:
+        data = (mine / piece).read_bytes()
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return f"{piece} is stored as UTF-16: save it as UTF-8 in your editor"
+        if b"\0" in data:
+            return f"{piece} is no text: its byte {data.index(0)} is zero. Hand in the source"
     return ""
 
 

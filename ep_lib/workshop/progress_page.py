@@ -1,0 +1,190 @@
+"""The learner's progress page: stages, predictions, puzzles, exercises and points so far, and what to do next.
+
+It says what mine/progress.json holds: what was answered, solved, checked and graded on this machine, in a notebook or
+with ``ep-lib grade``. An instructor's gradebook may say something else, and counts.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ep_lib.errors import ArgumentError
+from ep_lib.workshop import exercises, progress, puzzles
+from ep_lib.workshop.course_map import STAGES
+from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.gradebook_views import number, page, write
+from ep_lib.workshop.grader import Grade, default_mine
+
+_NOT_BEGUN, _BEGUN, _CHECKED = "not begun", "begun", "all checks pass: `ep-lib grade` gives points"
+
+
+@dataclass(frozen=True)
+class ExerciseProgress:
+    """How far an exercise is. ``points`` is None until it has been graded; ``words`` say where it stands."""
+
+    exercise: Exercise
+    points: int | None
+    words: str
+
+    @property
+    def full(self) -> bool:
+        return self.points == self.exercise.points
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """A notebook: how many of its puzzles are solved, what was predicted, and its exercises."""
+
+    notebook: str
+    title: str
+    predicted: int
+    solved: tuple[str, ...]
+    unsolved: tuple[str, ...]
+    exercises: tuple[ExerciseProgress, ...]
+
+    @property
+    def is_done(self) -> bool:
+        return not self.unsolved and all(each.full for each in self.exercises)
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self.predicted or self.solved or any(each.words != _NOT_BEGUN for each in self.exercises))
+
+
+class MyProgress:
+    """What shows itself in a notebook, and prints as text; ``save`` writes it as a page."""
+
+    def __init__(self, stages: tuple[StageProgress, ...]) -> None:
+        self.stages = stages
+
+    @property
+    def points(self) -> int:
+        return sum(each.points or 0 for stage in self.stages for each in stage.exercises)
+
+    @property
+    def possible(self) -> int:
+        return sum(each.exercise.points for stage in self.stages for each in stage.exercises)
+
+    @property
+    def next(self) -> str:
+        """What to do next: the first thing that is not done, from the first notebook that is not."""
+        for stage in self.stages:
+            for each in stage.exercises:
+                if each.words != _NOT_BEGUN and not each.full:
+                    return f"Exercise {each.exercise.name}: {each.words}."
+            if stage.unsolved:
+                return f"Notebook {stage.notebook}, {stage.title}: puzzle {stage.unsolved[0]} is not solved yet."
+            for each in stage.exercises:
+                if not each.full:
+                    return f"Exercise {each.exercise.name}: begin with workshop.start({each.exercise.short_name!r})."
+        return "You have done all of it. `ep-lib contest` is about speed."
+
+    def __repr__(self) -> str:
+        lines = [f"{self.points} of {self.possible} points so far. Next: {self.next}", ""]
+        for stage in self.stages:
+            mark = "#" if stage.is_done else ">" if stage.is_begun else "."
+            lines.append(f"  {mark} {stage.notebook} {stage.title}: {_puzzles_in_words(stage)}")
+            lines += [f"       {_points(each)}  {each.exercise.name}: {each.words}" for each in stage.exercises]
+        return "\n".join([*lines, "  # done, > begun, . comes later"])
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for stage in self.stages:
+            state = "done" if stage.is_done else "begun" if stage.is_begun else "comes later"
+            look = {"done": "full", "begun": "some", "comes later": ""}[state]
+            own = "".join(
+                f"<div><b>{_points(each)}</b> <code>{html.escape(each.exercise.name)}</code>: "
+                f"{html.escape(each.words)}</div>"
+                for each in stage.exercises
+            )
+            rows.append(
+                f'<tr><th scope="row">{stage.notebook} {html.escape(stage.title)}</th><td class="{look}">{state}</td>'
+                f"<td>{_puzzles_in_words(stage)}</td><td>{own}</td></tr>"
+            )
+        return (
+            f"<p><b>{self.points} of {self.possible} points</b> so far. <b>Next:</b> {html.escape(self.next)}</p>"
+            '<table><thead><tr><th scope="col">notebook</th><th scope="col"></th><th scope="col">puzzles</th>'
+            f'<th scope="col">exercises</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Writes it as a page for a browser. Raises GradingError if it cannot be written."""
+        path = Path(path)
+        write(path.parent, {path.name: page("Your progress", self._repr_html_())})
+        return path
+
+
+def keep(result: Grade) -> None:
+    """Remembers a check or a grading of the learner's own files; others, and single tasks, are not looked at."""
+    if result.mine != default_mine(result.exercise) or len(result.tasks) != len(result.exercise.tasks):
+        return
+    kept = _kept(result.exercise)
+    done = [each.task.number for each in result.tasks if each.passed]
+    known = {"checked": done} if result.public else {"points": result.points, "passed": done}
+    progress.put(progress.EXERCISES, result.exercise.name, {**kept, **known})
+
+
+def my_progress() -> MyProgress:
+    """How far the learner is. Raises GradingError if there is no workshop here."""
+    root = exercises.workshop_root()
+    found = [exercises.find(name, root) for name in exercises.names(root)]
+    predictions = progress.all_of(progress.PREDICTIONS)
+    solved = progress.all_of(progress.PUZZLES)
+    return MyProgress(tuple(_stage(each.notebook, each.title, found, predictions, solved) for each in STAGES))
+
+
+def _stage(
+    notebook: str, title: str, found: list[Exercise], predictions: Mapping[str, Any], solved: Mapping[str, Any]
+) -> StageProgress:
+    known = _puzzles_of(notebook)
+    return StageProgress(
+        notebook=notebook,
+        title=title,
+        predicted=sum(key.startswith(f"{notebook}.") for key in predictions),
+        solved=tuple(each for each in known if each in solved),
+        unsolved=tuple(each for each in known if each not in solved),
+        exercises=tuple(_exercise(each) for each in found if each.name.startswith(f"{notebook}_")),
+    )
+
+
+def _puzzles_of(notebook: str) -> list[str]:
+    try:
+        return [each.number for each in puzzles.puzzles_of(notebook)]
+    except ArgumentError:
+        return []  # a notebook without puzzles
+
+
+def _exercise(exercise: Exercise) -> ExerciseProgress:
+    kept = _kept(exercise)
+    points, checked = kept.get("points"), kept.get("checked")
+    tasks = [task.number for task in exercise.tasks]
+    if isinstance(points, int):
+        passed = kept.get("passed")
+        left = [task for task in tasks if isinstance(passed, list) and task not in passed]
+        words = f"graded; not passed yet: task {', '.join(map(str, left))}" if left else "graded"
+        return ExerciseProgress(exercise, points, words)
+    if isinstance(checked, list):
+        left = [task for task in tasks if task not in checked]
+        words = f"checked; not right yet: task {', '.join(map(str, left))}" if left else _CHECKED
+        return ExerciseProgress(exercise, None, words)
+    own = default_mine(exercise)
+    return ExerciseProgress(exercise, None, _BEGUN if own != exercise.exercise_dir else _NOT_BEGUN)
+
+
+def _kept(exercise: Exercise) -> dict[str, Any]:
+    kept = progress.get(progress.EXERCISES, exercise.name)
+    return kept if isinstance(kept, dict) else {}
+
+
+def _points(each: ExerciseProgress) -> str:
+    return f"{number(each.points) or '-'} of {each.exercise.points}"
+
+
+def _puzzles_in_words(stage: StageProgress) -> str:
+    all_of_them = len(stage.solved) + len(stage.unsolved)
+    predicted = f", {stage.predicted} predictions made" if stage.predicted else ""
+    return f"{len(stage.solved)} of {all_of_them} puzzles{predicted}" if all_of_them else f"no puzzles{predicted}"

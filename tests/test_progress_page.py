@@ -1,0 +1,88 @@
+"""The learner's progress page: what was solved, checked and graded, and what comes next."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ep_lib import workshop
+from ep_lib.errors import GradingError
+from ep_lib.workshop import progress, progress_page, puzzles
+from ep_lib.workshop.exercises import Exercise, find, names
+from ep_lib.workshop.grader import Grade, TaskGrade, default_mine, start
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("solutions", "exercises"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "ep_lib").symlink_to(ROOT / "ep_lib")
+    monkeypatch.setenv("EP_LIB_WORKSHOP", str(tmp_path))
+    monkeypatch.setattr(progress, "_in_memory", {})
+    return tmp_path
+
+
+def graded(exercise: Exercise, *passed: int, public: bool = False) -> Grade:
+    tasks = tuple(TaskGrade(task, task.number in passed) for task in exercise.tasks)
+    return Grade(exercise, default_mine(exercise), tasks, 1.0, public=public)
+
+
+def test_a_new_learner_begins_at_the_beginning(root: Path) -> None:
+    found = workshop.my_progress()
+    assert found.points == 0 and len(found.stages) == 11
+    assert found.possible == sum(find(name).points for name in names())
+    assert found.next == "Notebook 00, Start here: puzzle 00.1 is not solved yet."
+    assert not any(stage.is_begun for stage in found.stages)
+
+
+def test_it_goes_on_with_what_was_begun(root: Path) -> None:
+    for number in ("00.1", "00.3"):
+        progress.put(progress.PUZZLES, number, "lines")
+    progress.put(progress.PREDICTIONS, "00.greet", "yes")
+    assert workshop.my_progress().next.endswith("puzzle 00.2 is not solved yet.")
+    assert "2 of 4 puzzles, 1 predictions made" in repr(workshop.my_progress())
+    exercise = find("01")
+    start("01")
+    own = {each.exercise.name: each for each in workshop.my_progress().stages[1].exercises}
+    assert own[exercise.name].words == "begun"
+    progress_page.keep(graded(exercise, 1, 2, public=True))
+    assert "01_write_signal: checked; not right yet: task 3, 4, 5" in repr(workshop.my_progress())
+    progress_page.keep(graded(exercise, 1, 2, 3, 4, 5, public=True))
+    progress_page.keep(graded(exercise, 1, 2, 3))
+    assert workshop.my_progress().points == 6
+    assert "6 of 12  01_write_signal: graded; not passed yet: task 4, 5" in repr(workshop.my_progress())
+
+
+def test_all_of_it_done_is_said(root: Path) -> None:
+    for notebook in puzzles.notebooks():
+        for puzzle in puzzles.puzzles_of(notebook):
+            progress.put(progress.PUZZLES, puzzle.number, "lines")
+    for name in names():
+        start(name)
+        progress_page.keep(graded(find(name), *range(1, 20)))
+    found = workshop.my_progress()
+    assert found.points == found.possible and found.next.startswith("You have done all of it")
+
+
+def test_only_the_learners_own_whole_gradings_are_kept(root: Path) -> None:
+    exercise = find("01")
+    start("01")
+    whole = graded(exercise, 1)
+    progress_page.keep(Grade(exercise, exercise.solution_dir, whole.tasks, 1.0))
+    progress_page.keep(Grade(exercise, default_mine(exercise), whole.tasks[:1], 1.0))
+    assert progress.all_of(progress.EXERCISES) == {}
+    progress.put(progress.EXERCISES, exercise.name, "edited by hand")
+    assert workshop.my_progress().points == 0
+
+
+def test_the_page_is_written_and_escaped(root: Path, tmp_path: Path) -> None:
+    progress_page.keep(graded(find("01"), 1, 2))
+    page = workshop.my_progress().save(tmp_path / "progress.html").read_text()
+    assert "Your progress" in page and "<script" not in page and "01_write_signal" in page
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GradingError, match="cannot be written"):
+        workshop.my_progress().save(tmp_path / "file" / "progress.html")
