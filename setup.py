@@ -7,6 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("notebooks", "exercises", "solutions", "tutorial_kernels", "docs")
+FILES = ("benchmarks/results/h200x4.json", "tests/kernels/nixl_guide.cu")  # of other folders, that notebooks read
 
 
 class BuildWithWorkshop(build_py):
@@ -21,6 +22,9 @@ class BuildWithWorkshop(build_py):
         for name in FOLDERS:
             left_out = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
             shutil.copytree(Path(__file__).resolve().parent / name, target / name, ignore=left_out)
+        for name in FILES:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(__file__).resolve().parent / name, target / name)
 
 
 setup(cmdclass={"build_py": BuildWithWorkshop})

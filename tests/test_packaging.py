@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -81,18 +82,26 @@ LAB = (
     "cli.main(['lab', '--no-browser'])\n"
 )
 FROM_A_NOTEBOOK = (
-    "import ep_lib, pathlib; from ep_lib import workshop; from ep_lib.workshop.notebook import find\n"
+    "import ep_lib, pathlib, sys; from ep_lib import workshop; from ep_lib.workshop.notebook import find\n"
     "print(pathlib.Path(ep_lib.__file__).parent)\n"
     "print(find('tutorial_kernels/00_start_here.cu').resolve())\n"
     "print(workshop.start('01'))\n"
+    "for name in sys.argv[1:]: find(name)\n"
+    "workshop.python_piece('09_router').route\n"
 )
 
 
 def test_lab_in_an_empty_folder_is_a_whole_workshop(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install jupyterlab")
     assert f"--ServerApp.root_dir={tmp_path}" in run("-c", LAB, cwd=tmp_path, site=site)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FOLDERS, "mine"])
-    package, kernel, mine = run("-c", FROM_A_NOTEBOOK, cwd=tmp_path / "mine" / "notebooks", site=site).splitlines()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FOLDERS, "benchmarks", "mine", "tests"])
+    notebooks = "".join(path.read_text() for path in (ROOT / "notebooks").glob("*.ipynb"))
+    shown = sorted(
+        set(re.findall(r'\\"((?:benchmarks|docs|ep_lib|tests|tutorial_kernels)/[\w./]+\.\w+)\\"', notebooks))
+    )
+    assert "ep_lib/device/ep/ring.cuh" in shown and "tests/kernels/nixl_guide.cu" in shown
+    words = ("-c", FROM_A_NOTEBOOK, *shown)
+    package, kernel, mine, *_ = run(*words, cwd=tmp_path / "mine" / "notebooks", site=site).splitlines()
     assert Path(package) == site / "ep_lib"
     assert Path(kernel) == tmp_path / "tutorial_kernels" / "00_start_here.cu"
     assert Path(mine) == tmp_path / "mine" / "01_write_signal" and any(Path(mine).iterdir())

@@ -75,7 +75,7 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
     if left or not is_begun:
         why = f"yours has {left} still to do" if is_begun else "you have not begun yours"
         print(f"{found.name}: the course's own, since {why}")
-        own = found.root / found.runs_as / files[0]
+        own = exercises.file_of_the_course(Path(found.runs_as) / files[0], found.root)
     else:
         print(f"{found.name}: yours, {os.path.relpath(own, found.root)}")
     try:

@@ -136,6 +136,13 @@ def workshop_root(holding: str = "solutions", error: type[EpError] = GradingErro
     )
 
 
+def file_of_the_course(file: str | Path, root: Path) -> Path:
+    """Where a file of the course is: in the workshop ``root``, or beside the installed ep_lib: the workshop that a
+    wheel makes has no ep_lib/ of its own."""
+    place = root / file
+    return place if place.exists() else Path(ep_lib.__file__).resolve().parents[1] / file
+
+
 def make_workshop(folder: Path) -> Path:
     """Copies what an installed ep_lib carries to ``folder``, or to a new folder in it if it is not empty.
 

@@ -332,7 +332,8 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
     package = Path(ep_lib.__file__).resolve().parent
     workshop = package / "workshop"
     hidden = workshop / "hidden"
-    answers = [exercise.root / exercise.runs_as / piece for piece in exercise.pieces]
+    places = {exercise.root, package.parent}  # a wheel's workshop has no ep_lib/ of its own
+    answers = [place / exercise.runs_as / piece for place in places for piece in exercise.pieces]
     private = [*answers, hidden, workshop / "answers", workshop / "puzzles", package / "_workshop"]
     homes = [Path(os.environ[name]) for name in _COMPILER_HOMES if os.environ.get(name)]
     homes += [Path(find_compiler().path).resolve().parent.parent, Path(sys.prefix), Path(sys.base_prefix)]

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit import pieces, sealed
 from ep_lib.workshop import exercises
-from ep_lib.workshop.exercises import Exercise, workshop_root
+from ep_lib.workshop.exercises import Exercise, file_of_the_course, workshop_root
 from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, show_note
 from ep_lib.workshop.prediction import predict
 
@@ -46,7 +46,7 @@ def find(file: str | Path) -> Path:
 
 
 def _find_given(file: str | Path) -> Path:
-    path = workshop_root() / file
+    path = file_of_the_course(file, workshop_root())
     if not path.is_file():
         raise ArgumentError(f"the workshop in {workshop_root()} has no file {str(file)!r}")
     return Path(os.path.relpath(path))
@@ -70,7 +70,7 @@ class Source:
 
     def _repr_html_(self) -> str:
         first, last = self.blocks[0][0], self.blocks[-1][0] + len(self.blocks[-1][1]) - 1
-        head = f"{_link(workshop_root() / self.file, self.file)}, lines {first} to {last}"
+        head = f"{_link(file_of_the_course(self.file, workshop_root()), self.file)}, lines {first} to {last}"
         body = "".join(self._block_html(number, lines) for number, lines in self.blocks)
         return f'<div style="font-size:90%; margin-bottom:0.2em">{head}</div>{body}'
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from ep_lib.workshop.exercises import find
+from ep_lib.workshop.exercises import file_of_the_course, find
 from ep_lib.workshop.gradebook import Standing
 from ep_lib.workshop.puzzles import graded
 
@@ -42,7 +42,7 @@ def is_the_solution(exercise: str, files: Mapping[str, bytes]) -> bool:
     if graded.is_of_puzzles(exercise):
         return False  # the notebook shows it
     found = find(exercise)
-    folders = (found.solution_dir, found.root / found.runs_as)
+    folders = (found.solution_dir, file_of_the_course(found.runs_as, found.root))
     return any(
         all(data.split() == _read(folder / piece).split() for piece, data in files.items()) for folder in folders
     )
@@ -73,7 +73,7 @@ def _of_the_course(exercise: str) -> tuple[frozenset[str], frozenset[int]]:
         texts = list(graded.solutions(exercise).values())
     else:
         found = find(exercise)
-        folders = (found.exercise_dir, found.solution_dir, found.root / found.runs_as)
+        folders = (found.exercise_dir, found.solution_dir, file_of_the_course(found.runs_as, found.root))
         texts = [_read(folder / piece) for folder in folders for piece in found.pieces]
     names = frozenset(name for text in texts for name in _called_in(text))
     return names, frozenset(_marks(texts, names))
