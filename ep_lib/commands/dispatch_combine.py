@@ -110,7 +110,10 @@ def _require_no_problem(world: launcher.World, problem: ArgumentError | None) ->
         if problem is not None:
             raise problem
         return
-    bootstrap = launcher.make_bootstrap(world)
+    try:
+        bootstrap = launcher.make_bootstrap(world)
+    except EpError as error:  # the ranks cannot meet, so each says what it knows
+        raise problem or error from None
     try:
         said = bootstrap.all_gather(None if problem is None else str(problem))
     finally:
