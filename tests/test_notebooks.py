@@ -159,7 +159,7 @@ SHOWN = [
     ("01_write_and_signal", "ring", "[True, True]"),
     ("01_write_and_signal", "reversed-run", "in some of the runs"),
     ("01_write_and_signal", "warp-run", "wrong data in some runs"),
-    ("01_write_and_signal", "many-run", "It is: 1"),
+    ("01_write_and_signal", "many-run", "It is: 2"),
     ("01_write_and_signal", "traced-run", "It is: at most 3"),
     ("01_write_and_signal", "no-credits", "all rounds arrived: False"),
     ("01_write_and_signal", "credits-error-run", "PeerTimeout"),

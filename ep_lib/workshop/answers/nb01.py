@@ -12,6 +12,10 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "__syncwarp() puts the stores of all lanes before lane 0's release: lane 7's store comes before the "
         "barrier, the barrier before the release, and 'before' is passed on."
     ),
-    "many": "One signal for all five. A signal is a message of its own: send as few as you can.",
+    "many": (
+        "One signal for each message, however many pieces it has: a signal is a message of its own, so send as few as "
+        "you can. And the empty message is announced like any other, since the receiver waits for it and cannot know "
+        "that nothing is to come."
+    ),
     "traced": "As many as there are slots: to write one more, it needs a credit.",
 }
