@@ -24,6 +24,7 @@ OF_A_RANK: dict[str, Callable[[Rank], list[Call]]] = {
     "pcie": lambda rank: hostile_calls.of_a_buffer(rank, allow_nvlink_for_normal_mode=False),
     "low latency": hostile_calls.of_low_latency,
     "compat": hostile_calls.of_compat,
+    "dispatch_combine": hostile_calls.of_dispatch_combine,
 }
 
 
@@ -50,6 +51,17 @@ def test_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_spawn() -> None:
     check(try_some(hostile_calls.of_spawn()))
+
+
+def test_workshop(tmp_path: Path) -> None:
+    check(try_some(hostile_calls.of_the_workshop(tmp_path)))
+
+
+@pytest.mark.slow
+def test_viz(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    check(try_some(hostile_calls.of_viz()))
 
 
 def test_reference() -> None:

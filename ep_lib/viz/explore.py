@@ -15,6 +15,7 @@ from ep_lib.emulator.hardware import HARDWARE
 from ep_lib.emulator.recording import Recording
 from ep_lib.errors import ArgumentError
 from ep_lib.jit.kernel import Kernel
+from ep_lib.memory.device_state import MAX_RANKS
 from ep_lib.require import whole_number
 from ep_lib.runtime.check import record
 from ep_lib.runtime.rank import Rank
@@ -75,6 +76,8 @@ def networks_by_seed(
     are those from ``source`` to ``target``. Raises ArgumentError if there are none.
     """
     seeds = whole_number("seeds", seeds, 1, 1000)
+    ranks = whole_number("ranks", ranks, 1, MAX_RANKS)
+    source, target = whole_number("source", source, 0, ranks - 1), whole_number("target", target, 0, ranks - 1)
     panels = []
     for fabric, label in _FABRICS:
         runs = [_order(record(main, ranks, fabric, seed, args), source, target) for seed in range(seeds)]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import whole_number
 from ep_lib.viz.style import EMPTY, draws, ink_on, legend_beside, place, rank_color, rank_hatch, tidy
 
 _MOST_LABELLED_SLOTS = 40  # with more cells in a row, they are too narrow for labels
@@ -110,10 +111,11 @@ def slots_over_time(
     A slot that is written again before its previous round has been read is outlined in red: that round is lost.
     """
     writes, reads = np.asarray(written, dtype=float), np.asarray(read, dtype=float)
-    if writes.ndim != 2 or writes.shape[1] != 2 or writes.shape != reads.shape or num_slots < 1 or not len(writes):
+    num_slots = whole_number("num_slots", num_slots, 1, 1000)
+    if writes.ndim != 2 or writes.shape[1] != 2 or writes.shape != reads.shape or not len(writes):
         raise ArgumentError(
-            f"slots_over_time needs (begin, end) of each round's write and read and at least one slot; got shapes "
-            f"{writes.shape} and {reads.shape}, {num_slots} slots"
+            f"slots_over_time needs (begin, end) of each round's write and read; got shapes {writes.shape} and "
+            f"{reads.shape}"
         )
     figure, axes = place(axes, 10.0, 1.4 + 0.62 * num_slots)
     clashes = 0

@@ -30,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # What Python, NumPy and matplotlib make of data that is not what a picture shows
-_NO_PICTURE = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError)
+_NO_PICTURE = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError, RuntimeError)
 
 RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 """One colour per rank; they repeat from rank 8 on, with hatching where there is room."""

@@ -64,13 +64,14 @@ def python_piece(exercise: str | int, mine: Path | str | None = None) -> ModuleT
     be imported, with its line.
     """
     from ep_lib.errors import GradingError
+    from ep_lib.require import a_path
     from ep_lib.workshop import exercises, grader, pieces
 
     found = exercises.find(exercise)
     files = [piece for piece in found.pieces if piece.endswith(".py")]
     if not files:
         raise GradingError(f"the pieces of {found.name} are {', '.join(found.pieces)}: kernels include them")
-    own = (grader.default_mine(found) if mine is None else Path(mine)) / files[0]
+    own = (grader.default_mine(found) if mine is None else a_path("mine", mine)) / files[0]
     is_begun, left = not own.is_relative_to(found.exercise_dir), pieces.unfinished(own)
     if left or not is_begun:
         why = f"yours has {left} still to do" if is_begun else "you have not begun yours"

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit import pieces, sealed
+from ep_lib.require import a_path, several, show, text
 from ep_lib.workshop import exercises
 from ep_lib.workshop.exercises import Exercise, file_of_the_course, workshop_root
 from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, show_note
@@ -37,6 +38,7 @@ def find(file: str | Path) -> Path:
 
     The path is relative, so that errors that name the file stay short. Raises ArgumentError if there is no such file.
     """
+    a_path("file", file)
     path = Path(file)
     for root in pieces.active():
         exercise = exercises.find(root.name)
@@ -46,6 +48,7 @@ def find(file: str | Path) -> Path:
 
 
 def _find_given(file: str | Path) -> Path:
+    a_path("file", file)
     path = file_of_the_course(file, workshop_root())
     if not path.is_file():
         raise ArgumentError(f"the workshop in {workshop_root()} has no file {str(file)!r}")
@@ -100,13 +103,14 @@ def show_source(file: str | Path, *names: str, mark: str | Iterable[str] = (), c
     ArgumentError for a name that the file does not define, and for a mark that is in no line shown.
     """
     written = _find_given(file).read_text(encoding="utf-8")
-    text = sealed.shown(written).rstrip("\n").split("\n")
-    ranges = [_definition(text, name, str(file)) for name in names] or [(0, len(text))]
+    source = sealed.shown(written).rstrip("\n").split("\n")
+    ranges = [_definition(source, text("a name", name), str(file)) for name in names] or [(0, len(source))]
     if not comments and names:
-        ranges = [(next(n for n in range(*r) if not text[n].startswith("//")), r[1]) for r in ranges]
-    blocks = tuple((begin + 1, tuple(text[begin:end])) for begin, end in sorted(ranges))
+        ranges = [(next(n for n in range(*r) if not source[n].startswith("//")), r[1]) for r in ranges]
+    blocks = tuple((begin + 1, tuple(source[begin:end])) for begin, end in sorted(ranges))
     marked = set()
-    for words in [mark] if isinstance(mark, str) else mark:
+    for words in [mark] if isinstance(mark, str) else several("mark", mark, "a piece of a line, or several"):
+        text("mark", words)
         hits = {n for first, lines in blocks for n, line in enumerate(lines, first) if words in line}
         if not hits and not sealed.is_sealed(written):  # in a release, the line may be in what is to be written
             raise ArgumentError(f"no line shown of {file} contains {words!r}")
@@ -201,6 +205,9 @@ def expect(*kinds: type[EpError]) -> Iterator[Caught]:
     ``kinds`` are classes of ``ep_lib.errors``, by default all of them; other errors are not caught. If nothing is
     raised, the note says so.
     """
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, EpError)):
+            raise ArgumentError(f"expect() takes classes of ep_lib.errors, got {show(kind)}")
     caught = Caught()
     try:
         yield caught

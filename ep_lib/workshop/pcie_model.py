@@ -36,6 +36,7 @@ from ep_lib.memory.arrays import BFLOAT16
 from ep_lib.moe.buffer import Buffer
 from ep_lib.moe.pcie.memory import MAX_ROWS_PER_MESSAGE, MESSAGE_BYTES, MESSAGES_PER_RING, packet_bytes
 from ep_lib.reference import quantize_fp8
+from ep_lib.require import at_least_one, flag, one_of, whole_number
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 
@@ -85,20 +86,21 @@ class Setting:
 
     def check(self) -> None:
         """Raises ArgumentError for a number that cannot be run, with its limits."""
-        if not 2 <= self.ranks <= MAX_RANKS or NUM_EXPERTS % self.ranks:
+        if NUM_EXPERTS % whole_number("ranks", self.ranks, 2, MAX_RANKS):
             raise ArgumentError(
                 f"{self.ranks} ranks: PCIe mode has 2 to {MAX_RANKS}, and they must divide the {NUM_EXPERTS} experts"
             )
-        if self.tokens < 1:
-            raise ArgumentError(f"tokens is {self.tokens}; each rank must send at least 1")
-        if self.scale < 1 or HIDDEN % (self.scale * _SCALE_GROUP):
+        at_least_one("tokens", self.tokens)
+        if HIDDEN % (at_least_one("scale", self.scale) * _SCALE_GROUP):
             fits = [k for k in range(1, HIDDEN) if HIDDEN % (k * _SCALE_GROUP) == 0]
             raise ArgumentError(
                 f"scale is {self.scale}; rows of {HIDDEN} elements can be {', '.join(map(str, fits))} times shorter, "
                 f"so that a row is still a multiple of the {_SCALE_GROUP} elements that share an FP8 scale"
             )
-        if self.hardware not in HARDWARE:
-            raise ArgumentError(f"hardware is {self.hardware!r}; there are {', '.join(map(repr, HARDWARE))}")
+        one_of("hardware", self.hardware, HARDWARE)
+        one_of("fabric", self.fabric, ("rc", "srd"))
+        flag("merge_sender_receiver", self.merge_sender_receiver)
+        whole_number("seed", self.seed, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ep_lib.errors import ArgumentError
+from ep_lib.require import one_of, several, text
 from ep_lib.workshop import progress
 from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note
 
@@ -32,14 +33,14 @@ class Prediction:
 
     def __init__(self, key: str, question: str, choices: Sequence[str], answer: str | None = None) -> None:
         self.key = key
-        self.question = question
-        self.choices = tuple(choices)
-        if not _KEY.fullmatch(key):
+        self.question = text("question", question)
+        self.choices = tuple(text("a choice", choice) for choice in several("choices", choices, "a list of texts"))
+        if not _KEY.fullmatch(text("key", key)):
             raise ArgumentError(f"a prediction's key is the notebook's number and a name, '00.greet', got {key!r}")
         if len(self.choices) < 2 or len(set(self.choices)) != len(self.choices):
             raise ArgumentError(f"a prediction needs at least two different choices, got {list(choices)}")
-        if answer is not None and answer not in self.choices:
-            raise ArgumentError(f"answer is {answer!r}; it must be one of {', '.join(map(repr, self.choices))}")
+        if answer is not None:
+            one_of("answer", answer, self.choices)
         kept = progress.get(progress.PREDICTIONS, key)
         self.answer: str | None = answer or (kept if kept in self.choices else None)
         self._widget: _Buttons | None = None

@@ -11,8 +11,9 @@ import ml_dtypes
 import numpy as np
 
 import ep_lib
-from ep_lib import Buffer, Fabric, Kernel, Rank, reference
+from ep_lib import Buffer, Fabric, Kernel, Rank, reference, workshop
 from ep_lib.compat import ibgda, nixl
+from ep_lib.dispatch_combine import Config, DispatchCombineContext, DispatchCombineHandle
 from support.hostile import Call
 
 SOURCE = """
@@ -148,6 +149,78 @@ def of_the_reference() -> list[Call]:
         call("weights", reference.weights_per_rank, topk_idx=IDX, topk_weights=W, experts_per_rank=2, world_size=2),
         call("quantize_fp8", reference.quantize_fp8, x=X128),
         call("dequantize_fp8", reference.dequantize_fp8, q=fp8, scales=scales),
+    ]
+
+
+def of_dispatch_combine(rank: Rank) -> list[Call]:
+    shape: dict[str, Any] = {"world_size": 1, "rank": 0, "hidden_dim": 16, "max_tokens_per_rank": 4}
+    shape |= {"num_experts_per_rank": 4, "num_experts_per_token": 2}
+    config = Config(**shape)
+    context = DispatchCombineContext(config, rank)
+    context.initialize()
+    handle = DispatchCombineHandle(context)
+    batch = {"tokens": X, "expert_ids": IDX, "weights": W}
+
+    def round_trip(outputs: Any, **given: Any) -> None:
+        handle.prepare_inference(**given)
+        handle.launch_dispatch()
+        handle.launch_combine(outputs)
+
+    return [
+        call("Config", Config, **{f.name: getattr(config, f.name) for f in dataclasses.fields(config)}),
+        call("DispatchCombineContext", DispatchCombineContext, config=config, rank=rank, network="rc"),
+        call("DispatchCombineHandle", DispatchCombineHandle, context=context),
+        call("prepare_inference", handle.prepare_inference, **batch, num_tokens=4),
+        call("round trip", round_trip, **batch, num_tokens=None, outputs=None),
+    ]
+
+
+def of_the_workshop(folder: Path) -> list[Call]:
+    """What notebooks call."""
+    from ep_lib.workshop import ladders, notebook, pcie_model
+
+    setting = pcie_model.Setting(2)
+    question: dict[str, Any] = {"key": "00.hostile", "question": "Which?", "choices": ["a", "b"], "answer": None}
+    some: dict[str, Any] = {"backend": "emulator", "fabric": None, "hardware": None, "rungs": None}
+    return [
+        call("python_piece", workshop.python_piece, exercise="10_plan", mine=folder),
+        call("check", lambda e: workshop.check(e, folder), e="no such exercise"),
+        call("its folder", lambda mine: workshop.grade("01", mine), mine=folder),
+        call("map", workshop.map, notebook="01"),
+        call("puzzle", workshop.puzzle, number="00.1"),
+        call("ladder", ladders.run, number="no such ladder", **some),
+        call("use_mine", lambda mine: workshop.use_mine(mine).stop(), mine=folder),
+        call("show_source", notebook.show_source, file="tutorial_kernels/01_write_signal.cu", mark=""),
+        call("a name", lambda name: notebook.show_source("tutorial_kernels/01_write_signal.cu", name), name="write"),
+        call("predict", notebook.predict, **question),
+        call("expect", lambda kind: notebook.expect(kind).__enter__(), kind=ep_lib.errors.EpError),
+        call("Setting", lambda **a: pcie_model.Setting(**a).check(), **dataclasses.asdict(setting)),
+    ]
+
+
+def of_viz() -> list[Call]:
+    """Pictures and pages; what one says of its data is an ArgumentError that shows it."""
+    from ep_lib import viz
+
+    timeline, rounds = ep_lib.simulate(nothing, 1), {"written": [(0, 1), (2, 3)], "read": [(1, 2), (3, 4)]}
+    title: dict[str, Any] = {"title": None}
+    return [
+        call("interleavings", viz.interleavings, runs={"a": [0, 1]}, names=None, unit="turn", **title),
+        call("outcomes", viz.outcomes, counts={"a": {"b": 1}}, **title),
+        call("calculator", viz.calculator, reports=None, published=(), **title),
+        call("dispatch_flow", viz.dispatch_flow, topk_idx=[IDX], num_experts=4, **title),
+        call("ring_step_by_step", viz.ring_step_by_step, **rounds, num_slots=2, **title),
+        call("slots_over_time", viz.slots_over_time, **rounds, num_slots=2, **title),
+        call("slot_layout", viz.slot_layout, sources=[[0, 1]], labels=None, capacity=None, **title),
+        call("networks_by_seed", viz.networks_by_seed, seeds=1, source=0, target=1),
+        call("time_travel", viz.time_travel, main=nothing, ranks=1, seed=0, fabric=None, steps=10),
+        call("run_timeline", viz.run_timeline, run=timeline, lanes="auto", begin_us=None, end_us=None),
+        call("samples_over_time", viz.samples_over_time, run=timeline, names=None, limits=None),
+        call("fabrics_side_by_side", viz.fabrics_side_by_side, rc=timeline, srd=timeline, source=0, target=1),
+        call("bytes_between_ranks", viz.bytes_between_ranks, matrix=[[1, 2], [3, 4]], **title),
+        call("load_per_expert", viz.load_per_expert, load=[1, 2], ranks=None, **title),
+        call("routed_text", viz.routed_text, text=b"abc", owner=[0, 1, 0], columns=80),
+        call("findings", viz.findings, report=ep_lib.check(nothing, 1, seeds=1)),
     ]
 
 

@@ -195,7 +195,7 @@ def _colour(text: str) -> str:
 def load(number: str | int) -> Ladder:
     """The ladder of notebook ``number`` (6, "06" or "06_dispatch"). Raises ArgumentError if there is none."""
     wanted = f"{number:02d}" if isinstance(number, int) and not isinstance(number, bool) else number
-    wanted = wanted.partition("_")[0].zfill(2) if isinstance(wanted, str) else wanted
+    wanted = wanted.partition("_")[0].zfill(2) if isinstance(wanted, str) else ""
     if wanted not in NUMBERS:
         why = f". Notebook {wanted} has none: {_NO_LADDER[wanted]}" if wanted in _NO_LADDER else ""
         raise ArgumentError(f"there is no ladder {show(number)}; there are: {', '.join(NUMBERS)}{why}")
