@@ -107,6 +107,7 @@ void epemu_set_arrays(Machine* m, int rank, const uint64_t* offsets, uint64_t co
         if (owner.arrays) owner.freed.insert(owner.freed.end(), owner.arrays->begin(), owner.arrays->end());
         owner.freed.erase(std::remove_if(owner.freed.begin(), owner.freed.end(), overlaps), owner.freed.end());
         owner.arrays = std::move(now);
+        if (m->checker) m->checker->has_arrays(rank, *owner.arrays);
         for (auto& service : owner.services) {
             service->arrays = owner.arrays;
             service->recent_symmetric[0] = service->recent_symmetric[1] = {};

@@ -63,6 +63,17 @@ Checker::Cells Checker::reserve_cells(size_t granules) {
             reserve<Rest>(granules * sizeof(Rest))};
 }
 
+// Cells of a large array lie in huge pages: accesses to it go all over them, and would miss the TLB all the time.
+void Checker::has_arrays(int rank, const std::vector<Range>& arrays) {
+    constexpr size_t kLarge = 4 << 20;
+    for (const Range& array : arrays) {
+        if (array.end - array.begin < kLarge) continue;
+        const size_t begin = rank * m_.heap_stride + (array.begin & ~(kPage - 1)), bytes = array.end - array.begin;
+        for (Slot* slots : {heap_cells_.first, heap_cells_.second})
+            madvise(slots + begin / kGranule, bytes, MADV_HUGEPAGE);
+    }
+}
+
 void Checker::give_back() {
     for (const auto& [cells, granules] : {std::pair(heap_cells_, heap_granules_), {shared_cells_, shared_granules_}}) {
         if (cells.first) munmap(cells.first, granules * sizeof(Slot));
@@ -467,8 +478,8 @@ void Checker::has_joined(const Cell& cell, const Access& a, Crowd* crowd) {
          place};
 }
 
-// touch_cell, where an earlier access may tell what comes of it.
-inline void Checker::step(Cell cell, const Access& a) {
+// touch_cell, where an earlier access may tell what comes of it. Inlined: almost all accesses end here.
+__attribute__((always_inline)) inline void Checker::step(Cell cell, const Access& a) {
     const Words first(*cell.first);
     const uint64_t of_cell = first.high >> 56;
     if (of_cell & kHasRest) {
@@ -527,7 +538,7 @@ Checker::Crowd* Checker::remember(Rest& rest, const Slot& access) {
     if (!rest.more) {
         uint32_t index = static_cast<uint32_t>(more_.size());
         if (free_more_.empty()) {
-            more_.emplace_back();
+            more_.emplace_back().slots.reserve(kFewSlots);
         } else {
             index = free_more_.back();
             free_more_.pop_back();
@@ -566,7 +577,10 @@ void Checker::forget_cells(Cells cells, size_t count) {
     if (more_.size() > free_more_.size())
         for (size_t i = 0; i < count; i++)
             if (const uint32_t beside = cells[i].more()) {
-                more_[beside - 1] = More();
+                More& more = more_[beside - 1];
+                more.slots.clear();
+                more.crowds.clear();
+                more.version = 0;
                 free_more_.push_back(beside - 1);
             }
     memset(static_cast<void*>(cells.first), 0, count * sizeof(Slot));

@@ -127,7 +127,8 @@ class __attribute__((visibility("hidden"))) Checker {
     ~Checker();
     Checker(const Checker&) = delete;
 
-    void launched(Launch* launch);  // queued by the host
+    void has_arrays(int rank, const std::vector<Range>& arrays);  // symmetric ones
+    void launched(Launch* launch);                                // queued by the host
     void admitted(Block* block);
     void finished(Block* block, bool last_of_launch);
     void host_waited(int rank, int64_t ticket);
@@ -446,7 +447,6 @@ class __attribute__((visibility("hidden"))) Checker {
     JoinedCrowd& joined_crowd(const Cell& cell, const Access& a);
     bool joins_crowd(const Cell& cell, const Access& a);
     void has_joined(const Cell& cell, const Access& a, Crowd* crowd);
-    void free_more(uint32_t index);
     void touch_run(Cell cell, uintptr_t end, const Access& first);
     bool any_written_in_shared(size_t offset, size_t size, bool writes);
     enum class Fate { kStays, kGoes, kSame };  // kSame: the new access tells nothing new
