@@ -270,6 +270,8 @@ def test_the_page_in_a_browser(page: Any, tmp_path: Path) -> None:
     page.locator("#findings summary").press("Enter")
     page.get_by_text("remedy").wait_for()
     page.locator("#findings summary").press("Enter")
+    page.pdf()
+    assert page.locator("details[open]").count() == 0  # unfolded for the paper alone
     page.set_viewport_size({"width": 900, "height": 640})  # what a notebook gives it: nothing has to be scrolled
     for part in [*page.locator("#source .racing").all(), *page.locator(".rank h2").all(), page.locator("i.race").first]:
         box = part.bounding_box()

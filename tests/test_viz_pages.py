@@ -132,5 +132,8 @@ def test_the_calculator_in_a_browser(opened: Any) -> None:
         ("ranks", "8", "At least "),
         ("topk", "0", "topk must be a whole number"),
     ):
-        page.fill(f"#{name}", value)
+        page.locator(f"#{name}").press("Control+a")
+        page.keyboard.type(value)
         assert page.inner_text("#now").startswith(said)
+    page.locator("#dtype").press("f")  # FP8, by its first letter
+    assert page.input_value("#dtype") == "fp8"

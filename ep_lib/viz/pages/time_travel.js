@@ -377,6 +377,7 @@ const KEYS = {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === " " && ["BUTTON", "SUMMARY"].includes(event.target.tagName)) return;
+  if (event.target.matches("#ranks, aside") && /^Arrow(Up|Down)$/.test(event.key)) return;  // they scroll
   let action = KEYS[event.key];
   if (!action) return;
   if (event.shiftKey && (action === "on" || action === "back")) action += "10";
@@ -420,7 +421,12 @@ function tell(slot) {
   const who = c.step >= 0 ? `${data.whos[steps.who[c.step]]} in step ${data.begin + c.step + 1}` : `rank ${c.rank}, before these steps`;
   return `${name}: written by ${who}; ` + (c.ordered ? "a reader is ordered after it" : "no reader is ordered after it") + (c.race ? "; a race" : "");
 }
-window.addEventListener("beforeprint", () => { for (const fold of document.querySelectorAll("details")) fold.open = true; });
+let folded = [];  // on paper everything is unfolded
+window.addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const fold of folded) fold.open = true;
+});
+window.addEventListener("afterprint", () => { for (const fold of folded) fold.open = false; });
 new ResizeObserver(drawAll).observe($("all"));  // also once it has a size: a notebook's frame has none at first
 const asked = Number((window.location.hash || "").slice(1));
 go(asked >= 1 ? asked - 1 : data.marks.length ? data.marks[0].step : 0);
