@@ -68,6 +68,20 @@ def test_notebooks_are_chosen_by_how_their_names_begin(module: Any) -> None:
             build.chosen(wrong)
 
 
+def test_links_lead_to_pages_or_to_the_text_of_a_file(module: Any, tmp_path: Path) -> None:
+    site, root = tmp_path / "html", tmp_path
+    for file in ("html/notebooks/00.html", "html/docs/glossary.html", "kernels/a.cu", "mine/b.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("text")
+    page = site / "notebooks" / "00.html"
+    links = ["../docs/glossary.md#nic", "00.ipynb", "../kernels/a.cu", "../mine/b.py", "https://a.test/c.md", "#nic"]
+    page.write_text(" ".join(f'<a href="{link}">' for link in links))
+    module("build").mend_links(site, root)
+    links[:3] = ["../docs/glossary.html#nic", "00.html", "../kernels/a.cu.txt"]
+    assert page.read_text() == " ".join(f'<a href="{link}">' for link in links)
+    assert (site / "kernels" / "a.cu.txt").read_text() == "text"
+
+
 @pytest.mark.slow
 def test_every_tour_shows_what_it_says(module: Any) -> None:
     pages = {tour.name: tour.page.html for tour in module("tours").tours()}

@@ -78,6 +78,28 @@ def write_tour(tour: Tour) -> dict[str, str]:
     return {tour.title: f"runs/{tour.name}.md"}
 
 
+def mend_links(site: Path, root: Path = ROOT) -> None:
+    """Links of notebooks to other pages lead to those; links to a file of the repository, to a copy of its text."""
+    for page in site.rglob("*.html"):
+
+        def mended(link: re.Match[str], page: Path = page) -> str:
+            target = (page.parent / link[1]).resolve()
+            if target.exists() or not target.is_relative_to(site.resolve()):
+                return link[0]
+            if target.suffix in (".md", ".ipynb") and target.with_suffix(".html").exists():
+                return f'href="{link[1].removesuffix(target.suffix)}.html{link[2] or ""}"'
+            file = root / target.relative_to(site.resolve())
+            if not file.is_file() or file.is_relative_to(root / "mine"):  # a learner's, which is no part of a site
+                return link[0]
+            copy = target.with_name(f"{target.name}.txt")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+            return f'href="{link[1]}.txt"'
+
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(r'href="([^":#?]+)(#[^"]*)?"', mended, text), encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--notebooks", help="beginnings of names, with commas: 00,01")
@@ -108,6 +130,7 @@ def main() -> int:
     (MADE / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--clean", "--config-file", str(MADE / "mkdocs.yml")]
     subprocess.run(command, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    mend_links(MADE / "html")
     print("build/site/html/index.html")
     return 0 if all(done) else 1
 
