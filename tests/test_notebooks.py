@@ -55,6 +55,12 @@ def test_the_notebooks_are_there() -> None:
 
 
 # ---- as committed ----------------------------------------------------------------------------------------------------
+def graded_by_nbgrader(puzzle: str) -> dict[str, Any]:
+    """The metadata of a cell that nbgrader takes for an answer with a point (its schema 3)."""
+    cell = {"grade": True, "solution": True, "task": False, "locked": False, "points": 1, "schema_version": 3}
+    return {"nbgrader": {**cell, "grade_id": f"puzzle-{puzzle.replace('.', '-')}"}}
+
+
 @each_notebook
 def test_it_is_valid_and_stripped(path: Path) -> None:
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -67,7 +73,8 @@ def test_it_is_valid_and_stripped(path: Path) -> None:
     for cell in notebook["cells"]:
         assert re.fullmatch(r"[a-z][a-z0-9-]*", cell["id"]), f"{cell['id']}: give the cell a name that stays"
         assert "".join(cell["source"]).strip(), f"cell {cell['id']} is empty"
-        assert not cell["metadata"], f"cell {cell['id']} has metadata"
+        puzzle = re.match(r"%%puzzle (\S+)", "".join(cell["source"]))
+        assert cell["metadata"] == (graded_by_nbgrader(puzzle[1]) if puzzle else {}), f"cell {cell['id']}: its metadata"
         if cell["cell_type"] == "code":
             strip = f"cell {cell['id']}: clear all outputs before you commit"
             assert cell["outputs"] == [] and cell["execution_count"] is None, strip
