@@ -56,6 +56,19 @@ def test_the_answer_outlives_cell_and_kernel(own_mine: Path, monkeypatch: pytest
     assert "It is: 1" in predict("99.a", "?", ["1", "2"]).as_html(), "a saved notebook says what happened, too"
 
 
+def test_a_question_that_has_changed_forgets_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = predict("99.a", "?", ["1", "2"])
+    old.choose("1")
+    old.compare("1")
+    forget_the_kernel(monkeypatch)
+    new = predict("99.a", "?!", ["2", "3"])
+    assert new.answer is None and new.outcome is None
+    new.choose("3")
+    forget_the_kernel(monkeypatch)
+    again = predict("99.a", "?!", ["2", "3"])
+    assert again.answer == "3" and again.outcome is None and again.note() is None
+
+
 def test_it_is_revealed_on_a_click() -> None:
     pytest.importorskip("ipywidgets")
     asked = predict("99.a", "?", ["1", "2"])

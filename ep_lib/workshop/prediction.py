@@ -43,6 +43,7 @@ class Prediction:
             one_of("answer", answer, self.choices)
         kept = progress.get(progress.PREDICTIONS, key)
         self.answer: str | None = answer or (kept if kept in self.choices else None)
+        self._has_changed = kept is not None and kept not in self.choices  # since it was answered
         self._widget: _Buttons | None = None
         self._displays: list[Any] = []
 
@@ -51,7 +52,7 @@ class Prediction:
         """What a run has shown: one of this kernel, or an earlier one if it was revealed then."""
         if self.key in _outcomes:
             return _outcomes[self.key]
-        kept = progress.get(progress.OUTCOMES, self.key)
+        kept = None if self._has_changed else progress.get(progress.OUTCOMES, self.key)
         return kept if isinstance(kept, str) and self.answer is not None else None
 
     def choose(self, choice: str) -> None:
@@ -59,6 +60,9 @@ class Prediction:
         if self.note() is not None:
             return
         self.answer = choice
+        if self._has_changed:  # what was true of the question as it was may not be true of this one
+            progress.put(progress.OUTCOMES, self.key, None)
+            self._has_changed = False
         progress.put(progress.PREDICTIONS, self.key, choice)
         self._keep_outcome()
         if self._widget is not None:

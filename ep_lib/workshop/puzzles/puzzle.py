@@ -31,8 +31,11 @@ _ASSERTION = "assertion"  # of main: attempt.reasons has its words
 _TIMEOUT_S = 1.0  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
 _LOOK_S = 0.2  # of the run for the picture, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
-# What a finding says of the library's own insides: the loop of a wait, and the fault record at the start of the heap.
-_INSIDE = re.compile(r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)")
+# What a finding says of the library's own insides: the loop of a wait, the fault record at the start of the heap, and a
+# time limit that is not the learner's to set.
+_INSIDE = re.compile(
+    r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, less work, or a higher timeout="
+)
 _IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
 Kernels = Callable[[str], ep_lib.Kernel]  # by name
 
