@@ -230,17 +230,17 @@ def test_mpiexec_names_a_rank_that_left() -> None:
     assert "RankFailed: rank 1" in reports[0]["error"]
 
 
-def test_torchrun_leaves_the_programs_process_group_alone(torchrun: list[str]) -> None:
-    reports = run_program(torchrun, "pg", 2)
+def test_torchrun_leaves_the_process_group_alone_and_names_leavers(torchrun: list[str]) -> None:
+    reports = run_program(torchrun, "pg+leave", 2)
     check_gathered(reports, "torchrun")
     assert [report["reduced"] for report in reports] == [2, 2]
+    assert "RankFailed: rank 1" in reports[0]["error"]
 
 
-def test_torchrun_names_late_ranks_and_leavers(torchrun: list[str]) -> None:
+def test_torchrun_names_late_ranks(torchrun: list[str]) -> None:
     late = run_program(torchrun, "late", 2)
     check_gathered(late, "torchrun")
     assert "PeerTimeout" in late[0]["error"]
-    assert "RankFailed: rank 1" in run_program(torchrun, "leave", 2)[0]["error"]
 
 
 PLAIN = [

@@ -136,7 +136,7 @@ def test_many_runs_leave_memory_files_and_threads_flat(seeds: int) -> None:
     for what in OUTCOMES:
         run_once(what)
     before, files_and_threads = resident(), held()
-    for seed in range(15 * seeds):
+    for seed in range(max(300, 15 * seeds)):
         run_once(outcomes[seed % len(outcomes)], seed)
     assert resident() - before < 20 << 20
     assert held() == files_and_threads

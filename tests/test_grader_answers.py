@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ pytestmark = [
 ]
 
 EXERCISE = find("01")
+SEED = 1  # of the inputs that the hidden tests draw
+DRAWS_ANEW = 3  # repetitions (--rounds) above which every grading draws its own: in `make nightly`
 
 
 def packs(exercise: str) -> Iterator[tuple[str, ...]]:
@@ -40,10 +42,20 @@ SUBMISSIONS = [(exercise, pack) for exercise in WRONG for pack in packs(exercise
 RIGHT = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/right_*.*"))]
 
 
-def graded(exercise: str, answers: str | tuple[str, ...], folder: Path) -> Grade:
-    # half the usual memory: a busy machine needs long to fill it
-    submitted = submission(find(exercise), answers, folder)
-    return grade(exercise, submitted, limits=Limits(resident_bytes=1 << 30))
+Graded = Callable[[str, str | tuple[str, ...], Path], Grade]
+
+
+@pytest.fixture
+def graded(rounds: int) -> Graded:
+    """graded(exercise, answers, folder): each time on the same inputs, in `make nightly` on new ones."""
+    seed = SEED if rounds <= DRAWS_ANEW else None
+
+    def run(exercise: str, answers: str | tuple[str, ...], folder: Path) -> Grade:
+        # half the usual memory: a busy machine needs long to fill it
+        submitted = submission(find(exercise), answers, folder)
+        return grade(exercise, submitted, limits=Limits(resident_bytes=1 << 30), seed=seed)
+
+    return run
 
 
 def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> None:
@@ -55,7 +67,7 @@ def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> No
 
 @pytest.mark.parametrize(("exercise", "answers"), SUBMISSIONS, ids=["-".join(pack) for _, pack in SUBMISSIONS])
 def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
-    exercise: str, answers: tuple[str, ...], tmp_path: Path
+    exercise: str, answers: tuple[str, ...], tmp_path: Path, graded: Graded
 ) -> None:
     result = graded(exercise, answers, tmp_path)
     failed = {each.task.number: each for each in result.tasks if not each.passed}
@@ -70,7 +82,9 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
 
 
 @pytest.mark.parametrize(("exercise", "answer"), RIGHT)
-def test_a_right_answer_gets_full_marks_however_it_is_written(exercise: str, answer: str, tmp_path: Path) -> None:
+def test_a_right_answer_gets_full_marks_however_it_is_written(
+    exercise: str, answer: str, tmp_path: Path, graded: Graded
+) -> None:
     result = graded(exercise, answer, tmp_path)
     assert result.full, result.as_json()
 
