@@ -5,10 +5,10 @@
 set -e
 apt-get update
 apt-get install --yes --no-install-recommends g++ python3 python3-venv
-mkdir -p /opt/course
-tar --extract --gzip --file /autograder/source/course.tar.gz --directory /opt/course
-python3 -m venv /opt/venv
+mkdir -p /srv/course
+tar --extract --gzip --file /autograder/source/course.tar.gz --directory /srv/course
+python3 -m venv /srv/venv
 # torch is for exercise 09_router alone: without it the others are graded all the same
-/opt/venv/bin/pip install --no-cache-dir --constraint /opt/course/.ci/constraints.txt --editable /opt/course torch
-/opt/venv/bin/python -c "import ep_lib; ep_lib.Kernel.from_source('__global__ void k() {}', 'k').compile()"
-cp /autograder/source/to_results.py /opt/to_results.py
+/srv/venv/bin/pip install --no-cache-dir --constraint /srv/course/.ci/constraints.txt --editable /srv/course torch
+/srv/venv/bin/python -c "import ep_lib; ep_lib.Kernel.from_source('__global__ void k() {}', 'k').compile()"
+cp /autograder/source/to_results.py /srv/to_results.py
