@@ -40,10 +40,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One run: what the child gets, and how the parent judges what comes back (None if right, else what failed)."""
+    """One run: what the child gets, and how the parent judges what comes back (None if right, else what failed).
+
+    ``endless``: it waits for what never comes. A wait with the library's limit gives up, which is judged; one without a
+    limit is right as well, and never ends.
+    """
 
     scenario: Scenario | Call
     judge: Callable[[Outputs], str | None]
+    endless: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def under_checker(cases: Cases, seeds: int = 4) -> Cases:
 
     def checked(rng: Rng) -> Iterator[Case]:
         for case in cases(rng):
-            scenario = _of_kernels(case)
+            scenario = of_kernels(case)
             first, *rest = scenario.launches
             examine = next(launch for launches in scenario.launches for launch in launches)
             canary = Launch(examine.kernel, 2, 32, (_CANARY_TASK, *examine.args[1:]))
@@ -175,12 +180,12 @@ def on_fabrics(cases: Cases, *fabrics: Fabric) -> Cases:
     def everywhere(rng: Rng) -> Iterator[Case]:
         for fabric in fabrics:
             for case in cases(rng):
-                yield replace(case, scenario=replace(_of_kernels(case), fabric=fabric))
+                yield replace(case, scenario=replace(of_kernels(case), fabric=fabric))
 
     return everywhere
 
 
-def _of_kernels(case: Case) -> Scenario:
+def of_kernels(case: Case) -> Scenario:
     if not isinstance(case.scenario, Scenario):
         raise GradingError(f"{case.scenario} is a call in Python; fabrics and the checker are for kernels")
     return case.scenario

@@ -24,6 +24,7 @@ from ep_lib.workshop.hidden import (
     Route,
     job_numbers,
     memory_wrong,
+    of_kernels,
     one,
     random_bytes,
     refs,
@@ -57,6 +58,7 @@ class Job:
     delay: int = 0
     own_send: int = 0
     own_receive: int = 0
+    first: int = 0
 
 
 _BETWEEN = "is there a __syncwarp() between the last write and the signal, which one lane sends?"
@@ -175,10 +177,10 @@ def pipe_case(rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
     want_counters = []
     for me, each in enumerate(counters):
         table = each.reshape(-1, _COUNTERS)
-        table[:, [_ARRIVED, _CREDITS]] = 0
+        table[:, [_ARRIVED, _CREDITS]] = job.first
         want = table.copy()
-        want[:, _ARRIVED] = job.steps if me in route else 0
-        want[:, _CREDITS] = job.steps if route[me] >= 0 else 0
+        want[:, _ARRIVED] += np.uint64(job.steps if me in route else 0)
+        want[:, _CREDITS] += np.uint64(job.steps if route[me] >= 0 else 0)
         want_counters.append(want)
 
     def judge(out: Outputs) -> str | None:
@@ -208,6 +210,24 @@ def pipe_case(rng: Rng, seed: int, job: Job, route: Route = PAIR) -> Case:
     seen = [np.zeros_like(source) for source in sources]
     notes = [np.zeros(job.units * _NOTES, np.uint64) for _ in route]
     return Case(_scenario(5, seed, route, job, 32 * job.units, areas, sources, counters, seen, notes), judge)
+
+
+def alone_case(rng: Rng, seed: int, *, sends: bool) -> Case:
+    """One end of a pipe of two slots without the other: the sender's third round, or the receiver's first, gives up."""
+    case = pipe_case(rng, seed, Job(bytes=80, slots=2, steps=3, own_receive=2 * sends, own_send=2 * (not sends)))
+    (source, *_) = of_kernels(case).local["source"]
+
+    def judge(out: Outputs) -> str | None:
+        who, done = (0, 2) if sends else (1, 0)
+        if not out["noted"][who].reshape(-1, _NOTES)[0, 0 if sends else 1]:
+            return "a wait ran into its limit, and the function did not return false"
+        if int(out["counters"][1][_ARRIVED]) != done or int(out["counters"][0][_CREDITS]):
+            return "a wait ran into its limit, and a counter grew all the same"
+        if np.any(out["area"][1][: done * 80] != source[: done * 80]) or np.any(out["seen"][1]):
+            return "a wait ran into its limit, and data moved all the same"
+        return None
+
+    return replace(case, judge=judge, endless=True)
 
 
 def _outside_slots(got: Array, before: Array, job: Job, *, received: bool) -> bool:
@@ -279,7 +299,8 @@ def _sizes(task: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for number, size in enumerate(_SIZES):
             target, source = _OFFSETS[number % len(_OFFSETS)]
-            job = Job(bytes=size, target=target, source=source, increment=1 + number % 3 * 1000, steps=1 + number % 5)
+            increment = 1 + number % 3 * 1000 + (number % 2 << 40)
+            job = Job(bytes=size, target=target, source=source, increment=increment, steps=1 + number % 5)
             yield message_case(task, rng, 100 + number, job)
 
     return cases
@@ -353,6 +374,17 @@ def _waits_64_bits(rng: Rng) -> Iterator[Case]:
         yield wait_case(rng, 5300 + seed, Job(bytes=64, steps=3, increment=2, delay=20), start=start)
 
 
+def _waits_in_vain(rng: Rng) -> Iterator[Case]:
+    """A signal that stays one below what is waited for."""
+    case = wait_case(rng, 5500, Job(bytes=8, increment=0, expect_less=-1))
+
+    def judge(out: Outputs) -> str | None:
+        said = int(out["noted"][1][0])
+        return "the signal never came, and the wait returned true" if said else None
+
+    yield replace(case, judge=judge, endless=True)
+
+
 def _waits_many_threads(rng: Rng) -> Iterator[Case]:
     for seed in range(4):
         yield wait_case(rng, 5400 + seed, Job(units=64, bytes=500, steps=3, increment=2, delay=10))
@@ -382,6 +414,16 @@ def _pipe_rounds(rng: Rng) -> Iterator[Case]:
         yield pipe_case(rng, 6500 + seed, Job(bytes=48, slots=slots, steps=rounds))
 
 
+def _pipe_grows_old(rng: Rng) -> Iterator[Case]:
+    for seed, own in enumerate(({}, {"own_send": 1}, {"own_receive": 1, "delay": 60})):
+        yield pipe_case(rng, 6550 + seed, Job(bytes=48, slots=3, steps=7, first=(1 << 32) - 3, **own))
+
+
+def _pipe_alone(rng: Rng) -> Iterator[Case]:
+    yield alone_case(rng, 6580, sends=True)
+    yield alone_case(rng, 6581, sends=False)
+
+
 def _pipe_peers(rng: Rng) -> Iterator[Case]:
     for seed, route in enumerate(_ROUTES):
         yield pipe_case(rng, 6600 + seed, Job(units=1 + seed % 3, bytes=80, slots=2, steps=7), route)
@@ -408,6 +450,7 @@ BEHAVIOURS = (
     Behaviour(2, "it returns at once if the signal is already there", _waits_no_longer),
     Behaviour(2, "signals are 64 bits wide", _waits_64_bits),
     Behaviour(2, "many threads can wait for the same signal", _waits_many_threads),
+    Behaviour(2, "a wait for what never comes does not succeed", _waits_in_vain, "After the limit it returns false."),
     Behaviour(3, "messages of every size arrive whole, and one signal comes", _sizes(3)),
     Behaviour(3, "a rank that sees the signal may read what all lanes wrote", _signals(3), _ALL_LANES),
     Behaviour(3, "the data of all lanes is there when the signal arrives", _order(3, 10)),
@@ -424,6 +467,8 @@ BEHAVIOURS = (
     Behaviour(5, "the receiver waits for the data, and gives the credit last", _pipes_in_order(own_send=1), _LAST),
     Behaviour(5, "no credit is given before the data has been copied", _pipes(10, own_send=1), _LAST),
     Behaviour(5, "both ends work together", _pipes(10)),
+    Behaviour(5, "rounds beyond 32 bits", _pipe_grows_old, "Rounds and counters have 64 bits."),
+    Behaviour(5, "nothing moves after a wait that failed", _pipe_alone, "A wait that returns false is the end."),
     Behaviour(5, "several pipes at once, between all ranks", _pipe_peers, "A lane is lane_id(), not threadIdx.x."),
 )
 

@@ -45,7 +45,7 @@ struct Job {
 
 struct Memory {
     char *inbox, *outbox, *staging;  // symmetric, as `counters`
-    uint32_t* counters;              // one per channel, or one per rank
+    uint32_t* counters;              // one per channel; task 3: one per rank, then one for each that is done
     char* source;
     char* seen;       // the inbox as the receiver found it
     uint64_t* noted;  // [channels]: the most quiets of a lane
@@ -63,6 +63,25 @@ EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     int most = 0;
     for (int lane = 0; lane < ep::kWarpSize; ++lane) most = max(most, quiets()[lane]);
     my.noted[blockIdx.x] = most;
+    const int ranks = ep::num_ranks();
+    if (task == 3) nvshmemi_ibgda_amo_nonfetch_add(my.counters + ranks + ep::rank(), 1, to, 5 + int(blockIdx.x));
+    if (task != 2 && task != 4) return;
+    const int64_t size = job.messages * job.bytes, at = task == 4 ? blockIdx.x * size : 0;
+    for (int64_t i = at; i < at + size; ++i) {
+        my.outbox[i] = static_cast<char>(my.outbox[i] ^ 1);  // role: the caller, who uses the outbox again
+    }
+}
+
+// Looks at the counters when all ranks have said, each by a counter of its own, that they are done.
+EP_DEVICE void grader_looks(const Job& job, const Memory& my) {
+    const int ranks = ep::num_ranks();
+    if (ep::thread_in_block() != 0 || job.to != ep::rank()) return;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const uint32_t* const done = my.counters + ranks + rank;
+        while (ep::ld_acquire_sys_u32(done) < job.channels) {  // role: what waits until your kernels are done
+        }
+    }
+    for (int rank = 0; rank < ranks; ++rank) my.noted[rank] = ep::ld_acquire_sys_u32(my.counters + rank);
 }
 
 // Each time the counter has grown far enough, looks at `chunk` more messages, the last of them first.
@@ -90,7 +109,9 @@ extern "C" __global__ void examine(int task, char* inbox, char* outbox, char* st
     const int block = static_cast<int>(blockIdx.x), channels = static_cast<int>(job.channels);
     if (block < channels) {
         if (job.to >= 0) learner_sends(task, job, my);
-    } else if (job.from >= 0 && task != 3) {
+    } else if (task == 3) {
+        if (block == channels) grader_looks(job, my);
+    } else if (job.from >= 0) {
         grader_receives(job, my, block - channels);
     }
 }

@@ -97,19 +97,22 @@ def _counters_wrong(got: Array, want: Array, before: Array) -> str | None:
 
 # ---- task 3 ---------------------------------------------------------------------------------------------------------
 def _count_case(rng: Rng, seed: int, ranks: int, target: int) -> Case:
-    """Every rank counts from two blocks; judges that each added to its own counter, and that no addition is lost."""
+    """Every rank counts from two blocks; judges that each added to its own counter, that no addition is lost, and that
+    all are made when a rank says, by a counter of its own, that its kernel is done."""
     job = _Job(messages=3 + seed % 3, channels=2)
-    counters = [rng.integers(0, 1 << 30, ranks, dtype=np.uint32) for _ in range(ranks)]
+    counters = [np.append(rng.integers(0, 1 << 30, ranks), np.zeros(ranks)).astype(np.uint32) for _ in range(ranks)]
     nothing = [np.zeros(16, np.uint8)] * ranks
 
     def judge(out: Outputs) -> str | None:
         for me in range(ranks):
-            grew = out["counters"][me].astype(np.int64) - counters[me]
+            grew = out["counters"][me][:ranks].astype(np.int64) - counters[me][:ranks]
             asked = 2 * job.messages if me == target else 0
             if np.all(grew == asked):
                 continue
             rank, one = int(np.flatnonzero(grew != asked)[0]), int(grew[grew != asked][0])
             return f"the counter of rank {rank} at rank {me} grew by {one} where it should grow by {asked}"
+        if np.any(out["noted"][target][:ranks] != out["counters"][target][:ranks]):
+            return "a kernel was done, and some of its additions were not made yet"
         return None
 
     route = (target,) * ranks
@@ -138,7 +141,7 @@ def _scenario(
         local={
             "source": data,
             "seen": [np.zeros_like(inbox) for inbox in inboxes],
-            "noted": [np.zeros(job.channels, np.uint64) for _ in ranks],
+            "noted": [np.zeros(max(job.channels, len(route)), np.uint64) for _ in ranks],
             "numbers": [job_numbers(job, route[me], senders[me]) for me in ranks],
         },
         shim=True,
@@ -211,7 +214,12 @@ BEHAVIOURS = (
         on_fabrics(_batched((1, 1), (200, 6), (33, 12), quiets=2), *_EVERYWHERE),
         "A quiet waits for a round trip: one for the batch keeps the network busy with all of it.",
     ),
-    Behaviour(3, "every rank adds to a counter of its own", on_fabrics(_counts(4), RC, SRD, NODES, _P2P), _OWN_COUNTER),
+    Behaviour(
+        3,
+        "every rank adds to a counter of its own, and is not done before that",
+        on_fabrics(_counts(4), RC, SRD, NODES, _P2P),
+        f"{_OWN_COUNTER} What was posted is done after a quiet only.",
+    ),
     Behaviour(3, "no addition is lost", on_fabrics(under_checker(_counts(4)), SRD, NODES), _OWN_COUNTER),
     Behaviour(
         4,

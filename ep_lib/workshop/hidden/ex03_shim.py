@@ -266,7 +266,10 @@ BEHAVIOURS = (
     Behaviour(
         4,
         "a peer within reach sees the data when the counter grows",
-        on_fabrics(_messages(4, _STORE, routes=(BOTH,)), _P2P),
+        all_of(
+            on_fabrics(_messages(4, _STORE, routes=(BOTH,)), _P2P),
+            on_fabrics(_messages(4, _STORE, routes=(_NEIGHBOURS,)), NODES),
+        ),
         _ORDER,
     ),
     Behaviour(4, "on InfiniBand the counter stays behind the put of the same qp_id", _queue_pairs(4), _PAIRS),

@@ -1,5 +1,5 @@
-// The other half of every test of exercise 04_proxy_ring: block 0 pushes, with the learner's functions as a part, and
-// block 1 is the proxy, which the grader plays. What is not the learner's is the grader's own.
+// The other half of every test of exercise 04_proxy_ring: rank 0 pushes, with the learner's functions as a part, and
+// rank 1 is the proxy, which the grader plays: as far away as a CPU is. What is not the learner's is the grader's own.
 #include <ep/proxy_ring.cuh>
 #include <grader.cuh>
 
@@ -13,6 +13,8 @@ struct Job {
     int64_t learners;  // which functions are the learner's: bits of Part
     int64_t delay;     // how often the proxy lets others run before it takes a command
     int64_t batch;     // commands for which it returns the credits together
+    int64_t first;     // number of the first command
+    int64_t served;    // of the commands, this many are taken and done; the proxy leaves after them
     int64_t total;     // commands
     int64_t lag;       // how many commands the proxy has taken ahead of those that are done
 };
@@ -111,40 +113,45 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
         } else {
             ok = push(job, ring, command, &number);
         }
-        if (mine) my.noted[2 * index] = number;
+        if (mine) my.noted[2 * index] = number - job.first;
         if (ok && job.learners & (kWait | kFlush)) {
             ok = wait(job, ring, number);
-            if (ok) my.noted[2 * index + 1] = my.results[number];  // role: a read of what the command has brought
+            if (ok) my.noted[2 * index + 1] = my.results[number - job.first];  // role: a read of what the command has brought
         }
         if (!ok) {
-            my.noted[2 * job.total] = 1;
+            atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
             return;
         }
     }
 }
 
-EP_DEVICE void serve(const Job& job, const Memory& my) {
+EP_DEVICE void serve(const Job& job, const Memory& mine) {
+    constexpr int kThere = 0;
+    const Memory my = {ep::peer_ptr(mine.slots, kThere),   ep::peer_ptr(mine.counters, kThere),
+                       ep::peer_ptr(mine.payload, kThere), ep::peer_ptr(mine.results, kThere),
+                       ep::peer_ptr(mine.taken, kThere),   nullptr};
     const ep::ProxyRing ring = ring_of(job, my);
-    for (int64_t number = 0; number < job.total; ++number) {
+    for (int64_t index = 0; index < job.served; ++index) {
+        const int64_t number = job.first + index;
         const ep::ProxyCommand* const slot = ring.slots + number % ring.num_slots;
         while (ep::ld_acquire_sys_u64(&slot->number) != static_cast<uint64_t>(number) + 1) {  // role: the proxy's wait
         }
         let_others_run(job.delay);
         const uint64_t* const words = reinterpret_cast<const uint64_t*>(slot);
-        uint64_t* const to = my.taken + number * (kWords + 1);
+        uint64_t* const to = my.taken + index * (kWords + 1);
         for (int i = 0; i < 6; ++i) {
             to[i] = words[i];  // role: the proxy, which copies the command out of its slot
         }
         const uint64_t source = to[1] < static_cast<uint64_t>(job.total) ? to[1] : 0;
         to[kWords] = my.payload[job.total + source];  // role: the proxy, which reads the data that was announced
-        if ((number + 1) % job.batch == 0 || number + 1 == job.total) {
+        if ((index + 1) % job.batch == 0 || index + 1 == job.served) {
             ep::st_release_sys_u64(&ring.credits->taken, number + 1);
         }
-        my.results[number] = 1000 + number;  // role: what the command brings
-        if (number >= job.lag) ep::st_release_sys_u64(&ring.credits->completed, number + 1 - job.lag);
+        my.results[index] = 1000 + index;  // role: what the command brings
+        if (index >= job.lag) ep::st_release_sys_u64(&ring.credits->completed, number + 1 - job.lag);
     }
     let_others_run(job.delay);
-    ep::st_release_sys_u64(&ring.credits->completed, job.total);
+    ep::st_release_sys_u64(&ring.credits->completed, job.first + job.served);
 }
 
 }  // namespace
@@ -155,8 +162,10 @@ extern "C" __global__ void examine(int task, ep::ProxyCommand* slots, uint64_t* 
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Memory my = {slots, counters, payload, results, taken, noted};
-    if (blockIdx.x == 0) {
+    if (ep::rank() == 0) {
         produce(job, my);
+        __syncthreads();
+        if (ep::thread_in_block() == 0 && noted[2 * job.total] != 0) forget_fault();
     } else if (ep::thread_in_block() == 0) {
         serve(job, my);
     }

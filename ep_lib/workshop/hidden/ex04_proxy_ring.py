@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, of_kernels, refs, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -18,11 +18,14 @@ KERNELS = ((_SOURCE, "examine"),)
 # Mirrors constants of the .cu file.
 _ROOM, _FILL, _PUSH, _PUSH_WARP, _WAIT, _FLUSH = (1 << bit for bit in range(6))
 _GUARD, _WORDS, _LANES = 1, 8, 32
+_OLD = (1 << 32) - 3  # number of the first command of a ring that has served many
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, before ``total``, ``lag``."""
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained, before ``total``, ``lag``.
+
+    ``served`` -1: all."""
 
     num_slots: int = 4
     each: int = 3
@@ -30,14 +33,21 @@ class _Job:
     learners: int = 0
     delay: int = 0
     batch: int = 1
+    first: int = 0
+    served: int = -1
 
 
 def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0) -> Case:
     """Judges what the proxy took, the numbers that were told, and memory around the slots."""
     total = job.each * (threads // _LANES * job.lanes if job.lanes else threads)
+    job = replace(job, served=total if job.served < 0 else job.served)
     payload = rng.integers(1, 1 << 40, total).astype(np.uint64)
     before = rng.integers(1, 1 << 60, (2 * _GUARD + job.num_slots, _WORDS)).astype(np.uint64)
     before[:, -1] = 0  # the numbers: all slots are empty
+    counters = np.zeros((CREDITS.size + PRODUCER.size) // 8, np.uint64)
+    head_at = (CREDITS.size + PRODUCER.offsets["head"]) // 8
+    for at in (CREDITS.offsets["taken"] // 8, CREDITS.offsets["completed"] // 8, head_at):
+        counters[at] = job.first
 
     def judge(out: Outputs) -> str | None:
         noted, taken = out["noted"][0].astype(np.int64), out["taken"][0]
@@ -56,28 +66,30 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         slots = out["slots"][0]
         if np.any(slots[:_GUARD] != before[:_GUARD]) or np.any(slots[-_GUARD:] != before[-_GUARD:]):
             return "a slot before or behind the ring's own was overwritten"
-        head = int(out["counters"][0][(CREDITS.size + PRODUCER.offsets["head"]) // 8])
-        return None if head == total else f"head is {head} in the end; {total} commands were pushed"
+        head = int(out["counters"][0][head_at]) - job.first
+        return None if head == total else f"head has grown by {head} in the end; {total} commands were pushed"
 
-    names = ("slots", "counters", "payload", "results", "taken", "noted", "seen", "numbers")
+    arguments = (task, *refs("slots", "counters", "payload", "results", "taken", "noted", "seen", "numbers"))
     numbers = np.append(job_numbers(job), [total, lag])
-    symmetric = {"slots": before, "counters": np.zeros((CREDITS.size + PRODUCER.size) // 8, np.uint64)}
-    local = {
+    symmetric = {"slots": before, "counters": counters}
+    symmetric |= {
         "payload": np.concatenate([payload, np.zeros_like(payload)]),
         "results": np.zeros(total, np.uint64),
         "taken": np.zeros((total, _WORDS + 1), np.uint64),
+    }
+    local = {
         "noted": np.zeros(2 * total + 1, np.uint64),
         "seen": np.zeros(1, np.uint8),
         "numbers": numbers,
     }
     scenario = Scenario(
         source=_SOURCE,
-        ranks=1,
+        ranks=2,
         seed=seed,
-        launches=((Launch("examine", 2, threads, (task, *refs(*names))),),),
+        launches=((Launch("examine", 1, threads, arguments),), (Launch("examine", 1, 1, arguments),)),
         outputs=("slots", "counters", "taken", "noted"),
-        symmetric={name: [array] for name, array in symmetric.items()},  # begin at a line, as the structs ask
-        local={name: [array] for name, array in local.items()},
+        symmetric={name: [array] * 2 for name, array in symmetric.items()},  # begin at a line, as the structs ask
+        local={name: [array] * 2 for name, array in local.items()},
     )
     return Case(scenario, judge)
 
@@ -108,7 +120,7 @@ def _pushes(task: int, learners: int, *jobs: tuple[int, int, int], checked: int 
         for number, (threads, slots, each) in enumerate(jobs):
             for seed in range(1 if checked else 2):
                 batch = 1 if seed == 0 else slots  # which takes all of them before it returns a credit
-                job = _Job(slots, each, learners=learners, delay=30 * (number % 2), batch=batch)
+                job = _Job(slots, each, 0, learners, 30 * (number % 2), batch, first=_OLD if number % 2 else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, threads)
 
     return under_checker(cases, checked) if checked else cases
@@ -120,7 +132,7 @@ def _warps(task: int, learners: int, *jobs: tuple[int, int, int, int], checked: 
     def cases(rng: Rng) -> Iterator[Case]:
         for number, (warps, lanes, slots, each) in enumerate(jobs):
             for seed in range(1 if checked else 2):
-                job = _Job(slots, each, lanes, learners, 30 * seed)
+                job = _Job(slots, each, lanes, learners, 30 * seed, first=_OLD if seed else 0)
                 yield _case(task, rng, 100 * task + 10 * number + seed, job, warps * _LANES)
 
     return under_checker(cases, checked) if checked else cases
@@ -131,12 +143,33 @@ def _waits(task: int, learners: int, lag: int, checked: int = 0) -> Cases:
 
     def cases(rng: Rng) -> Iterator[Case]:
         for seed in range(1 if checked else 2):
-            job = _Job(64, 1, learners=learners, delay=20 * seed)
+            job = _Job(64, 1, learners=learners, delay=20 * seed, first=_OLD * seed)
             yield _case(task, rng, 100 * task + seed, job, 12, lag)
 
     return under_checker(cases, checked) if checked else cases
 
 
+def _given_up(task: int, job: _Job, threads: int) -> Cases:
+    """The proxy leaves before all is done: what waits for it gives up, and touches nothing."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        case = _case(task, rng, 100 * task + 90, job, threads)
+        before = of_kernels(case).symmetric["slots"][0]
+
+        def judge(out: Outputs) -> str | None:
+            if out["noted"][0][-1] == 0:
+                return "a proxy left, and nothing that waited for it said so"
+            told = out["slots"][0][_GUARD:-_GUARD, -1].astype(np.int64) - job.first
+            if np.any(told > max(job.num_slots, job.served)):
+                return "a slot was filled that was not free, after the wait for it had given up"
+            return None if np.any(out["slots"][0] != before) else "no command was pushed"
+
+        yield replace(case, judge=judge, endless=True)
+
+    return cases
+
+
+_GONE = "False after the limit: then nothing more may happen."
 _FREE = "Command n takes the slot of command n - num_slots, once that one and all before it have been taken."
 _LAST = "All words, then `number`, with a release that a CPU sees: it says number + 1."
 _OWN = "One addition reserves a number for one thread; tell it, wait for its slot, fill it."
@@ -147,17 +180,20 @@ BEHAVIOURS = (
     Behaviour(
         1, "no slot is filled before it is free, and none is waited for in vain", _pushes(1, _ROOM, *_ROOM_JOBS), _FREE
     ),
+    Behaviour(1, "a proxy that has gone", _given_up(1, _Job(2, 3, 0, _ROOM, served=0), 1), _GONE),
     Behaviour(1, "what the credit allows is ordered behind it", _pushes(1, _ROOM, (4, 2, 3), checked=4), _FREE),
     Behaviour(2, "every command reaches the proxy whole", _pushes(2, _FILL, *_ROOM_JOBS), _LAST),
     Behaviour(2, "the number publishes the command and its data", _pushes(2, _FILL, (4, 4, 3), checked=4), _LAST),
     Behaviour(3, "many threads push, and lose nothing", _pushes(3, _PUSH, *_ROOM_JOBS, (40, 16, 2)), _OWN),
+    Behaviour(3, "a proxy that has gone", _given_up(3, _Job(2, 3, 0, _PUSH, served=0), 1), _GONE),
     Behaviour(3, "pushes race with nobody", _pushes(3, _PUSH, (5, 4, 3), checked=4), _OWN),
     Behaviour(
         4,
         "a warp's commands follow each other",
-        _warps(4, _PUSH_WARP, (1, 32, 32, 3), (2, 32, 64, 2), (2, 7, 32, 4)),
+        _warps(4, _PUSH_WARP, (1, 32, 32, 3), (2, 32, 64, 2), (2, 7, 32, 4), (1, 1, 2, 5)),
         _WARP,
     ),
+    Behaviour(4, "a proxy that has gone", _given_up(4, _Job(8, 2, 5, _PUSH_WARP, served=0), _LANES), _GONE),
     Behaviour(
         4, "no lane fills a slot too early", _warps(4, _PUSH_WARP, (2, 32, 32, 2), (1, 5, 32, 8), checked=3), _WARP
     ),

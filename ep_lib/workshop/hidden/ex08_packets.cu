@@ -28,7 +28,7 @@ struct Memory {
     ep::TaggedWord* packets;   // symmetric [guard, words, guard]
     const uint64_t* source;    // [rounds, words]
     uint64_t *target, *found;  // [words]; [rounds, words]: what arrived, as another lane read it
-    uint64_t* noted;           // [32] answers of the lanes, [kAnswers], narrow loads, narrow stores
+    uint64_t* noted;           // [32] answers of the lanes, [kAnswers], narrow loads, narrow stores, wide stores
 };
 
 EP_DEVICE void send_word(const Job& job, ep::TaggedWord* packet, uint64_t word, uint64_t tag, int peer) {
@@ -88,7 +88,7 @@ EP_DEVICE void note_fault(uint64_t* answers) {
                               record->seen,
                               record->expected};
     for (int i = 0; i < 6; ++i) answers[i] = found[i];
-    record->code = ep::kFaultNone;
+    forget_fault();
 }
 
 }  // namespace
@@ -96,6 +96,7 @@ EP_DEVICE void note_fault(uint64_t* answers) {
 extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint64_t* source, uint64_t* target,
                                    uint64_t* found, uint64_t* noted, char* seen, const int64_t* numbers) {
     if (task == 0) return canary(seen);
+    if (ep::warp_id() == 0) return;  // the other warp plays: its lanes are not the block's first threads
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Memory my = {packets, source, target, found, noted};
     const int peer = ep::rank() ^ 1;
@@ -112,4 +113,5 @@ extern "C" __global__ void examine(int task, ep::TaggedWord* packets, const uint
     if (!ok) note_fault(noted + ep::kWarpSize);
     noted[ep::kWarpSize + kAnswers] = atomicAdd(&narrow_loads, 0);
     noted[ep::kWarpSize + kAnswers + 1] = atomicAdd(&narrow_stores, 0);
+    noted[ep::kWarpSize + kAnswers + 2] = atomicAdd(&wide_stores, 0);
 }

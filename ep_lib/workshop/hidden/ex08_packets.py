@@ -47,6 +47,8 @@ def _ping_pong(task: int, rng: Rng, seed: int, job: _Job, ranks: int = 2) -> Cas
             noted = out["noted"][me].astype(np.int64)
             if problem := _narrow(noted[_LANES + _ANSWERS :], job):
                 return problem
+            if problem := _sent_twice(int(noted[-1]), job):
+                return problem
             wrong = out["found"][me][:complete] != sources[me ^ 1][:complete]
             if np.any(wrong):
                 return f"{int(wrong.sum())} of {wrong.size} words are wrong, the first in round {_first_row(wrong)}"
@@ -71,6 +73,13 @@ def _narrow(counts: Array, job: _Job) -> str | None:
     if loads and job.learners & (_WAIT | _WAIT_WARP):
         how = f"({loads} loads of 4 or 8 bytes)"
         return f"the packets' words were loaded one by one {how}: the data may be older than the tag"
+    return None
+
+
+def _sent_twice(stores: int, job: _Job) -> str | None:
+    words = job.words * job.rounds
+    if stores > words and job.learners & (_SEND | _SEND_WARP):
+        return f"for {words} words, {stores} packets were sent; each word once is right"
     return None
 
 
@@ -102,7 +111,7 @@ def _packets_wrong(got: Array, before: Array, job: _Job) -> str | None:
 def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Array) -> Scenario:
     everybody = range(len(sources))
     names = ("packets", "source", "target", "found", "noted", "seen", "numbers")
-    launch = (Launch("examine", 1, _LANES, (task, *refs(*names))),)
+    launch = (Launch("examine", 1, 2 * _LANES, (task, *refs(*names))),)
     return Scenario(
         source=_SOURCE,
         ranks=len(sources),
@@ -114,7 +123,7 @@ def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Arr
             "source": sources,
             "target": [np.zeros(job.words, np.uint64) for _ in everybody],
             "found": [np.zeros_like(source) for source in sources],
-            "noted": [np.zeros(_LANES + _ANSWERS + 2, np.uint64) for _ in everybody],
+            "noted": [np.zeros(_LANES + _ANSWERS + 3, np.uint64) for _ in everybody],
             "seen": [np.zeros(1, np.uint8) for _ in everybody],
             "numbers": [job_numbers(job) for _ in everybody],
         },
@@ -123,12 +132,14 @@ def _scenario(task: int, seed: int, job: _Job, sources: list[Array], before: Arr
 
 # ---- what is asked --------------------------------------------------------------------------------------------------
 def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
-    """Several rounds of each number of words, with tags that grow by one or by more, on several schedules."""
+    """Several rounds of each number of words, with tags that grow by one, by more, or in their upper half only, on
+    several schedules."""
 
     def cases(rng: Rng) -> Iterator[Case]:
         for number, count in enumerate(words):
             for seed in range(seeds):
-                job = _Job(count, tag=1 + 5 * seed, step=1 + 6 * (number % 2), learners=learners, delay=20 * (seed % 2))
+                step = 1 << 32 if seed % 2 else 1 + 6 * (number % 2)
+                job = _Job(count, tag=1 + 5 * seed, step=step, learners=learners, delay=20 * (seed % 2))
                 yield _ping_pong(task, rng, 100 * task + 10 * number + seed, job, 2 if number % 2 else 4)
 
     return cases
@@ -137,7 +148,7 @@ def _rounds(task: int, learners: int, *words: int, seeds: int = 2) -> Cases:
 def _timeouts(task: int, learners: int, words: int, *missing: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, count in enumerate(missing):
-            job = _Job(words, rounds=1 + seed, tag=3, learners=learners, missing=count)
+            job = _Job(words, rounds=1 + seed, tag=3 + (seed << 32), learners=learners, missing=count)
             yield _ping_pong(task, rng, 200 + seed, job)
 
     return cases

@@ -3,6 +3,7 @@
 #pragma once
 #include <ep/memory.cuh>
 #include <ep/peer.cuh>
+#include <ep/wait.cuh>
 
 EP_DEVICE void let_others_run(int64_t times) {
     for (int64_t i = 0; i < times; ++i) ep::sleep_ns(100);
@@ -14,6 +15,9 @@ EP_DEVICE void look_at(char* seen, const char* area, int64_t bytes) {
         seen[i] = area[i];  // role: the receiver, which reads the data after the signal
     }
 }
+
+// What the host would raise as PeerTimeout: for a test in which a wait should run into its limit.
+EP_DEVICE void forget_fault() { ep::detail::fault_record()->code = ep::kFaultNone; }
 
 // A race on purpose, which changes nothing: if the checker does not report it, it was switched off. The read is volatile,
 // so that the compiler keeps the two; the write is plain, as volatile accesses are watched by other functions.

@@ -1,4 +1,4 @@
-// Counts accesses of 4 and 8 bytes that the learner's header makes with the functions of <ep/memory.cuh>. On the emulator
+// Counts stores of 16 bytes, and accesses of 4 and 8 bytes, that the learner's header makes with the functions of <ep/memory.cuh>. On the emulator
 // a thread's stores arrive in program order, so neither values nor the checker distinguish two 8-byte stores from one of
 // 16 bytes.
 //
@@ -8,7 +8,7 @@
 #include <ep/peer.cuh>
 #include <ep/wait.cuh>
 
-__device__ unsigned narrow_loads, narrow_stores;
+__device__ unsigned narrow_loads, narrow_stores, wide_stores;
 
 namespace ep {
 
@@ -37,6 +37,11 @@ namespace ep {
 GRADER_ALL(32)
 GRADER_ALL(64)
 
+EP_DEVICE void grader_st_relaxed_sys_u64x2(uint64_t* to, uint64_t first, uint64_t second) {
+    atomicAdd(&wide_stores, 1);
+    st_relaxed_sys_u64x2(to, first, second);
+}
+
 #undef GRADER_ALL
 #undef GRADER_ST
 #undef GRADER_LD
@@ -53,6 +58,7 @@ GRADER_ALL(64)
 #define st_release_sys_u32 grader_st_release_sys_u32
 #define st_release_gpu_u32 grader_st_release_gpu_u32
 #define st_volatile_u32 grader_st_volatile_u32
+#define st_relaxed_sys_u64x2 grader_st_relaxed_sys_u64x2
 #define ld_relaxed_sys_u64 grader_ld_relaxed_sys_u64
 #define ld_relaxed_gpu_u64 grader_ld_relaxed_gpu_u64
 #define ld_acquire_sys_u64 grader_ld_acquire_sys_u64

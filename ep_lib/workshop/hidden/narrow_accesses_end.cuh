@@ -9,6 +9,7 @@
 #undef st_release_sys_u32
 #undef st_release_gpu_u32
 #undef st_volatile_u32
+#undef st_relaxed_sys_u64x2
 #undef ld_relaxed_sys_u64
 #undef ld_relaxed_gpu_u64
 #undef ld_acquire_sys_u64
