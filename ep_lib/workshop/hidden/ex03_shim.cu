@@ -18,6 +18,7 @@ struct Job {
     int64_t value, times;    // what is added to the counter, and how often
     int64_t then;            // what follows the learner's call, see below
     int64_t local;           // task 4: the counter is a local copy
+    int64_t beside;          // task 4: how often the rank of the counter adds 1 itself, at the same time
 };
 
 enum Then { kStore, kQuiet, kSameQueuePair, kNothing };
@@ -125,6 +126,10 @@ extern "C" __global__ void examine(int task, char* area, char* source, uint32_t*
     if ((sends ? job.to : job.from) < 0) return;
     if (!sends) {
         if (job.bytes > 0) grader_receives(job, my);
+        uint32_t* const counter = my.counters + ep::thread_in_block() * kCounters + kArrived;
+        for (int64_t i = 0; i < job.beside && ep::thread_in_block() < job.units; ++i) {
+            ep::red_add_release_sys_u32(counter, 1);
+        }
     } else if (task == 4) {
         learner_adds(job, my);
     } else {

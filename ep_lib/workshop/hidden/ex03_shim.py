@@ -60,6 +60,7 @@ class _Job:
     times: int = 1
     then: int = _STORE
     local: int = 0
+    beside: int = 0
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
         for unit in range(job.units) if peer >= 0 else ():
             counter = want_counters[me if job.local else peer]
             at = unit * _COUNTERS + _ARRIVED
-            counter[at] = (int(counter[at]) + job.value * job.times) & 0xFFFFFFFF
+            counter[at] = (int(counter[at]) + job.value * job.times + job.beside) & 0xFFFFFFFF
             to, start = unit * job.stride + job.target, unit * job.stride + job.source
             want_area[peer][to : to + job.bytes] = sources[me][start : start + job.bytes] ^ flip
             in_message[to : to + job.bytes] = True
@@ -208,11 +209,11 @@ def _stuck(rng: Rng) -> Iterator[Case]:
         yield from on_fabrics(stuck, Fabric(kind, broken_links=((0, 1),)))(rng)
 
 
-def _adds(route: Route, *, local: int = 0) -> Cases:
+def _adds(route: Route, *, local: int = 0, beside: int = 0) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, value in enumerate((1, -3, 2**31 - 1)):
             job = _Job(bytes=0, units=2, value=value, times=1 + seed, then=_QUIET, queue_pair=7 * seed, local=local)
-            yield _message_case(4, rng, 500 + seed, job, route)
+            yield _message_case(4, rng, 500 + seed, replace(job, beside=beside), route)
 
     return cases
 
@@ -259,6 +260,7 @@ BEHAVIOURS = (
         all_of(
             on_fabrics(_adds(RING), _P2P, RC, SRD),
             on_fabrics(_adds(_NEIGHBOURS), NODES),
+            on_fabrics(_adds(_NEIGHBOURS, beside=20), NODES),  # what a NIC adds meanwhile would be lost
             on_fabrics(_adds(_OWN), RC),
             on_fabrics(_adds(PAIR, local=1), _P2P, SRD),
         ),

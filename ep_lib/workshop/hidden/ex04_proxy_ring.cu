@@ -95,6 +95,10 @@ EP_DEVICE bool wait(const Job& job, const ep::ProxyRing& ring, uint64_t number) 
 EP_DEVICE void produce(const Job& job, const Memory& my) {
     const ep::ProxyRing ring = ring_of(job, my);
     const int thread = ep::thread_in_block();
+    // Nothing to push: that has room at any time, and takes no number.
+    if (job.learners & kPushWarp && !ep::proxy_push_warp(ring, command_of(my, 0), 0)) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);
+    }
     for (int64_t i = 0; i < job.each; ++i) {
         uint64_t index, number = 0;
         bool ok, mine = true;

@@ -14,6 +14,8 @@ struct Job {
     int64_t delay;                                      // how often the grader's receiver lets others run
     int64_t patient;                                    // the grader's receiver begins when all slots are full
     int64_t reuse;                                      // the staging buffer is used for something else afterwards
+    int64_t first;                                      // the first chunk that task 1 asks for
+    int64_t alone;                                      // 1: this rank only sends, and nothing to itself; 2: it does nothing
 };
 
 enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };
@@ -118,15 +120,17 @@ EP_DEVICE void receiver(const Job& job, const Streams& streams, const Ring& ring
 
 EP_DEVICE void run(const Job& job, const Streams& streams, const Ring& ring, const int* chunks, uint64_t* noted) {
     const int ranks = ep::num_ranks(), block = static_cast<int>(blockIdx.x), peer = block % ranks;
-    if (block >= 2 * ranks) return;
+    if (block >= 2 * ranks || job.alone == 2 || (job.alone && (block >= ranks || peer == ep::rank()))) return;
     const bool sends = block < ranks;
     uint64_t* const most = noted + peer;
     if (job.learners & kMerged) {
         if (!sends) return;
         exchange_merged(streams, ring);
         reuse_staging(job, streams, ring, peer);
+        if (job.alone) forget_fault();
     } else if (job.order == kAtOnce) {
         if (sends) sender(job, streams, ring, peer);
+        if (job.alone) return forget_fault();
         if (!sends) receiver(job, streams, ring, peer, chunks[peer], most);
     } else if (sends) {
         const bool sends_first = job.order == kSendFirst || peer == ep::rank();  // no rank waits for itself
@@ -137,9 +141,9 @@ EP_DEVICE void run(const Job& job, const Streams& streams, const Ring& ring, con
 }
 
 // Task 1 alone: how many credits does each chunk need?
-EP_DEVICE void ask(const Ring& ring, int64_t chunks, uint64_t* noted) {
+EP_DEVICE void ask(const Ring& ring, int64_t first, int64_t chunks, uint64_t* noted) {
     if (blockIdx.x != 0 || ep::lane_id() != 0) return;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) noted[chunk] = credits_for(ring, chunk);
+    for (int64_t i = 0; i < chunks; ++i) noted[i] = credits_for(ring, first + i);
 }
 
 }  // namespace
@@ -153,6 +157,6 @@ extern "C" __global__ void examine(int task, char* inbox, char* staging, uint64_
     Ring ring = {inbox, staging, arrived + kGuard, credits + kGuard, int(job.num_slots), int(job.slot_rows)};
     ring.inbox += slot_bytes(streams, ring);
     ring.staging += slot_bytes(streams, ring);
-    if (job.learners & kAsk) return ask(ring, job.max_rows, noted);
+    if (job.learners & kAsk) return ask(ring, job.first, job.max_rows, noted);
     run(job, streams, ring, chunks, noted);
 }

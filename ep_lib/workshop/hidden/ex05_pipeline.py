@@ -19,6 +19,7 @@ from ep_lib.workshop.hidden import (
     Rng,
     all_of,
     job_numbers,
+    of_kernels,
     on_fabrics,
     one,
     random_bytes,
@@ -35,6 +36,7 @@ _ASK, _SEND_CHUNK, _TAKE_CHUNK, _SENDER, _MERGED = (1 << bit for bit in range(5)
 _AT_ONCE, _RECEIVE_FIRST, _SEND_FIRST = range(3)
 _GUARD, _GUARD_VALUE = 2, 77
 _HEADER_BYTES = 16
+_SLOT_BYTES = _HEADER_BYTES + 2 * 48  # of _Job() as it is
 
 _SHALLOW = Fabric("srd", queue_pairs=1, queue_depth=1)
 
@@ -54,6 +56,8 @@ class _Job:
     delay: int = 0
     patient: int = 0
     reuse: int = 0
+    first: int = 0
+    alone: int = 0
 
     @property
     def slot_bytes(self) -> int:
@@ -64,11 +68,11 @@ class _Job:
 
 
 # ---- task 1 ---------------------------------------------------------------------------------------------------------
-def _credits_case(seed: int, slots: int) -> Case:
-    job = _Job(max_rows=3 * slots + 4, num_slots=slots, learners=_ASK)
+def _credits_case(seed: int, slots: int, first: int = 0) -> Case:
+    job = _Job(max_rows=3 * slots + 4, num_slots=slots, learners=_ASK, first=first)
 
     def judge(out: Outputs) -> str | None:
-        for chunk, needed in enumerate(map(int, out["noted"][0])):
+        for chunk, needed in enumerate(map(int, out["noted"][0]), first):
             want = max(0, chunk + 1 - slots)
             if needed != want:
                 number = str(needed) if needed < 1 << 32 else f"{needed} (that is {needed - (1 << 64)} in 64 bits)"
@@ -83,6 +87,7 @@ def _credits_case(seed: int, slots: int) -> Case:
 def _credits(rng: Rng) -> Iterator[Case]:
     for seed, slots in enumerate((1, 2, 5)):
         yield _credits_case(seed, slots)
+    yield _credits_case(5, 5, (1 << 32) - 3)
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
@@ -217,6 +222,27 @@ def _merged_with(order: int, counts: Counts = _LONG, slots: int = 2) -> Cases:
     return lambda rng: iter([_case(5, rng, 550 + order, quiet, [learner, *[grader] * (len(counts) - 1)])])
 
 
+def _alone(task: int, learners: int) -> Cases:
+    """Nothing is taken out: the sender gives up behind its last slot."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        counts = ((0, 12), (12, 0))
+        case = _case(task, rng, 700 + task, counts, [_Job(learners=learners, alone=1), _Job(alone=2)])
+        (source, _) = of_kernels(case).local["source"]
+
+        def judge(out: Outputs) -> str | None:
+            arrived = out["arrived"][1][_GUARD : _GUARD + 4].tolist()
+            if arrived != [1, 2, 0, 0]:
+                return f"nothing was taken out of two slots, and the arrivals from rank 0 are {arrived[:2]}, not 1 and 2"
+            slots = out["inbox"][1][_SLOT_BYTES:][: 2 * _SLOT_BYTES].reshape(2, _SLOT_BYTES)[:, _HEADER_BYTES:]
+            right = np.all(slots.ravel() == source[12 * 48 :][: slots.size])
+            return None if right else "a slot that was not free was filled"
+
+        yield replace(case, judge=judge, endless=True)
+
+    return on_fabrics(cases, RC)
+
+
 _TAKEN = "Chunk c takes the slot of chunk c - num_slots; how many chunks have been taken out when that one has?"
 _OWN = (
     "One lane posts one operation, data and then arrival. Each chunk has its own staging slot, and its own slot and "
@@ -268,6 +294,7 @@ BEHAVIOURS = (
         on_fabrics(_streams(4, _Job(learners=_SENDER, patient=1), 1, 4, counts=_LONG), RC, SRD),
         _AHEAD,
     ),
+    Behaviour(4, "a peer that takes nothing", _alone(4, _SENDER), "After the limit the kernel returns."),
     Behaviour(4, "streams of every length arrive", on_fabrics(_drawn(4, _SENDER), SRD, _SHALLOW), _ASK_FIRST),
     Behaviour(
         5,
@@ -277,6 +304,7 @@ BEHAVIOURS = (
     ),
     Behaviour(5, "it receives while it waits for a credit", on_fabrics(_merged_with(_SEND_FIRST), RC, SRD), _EITHER),
     Behaviour(5, "it sends while nothing comes", on_fabrics(_merged_with(_RECEIVE_FIRST), RC, SRD), _EITHER),
+    Behaviour(5, "a peer that takes nothing", _alone(5, _MERGED), "After the limit the kernel returns."),
     Behaviour(5, "streams of every length, both ways", on_fabrics(_drawn(5, _MERGED), RC, SRD, _SHALLOW), _ALL),
     Behaviour(5, "a slot is filled when it is free", on_fabrics(_checked(5, _MERGED, 1, 2), RC, SRD), _ASK_FIRST),
     Behaviour(

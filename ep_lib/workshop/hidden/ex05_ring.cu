@@ -1,6 +1,6 @@
 // The other half of every test of exercise 05_ring: both ends of a ring, with the learner's functions as a part.
 //
-// Block 0 sends, block 1 receives. What is not the learner's is the grader's own, written without <ep/ring.cuh>.
+// Block 0 sends, block 1 receives, each by its second warp. What is not the learner's is the grader's own, written without <ep/ring.cuh>.
 #include <ep/ring.cuh>
 #include <grader.cuh>
 
@@ -16,16 +16,18 @@ struct Job {
     int64_t learners;  // which functions are the learner's: bits of Part
     int64_t bytes;     // of a stream
     int64_t credits;   // task 1: what the counter shows
+    int64_t first;     // number of the first message
+    int64_t marked;    // after what is the learner's, an operation of its own on the ring's queue pair, which stays behind
 };
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };
 
 constexpr int kGuard = 2;  // counters and slots before and behind the ring's own
-constexpr int kNotes = 4;  // sending failed, receiving failed, most messages ahead, number of the next message
+constexpr int kNotes = 5;  // sending failed, receiving failed, most messages ahead, number of the next one, overtaken
 
 struct Memory {
     char *staging, *slots;  // symmetric, as `counters`, with a slot of guard before and behind
-    uint64_t* counters;     // guard, credits, arrived of every slot, guard
+    uint64_t* counters;     // guard, credits, arrived of every slot, guard; then marks
     const char* source;
     char* seen;  // every message as the receiver found it
     uint64_t* noted;
@@ -42,7 +44,26 @@ EP_DEVICE ep::Ring ring_of(const Job& job, const Memory& my, int64_t peer) {
             my.counters + kGuard};
 }
 
-EP_DEVICE size_t size_of(const Job& job, uint64_t message) { return job.slot_bytes - message % 3 * job.short_by; }
+EP_DEVICE size_t size_of(const Job& job, uint64_t message) {
+    return job.slot_bytes - (message - job.first) % 3 * job.short_by;
+}
+
+EP_DEVICE uint64_t* marks_of(const ep::Ring& ring) { return ring.arrived + ring.num_slots + kGuard; }
+
+EP_DEVICE void mark(const Job& job, const ep::Ring& ring) {
+    if (job.marked) ep::net_atomic_add_u64_nbi(marks_of(ring), 1, ring.peer, ring.queue_pair);
+}
+
+// On InfiniBand, what was posted before a mark on the same queue pair has come before it.
+EP_DEVICE void look_behind_marks(const Job& job, const Memory& my, const ep::Ring& ring, bool for_credits) {
+    if (ep::lane_id() != 0) return;
+    for (uint64_t message = job.first; message < uint64_t(job.first + job.messages); ++message) {
+        while (ep::ld_acquire_sys_u64(marks_of(ring)) <= message - job.first) {  // role: what follows on the queue pair
+        }
+        const uint64_t* const word = for_credits ? ring.credits : ring.arrived + message % ring.num_slots;
+        if (ep::ld_acquire_sys_u64(word) <= message) my.noted[4] = 1;
+    }
+}
 
 // ---- the sender -------------------------------------------------------------------------------------------------
 EP_DEVICE bool wait_for_room(const Job& job, const ep::Ring& ring, uint64_t message) {
@@ -73,6 +94,7 @@ EP_DEVICE bool send(const Job& job, const ep::Ring& ring, const char* source, ui
     if (ep::lane_id() != 0) return true;
     if (job.learners & kPost) {
         ep::ring_post(ring, message, bytes);
+        mark(job, ring);
     } else {
         uint64_t* signal = ring.arrived + message % ring.num_slots;
         ep::net_put_signal_nbi(  // role: the sender's post
@@ -116,6 +138,7 @@ EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint6
     if (ep::lane_id() != 0) return true;
     if (job.learners & kCredit) {
         ep::ring_return_credit(ring);
+        mark(job, ring);
     } else {
         ep::net_atomic_add_u64_nbi(ring.credits, 1, ring.peer, ring.queue_pair);
     }
@@ -126,11 +149,14 @@ EP_DEVICE bool receive(const Job& job, const ep::Ring& ring, char* target, uint6
 EP_DEVICE void run_messages(const Job& job, const Memory& my, bool sends) {
     const ep::Ring ring = ring_of(job, my, sends ? job.to : job.from);
     bool ok = true;
-    for (uint64_t message = 0; message < uint64_t(job.messages) && ok; ++message) {
-        const size_t at = message * job.slot_bytes;
+    for (uint64_t message = job.first; message < uint64_t(job.first + job.messages) && ok; ++message) {
+        const size_t at = (message - job.first) * job.slot_bytes;
         ok = sends ? send(job, ring, my.source + at, message) : receive(job, ring, my.seen + at, message, my.noted);
     }
-    if (ep::lane_id() == 0 && !ok) my.noted[sends ? 0 : 1] = 1;
+    if (ep::lane_id() == 0 && !ok) {
+        my.noted[sends ? 0 : 1] = 1;
+        forget_fault();
+    }
 }
 
 // Two streams, one after the other, over the same ring.
@@ -147,17 +173,20 @@ EP_DEVICE void run_streams(const Job& job, const Memory& my, bool sends) {
              ep::ring_receive_stream_warp(ring, my.seen + first, second, &message);
         if (ep::lane_id() == 0) my.noted[3] = message;
     }
-    if (ep::lane_id() == 0 && !ok) my.noted[sends ? 0 : 1] = 1;
+    if (ep::lane_id() == 0 && !ok) {
+        my.noted[sends ? 0 : 1] = 1;
+        forget_fault();
+    }
 }
 
 // Task 1 alone: what do the functions say for every message, with this many credits?
 EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
-    if (blockIdx.x != 0 || ep::thread_in_block() != 0) return;
+    if (blockIdx.x != 0 || ep::lane_id() != 0) return;
     const ep::Ring ring = ring_of(job, my, 0);
     *ring.credits = job.credits;
-    for (uint64_t message = 0; message < uint64_t(job.messages); ++message) {
-        my.noted[2 * message] = ep::ring_credits_needed(ring, message);
-        my.noted[2 * message + 1] = ep::ring_has_room(ring, message);
+    for (int64_t i = 0; i < job.messages; ++i) {
+        my.noted[2 * i] = ep::ring_credits_needed(ring, job.first + i);
+        my.noted[2 * i + 1] = ep::ring_has_room(ring, job.first + i);
     }
 }
 
@@ -166,9 +195,15 @@ EP_DEVICE void ask_for_room(const Job& job, const Memory& my) {
 extern "C" __global__ void examine(int task, char* staging, char* slots, uint64_t* counters, const char* source,
                                    char* seen, uint64_t* noted, const int64_t* numbers) {
     if (task == 0) return canary(seen);
+    if (ep::warp_id() == 0) return;
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Memory my = {staging, slots, counters, source, seen, noted};
     if (task == 1 && job.learners == 0) return ask_for_room(job, my);
+    if (blockIdx.x >= 2) {
+        const bool for_credits = job.to >= 0;
+        if (!(job.learners & (for_credits ? kCredit : kPost))) return;
+        return look_behind_marks(job, my, ring_of(job, my, for_credits ? job.to : job.from), for_credits);
+    }
     const bool sends = blockIdx.x == 0;
     if ((sends ? job.to : job.from) < 0) return;
     if (job.learners & kStream) {

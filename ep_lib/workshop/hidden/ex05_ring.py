@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ep_lib.emulator.fabric import Fabric
 from ep_lib.workshop.hidden import (
@@ -35,7 +36,8 @@ KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _ROOM, _WAIT_FOR_ROOM, _POST, _WAIT, _CREDIT, _SEND, _RECEIVE, _STREAM = (1 << bit for bit in range(8))
-_GUARD, _NOTES = 2, 4
+_GUARD, _NOTES = 2, 5
+_OLD = (1 << 32) - 3  # the first message of a ring that has carried many
 
 _SHALLOW = Fabric("srd", ranks_per_node=2, p2p=False, queue_depth=1)
 
@@ -53,15 +55,17 @@ class _Job:
     learners: int = 0
     bytes: int = 0
     credits: int = 0
+    first: int = 0
+    marked: int = 0
 
 
 # ---- task 1 alone ---------------------------------------------------------------------------------------------------
-def _room_case(rng: Rng, seed: int, slots: int, credits: int) -> Case:
-    job = _Job(num_slots=slots, messages=credits + 2 * slots + 2, credits=credits)
+def _room_case(rng: Rng, seed: int, slots: int, credits: int, first: int = 0) -> Case:
+    job = _Job(num_slots=slots, messages=credits + 2 * slots + 2 - first, credits=credits, first=first)
 
     def judge(out: Outputs) -> str | None:
         answers = out["noted"][0].reshape(-1, 2)
-        for message, (needed, room) in enumerate(answers):
+        for message, (needed, room) in enumerate(answers, first):
             want = max(0, message - slots + 1)
             if int(needed) != want:
                 which = "many" if int(needed) > want else "few"
@@ -81,6 +85,7 @@ def _number(value: int) -> str:
 def _room(rng: Rng) -> Iterator[Case]:
     for seed, (slots, credits) in enumerate(((1, 0), (1, 3), (3, 0), (3, 4), (8, 20))):
         yield _room_case(rng, seed, slots, credits)
+    yield _room_case(rng, 7, 3, _OLD + 4, _OLD)
 
 
 # ---- messages -------------------------------------------------------------------------------------------------------
@@ -96,6 +101,8 @@ def _message_case(task: int, rng: Rng, seed: int, job: _Job, route: Route = PAIR
         for me in range(ranks):
             if np.any(out["noted"][me][:2]):
                 return "a function returned false although nothing was late"
+            if int(out["noted"][me][4]):
+                return "what followed on the ring's queue pair came before what your function had posted"
             if int(out["noted"][me][2]) > job.num_slots:
                 return f"{int(out['noted'][me][2])} messages were under way in a ring of {job.num_slots} slots"
             if me in route:
@@ -138,12 +145,9 @@ def _stream_case(rng: Rng, seed: int, job: _Job, route: Route = PAIR) -> Case:
 
 
 def _counters_wrong(out: Outputs, me: int, route: Route, job: _Job, messages: int) -> str | None:
-    got = out["counters"][me].astype(np.int64)
-    want = np.full(got.size, 77, np.int64)
-    want[_GUARD] = messages if route[me] >= 0 else 0
-    for slot in range(job.num_slots):
-        last = [message for message in range(messages) if message % job.num_slots == slot]
-        want[_GUARD + 1 + slot] = last[-1] + 1 if last and me in route else 0
+    got = out["counters"][me][:-1].astype(np.int64)  # without the marks
+    want = _counters(job, messages, me in route)[:-1].astype(np.int64)
+    want[_GUARD] = job.first + (messages if route[me] >= 0 else 0)
     for at, (a, b) in enumerate(zip(got, want, strict=True)):
         if a != b and at == _GUARD:
             return f"after {messages} messages, credits is {a} on a rank where it should be {b}"
@@ -157,13 +161,60 @@ def _counters_wrong(out: Outputs, me: int, route: Route, job: _Job, messages: in
     return None
 
 
-def _scenario(task: int, seed: int, route: Route, job: _Job, sources: list[Array], notes: int = _NOTES) -> Scenario:
+def _counters(job: _Job, messages: int, receives: bool = True) -> NDArray[np.uint64]:
+    """After so many messages: each slot's signal is that of the last one in it."""
+    counters = np.full(2 * _GUARD + 2 + job.num_slots, 77, np.uint64)
+    counters[_GUARD] = job.first
+    counters[-1] = 0
+    for slot in range(job.num_slots):
+        end = job.first + (messages if receives else 0)
+        counters[_GUARD + 1 + slot] = max(0, end - (end - 1 - slot) % job.num_slots)
+    return counters
+
+
+def _alone(task: int, learners: int, *, sends: bool) -> Cases:
+    """One end of a ring without the other: the third message finds no room, or the first does not come."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        job = _Job(num_slots=2, messages=3, slot_bytes=64, bytes=9 * 64, learners=learners)
+        route = (1, -1) if sends else (-1, -1)
+        sources = [random_bytes(rng, job.bytes) for _ in route]
+        scenario = _scenario(task, 800, route, job, sources, senders=[-1, -1] if sends else [-1, 0])
+
+        def judge(out: Outputs) -> str | None:
+            who, sent = (0, 2) if sends else (1, 0)
+            if int(out["noted"][who][0 if sends else 1]) != 1:
+                return "the other end never did what this one waits for, and no function returned false"
+            wanted = _counters(job, sent)
+            if np.any(out["counters"][1][1:-1] != wanted[1:-1]) or np.any(out["counters"][0][1:-1] != _counters(job, 0)[1:-1]):
+                return "a wait had failed, and a counter grew all the same"
+            slots = out["staging"][0][job.slot_bytes :][: 2 * job.slot_bytes]
+            if sends and np.any(slots != sources[0][: 2 * job.slot_bytes]):
+                return "a wait had failed, and the slot was filled all the same"
+            return "a wait had failed, and data was read all the same" if np.any(out["seen"][1]) else None
+
+        yield Case(scenario, judge, endless=True)
+
+    return on_fabrics(cases, RC)
+
+
+def _marked(task: int, learners: int) -> Cases:
+    """On a queue pair other than the first; what the learner's function posts stays before what follows it there."""
+
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed in range(4):
+            job = _Job(num_slots=3, messages=12, queue_pair=1 + seed % 3, learners=learners, marked=1)
+            yield _message_case(task, rng, 850 + seed, job)
+
+    return on_fabrics(cases, RC)
+
+
+def _scenario(task: int, seed: int, route: Route, job: _Job, sources: list[Array], notes: int = _NOTES, senders: Sequence[int] = ()) -> Scenario:
     ranks = range(len(route))
-    senders = [route.index(me) if me in route else -1 for me in ranks]
-    counters = np.full(2 * _GUARD + 1 + job.num_slots, 77, np.uint64)
-    counters[_GUARD : _GUARD + 1 + job.num_slots] = 0
+    senders = senders or [route.index(me) if me in route else -1 for me in ranks]
+    counters = _counters(job, 0)
     names = ("staging", "slots", "counters", "source", "seen", "noted", "numbers")
-    launch = (Launch("examine", 2, 32, (task, *refs(*names))),)
+    launch = (Launch("examine", 2 + job.marked, 64, (task, *refs(*names))),)
     memory = [np.zeros((job.num_slots + 2) * job.slot_bytes, np.uint8) for _ in ranks]
     return Scenario(
         source=_SOURCE,
@@ -195,13 +246,14 @@ def _rounds(task: int, learners: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, (slots, messages) in enumerate(((1, 1), (1, 6), (3, 2), (4, 4), (4, 5), (2, 25), (5, 17))):
             job = _Job(num_slots=slots, messages=messages, slot_bytes=48, queue_pair=seed % 4, learners=learners)
+            job = replace(job, first=_OLD if seed % 2 else 0)
             yield _message_case(task, rng, 1000 + seed, job, RING if seed % 2 else PAIR)
 
     return cases
 
 
 def _streams(rng: Rng) -> Iterator[Case]:
-    for seed, size in enumerate((0, 1, 64, 128, 191, 192, 193, 1000)):
+    for seed, size in enumerate((0, 1, 64, 128, 191, 192, 193, 286, 1000)):
         job = _Job(num_slots=1 + seed % 3, bytes=size, learners=_STREAM)
         yield _stream_case(rng, 500 + seed, job, RING if seed % 2 else PAIR)
 
@@ -210,6 +262,8 @@ _FREE = "A slot is free when the message that had it, and all before it, have be
 _SIGNAL = "The signal is the slot's own, comes with the data in one operation, and is the message's number plus 1."
 _OWN_SIGNAL = "Every slot has a signal of its own; it shows the message's number plus 1."
 _BARRIERS = "The lanes need two barriers: behind lane 0's wait, and before what lane 0 does next."
+_PAIR = "Data and credits go over ring.queue_pair."
+_FAILED = "False after the limit: then nothing more may happen."
 _CUT = "Full messages, then one with what is left, if anything; *message counts all of them."
 
 BEHAVIOURS = (
@@ -233,6 +287,9 @@ BEHAVIOURS = (
         _SIGNAL,
     ),
     Behaviour(2, "any number of messages and slots", on_fabrics(_rounds(2, _POST), RC, SRD), _SIGNAL),
+    Behaviour(2, "it is posted on the ring's queue pair", _marked(2, _POST), _PAIR),
+    Behaviour(3, "the credit goes over the ring's queue pair", _marked(3, _WAIT | _CREDIT), _PAIR),
+    Behaviour(3, "a message that never comes", _alone(3, _WAIT, sends=False), _FAILED),
     Behaviour(3, "any number of messages and slots", on_fabrics(_rounds(3, _WAIT | _CREDIT), RC, SRD), _OWN_SIGNAL),
     Behaviour(
         3,
@@ -252,8 +309,12 @@ BEHAVIOURS = (
         on_fabrics(under_checker(_messages(4, _RECEIVE, 1, 3)), RC, SRD),
         _BARRIERS,
     ),
+    Behaviour(4, "room that never comes", _alone(4, _SEND, sends=True), _FAILED),
+    Behaviour(4, "a message that never comes", _alone(4, _RECEIVE, sends=False), _FAILED),
     Behaviour(4, "both ends together", on_fabrics(_rounds(4, _SEND | _RECEIVE), RC, SRD, _SHALLOW), _BARRIERS),
     Behaviour(5, "streams of every length arrive", on_fabrics(_streams, SRD, RC), _CUT),
+    Behaviour(5, "room that never comes", _alone(5, _STREAM, sends=True), _FAILED),
+    Behaviour(5, "messages that never come", _alone(5, _STREAM, sends=False), _FAILED),
 )
 
 

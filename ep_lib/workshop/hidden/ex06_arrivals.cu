@@ -14,11 +14,14 @@ struct Job {
     int64_t delay;     // how often block 0 lets others run before it writes
     int64_t failing;   // of the last epoch's blocks, the one in which `ok` is false, and -1: none
     int64_t learners;  // which functions are the learner's: bits of Part
+    int64_t unit;      // by how much epochs and tags grow: 1, or more than 32 bits hold
+    int64_t absent;    // a rank that is not left out, and does not come; -1: none
 };
 
 enum Part { kSignal = 1, kWait = 2, kLast = 4 };
 
 constexpr int kKinds = 3;
+constexpr int kGaveUp = 1 << 16;  // of a thread whose wait failed, in the note of wrong tags
 
 EP_DEVICE void signal_everybody(const Job& job, const ep::Signals& signals, uint64_t tag) {
     if (job.learners & kSignal) return ep::signal_all(signals, static_cast<int>(job.kind), tag);
@@ -72,7 +75,7 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     const int ranks = ep::num_ranks(), me = ep::rank(), thread = ep::thread_in_block();
     const int64_t words = job.words;
     // Even epochs, so that a signal may be one ahead and still not be that of the next launch. Tags are kept twice.
-    const ep::Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch),
+    const ep::Signals signals = {flags, tags + epoch % 2 * kKinds * ranks, static_cast<uint64_t>(2 * epoch * job.unit),
                                  static_cast<uint64_t>(job.masked)};
     uint64_t* const area = inbox + epoch % 2 * ranks * words;
     const int64_t first = blockIdx.x * blockDim.x + thread, step = gridDim.x * blockDim.x;
@@ -95,13 +98,16 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
         atomicAdd(notes, 1);
         notes[1] = answer;
     }
-    const uint64_t tag = 1000 * epoch + me;
-    signal_everybody(job, signals, tag);
-    if (!wait_for_everybody(job, signals)) return;
+    const uint64_t first_tag = 1000 * epoch * job.unit;
+    signal_everybody(job, signals, first_tag + me);
+    const bool came = wait_for_everybody(job, signals);
+    if (!came) atomicAdd(notes + 3, kGaveUp);
+    __syncthreads();
+    if (!came) return forget_fault();
     for (int r = thread; r < ranks; r += ep::threads_in_block()) {
         if (signals.leave_out(r)) continue;
         // role: the receiver, which reads the tag after the signal
-        if (signals.tags[job.kind * ranks + r] != 1000ull * epoch + r) atomicAdd(notes + 3, 1);
+        if (signals.tags[job.kind * ranks + r] != first_tag + r) atomicAdd(notes + 3, 1);
     }
     for (int64_t i = thread; i < ranks * words; i += ep::threads_in_block()) {
         const int64_t other = (i + words) % (ranks * words);  // what another thread waited for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ KERNELS = ((_SOURCE, "examine"),)
 
 # Mirrors constants of the .cu file.
 _SIGNAL, _WAIT, _LAST = 1, 2, 4
-_KINDS = 3
+_KINDS, _GAVE_UP = 3, 1 << 16
 _YES, _AFTER_FAILURE = 1, 2
 
 
@@ -43,6 +43,8 @@ class _Job:
     delay: int = 0
     failing: int = -1
     learners: int = 0
+    unit: int = 1
+    absent: int = -1
 
 
 def _case(
@@ -50,7 +52,7 @@ def _case(
 ) -> Case:
     """Judges what arrived, the table of signals, and which block was the last."""
     sources = [rng.integers(1, 1 << 62, (epochs, job.words)).astype(np.uint64) for _ in range(ranks)]
-    here = [rank for rank in range(ranks) if not job.masked >> rank & 1]
+    here = [rank for rank in range(ranks) if not job.masked >> rank & 1 and rank != job.absent]
 
     def judge(out: Outputs) -> str | None:
         for me in here:
@@ -70,7 +72,7 @@ def _case(
                 )
             flags = out["flags"][me].astype(np.int64)
             want = np.zeros_like(flags)
-            want[job.kind, here] = 2 * epochs + job.ahead
+            want[job.kind, here] = 2 * epochs * job.unit + job.ahead
             if np.any(flags != want):
                 kind, source = map(int, np.argwhere(flags != want)[0])
                 return f"on rank {me}, flags[{kind}][{source}] is {int(flags[kind, source])} in the end"
@@ -126,7 +128,8 @@ def _scenario(
 def _epochs(task: int, learners: int, *ranks: int, **more: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, count in enumerate(ranks):
-            job = _Job(kind=seed % _KINDS, learners=learners, delay=30 * (seed % 2), **more)
+            unit = 1 << 32 if seed % 2 else 1
+            job = _Job(kind=seed % _KINDS, learners=learners, delay=30 * (seed % 2), unit=unit, **more)
             yield _case(task, rng, 100 * task + seed, job, ranks=count, blocks=1 + 2 * (seed + 1) % 5)
 
     return cases
@@ -140,6 +143,20 @@ def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
 def _more_ranks_than_threads(task: int, learners: int) -> Cases:
     job = _Job(words=1, learners=learners)
     return one(lambda rng: _case(task, rng, 7, job, ranks=36, blocks=1, epochs=1, threads=32))
+
+
+def _in_vain(rng: Rng) -> Iterator[Case]:
+    """The second of three ranks does not come."""
+    threads = 64
+    case = _case(2, rng, 290, _Job(learners=_WAIT, absent=1), epochs=1, threads=threads)
+
+    def judge(out: Outputs) -> str | None:
+        for me in (0, 2):
+            if int(out["noted"][me][0, 3]) != threads * _GAVE_UP:
+                return "a rank did not come, and not all threads were told so"
+        return None
+
+    yield replace(case, judge=judge, endless=True)
 
 
 _TABLE = (
@@ -166,6 +183,7 @@ BEHAVIOURS = (
     ),
     Behaviour(2, "a rank that is left out is not waited for", _epochs(2, _WAIT, 3, 4, masked=4), _ALL),
     Behaviour(2, "a rank that is an epoch ahead has come, too", _epochs(2, _WAIT, 2, 3, ahead=1), _ALL),
+    Behaviour(2, "a rank that never comes", _in_vain, f"False after the limit, in all threads. {_ALL}"),
     Behaviour(2, "every thread may read every rank's rows", under_checker(_epochs(2, _WAIT, 2, 3)), _ALL),
     Behaviour(2, "more ranks than threads", _more_ranks_than_threads(2, _WAIT), _ALL),
     Behaviour(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,8 @@ class _Job:
     delay: int = 0
     ahead: int = 0
     learners: int = 0
+    unit: int = 1
+    silent: int = 0
 
 
 def _groups_case(rng: Rng, seed: int, rows: int, group_rows: int) -> Case:
@@ -92,6 +94,8 @@ def _rows_case(task: int, rng: Rng, seed: int, job: _Job, ranks: int, epochs: in
 
     def judge(out: Outputs) -> str | None:
         for me in range(ranks):
+            if int(out["noted"][me][0]) == 1:
+                return "a group had come, and the wait for it did not return true"
             for other in set(range(ranks)) - {me}:
                 got = out["out"][me][:, other]
                 if np.any(got != sources[other]):
@@ -99,7 +103,7 @@ def _rows_case(task: int, rng: Rng, seed: int, job: _Job, ranks: int, epochs: in
                     return f"in epoch {epoch + 1}, row {row} of rank {other} was not there after the wait on rank {me}"
             want = np.zeros((ranks, job.max_groups), np.uint64)
             want[[rank for rank in range(ranks) if rank != me], : -(-job.rows // job.group_rows)] = (
-                2 * epochs + job.ahead
+                2 * epochs * job.unit + job.ahead
             )
             if np.any(out["arrived"][me] != want):
                 source, group = map(int, np.argwhere(out["arrived"][me] != want)[0])
@@ -153,7 +157,8 @@ def _orders(rng: Rng) -> Iterator[Case]:
 def _trips(task: int, learners: int, *ranks: int, **more: int) -> Cases:
     def cases(rng: Rng) -> Iterator[Case]:
         for seed, count in enumerate(ranks):
-            job = _Job(rows=6 + seed, delay=10 * (seed % 2), learners=learners, **more)
+            unit = 1 << 32 if seed % 2 else 1
+            job = _Job(rows=6 + seed, delay=10 * (seed % 2), learners=learners, unit=unit, **more)
             yield _rows_case(task, rng, 100 * task + seed, job, count)
 
     return cases
@@ -162,6 +167,16 @@ def _trips(task: int, learners: int, *ranks: int, **more: int) -> Cases:
 def _everywhere(task: int, learners: int, *ranks: int) -> Cases:
     """Over NVLink, and four ranks of a node that has NICs as well."""
     return all_of(_trips(task, learners, *ranks), on_fabrics(_trips(task, learners, 4), *IN_A_NODE))
+
+
+def _in_vain(rng: Rng) -> Iterator[Case]:
+    case = _rows_case(4, rng, 490, _Job(learners=_WAIT, silent=1), ranks=2, epochs=1)
+
+    def judge(out: Outputs) -> str | None:
+        gave_up = all(int(noted[0]) == 1 for noted in out["noted"])
+        return None if gave_up else "no group came, and the wait did not return false"
+
+    yield replace(case, judge=judge, endless=True)
 
 
 _UP = "Round up; a group ends where it is full, and with the last row."
@@ -186,6 +201,7 @@ BEHAVIOURS = (
         _LOOK,
     ),
     Behaviour(4, "a sender that is an epoch ahead", _trips(4, _WAIT, 2, 3, ahead=1), _LOOK),
+    Behaviour(4, "a group that never comes", _in_vain, "False after the limit."),
     Behaviour(4, "a group's rows may be read after the wait", under_checker(_trips(4, _WAIT, 2, 3)), _LOOK),
 )
 

@@ -54,6 +54,8 @@ def _product_case(rng: Rng, seed: int, count: int = 600) -> Case:
 
 def _halves_case(rng: Rng, seed: int, count: int = 300) -> Case:
     words = rng.integers(0, 1 << 32, count, dtype=np.uint32)
+    words[: count // 4] &= 0xFFFF0000  # one half zero
+    words[count // 4 : count // 2] &= 0xFFFF
     halves = np.stack([words & 0xFFFF, words >> 16], axis=1).astype(np.uint16)
     want = halves.astype(np.uint32) << 16
     return _bits_case(2, seed, _Job(count), words, want.view(np.float32), "the two halves of word {0:#x}")

@@ -136,7 +136,7 @@ def _limited(rng: Rng, idx: Array, experts: int, capacity: int) -> Case:
             return "a token that keeps no expert has a weight that is not finite"
         if _differs(seen["weights"]["values"], want_weights):
             return "the weights that stay of a token do not sum to 1, or those that go are not 0"
-        return None
+        return None if seen["same_probabilities"] is True else "the probabilities of the routing are not what they were"
 
     arguments = {"idx": idx.tolist(), "weights": weights.tolist(), "capacity": capacity}
     return _case("limits", {"logits": np.zeros((len(idx), experts)).tolist(), **arguments}, judge)

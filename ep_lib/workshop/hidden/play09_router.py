@@ -38,5 +38,7 @@ def balance(piece: Any, logits: Any, idx: Any) -> dict[str, Any]:
 
 
 def limits(piece: Any, logits: Any, idx: Any, weights: Any, capacity: int) -> dict[str, Any]:
-    limited = piece.limit_load(_routing(piece, torch.tensor(logits), idx, weights), capacity)
-    return {"idx": _shown(limited[0]), "weights": _shown(limited[1])}
+    given = _routing(piece, torch.tensor(logits), idx, weights)
+    limited = piece.limit_load(given, capacity)
+    same = bool(torch.equal(limited[2], given[2]))
+    return {"idx": _shown(limited[0]), "weights": _shown(limited[1]), "same_probabilities": same}
