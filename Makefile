@@ -48,7 +48,7 @@ TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 
-.PHONY: help lab demo site pictures test quick nightly sanitize matrix lint .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test quick nightly mutants sanitize matrix lint .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -91,6 +91,9 @@ nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the chec
 	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie_checked \
 		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer))
+
+mutants: $(TEST_INSTALLED)  ## how many wrong answers the hidden tests let through: about 100 mutants of each solution (a quarter of an hour)
+	"$(PY)" benchmarks/mutants.py
 
 # What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.
 SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:handle_sigbus=0:handle_abort=0:handle_sigfpe=0:handle_sigill=0

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -111,7 +111,9 @@ def _some(of: Sequence[Candidate], most: int) -> list[Candidate]:
     return [one for hole in by_hole for one in mutate.some(hole, -(-most * len(hole) // len(of)))]
 
 
-def _write(exercise: Exercise, folder: Path, all_of_them: Sequence[Candidate], one: Candidate | None = None) -> dict[int, int]:
+def _write(
+    exercise: Exercise, folder: Path, all_of_them: Sequence[Candidate], one: Candidate | None = None
+) -> dict[int, int]:
     """Writes the pieces: of C++ with all mutants to choose from, of Python with ``one``. Line in a file -> mutant."""
     lines: dict[int, int] = {}
     for piece in exercise.pieces:
@@ -191,12 +193,6 @@ def _wrong_lines(kernel: Kernel, folder: Path, lines: Mapping[int, int]) -> set[
     return wrong
 
 
-def verdicts(exercise: Exercise, some: Sequence[Candidate], folder: Path, tests: hidden.HiddenTests) -> Iterator[tuple[Candidate, str]]:
-    """Each mutant and what killed it, "" if it lives."""
-    for each in some:
-        yield each, _fate(exercise, each, folder, tests)
-
-
 def _fate(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: hidden.HiddenTests) -> str:
     """What the first failing test says, in a process of its own; "" if all pass."""
     read, write = os.pipe()
@@ -238,12 +234,12 @@ def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: h
         if task.number in wanted:
             found = grader._grade_task(exercise, task, tests.behaviours, here, Limits(), folder.parent)
             if not found.passed:
-                return f"{found.behaviour}: {found.message}" or "failed"
+                return f"{found.behaviour}: {found.message}"
     return ""
 
 
 def _equivalent(exercise: Exercise) -> list[str]:
-    """How the names of those mutants begin that make no difference."""
+    """Regular expressions for how the names of those mutants begin that make no difference."""
     groups = tomllib.loads(_EQUIVALENT.read_text("utf-8")).get(exercise.name, [])
     return [mutant for group in groups if group["reason"] for mutant in group["mutants"]]
 
@@ -260,17 +256,13 @@ def examine(name: str, most: int, only: str = "") -> dict[str, Any]:
         folder.mkdir()
         some = _some(_compiling(exercise, tests, everything, folder), most)
         _write(exercise, folder, [] if exercise.pieces[0].endswith(".py") else some)
-        known = [each for each in some if any(each.name.startswith(listed) for listed in equivalent)]
-        stale = {listed for listed in equivalent if not any(each.name.startswith(listed) for each in everything)}
+        known = [each for each in some if any(re.match(listed, each.name) for listed in equivalent)]
+        stale = {listed for listed in equivalent if not any(re.match(listed, each.name) for each in everything)}
         os.environ[_NUMBER] = "0"
         if problem := _compiled(exercise, folder, tests) or _fate(exercise, None, folder, tests):
             raise SystemExit(f"{exercise.name}: the solution itself fails: {problem}")
         run = [each for each in some if each not in known and only in each.name]
-        fates = []
-        for each, fate in verdicts(exercise, run, folder, tests):
-            fates.append((each, fate))
-            if os.environ.get("MUTANTS_VERBOSE"):
-                print(f"  {each.number} {'killed' if fate else 'LIVES'} {each.name}: {fate[:100]!r}", flush=True)
+        fates = [(each, _fate(exercise, each, folder, tests)) for each in run]
     alive = [each for each, fate in fates if not fate]
     for each in alive:
         print(f"  lives: {exercise.name}: {each.name}")
@@ -293,7 +285,9 @@ def _compiled(exercise: Exercise, folder: Path, tests: hidden.HiddenTests) -> st
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("exercise", nargs="*", help="default: all")
-    parser.add_argument("--most", type=int, default=100, help="mutants of an exercise, before those that do not compile")
+    parser.add_argument(
+        "--most", type=int, default=100, help="mutants of an exercise, before those that do not compile"
+    )
     parser.add_argument("--only", default="", help="mutants whose name has this in it")
     parser.add_argument("--list", action="store_true", help="show the mutants, run none")
     parser.add_argument("--json", type=Path, help="write the table there")
@@ -306,7 +300,8 @@ def main() -> int:
             continue
         row = examine(name, options.most, options.only)
         rows.append(row)
-        print("{exercise:<18} {mutants:>4} mutants {killed:>4} killed {equivalent:>3} equivalent {alive:>3} alive  {seconds} s".format(**row), flush=True)
+        told = "{exercise:<18} {mutants:>4} mutants {killed:>4} killed {equivalent:>3} equivalent {alive:>3} alive"
+        print(told.format(**row), f"{row['seconds']:>4} s", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
     return int(any(row["alive"] > _ALLOWED * (row["mutants"] - row["equivalent"]) for row in rows))

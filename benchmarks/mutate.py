@@ -9,6 +9,7 @@ not translated, another lane, swapped arguments.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, TypeVar
@@ -55,20 +56,25 @@ _PARTS_OF_NAMES = (  # the order, the scope and the width of an access are in it
 )  # fmt: skip
 _WIDE = re.compile(r"\b(?:u?int64_t|size_t|unsigned long long)\s+(?:const\s+)?(\w+)\b")
 _POINTER = re.compile(r"\*\s*(?:const\s+)?(\w+)\b")
-_DECLARED = re.compile(r"\b(?:u?int(?:64|32|16|8)?(?:_t)?|size_t|float|bool|auto|char|int4)\b[\s*&]*(?:const\s+)?(\w+)\b")
+_DECLARED = re.compile(
+    r"\b(?:u?int(?:64|32|16|8)?(?:_t)?|size_t|float|bool|auto|char|int4)\b[\s*&]*(?:const\s+)?(\w+)\b"
+)
 # What tells people what a wait was for, and comments: nobody asks for these words.
 _FREE = re.compile(r"\{(?:ep::)?kPhase\w+[^}]*\}|//[^\n]*|raise \w+\([^\n]*\)$", re.MULTILINE)
-_TWICE_IS_ONCE = re.compile(r"(const|return|continue|break|u?int|float|__sync|\S*quiet|\S*wait|\S*st_|\S*copy_bytes|\S*put_warp|\S*put_thread)|[^=]*[^=<>!+*|&-]=[^=(]*;?$")
+_TWICE_IS_ONCE = re.compile(
+    r"(const|return|continue|break|u?int|float|__sync|\S*quiet|\S*wait|\S*st_|\S*copy_bytes|\S*put_warp|\S*put_thread)|[^=]*[^=<>!+*|&-]=[^=(]*;?$"
+)
 _ASSIGNS = re.compile(r"[\w., ]+(: [\w\[\]]+)? = ")  # in Python
 _ORDER_COUNTS = re.compile(r"__sync|st_|add|put|quiet|wait|post|copy|fill|signal|shfl")
 # What is never left out where there are too many: barriers, orders, widths, whose memory, and what is missing.
-_FIRST = re.compile(r"` goes|becomes `;`|becomes `pass`|relaxed|_gpu_|__sync|\\S*quiet|\\S*wait|uint32_t>|peer_ptr\S* becomes|quiet")
-_KEYWORDS = frozenset(
-    "if else for while do switch case return const constexpr auto unsigned int char float void static_cast "
-    "reinterpret_cast struct enum class template typename in is None def lambda raise try except import from as with "
-    "yield pass self nonlocal global list int str bytes dict set tuple".split()
-) | frozenset(_OTHER_NAMES)
-
+_FIRST = re.compile(
+    r"` goes|becomes `;`|becomes `pass`|relaxed|_gpu_|__sync|\\S*quiet|\\S*wait|uint32_t>|peer_ptr\S* becomes|quiet"
+)
+_KEYWORDS = frozenset(_OTHER_NAMES) | set(
+    """if else for while do switch case return const constexpr auto unsigned int char float void static_cast
+    reinterpret_cast struct enum class template typename in is None def lambda raise try except import from as with
+    yield pass self nonlocal global list str bytes dict set tuple""".split()  # noqa: SIM905 - forty words
+)
 
 Named = TypeVar("Named", bound="_Named")
 
@@ -164,7 +170,9 @@ def _of_words(words: list[_Word], code: str, before: str, python: bool) -> Itera
                 if following == "(" and old in word.text + "_":
                     yield word.begin, word.end, (word.text + "_").replace(old, new).removesuffix("_")
             if following != "(" and word.text not in _KEYWORDS and not _is_type_or_target(last, following, python):
-                yield from ((word.begin, word.end, new) for new in _other_values(plain, declared, wide, pointers, python))
+                yield from (
+                    (word.begin, word.end, new) for new in _other_values(plain, declared, wide, pointers, python)
+                )
             if following == "(" and plain in _OTHER_CALLS:
                 end = _closing(words, at + 1)
                 for new in _OTHER_CALLS[plain]:
@@ -181,7 +189,7 @@ def _is_type_or_target(last: str, following: str, python: bool) -> bool:
 def _other_numbers(text: str) -> Iterator[str]:
     digits = text.rstrip("fFuUlL" if not text.startswith("0x") else "uUlL")
     suffix = text[len(digits) :]
-    if "." in digits or "e" in digits and not digits.startswith("0x"):
+    if "." in digits or ("e" in digits and not digits.startswith("0x")):
         yield from ("0.0f", "1.0f") if "f" in suffix.lower() else ("0.0", "1.0")
         return
     value = int(digits, 0)
@@ -192,9 +200,7 @@ def _other_numbers(text: str) -> Iterator[str]:
         yield f"0{suffix}"
 
 
-def _other_values(
-    name: str, declared: list[str], wide: set[str], pointers: set[str], python: bool
-) -> Iterator[str]:
+def _other_values(name: str, declared: list[str], wide: set[str], pointers: set[str], python: bool) -> Iterator[str]:
     yield f"({name} + 1)"
     if name not in pointers:
         yield f"({name} - 1)"
@@ -240,7 +246,7 @@ def _of_calls(words: list[_Word], code: str) -> Iterator[tuple[int, int, str]]:
             continue
         closing = _closing(words, at + 1)
         given = _arguments(words, at + 1, closing)
-        for (begin, end), (next_begin, next_end) in zip(given, given[1:], strict=False):
+        for (begin, end), (next_begin, next_end) in itertools.pairwise(given):
             yield begin, next_end, f"{code[next_begin:next_end]}{code[end:next_begin]}{code[begin:end]}"
         if len(given) > 1:
             yield given[-2][1], given[-1][1], ""  # the last one, where it has a default
@@ -276,11 +282,12 @@ def _of_statements(words: list[_Word], code: str) -> Iterator[tuple[int, int, st
             yield begin, end, ";"  # without its last return, a function has no defined behaviour
         if not _TWICE_IS_ONCE.match(code[begin:end]):
             yield begin, end, f"{{ {code[begin:end]} {code[begin:end]} }}"
-    for (begin, end), (next_begin, next_end) in zip(statements, statements[1:], strict=False):
+    for (begin, end), (next_begin, next_end) in itertools.pairwise(statements):
         between = code[end:next_begin]
-        if all(map(_ORDER_COUNTS.search, (code[begin:end], code[next_begin:next_end]))) and not re.sub(
-            r"//[^\n]*", "", between
-        ).strip():
+        if (
+            all(map(_ORDER_COUNTS.search, (code[begin:end], code[next_begin:next_end])))
+            and not re.sub(r"//[^\n]*", "", between).strip()
+        ):
             yield begin, next_end, f"{code[next_begin:next_end]}{between}{code[begin:end]}"
 
 
@@ -293,7 +300,7 @@ def _of_lines(code: str) -> Iterator[tuple[int, int, str]]:
         yield line.start(2), line.end(2), "pass"
         if not _ASSIGNS.match(line[2]) and not line[2].startswith(("return", "raise", "continue", "break")):
             yield line.start(2), line.end(2), f"{line[2]}; {line[2]}"
-    for line, following in zip(lines, lines[1:], strict=False):
+    for line, following in itertools.pairwise(lines):
         if _ASSIGNS.match(line[2]) and _ASSIGNS.match(following[2]):
             continue  # they rarely depend on each other, and if so, a name is missing
         if line[1] == following[1] and not line[2].endswith((":", "(", "[", ",")) and not following[2].endswith(":"):
@@ -312,10 +319,14 @@ def _of_conditions(words: list[_Word], code: str, python: bool) -> Iterator[tupl
             begin, end = words[at + 1].end, words[closing].begin
             yield from ((begin, end, new) for new in ("true", "false", f"!({code[begin:end]})"))
         elif word.text == "return" and words[at + 1].text not in (";", "{"):
-            end = _line_end(code, word.end) if python else next(
-                (each.begin for each in words[at:] if each.text == ";"), word.end
+            end = (
+                _line_end(code, word.end)
+                if python
+                else next((each.begin for each in words[at:] if each.text == ";"), word.end)
             )
             value = code[word.end : end].strip()
+            if value in ("true", "false", "True", "False", "None", "0"):
+                continue
             if python:
                 yield from ((word.end, end, f" {new}") for new in ("None", f"not ({value})", "0"))
             else:

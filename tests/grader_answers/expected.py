@@ -50,6 +50,10 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_lane_waits": ({5}, "missing __syncwarp"),
         "wrong_blinds_the_checker": ({1, 2, 3, 4, 5}, "the checker was switched off"),
         "wrong_syntax": ({1, 2, 3, 4, 5}, "KernelCompileError"),
+        "wrong_increment_of_32_bits": ({1}, "instead of"),
+        "wrong_comes_always": ({2}, "After the limit it returns false"),
+        "wrong_rounds_of_32_bits": ({5}, "Rounds and counters have 64 bits"),
+        "wrong_goes_on_after_the_limit": ({5}, "A wait that returns false is the end"),
     },
     "02_handshake": {
         "wrong_length_with_head": ({1, 5}, "is not where HEAD says"),
@@ -96,6 +100,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_relaxed_add": ({4}, "release at system scope"),
         "wrong_local_copy_ignored": ({4}, "a counter grew by 0 where it should grow"),
         "wrong_64_bits": ({4}, "counters have 32 bits"),
+        "wrong_nic_adds_nearby": ({4}, "a counter grew by"),
     },
     "03_batches": {
         "wrong_reuses_staging": ({1}, "source reused"),
@@ -110,6 +115,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_quiet_at_the_end": ({4}, "signal overtakes data"),
         "wrong_last_chunk": ({4}, "where it should grow by"),
         "wrong_lane_31_quiets": ({4}, "only a quiet keeps the counter behind"),
+        "wrong_no_quiet_after_the_adds": ({3}, "some of its additions were not made yet"),
+        "wrong_quiet_of_another_queue_pair": ({2}, "source reused|are wrong in the end"),
     },
     "04_proxy_ring": {
         "wrong_one_credit_too_few": ({1, 3, 4}, "DeadlockError"),
@@ -130,6 +137,12 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_waits_for_taken": ({5}, "What is taken may not be done yet"),
         "wrong_one_too_few": ({5}, "what its command brought was not there"),
         "wrong_flush_of_taken": ({5}, "What is taken may not be done yet"),
+        "wrong_room_in_32_bits": (
+            {1, 3, 4},
+            "no slot is filled|words that are not theirs|commands were lost|never|gave up|in vain",
+        ),
+        "wrong_gpu_scope": ({2, 3, 4}, "the smallest that reaches"),
+        "wrong_fills_after_the_limit": ({3}, "a slot was filled that was not free"),
     },
     "04_proxy_loop": {
         "wrong_counts_all_full": ({1, 2}, "ready() returned 5; "),
@@ -161,6 +174,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_fills_before_it_waits": ({4, 5}, "The lanes need two barriers"),
         "wrong_forgets_the_rest": ({5}, "then one with what is left"),
         "wrong_starts_at_zero": ({5}, "*message counts all of them"),
+        "wrong_needs_32_bits": ({1, 4, 5}, "too few"),
+        "wrong_credit_on_queue_pair_0": ({3}, "came before what your function had posted"),
+        "wrong_lanes_of_the_block": ({4, 5}, "received bytes are wrong|bytes of"),
     },
     "05_pipeline": {
         "wrong_one_credit_too_few": ({1, 4, 5}, "chunk 1 needs 0 credits: too few"),
@@ -187,6 +203,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_sends_beyond_the_end": ({5}, "Send all chunks and no more"),
         "wrong_merged_rest_without_credits": ({5}, "of its credits"),
         "wrong_merged_without_quiet": ({5}, "the staging slots belong to the caller again"),
+        "wrong_credits_of_32_bits": ({1}, "too few"),
+        "wrong_sends_after_the_limit": ({4}, "nothing was taken out of two slots"),
     },
     "06_slots": {
         "wrong_counts_itself": ({1}, "only the bits below one's own lane count"),
@@ -212,6 +230,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_no_reset": ({3}, "0 blocks of rank 0 were told to be the last"),
         "wrong_thread_0_decides": ({3}, "the last block of rank 0 was told kYes"),
         "wrong_no_barrier_at_the_end": ({3}, "`last` is for all threads"),
+        "wrong_tag_of_32_bits": ({1}, "were not those that the ranks passed"),
+        "wrong_has_come_always": ({2}, "False after the limit, in all threads"),
     },
     "07_sums": {
         "wrong_fused": ({1}, "Round the product, then the sum"),
@@ -224,6 +244,7 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_minus_one_is_an_expert": ({4}, "-1 is none"),
         "wrong_first_expert_only": ({4}, "the weight on rank 0 is"),
         "wrong_last_first": ({4}, "added from the first to the last"),
+        "wrong_borrows": ({2}, "the two halves of word 0x"),
     },
     "07_groups": {
         "wrong_rounds_down": ({1}, "7 rows in groups of 3 are 2 groups"),
@@ -238,6 +259,8 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_equal": ({4}, "until it is at least the epoch"),
         "wrong_relaxed_look": ({4}, "loaded without acquire"),
         "wrong_other_table": ({4}, "Entry [from][group] of this rank's own copy"),
+        "wrong_epoch_of_32_bits": ({3}, "DeadlockError|KernelTimeout|the entry of rank"),
+        "wrong_has_come_always": ({4}, "False after the limit"),
     },
     "08_fp8": {
         "wrong_counts_infinities": ({1, 4, 5}, "only of finite numbers"),
@@ -275,6 +298,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_leaves_early": ({4}, "All lanes stay until the vote"),
         "wrong_no_syncwarp": ({4}, "missing __syncwarp"),
         "wrong_lane_0_waits": ({4}, "All lanes stay until the vote and return the same"),
+        "wrong_tag_of_32_bits": ({2, 4}, "words are wrong"),
+        "wrong_lanes_of_the_block": ({3}, "DeadlockError|words are wrong"),
+        "wrong_every_lane_sends_all": ({3}, "each word once is right"),
     },
     "09_own_dispatch": {
         "wrong_number_of_all": ({1, 2, 5}, "the bit's number counts from the first of them"),

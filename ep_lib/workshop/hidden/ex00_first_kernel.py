@@ -93,7 +93,7 @@ BEHAVIOURS = (
     Behaviour(1, "more numbers than threads, or fewer, or none", _counts(1, (0, 32), (1, 64), (200, 64)), _STRIDE),
     Behaviour(1, "between all ranks", _routes(1), _STRIDE),
     Behaviour(1, "it is right in every schedule", under_checker(_counts(1, (100, 64))), _STRIDE),
-    Behaviour(2, "the receiver is told once", _counts(2, (64, 64), (0, 32)), _ALL),
+    Behaviour(2, "the receiver is told once", _counts(2, (64, 64), (0, 32), (3, 1)), _ALL),
     Behaviour(2, "between all ranks", _routes(2), _ALL),
     Behaviour(2, "all numbers may be read after the signal", under_checker(_counts(2, (64, 64))), _ALL),
 )

@@ -182,7 +182,9 @@ def _releases(rng: Rng) -> Iterator[Case]:
     held = _apart(rng, 5)
     order = [_FIRST_NUMBER + int(each) for each in rng.permutation(5)]
     total = sum(nbytes for _, nbytes, _ in held)
-    for limit in (0, total // 3, total):  # none, some, all may stay
+    oldest = held[order[0] - _FIRST_NUMBER][1]
+    # none, some, all may stay; all but one byte; all without the oldest, but one byte
+    for limit in (0, total // 3, total, total - 1, total - oldest - 1):
         yield _case(held, [("release", number) for number in order], limit)
 
 

@@ -120,7 +120,9 @@ EP_DEVICE void produce(const Job& job, const Memory& my) {
         if (mine) my.noted[2 * index] = number - job.first;
         if (ok && job.learners & (kWait | kFlush)) {
             ok = wait(job, ring, number);
-            if (ok) my.noted[2 * index + 1] = my.results[number - job.first];  // role: a read of what the command has brought
+            if (ok)
+                my.noted[2 * index + 1] =
+                    my.results[number - job.first];  // role: a read of what the command has brought
         }
         if (!ok) {
             atomicAdd(reinterpret_cast<unsigned long long*>(&my.noted[2 * job.total]), 1);

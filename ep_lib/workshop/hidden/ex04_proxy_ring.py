@@ -10,7 +10,7 @@ import numpy as np
 
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, of_kernels, refs, under_checker
-from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
 KERNELS = ((_SOURCE, "examine"),)
@@ -69,15 +69,17 @@ def _case(task: int, rng: Rng, seed: int, job: _Job, threads: int, lag: int = 0)
         head = int(out["counters"][0][head_at]) - job.first
         return None if head == total else f"head has grown by {head} in the end; {total} commands were pushed"
 
-    arguments = (task, *refs("slots", "counters", "payload", "results", "taken", "noted", "seen", "numbers"))
+    names = ("slots", "counters", "payload", "results", "taken", "noted", "seen", "numbers")
+    arguments: tuple[int | float | Ref, ...] = (task, *refs(*names))
     numbers = np.append(job_numbers(job), [total, lag])
-    symmetric = {"slots": before, "counters": counters}
-    symmetric |= {
+    symmetric: dict[str, Array] = {
+        "slots": before,
+        "counters": counters,
         "payload": np.concatenate([payload, np.zeros_like(payload)]),
         "results": np.zeros(total, np.uint64),
         "taken": np.zeros((total, _WORDS + 1), np.uint64),
     }
-    local = {
+    local: dict[str, Array] = {
         "noted": np.zeros(2 * total + 1, np.uint64),
         "seen": np.zeros(1, np.uint8),
         "numbers": numbers,

@@ -15,7 +15,7 @@ struct Job {
     int64_t patient;                                    // the grader's receiver begins when all slots are full
     int64_t reuse;                                      // the staging buffer is used for something else afterwards
     int64_t first;                                      // the first chunk that task 1 asks for
-    int64_t alone;                                      // 1: this rank only sends, and nothing to itself; 2: it does nothing
+    int64_t alone;  // 1: this rank only sends, and nothing to itself; 2: it does nothing
 };
 
 enum Part { kAsk = 1, kSendChunk = 2, kTakeChunk = 4, kSender = 8, kMerged = 16 };

@@ -233,7 +233,9 @@ def _alone(task: int, learners: int) -> Cases:
         def judge(out: Outputs) -> str | None:
             arrived = out["arrived"][1][_GUARD : _GUARD + 4].tolist()
             if arrived != [1, 2, 0, 0]:
-                return f"nothing was taken out of two slots, and the arrivals from rank 0 are {arrived[:2]}, not 1 and 2"
+                return (
+                    f"nothing was taken out of two slots, and the arrivals from rank 0 are {arrived[:2]}, not 1 and 2"
+                )
             slots = out["inbox"][1][_SLOT_BYTES:][: 2 * _SLOT_BYTES].reshape(2, _SLOT_BYTES)[:, _HEADER_BYTES:]
             right = np.all(slots.ravel() == source[12 * 48 :][: slots.size])
             return None if right else "a slot that was not free was filled"

@@ -17,7 +17,8 @@ struct Job {
     int64_t bytes;     // of a stream
     int64_t credits;   // task 1: what the counter shows
     int64_t first;     // number of the first message
-    int64_t marked;    // after what is the learner's, an operation of its own on the ring's queue pair, which stays behind
+    int64_t
+        marked;  // after what is the learner's, an operation of its own on the ring's queue pair, which stays behind
 };
 
 enum Part { kRoom = 1, kWaitForRoom = 2, kPost = 4, kWait = 8, kCredit = 16, kSend = 32, kReceive = 64, kStream = 128 };

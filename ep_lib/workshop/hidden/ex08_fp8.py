@@ -34,7 +34,7 @@ def _outliers(rng: Rng, groups: int) -> Floats:
     """One number of each group is far larger than the others, and half of these are negative."""
     x = _plain(rng, groups)
     places = rng.integers(0, _GROUP, groups)
-    places[:2] = rng.integers(0, _GROUP // _ELEMENTS, places[:2].size) * _ELEMENTS + [_ELEMENTS - 1, 0][: groups]
+    places[:2] = rng.integers(0, _GROUP // _ELEMENTS, places[:2].size) * _ELEMENTS + [_ELEMENTS - 1, 0][:groups]
     x[np.arange(groups), places] = rng.choice([-1, 1], groups) * rng.uniform(1e3, 1e6, groups)
     return x
 

@@ -12,8 +12,8 @@ def neighbours(piece: Any, ranks: int) -> list[list[int]]:
     return [list(map(int, piece.neighbours(rank, ranks))) for rank in range(ranks)]
 
 
-def passes(piece: Any, kernel: str, numbers: Sequence[Sequence[int]], hops: int, seed: int) -> list[list[int]]:
-    """What each rank got: after one pass_on() for ``hops`` -1, or by pass_far()."""
+def passes(piece: Any, kernel: str, numbers: Sequence[Sequence[int]], hops: int, seed: int) -> list[Any]:
+    """What each rank got: after one pass_on() for ``hops`` -1, or by pass_far(). Then what the checker says."""
     launched = ep_lib.Kernel.from_source(kernel, "pass_on")
 
     def main(rank: ep_lib.Rank) -> list[int]:
@@ -27,6 +27,10 @@ def passes(piece: Any, kernel: str, numbers: Sequence[Sequence[int]], hops: int,
 
     real = piece.neighbours
     try:
-        return ep_lib.spawn(main, ranks=len(numbers), backend="emulator", seed=seed, heap_bytes=1 << 20, timeout=5)
+        got = ep_lib.spawn(main, ranks=len(numbers), backend="emulator", seed=seed, heap_bytes=1 << 20, timeout=5)
+        if hops < 0:
+            report = ep_lib.check(main, len(numbers), seeds=2, heap_bytes=1 << 20, timeout=5, stop_at_first=True)
+            got += [f"{found.kind}: {found.message}; {found.remedy}"[:300] for found in report.findings[:1]]
+        return got
     finally:
         piece.neighbours = real
