@@ -19,6 +19,7 @@ import os
 import pickle
 import re
 import resource
+import secrets
 import signal
 import sys
 import tempfile
@@ -232,7 +233,8 @@ def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: h
     wanted = {hole.task for hole in exercise.holes if mutant is None or hole.at == mutant.at}
     for task in exercise.tasks:
         if task.number in wanted:
-            found = grader._grade_task(exercise, task, tests.behaviours, here, Limits(), folder.parent)
+            seed = secrets.randbits(grader.SEED_BITS)
+            found = grader._grade_task(exercise, task, tests.behaviours, here, Limits(), folder.parent, seed)
             if not found.passed:
                 return f"{found.behaviour}: {found.message}"
     return ""

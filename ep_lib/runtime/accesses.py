@@ -21,6 +21,7 @@ def accesses_of(
     seed: int = 0,
     args: Sequence[Any] = (),
     timeout: float | None = None,
+    heap_bytes: int | None = None,
 ) -> list[MemoryAccess]:
     """Calls ``main(rank, *args)`` on emulated ranks under the checker, with the schedule of ``seed``; returns what
     kernels and NICs did to memory, in the order in which it happened.
@@ -29,7 +30,8 @@ def accesses_of(
     are those of :func:`ep_lib.check`.
     """
     ranks, args = arguments.program(main, ranks, args)
-    heap_bytes, timeout = arguments.limits(Config.from_environment().heap_bytes, timeout)
+    own_heap = Config.from_environment().heap_bytes if heap_bytes is None else heap_bytes
+    heap_bytes, timeout = arguments.limits(own_heap, timeout)
     from ep_lib.emulator import accesses
 
     machine = make_machine(ranks, seed=seed, fabric=make_fabric(fabric, ranks), heap_bytes=heap_bytes)

@@ -16,6 +16,10 @@ from ep_lib.workshop.scenario import BadReply, Call, Complaint, Failure, Outputs
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
+UNSEEN = (
+    "your writes could not be watched: {} bytes changed, and the checker saw no write to them. What it does not see "
+    "proves nothing"
+)
 _CANARY = "// canary"  # of hidden/grader.cuh: the grader's own race, which every checked run must report
 _ROLE = re.compile(r"//\s*role:\s*(.*)")
 _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner's files
@@ -43,7 +47,7 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
         return failure_text(outputs.failure, work)
     if scenario.check_seeds and not outputs.complaints:
         return CHECKER_IS_OFF
-    return ""
+    return UNSEEN.format(outputs.unseen) if outputs.unseen else ""
 
 
 def failure_text(failure: Failure, work: Path) -> str:

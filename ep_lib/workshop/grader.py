@@ -31,6 +31,7 @@ from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandb
 from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
 from ep_lib.workshop.walls import beneath, missing
+from ep_lib.workshop.watched import unwatchable
 
 SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
@@ -257,13 +258,15 @@ def examine(
     with temporary_folder("ep_grade_") as work:
         copy_pieces(exercise, folder, work / "mine")
         outside = reaches_out(exercise, work / "mine")
+        hidden_away = unwatchable(exercise, work / "mine", _sources(tests))
         (work / "cwd").mkdir()
         _prepare_cache(work / "cache")
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
         environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
         around = _open_to(exercise, tests, work)
         with Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports) as sandbox:
-            problem = outside or not_text(exercise, work / "mine") or _compile(exercise, sandbox, tests, limits, work)
+            problem = outside or hidden_away or not_text(exercise, work / "mine")
+            problem = problem or _compile(exercise, sandbox, tests, limits, work)
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:
@@ -275,7 +278,7 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
             output = sandbox.output.decode(errors="replace")
     found = [task if problem else _blame(task, found) for task in found]
-    flags = (outside,) if outside else ((problem,) if _SHUT.search(problem) else ())
+    flags = (outside or hidden_away,) if outside or hidden_away else ((problem,) if _SHUT.search(problem) else ())
     return Grade(exercise, folder, tuple(found), time.monotonic() - began, problem, output, public, flags, seed)
 
 
@@ -356,6 +359,12 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
         "writable": [work / "cwd", work / "cache", Path("/dev/null")],
         "listable": [package],
     }
+
+
+def _sources(tests: HiddenTests) -> list[Path]:
+    """The files of the tests that include a piece in C++."""
+    sources = dict.fromkeys(Path(source) for source, _ in tests.kernels)
+    return [*sources, *(tests.folder.glob("*.cuh") if sources else ())]
 
 
 def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:

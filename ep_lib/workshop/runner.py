@@ -9,13 +9,17 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import ep_lib
 from ep_lib.compat import ibgda
 from ep_lib.emulator.findings import Access, Finding
 from ep_lib.errors import KernelCompileError
+from ep_lib.memory.arrays import describe
+from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop.pieces import load, place_in
 from ep_lib.workshop.scenario import MAX_HEADER_BYTES, Array, Call, Ref, Scenario, pack
+from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
 
 MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
@@ -38,7 +42,7 @@ class Runner:
         try:
             if "compile" in request:
                 for source, name in request["compile"]:
-                    self._kernel(source, name).compile("emulator")
+                    require_kernels_own(self._kernel(source, name).compile("emulator").path)
                 for piece in request["import"]:
                     self._module(self._mine / piece)
                 return pack({"nonce": nonce, "failure": None})
@@ -101,10 +105,23 @@ class Runner:
             failure = {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [arrays[rank] for rank in range(scenario.ranks)]
-        return pack({"nonce": nonce, "failure": None, "complaints": complaints}, _body(results))
+        reply = {"nonce": nonce, "failure": None, "complaints": complaints, "unseen": self._unseen(scenario)}
+        return pack(reply, _body(results))
 
-    def main(self, scenario: Scenario) -> Callable[[ep_lib.Rank], list[Array]]:
-        """What each rank does in a scenario."""
+    def _unseen(self, scenario: Scenario) -> int:
+        """How many bytes change in a run under the checker although no write to them is seen."""
+        changed: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]] = []
+        main = self.main(scenario, changed)
+        seed, limit = scenario.check_seeds[0], scenario.timeout_s
+        accesses = accesses_of(
+            main, scenario.ranks, scenario.fabric, seed=seed, timeout=limit, heap_bytes=scenario.heap_bytes
+        )
+        return unseen_bytes(accesses, changed)
+
+    def main(
+        self, scenario: Scenario, changed: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]] | None = None
+    ) -> Callable[[ep_lib.Rank], list[Array]]:
+        """What each rank does in a scenario. ``changed`` gets each array's address and its bytes before and after."""
 
         def main(rank: ep_lib.Rank) -> list[Array]:
             me = rank.rank
@@ -122,6 +139,11 @@ class Runner:
                 self._kernel(scenario.source, launch.kernel).launch(rank, launch.grid, launch.block, *args)
             rank.synchronize()
             rank.barrier()
+            if changed is not None:
+                for name, array in arrays.items():
+                    before = np.ascontiguousarray(scenario.arrays(name)[me]).reshape(-1).view(np.uint8)
+                    after = rank.to_host(array).copy().reshape(-1).view(np.uint8)
+                    changed.append((describe(array).address, before, after))
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
         return main

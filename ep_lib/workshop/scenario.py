@@ -136,7 +136,8 @@ class Outputs:
     """What one scenario gave: arrays by name and rank, or a failure; and what the checker found, if it ran.
 
     Of a :class:`Call` it is ``seen``. Untrusted: the judge looks at its shape, too. ``nanoseconds``: of virtual time,
-    from the beginning of the first kernel to the end of the last, where the scenario asks for it.
+    from the beginning of the first kernel to the end of the last, where the scenario asks for it. ``unseen``: bytes
+    that changed although the checker saw no write to them.
     """
 
     arrays: Mapping[str, Sequence[Array]] = field(default_factory=dict)
@@ -144,6 +145,7 @@ class Outputs:
     complaints: tuple[Complaint, ...] = ()
     seen: Any = None
     nanoseconds: float = 0.0
+    unseen: int = 0
 
     def __getitem__(self, name: str) -> Sequence[Array]:
         return self.arrays[name]
@@ -176,7 +178,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
             return Outputs(failure=Failure(**fields), complaints=complaints)
         if isinstance(scenario, Call):
             return Outputs(seen=reply["seen"])
-        nanoseconds = float(reply.get("nanoseconds", 0.0))
+        nanoseconds, unseen = float(reply.get("nanoseconds", 0.0)), int(reply.get("unseen", 0))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadReply from error
     if scenario is None:
@@ -191,7 +193,7 @@ def unpack_outputs(scenario: Scenario | Call | None, nonce: str, header: bytes, 
             raw = np.frombuffer(body, dtype=like.dtype, count=like.size, offset=at)
             arrays[name].append(raw.reshape(like.shape))
             at += like.nbytes
-    return Outputs(arrays, complaints=complaints, nanoseconds=nanoseconds)
+    return Outputs(arrays, complaints=complaints, nanoseconds=nanoseconds, unseen=unseen)
 
 
 def _complaint(raw: Mapping[str, Any]) -> Complaint:

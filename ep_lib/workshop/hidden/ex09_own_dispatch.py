@@ -85,6 +85,8 @@ def _dispatch(rng: Rng, seed: int, job: _Job, shape: _Shape) -> Case:
                 for e in range(job.experts_per_rank):
                     if bits >> e & 1:
                         rows[round_, e, slot] = x[source][round_, token]
+            if np.any(out["rows"][me][np.all(wanted == 0, axis=0)]):
+                return f"rank {me} got the row of a token that none of its experts wants"
             if problem := _wrong(out["wanted"][me], wanted, out["out"][me], rows):
                 return f"{problem} (rank {me} of {shape.ranks}, up to {job.max_tokens} tokens)"
         return None
@@ -153,7 +155,7 @@ def _scenario(
         ranks=shape.ranks,
         seed=seed,
         launches=(launch,) * shape.ranks,
-        outputs=("out", "wanted", "masks", "noted"),
+        outputs=("rows", "out", "wanted", "masks", "noted"),
         symmetric={
             "rows": everywhere(np.zeros((slots, job.row_vectors, 4), np.int32)),
             "arrived": everywhere(np.zeros(slots, np.uint64)),
@@ -181,7 +183,8 @@ def _whole(learners: int, *, seeds: int = 3) -> Cases:
 
     def cases(rng: Rng) -> Iterator[Case]:
         for seed in range(seeds):
-            job = _Job(4 + 3 * seed, 17 - 16 * (seed % 2), 1 + seed, 2 + seed, epoch=1 + 7 * seed, learners=learners)
+            experts, epoch = (2, 3, 40)[seed], 1 + 7 * seed + (seed % 2 << 32)
+            job = _Job(4 + 3 * seed, 17 - 16 * (seed % 2), 1 + seed, experts, epoch=epoch, learners=learners)
             yield _dispatch(rng, seed, job, _Shape(ranks=(4, 8, 2)[seed % 3], warps=1 + seed))
 
     return cases

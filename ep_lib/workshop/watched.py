@@ -1,0 +1,154 @@
+"""Code that the checker does not see proves nothing, so a submission may not contain any. Three looks, each for what
+the others miss:
+
+    in the text     words with which C++ hides accesses, or changes the test that includes it   (unwatchable)
+    in the library  functions of the C library and of the emulator that no kernel calls         (strangers)
+    in a run        memory that changed, and no write to it was seen                            (unseen_bytes)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.errors import KernelCompileError
+from ep_lib.jit.elf import SHN_UNDEF, Elf
+from ep_lib.jit.names import without_comments
+from ep_lib.jit.toolkit import EMULATOR_INCLUDE
+from ep_lib.workshop.exercises import Exercise
+
+_IN_PLAIN_CUDA = "write it in plain CUDA C++"
+_HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.MULTILINE), why)
+    for pattern, why in (
+        (r"\basm\b|\b__asm(?:__)?\b", f"the emulator cannot watch assembly: {_IN_PLAIN_CUDA}, with <ep/memory.cuh>"),
+        (
+            r"\b__attribute(?:__)?\b(?!\s*\(\(\s*_*(?:noinline|always_inline|unused|aligned\(\d+\))_*\s*\)\))|\b__declspec\b",
+            "an attribute may hide code from the checker: leave it out",
+        ),
+        (
+            r"\[\[(?!\s*(?:maybe_unused|nodiscard|likely|unlikely|fallthrough|noreturn)\s*\]\])(?=\s*\w+(?:::|\s*[(\],]))",
+            "an attribute may hide code from the checker: leave it out",
+        ),
+        (
+            r"^\s*#\s*pragma\b(?!\s+(?:once|unroll|nounroll)\b)[^\n]*|\b_Pragma\b",
+            "a pragma may change how the tests are compiled: leave it out",
+        ),
+        (r"##|%:", "words that are pasted together cannot be read here: write them out"),
+        (r"^\s*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
+        (r"\b(?:__tsan|__ubsan|__asan|epemu)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
+        (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
+    )
+)
+_DEFINES = re.compile(r"^\s*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
+_FUNCTION = re.compile(r"\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const\s*)?(?:noexcept\s*)?\{")
+_CALL = re.compile(r"\b(\w+)\s*\(")
+_NO_FUNCTIONS = frozenset("if for while switch catch return sizeof alignas __attribute__".split())  # noqa: SIM905
+
+# Of a kernel's library: what the compiler calls by itself, and what the emulator gives to kernels.
+_COMPILERS = re.compile(
+    r"__(?:tsan|ubsan)_\w+|_ITM_\w+|__cxa_\w+|__gmon_start__|__stack_chk_fail|_Z\w*St\w*|__assert_fail"
+)
+_HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
+_HARMLESS |= {"strlen", "strcmp", "memcmp", "abort", "fegetround", "fesetround", "abs", "labs"}
+
+
+def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
+    """ "x.cuh:3: `asm`: ...": where a piece has what may hide it from the checker, or changes the tests; "" if nowhere.
+
+    ``tests``: the files of the hidden tests in C++, which include the piece.
+    """
+    words, calls = set(), set()
+    for test in tests:
+        text = without_comments(test.read_text("utf-8"), keep_strings=True)
+        words |= set(re.findall(r"\w+", text))
+        calls |= set(_CALL.findall(text))
+    for piece in exercise.pieces:
+        if piece.endswith(".py"):
+            continue
+        text = without_comments((mine / piece).read_text("utf-8", errors="replace"), keep_strings=True)
+        text = re.sub(r"\\\s*?\n", "", text)  # a backslash goes on in the next line
+        for pattern, why in _HIDES:
+            if found := pattern.search(text):
+                return _told(piece, text, found.start(), found.group(), why)
+        for found in _DEFINES.finditer(text):
+            if found[2] in words:
+                return _told(
+                    piece, text, found.start(2), found[2], "the tests have this word as well: name it otherwise"
+                )
+        given = _functions((exercise.exercise_dir / piece).read_text("utf-8"))
+        for found in _FUNCTION.finditer(text):
+            if found[1] in calls - given - _NO_FUNCTIONS:
+                why = "the tests call a function of this name: name yours otherwise"
+                return _told(piece, text, found.start(1), found[1], why)
+    return ""
+
+
+def _told(piece: str, text: str, at: int, what: str, why: str) -> str:
+    return f"{piece}:{text.count(chr(10), 0, at) + 1}: `{' '.join(what.split())}`: {why}."
+
+
+def _functions(text: str) -> set[str]:
+    return set(_FUNCTION.findall(without_comments(text)))
+
+
+@cache
+def _for_kernels() -> frozenset[str]:
+    """The functions of the emulator that its headers call."""
+    texts = (file.read_text("utf-8") for file in (EMULATOR_INCLUDE / "ep_emulator").glob("*.h"))
+    return frozenset(name for text in texts for name in re.findall(r"\bepemu_\w+", text))
+
+
+@cache
+def _libm() -> ctypes.CDLL:
+    return ctypes.CDLL("libm.so.6")
+
+
+def strangers(library: Path) -> list[str]:
+    """What a compiled kernel calls although no kernel has it, and what of the checker it defines."""
+    found = []
+    for symbol in Elf(library.read_bytes()).symbols:
+        name, _, version = symbol.name.partition("@")
+        if symbol.section != SHN_UNDEF:
+            if name.startswith(("__tsan_", "__ubsan_")) or name in _for_kernels():
+                found.append(name)
+        elif name and not (
+            name in _for_kernels()
+            or name in _HARMLESS
+            or _COMPILERS.fullmatch(name)
+            or "GCC_" in version
+            or hasattr(_libm(), name)
+        ):
+            found.append(name)
+    return sorted(set(found))
+
+
+def require_kernels_own(library: Path) -> None:
+    """Raises KernelCompileError, as for any code that cannot be run, if there are :func:`strangers`."""
+    if names := strangers(library):
+        listed = ", ".join(f"{name}()" for name in names)
+        raise KernelCompileError(f"your code calls or defines {listed}, which kernels do not have", log="")
+
+
+def unseen_bytes(
+    accesses: Sequence[MemoryAccess], changed: Sequence[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]
+) -> int:
+    """How many bytes changed without a write that was seen. ``changed``: address, bytes before and after, of arrays."""
+    begins = np.array([each.address for each in accesses if each.writes], np.uint64)
+    sizes = np.array([each.bytes for each in accesses if each.writes], np.uint64)
+    unseen = 0
+    for address, before, after in changed:
+        depth = np.zeros(before.size + 1, np.int64)
+        low = np.clip(begins.astype(np.int64) - address, 0, before.size)
+        high = np.clip((begins + sizes).astype(np.int64) - address, 0, before.size)
+        np.add.at(depth, low, 1)
+        np.add.at(depth, high, -1)
+        unseen += int(np.sum((before != after) & (np.cumsum(depth)[:-1] == 0)))
+    return unseen

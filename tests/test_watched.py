@@ -1,0 +1,122 @@
+"""Cheats that blind the checker: each is refused with a sentence, or its writes are missed and count for nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.workshop import grader, watched
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.grader import grade
+from ep_lib.workshop.hidden import load
+
+EXERCISE = find("01")
+PIECE = EXERCISE.pieces[0]
+TESTS = grader._sources(load(EXERCISE.name, public=False))
+SOLUTION = (EXERCISE.solution_dir / PIECE).read_text("utf-8")
+
+CHEATS = {
+    "assembly": 'inline void f(long* p) { asm volatile("movq $1, (%0)" ::"r"(p) : "memory"); }',
+    "assembly by its other name": 'inline void f() { __asm__("nop"); }',
+    "assembly over two lines": 'inline void f() { as\\\nm("nop"); }',
+    "an attribute": '__attribute__((no_sanitize("thread"))) inline void f(int* p) { *p = 1; }',
+    "an attribute of C++": "[[gnu::no_sanitize_thread]] inline void f(int* p) { *p = 1; }",
+    "a constructor": "__attribute__((constructor)) static void f() {}",
+    "pasted words": '#define JOIN(a, b) a##b\nJOIN(__attr, ibute__)((no_sanitize("thread"))) inline void f() {}',
+    "a pragma": '#pragma GCC optimize("no-sanitize")',
+    "a pragma in a macro": '_Pragma("GCC push_options")',
+    "the test's file": '#line 24 "hidden/grader.cuh"',
+    "the test's file, as compilers say it": '# 24 "/x/hidden/grader.cuh"',
+    "the checker's functions": 'extern "C" void __tsan_write8(void*) {}',
+    "the emulator's functions": 'extern "C" void epemu_check_end(void*);',
+    "stores past the checker": "inline void f(long long* p) { __builtin_ia32_movnti64(p, 1); }",
+    "stores past the checker, by a header": "#include <immintrin.h>",
+    "a macro of the test's word": "#define look_at(...)",
+    "a macro of a keyword": "#define while if",
+    "a macro taken away": "#undef st_relaxed_sys_u64",
+    "an overload of the test's call": "EP_DEVICE void let_others_run(int) {}",
+    "an overload of what the test calls in the library": "EP_DEVICE void signal_add(uint64_t*, int, int) {}",
+}
+
+
+def submitted(tmp_path: Path, top: str = "", old: str = "", new: str = "") -> Path:
+    at = SOLUTION.index("namespace ep {") + len("namespace ep {")
+    (tmp_path / PIECE).parent.mkdir(parents=True, exist_ok=True)
+    assert old in SOLUTION
+    (tmp_path / PIECE).write_text(f"{SOLUTION[:at]}\n{top}\n{SOLUTION[at:].replace(old, new, 1)}", "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_path: Path) -> None:
+    said = watched.unwatchable(EXERCISE, submitted(tmp_path, CHEATS[cheat]), TESTS)
+    assert said.startswith(f"{PIECE}:"), said
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "// asm volatile, __tsan_write8, #pragma GCC",
+        "[[maybe_unused]] static int unused_one;",
+        "#pragma unroll 4",
+        "__attribute__((noinline)) static int helper(int a) { return a; }",
+        "#define MINE(x) ((x) + 1)",
+        "template <typename T> EP_DEVICE T own_helper(const T& a) { int b[2] = {0, 1}; return a + b[b[0]]; }",
+        "EP_DEVICE auto a_lambda() { return [=] { return 3; }; }",
+    ],
+)
+def test_plain_code_is_not_refused(code: str, tmp_path: Path) -> None:
+    assert watched.unwatchable(EXERCISE, submitted(tmp_path, code), TESTS) == ""
+
+
+def test_bytes_count_as_seen_where_a_write_was() -> None:
+    def access(address: int, size: int, *, writes: bool = True) -> MemoryAccess:
+        return MemoryAccess(0, 0, 0, address, size, reads=not writes, writes=writes, is_atomic=False)
+
+    before = np.zeros(8, np.uint8)
+    after = np.array([0, 1, 1, 1, 0, 0, 0, 1], np.uint8)
+    accesses = [access(98, 4), access(103, 1, writes=False), access(107, 9)]
+    assert watched.unseen_bytes(accesses, [(100, before, after)]) == 2
+    assert watched.unseen_bytes([*accesses, access(102, 2)], [(100, before, after)]) == 0
+
+
+SIGNAL = "signal_add(signal, increment, peer);  // a release: it publishes this thread's stores before it"
+WRITE = "put_thread(target, source, bytes, peer);"
+HIDDEN_COPY = (
+    '__attribute__((no_sanitize("thread"), noinline)) static void copy(char* to, const char* from, size_t n) {'
+    " for (size_t i = 0; i < n; ++i) to[i] = from[i]; }"
+)
+UNSEEN = {
+    "a copy without the sanitizer": (
+        HIDDEN_COPY,
+        "copy((char*)peer_ptr(target, peer), (const char*)source, bytes);",
+        "your writes could not be watched",
+    ),
+    "functions of the checker": (
+        'extern "C" __attribute__((visibility("default"))) void __tsan_write1(void*) {}',
+        WRITE,
+        "__tsan_write1(), which kernels do not have",
+    ),
+    "a function of the C library": (
+        'extern "C" void swab(const void*, void*, ssize_t) noexcept;',
+        f"swab(source, (void*)source, 0); {WRITE}",
+        "swab(), which kernels do not have",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize("cheat", UNSEEN)
+def test_what_the_words_miss_is_seen_in_the_library_or_in_the_run(
+    cheat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grader, "unwatchable", lambda *_: "")
+    top, body, says = UNSEEN[cheat]
+    result = grade("01", submitted(tmp_path, top, WRITE, body))
+    assert not result.tasks[0].passed
+    assert any(part in result.tasks[0].message for part in says.split("|")), result.tasks[0].message
