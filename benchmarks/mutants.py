@@ -34,9 +34,8 @@ import mutate
 
 from ep_lib.jit import gxx, names, toolkit
 from ep_lib.jit.kernel import Kernel
-from ep_lib.workshop import exercises, grader, hidden
+from ep_lib.workshop import exercises, grader, hidden, runner
 from ep_lib.workshop.exercises import Exercise
-from ep_lib.workshop.runner import Runner
 from ep_lib.workshop.sandbox import Limits, Sandbox
 from ep_lib.workshop.scenario import FRAME, Scenario, frame_sizes
 
@@ -76,8 +75,8 @@ class _Here:
     running = True
     output = b""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+    def __init__(self, answering: runner.Runner) -> None:
+        self._runner = answering
 
     def ask(self, request: Mapping[str, Any], *, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
         signal.setitimer(signal.ITIMER_PROF, _REQUEST_S)  # its signal ends the process
@@ -226,7 +225,7 @@ def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: h
     if mutant is not None and mutant.piece.endswith(".py"):
         folder = Path(tempfile.mkdtemp(dir=folder.parent))
         _write(exercise, folder, [mutant], mutant)
-    here = cast(Sandbox, _Here(Runner(folder)))
+    here = cast(Sandbox, _Here(runner.Runner(folder)))
     problem = grader._compile(exercise, here, tests, Limits(), folder.parent)
     if problem:
         return problem
@@ -281,10 +280,11 @@ def examine(name: str, most: int, only: str = "") -> dict[str, Any]:
 
 
 def _compiled(exercise: Exercise, folder: Path, tests: hidden.HiddenTests) -> str:
-    return grader._compile(exercise, cast(Sandbox, _Here(Runner(folder))), tests, Limits(), folder.parent)
+    return grader._compile(exercise, cast(Sandbox, _Here(runner.Runner(folder))), tests, Limits(), folder.parent)
 
 
 def main() -> int:
+    runner.require_kernels_own = lambda library: None  # getenv() is no kernel's own
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("exercise", nargs="*", help="default: all")
     parser.add_argument(
