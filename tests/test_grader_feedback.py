@@ -44,6 +44,19 @@ def test_the_finding_that_names_the_missing_barrier_comes_first() -> None:
     assert "because     another thread has signalled" in said(complaint(OWN, TEST), exact)
 
 
+def test_a_function_that_was_renamed_is_told_in_the_compilers_words() -> None:
+    error = "'wait' is not a member of 'ep'"
+    message = f"<workshop/hidden/ex01_write_signal.cu>:98: error: {error}\n    if (secret == 42) ep::wait();"
+    text = said(failure=Failure("KernelCompileError", message))
+    assert text.startswith(f"KernelCompileError: {error}\n")
+    assert "names and parameters" in text and "secret" not in text and "hidden" not in text
+
+
+def test_memory_that_changed_unseen_counts_for_nothing() -> None:
+    seen = Outputs(complaints=(complaint(CANARY, CANARY),), unseen=7)
+    assert "could not be watched: 7 bytes" in what_failed(SCENARIO, seen, WORK)
+
+
 def test_a_finding_explains_more_than_its_deadlock_and_a_hole_more() -> None:
     deadlock = Failure("deadlock", "nobody can go on")
     todo = Failure("fault", 'assert(!"Task 2 is still to do: wait")')

@@ -117,7 +117,10 @@ def _definitions() -> dict[str, str]:
     """What the headers of <ep/...> define, each name with its header."""
     found: dict[str, str] = {}
     for file in sorted((toolkit.DEVICE_INCLUDE / "ep").glob("*.cuh")):
-        text = file.read_text(encoding="utf-8")
+        try:
+            text = file.read_text(encoding="utf-8")
+        except PermissionError:
+            continue  # behind the grader's walls: the library's own copy of what the learner writes
         for words in _DEFINITION.findall(text):
             found.setdefault(next(filter(None, words)), f"ep/{file.name}")
         for name in re.findall(r"^// +(tma_\w+)", text, re.MULTILINE):

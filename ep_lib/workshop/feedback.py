@@ -26,6 +26,20 @@ _MINE = re.compile(r"(?:^|/)mine/(.*?:\d+)")  # the grader's copy of the learner
 _TEST = "/hidden/"
 _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/\w+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
+# Of a compiler that stopped in the test. What it says there is about the learner's functions.
+_IN_A_TEST = re.compile(r"<?\S*hidden/\w+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
+_RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
+_WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
+_ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
+_ADVICE = {
+    "DeadlockError": _WAITED,
+    "deadlock": _WAITED,
+    "PeerTimeout": _WAITED,
+    "KernelTimeout": _ENDLESS,
+    "timeout": _ENDLESS,
+    "KernelFault": "Is each index in range, and each address of the rank that it is meant for?",
+    "fault": "Is each index in range, and each address of the rank that it is meant for?",
+}
 _COPY = re.compile(r"\S*\bmine/(?=\S)")
 _A_LINE = "a line of the test"  # left out of a list of who waits where: they wait for a thread of their own warp
 _WAITS = re.compile(r"\s*(?P<block>rank \d+ block \d+) thread \d+ .*waits? in a polling loop.* at (?P<place>.*)")
@@ -50,11 +64,18 @@ def what_failed(scenario: Scenario | Call, outputs: Outputs, work: Path, given: 
     return UNSEEN.format(outputs.unseen) if outputs.unseen else ""
 
 
+def advice_for(outputs: Outputs) -> str:
+    """A sentence for the kind of failure, whatever the test was about; "" if the test's own advice says all."""
+    return _ADVICE.get(outputs.failure.kind, "") if outputs.failure else ""
+
+
 def failure_text(failure: Failure, work: Path) -> str:
     """The child's exception without the paths of the temporary copy; for an unfinished task, only that it is one."""
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
     text = failure.message.replace(f"{work}/mine/", "").replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
+    if compiled := _IN_A_TEST.match(text):
+        return f"{failure.kind}: {compiled['error']}\n{_RENAMED}"
     lines = _TEST_PLACE.sub(_role, text).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")

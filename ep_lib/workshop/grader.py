@@ -24,7 +24,7 @@ from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
-from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, failure_text, what_failed
+from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, advice_for, failure_text, what_failed
 from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox, Walls
@@ -399,7 +399,8 @@ def _grade_task(
                 found_by_checker = bool(found and case.scenario.check_seeds)
                 if STILL_TO_DO not in message and message != CHECKER_IS_OFF:
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
-                    message += f"{'' if message.endswith('?') else '.'} {test.advice}"
+                    advice = f"{advice_for(outputs)} {test.advice}".strip()
+                    message += f"{'' if message.endswith('?') else '.'} {advice}"
                 timed_out = outputs.failure is not None and outputs.failure.kind in _OUT_OF_TIME
                 return TaskGrade(task, False, test.title, message.strip(), timed_out, case.scenario)
     return TaskGrade(task, True)
