@@ -26,7 +26,7 @@ def made(code: str, *, python: bool = False) -> list[str]:
 
 def test_mutants_are_small_changes_of_code_each_once() -> None:
     found = mutate.mutants(CODE)
-    assert len(found) > 60
+    assert len(found) >= 60
     assert len({each.code for each in found}) == len({each.what for each in found}) == len(found)
     assert all(each.code != CODE for each in found)
 
@@ -51,7 +51,7 @@ def test_what_communication_invites_is_among_them(what: str) -> None:
 def test_comments_and_what_a_wait_was_for_stay_as_they_are() -> None:
     for each in mutate.mutants(CODE):
         assert "// i < 3" in each.code or "peer_ptr" not in each.code or "relaxed" not in each.code
-        assert "{kPhaseSignal, peer, -1}" in each.code or "wait_until_ge(" not in each.code
+        assert "{kPhaseSignal, peer, -1}" in each.code or "kPhaseSignal" not in each.code
 
 
 def test_python_loses_statements_and_conditions() -> None:

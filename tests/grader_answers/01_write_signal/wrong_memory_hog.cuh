@@ -1,6 +1,6 @@
 // Takes memory until it is stopped.
 // EXERCISE-BEGIN top
-static char ep_hog[3ull << 30];
+static volatile char ep_hog[3ull << 30];
 // EXERCISE-END top
 // EXERCISE-BEGIN 3
 for (size_t i = 0; i < sizeof(ep_hog); i += 4096) ep_hog[i] = 1;
