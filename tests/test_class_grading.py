@@ -84,6 +84,19 @@ def test_each_submission_is_graded_once_and_again_when_it_changes(tmp_path: Path
         assert [each.attempts for each in book.standings()] == [1, 2, 1]
 
 
+def test_what_no_wall_kept_out_and_what_was_refused_are_flags(tmp_path: Path) -> None:
+    def without_walls(job: Job) -> Result:
+        found = by_its_comment(job)
+        return dataclasses.replace(found, record={**found.record, "flags": ["x"], "not_enforced": ["no Landlock"]})
+
+    place = handed_in(tmp_path / "in", ada="// 2 2")
+    (place / "ada" / "broken.zip").write_bytes(b"PK")
+    with Book() as book:
+        graded_by(without_walls, book, place)
+        (found,) = book.standings()
+        assert found.flags[0] == "x" and found.flags[-1] == "no Landlock" and "cannot be unpacked" in found.flags[1]
+
+
 def test_regrading_is_for_those_who_are_named(tmp_path: Path) -> None:
     place = handed_in(tmp_path / "in", ada="// 2 2", bob="// 2 0")
     with Book() as book:

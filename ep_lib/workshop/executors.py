@@ -61,12 +61,11 @@ def _mpi() -> Iterator[tuple[Executor, int] | None]:
 
 @contextmanager
 def _dask(name: str) -> Iterator[tuple[Executor, int]]:
-    _require("distributed", "dask://", "distributed")
-    distributed: Any = importlib.import_module("distributed")
-
     address = urlsplit(name)
     if not address.hostname or address.path not in ("", "/"):
         raise ArgumentError(f"the executor is {name!r}; a Dask scheduler is dask://HOST:PORT, as in dask://node1:8786")
+    _require("distributed", "dask://", "distributed")
+    distributed: Any = importlib.import_module("distributed")
     try:
         client: Any = distributed.Client(f"tcp://{address.netloc}", timeout=_PATIENCE)
     except OSError as error:
