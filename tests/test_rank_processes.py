@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -207,20 +206,12 @@ def test_a_proxy_that_has_ended_is_named(tmp_path: Path) -> None:
     assert "has dealt with 0 commands of a ring, and 1 were expected: has its thread ended" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"peer": 9}, "rank 0: its proxy has given up: command 1 of ring 0 is for rank 9; ranks are 0 to 1"),
-        (
-            {"peer": 1, "beyond": 1 << 40},
-            r"command 1 of ring 0 has its signal at offset \d+; it must be a multiple of 8",
-        ),
-    ],
-)
-def test_a_command_that_a_proxy_refuses_ends_the_wait(arguments: dict[str, int], told: str, tmp_path: Path) -> None:
-    """At once, by an error of its own: the kernel waits for its end, and the limit is an hour."""
+def test_a_command_that_a_proxy_refuses_ends_the_wait(tmp_path: Path) -> None:
+    """At once, by an error of its own, though the kernel waits for it with a long limit."""
+    arguments = {"peer": 9}
     error, _ = run("pushes_wrongly", tmp_path, 2, timeout=3600, transport="proxy", arguments=arguments)
-    assert isinstance(error, KernelFault) and re.search(told, str(error)), error
+    told = "rank 0: its proxy has given up: command 1 of ring 0 is for rank 9; ranks are 0 to 1"
+    assert isinstance(error, KernelFault) and told in str(error), error
 
 
 def test_an_interrupt_ends_the_kernels(tmp_path: Path) -> None:
