@@ -195,6 +195,13 @@ def test_a_paused_rank_is_named_by_who_waits_for_it(waits_in: str, tmp_path: Pat
     assert waits_in == "kernel" or "rank 0 waited 2 s in barrier() for rank 1, whose process" in str(errors[0])
 
 
+def test_a_buffer_closes_at_once_after_a_rank_was_lost(tmp_path: Path) -> None:
+    processes = start("closes_after_an_error", tmp_path, 2, timeout=2)
+    assert wait_until(lambda: (tmp_path / "0").exists() or processes[0].poll() is not None)
+    processes[1].send_signal(signal.SIGCONT)
+    assert finish(processes, tmp_path)[0] is True
+
+
 @pytest.mark.parametrize("transport", ["emulated", "proxy"])
 def test_what_was_posted_arrives_though_its_rank_leaves(transport: str, tmp_path: Path) -> None:
     assert run("says_goodbye", tmp_path, 2, transport=transport) == [0, 1000]

@@ -100,6 +100,11 @@ class Backend(Protocol):
     checks: bool
     fault_word: Array
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether a call has raised because of another rank, and this one has not gone on without it since."""
+        ...
+
     def heap_address(self, peer: int) -> int:
         """The first byte of ``peer``'s symmetric heap, as the kernels of this rank see it."""
         ...

@@ -144,6 +144,11 @@ class EmulatorBackend:
         self._in_use: list[list[ArrayInfo]] = []  # arrays of launches under way
         self._closed = False
 
+    @property
+    def gave_up(self) -> bool:
+        """As the world says."""
+        return self._world.gave_up
+
     def heap_address(self, peer: int) -> int:
         """Address of the first byte of ``peer``'s symmetric heap."""
         return self._transport.addresses[peer]

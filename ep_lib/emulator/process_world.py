@@ -79,7 +79,7 @@ class ProcessWorld:
         self._wanted = 0  # the last launch's ticket
         self._done = 0
         self._failure: EpError | None = None
-        self._gave_up = False  # on another rank
+        self.gave_up = False  # on another rank, because of which a call has raised
         self._has_changed = isinstance(bootstrap, LateBootstrap)  # other processes than the bootstrap knows
         self._closed = False
         self._thread = threading.Thread(target=self._run_kernels, name="ep_lib kernels", daemon=True)
@@ -162,7 +162,7 @@ class ProcessWorld:
             return error
         ended = self._ended()
         lost = self.heaps.lost() or ((ended[0], ENDED) if ended else None)
-        self._gave_up = True
+        self.gave_up = True
         if lost is None:
             self.heaps.blame(error.peer if isinstance(error, PeerTimeout) else error.rank)
             return error
@@ -249,7 +249,7 @@ class ProcessWorld:
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """That these ranks' processes end is no error from now on."""
-        self._gave_up, self._has_changed = False, True
+        self.gave_up, self._has_changed = False, True
         self.heaps.leave_out(ranks)
         if self._links is not None:
             self._links.leave_out(ranks)
@@ -269,8 +269,8 @@ class ProcessWorld:
 
         After an error because of another rank it waits for none: the error is to be told now.
         """
-        deadline = time.monotonic() + (_FAILED_CLOSE_SECONDS if self._gave_up else self.timeout)
-        if self._gave_up:
+        deadline = time.monotonic() + (_FAILED_CLOSE_SECONDS if self.gave_up else self.timeout)
+        if self.gave_up:
             pass
         elif self._has_changed and self._links is None:
             self.heaps.leave_together(self.timeout)

@@ -95,6 +95,8 @@ def _caller() -> tuple[str, int]:
 class _Threads:
     """What a world whose ranks are threads says where processes come and go."""
 
+    gave_up = False  # no rank is lost alone
+
     def invitation(self) -> str:
         """Threads of one process are not replaced."""
         raise BackendUnavailable(_NOT_REPLACED)

@@ -519,7 +519,8 @@ class Buffer:
         """Give the symmetric memory back. All ranks must; calling it twice does no harm. After a fault it waits for no
         other rank; what was not raised yet is raised by ``rank.synchronize()`` or ``rank.close()``."""
         if not self._unusable.startswith("it was closed"):
-            orderly = not self._unusable and not self._rank.is_closed and not self._has_fault()
+            is_whole = not self._rank.is_closed and not self._rank._backend.gave_up
+            orderly = not self._unusable and is_whole and not self._has_fault()
             self._unusable = "it was closed"
             if self._stop_watching is not None:
                 self._stop_watching()

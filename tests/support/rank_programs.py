@@ -189,6 +189,23 @@ def paused(rank: Rank, waits_in: str = "kernel") -> None:
         rank.barrier()
 
 
+def closes_after_an_error(rank: Rank) -> bool:
+    """Rank 1 stands still, and rank 0 learns it in a host collective. Whether its Buffer then closes without a kernel,
+    which would wait for rank 1 again."""
+    shape = {"num_experts": 2, "top_k": 1, "hidden": 128, "max_tokens": 4, "num_max_dispatch_tokens_per_rank": 4}
+    buffer = Buffer(rank, **shape)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return True
+    try:
+        rank.barrier()
+    except PeerTimeout:
+        before = rank._backend._last_ticket
+        buffer.close()
+        return rank._backend._last_ticket == before
+    raise AssertionError
+
+
 def outlives(rank: Rank, way: str, dies_after: float, replaced: bool = True) -> Any:
     """Rank 1 is killed at any moment of a Buffer's operations; the others go on in the same Buffer, and take in a new
     process in its place. Returns what the others were told, and the seconds until it took part."""
@@ -286,6 +303,7 @@ FAILING = (
     raises,
     never_sends,
     paused,
+    closes_after_an_error,
     loses_its_proxy,
     pushes_wrongly,
     too_much,
