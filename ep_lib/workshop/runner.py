@@ -140,10 +140,10 @@ class Runner:
             rank.synchronize()
             rank.barrier()
             if changed is not None:
-                for name, array in arrays.items():
+                for name, held in arrays.items():
                     before = np.ascontiguousarray(scenario.arrays(name)[me]).reshape(-1).view(np.uint8)
-                    after = rank.to_host(array).copy().reshape(-1).view(np.uint8)
-                    changed.append((describe(array).address, before, after))
+                    after = rank.to_host(held).copy().reshape(-1).view(np.uint8)
+                    changed.append((describe(held).address, before, after))
             return [rank.to_host(arrays[name]).copy() for name in scenario.outputs]
 
         return main
