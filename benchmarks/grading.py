@@ -70,18 +70,17 @@ def graded(jobs: list[marking.Job], at_a_time: int) -> tuple[dict[str, marking.R
 def of_a_class(options: argparse.Namespace) -> None:
     names = options.exercises or exercises.names()
     jobs = [job(f"learner {number}", name) for name in names for number in range(options.learners)]
-    cpu = sum(os.times()[:4])
     results, seconds = graded(jobs, options.jobs)
-    cpu = sum(os.times()[:4]) - cpu
     for name in names:
         took = [each.record["seconds"] for each in results.values() if each.job.exercise == exercises.find(name).name]
         print(f"{name:<18} median {statistics.median(took):5.1f} s, longest {max(took):5.1f} s")
     took = [each.record["seconds"] for each in results.values()]
-    each_s, each_cpu_s, (learners, tasks) = seconds / len(jobs), cpu / len(jobs), CLASS
-    print(f"all: {len(jobs)} gradings in {seconds:.0f} s, {cpu:.0f} s of CPU time, {options.jobs} at a time")
+    learners, tasks = CLASS
+    print(f"all: {len(jobs)} gradings in {seconds:.0f} s, {options.jobs} at a time")
     print(f"one: median {statistics.median(took):.1f} s, longest {max(took):.1f} s")
-    whole, by_cpu = learners * tasks * each_s / 60, learners * tasks * each_cpu_s / options.jobs / 60
-    print(f"{learners} learners x {tasks} exercises: {whole:.0f} min at this rate, {by_cpu:.0f} min by CPU time alone")
+    print(
+        f"{learners} learners x {tasks} exercises at this rate: {learners * tasks * seconds / len(jobs) / 60:.0f} min"
+    )
     print(f"full points: {sum(each.record['full'] for each in results.values())} of {len(jobs)}")
 
 
