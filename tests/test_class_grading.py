@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -27,6 +28,7 @@ from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.gradebook import Book
 from ep_lib.workshop.gradebook_views import standings_of
+from ep_lib.workshop.grader import Grade
 from ep_lib.workshop.marking import Job, Result
 from ep_lib.workshop.puzzles import graded
 
@@ -173,6 +175,22 @@ def test_what_the_grader_cannot_do_is_said_and_no_points(monkeypatch: pytest.Mon
     monkeypatch.setattr(marking, "grade", fails)
     record = marking.work(Job("ada", EXERCISE.name, {PIECE: b"// x"})).record
     assert "No space left" in record["error"] and "points" not in record
+
+
+def test_nothing_is_graded_by_a_library_that_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = tmp_path / "ring.cuh"
+    header.write_text("// before")
+
+    def pulls(*words: Any, **options: Any) -> Grade:
+        header.write_text("// what came with git pull")
+        return Grade(EXERCISE, tmp_path, (), 0.0)
+
+    monkeypatch.setattr(marking, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(marking, "_first_seen", functools.cache(marking._files))
+    monkeypatch.setattr(marking, "grade", pulls)
+    for _ in range(2):
+        record = marking.work(Job("ada", EXERCISE.name, {PIECE: b"// x"})).record
+        assert record["error"] == marking.CHANGED and "points" not in record
 
 
 # ---- notebooks -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.sandbox import Stopped, stop_all
 
 TOO_BUSY = "not graded: machine too busy (the course's own solution did not end in time either); grade it again later"
+CHANGED = "not graded: files of ep_lib changed after this grader had started (git pull?): run the same command again"
+_PACKAGE = Path(__file__).resolve().parents[1]
 _IN_FLIGHT = 2  # jobs per worker that are handed to an executor at a time: an interrupt then loses few
 
 
@@ -75,18 +77,41 @@ Work = Callable[[Job], Result]
 
 
 def work(job: Job) -> Result:
-    """Grades a job, in whatever process. Raises Stopped, and nothing else: what the grader could not do is a record."""
+    """Grades a job, in whatever process. Raises Stopped, and nothing else: what the grader could not do is a record.
+
+    A submission is compiled with the package's headers of now, and judged by what this process imported. Where these
+    are no longer the same, right code fails: so nothing is graded then.
+    """
+    started_with = _first_seen()
     try:
         with temporary_folder("ep_job_") as folder:
             for name, content in job.files.items():
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            return Result(job, {**_grade(job, folder).as_json(), "mine": job.source})
+            found = _grade(job, folder).as_json()
+        if _files() != started_with:
+            return not_graded(job, CHANGED)
+        return Result(job, {**found, "mine": job.source})
     except Stopped:
         raise
     except (EpError, OSError) as error:  # OSError: a full disk, no more processes
         return not_graded(job, str(error))
+
+
+@cache
+def _first_seen() -> frozenset[tuple[str, int, int]]:
+    return _files()
+
+
+def _files() -> frozenset[tuple[str, int, int]]:
+    """The package's files, with size and time of change: some milliseconds."""
+    found = set()
+    for path in _PACKAGE.rglob("*.*"):
+        if path.suffix != ".pyc":
+            status = path.stat()
+            found.add((str(path), status.st_size, status.st_mtime_ns))
+    return frozenset(found)
 
 
 def not_graded(job: Job, why: str) -> Result:
@@ -112,7 +137,7 @@ def solution_of(job: Job) -> Job:
 @cache
 def version_of(exercise: str) -> str:
     """Of the library and of what examines this exercise: another one grades anew."""
-    package = Path(__file__).resolve().parent
+    package = _PACKAGE / "workshop"
     if graded.is_of_puzzles(exercise):
         files = [package / "puzzles" / f"nb{exercise.rpartition('_')[2]}.py"]
     else:
