@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import simple_exchange
 from support.buffer_cases import run_case
@@ -347,3 +348,28 @@ def test_a_fault_of_a_kernel_has_its_line_and_a_remedy() -> None:
     assert "multiple of 16" in finding.remedy
     [finding] = report_of("puts one element too many").findings
     assert finding.first is not None and "net_put_nbi" in finding.first.source and "bounds" in finding.remedy
+
+
+READS = """extern "C" __global__ void reads(const int* in, int* out) { out[threadIdx.x] = in[threadIdx.x]; }"""
+
+
+def takes_memory_again(rank: ep_lib.Rank, reads: ep_lib.Kernel, is_marked: bool) -> bool:
+    """Whether NumPy gave the memory of an unwritten array out again, and a kernel read it."""
+    out = rank.symmetric(32, np.int32)
+    left = rank.empty(32, np.int32)
+    place = left.ctypes.data
+    if not is_marked:
+        del left
+        left = np.empty(32, np.int32)
+    reads.launch(rank, 1, 32, left, out)
+    rank.synchronize()
+    return bool(left.ctypes.data == place)
+
+
+def test_unwritten_memory_that_was_freed_is_not_told() -> None:
+    reads = ep_lib.Kernel.from_source(READS, "reads")
+    assert "uninitialised" in str(ep_lib.check(takes_memory_again, 1, seeds=1, args=(reads, True)))
+    assert any(ep_lib.spawn(takes_memory_again, 1, args=(reads, False)) for _ in range(20))
+    for _ in range(20):
+        report = ep_lib.check(takes_memory_again, 1, seeds=1, args=(reads, False))
+        assert report.ok, str(report)

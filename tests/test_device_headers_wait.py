@@ -141,7 +141,8 @@ def test_a_timeout_becomes_a_peer_timeout() -> None:
     [
         (2, "of bytes 8 to 24 of rank 1's memory was refused: only 16 bytes"),
         (3, "it has 16 entries, entry 8 does not exist"),
-        (9, "unknown fault (code 9)"),
+        (9, "the thread that carries out this rank's commands has given up"),
+        (99, "unknown fault (code 99)"),
     ],
 )
 def test_other_faults_become_kernel_faults(code: int, message: str) -> None:

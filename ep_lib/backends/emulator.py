@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import sys
 import threading
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING = contextlib.nullcontext()
+_MARKED_BYTES = 1 << 20  # of an array that nobody has written yet
 
 
 class NoStreams:
@@ -212,8 +214,13 @@ class EmulatorBackend:
         return watched
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
-        """Under checks, kernels that read what nobody has written there are told."""
-        self._machine.left_unwritten(array.__array_interface__["data"][0], array.nbytes)
+        """Under checks, kernels that read what nobody has written there are told (of the first MiB)."""
+        address, nbytes = array.__array_interface__["data"][0], min(array.nbytes, _MARKED_BYTES)
+        if not self._machine.checks:
+            return
+        self._machine.left_unwritten(address, nbytes)
+        if array.flags.owndata:  # whoever gets this memory next has not asked for the mark
+            weakref.finalize(array, ctypes.memset, address, 0, nbytes).atexit = False
 
     def launch(
         self,

@@ -46,9 +46,9 @@ class MemoryAccess:
     is_atomic: bool
 
 
-def keep(machine: Machine) -> None:
-    """From now on the machine, whose checks have begun, keeps each access (the first 65,536)."""
-    library.load().epemu_check_keep_accesses(machine.handle)
+def keep(machine: Machine, most: int) -> None:
+    """From now on the machine, whose checks have begun, keeps each access (the first ``most``)."""
+    library.load().epemu_check_keep_accesses(machine.handle, most)
 
 
 def collect(machine: Machine) -> list[MemoryAccess]:

@@ -256,9 +256,8 @@ class Machine:
         return events, json.loads(self._lib.epemu_record_info(self.handle).decode())
 
     def left_unwritten(self, address: int, nbytes: int) -> None:
-        """Under checks: what kernels read there is a finding until somebody has written it (of the first MiB)."""
-        if self.checks:
-            self._lib.epemu_check_unwritten(self.handle, address, address + min(nbytes, 1 << 20))
+        """Under checks: what kernels read there is a finding until somebody has written it."""
+        self._lib.epemu_check_unwritten(self.handle, address, address + nbytes)
 
     def end_checks(self) -> str:
         """The findings as JSON (see :mod:`ep_lib.emulator.findings`); gives the checker's memory back."""

@@ -86,7 +86,8 @@ def to_error(record: FaultRecord, transport: str = "") -> EpError:
     """The exception for a record: :class:`PeerTimeout` for a wait, :class:`KernelFault` for a refused transfer,
     ArgumentError or RankMismatchError for what a dispatch was given. ``transport``: why it has failed, if it has."""
     if record.code == FAULT_PROXY:
-        return KernelFault(f"{transport}; nothing behind that was carried out: correct it, and start the ranks again")
+        why = transport or f"rank {record.rank}: the thread that carries out this rank's commands has given up"
+        return KernelFault(f"{why}; nothing behind that was carried out: correct it, and start the ranks again")
     error = _error_of_kernel(record)
     if transport:
         error.add_note(transport)

@@ -22,9 +22,10 @@ def accesses_of(
     args: Sequence[Any] = (),
     timeout: float | None = None,
     heap_bytes: int | None = None,
+    most: int = 1 << 16,
 ) -> list[MemoryAccess]:
     """Calls ``main(rank, *args)`` on emulated ranks under the checker, with the schedule of ``seed``; returns what
-    kernels and NICs did to memory, in the order in which it happened.
+    kernels and NICs did to memory, in the order in which it happened, the first ``most`` accesses.
 
     If the program fails (a deadlock, a fault, an assertion in main), what it did until then is returned. The arguments
     are those of :func:`ep_lib.check`.
@@ -36,7 +37,7 @@ def accesses_of(
 
     machine = make_machine(ranks, seed=seed, fabric=make_fabric(fabric, ranks), heap_bytes=heap_bytes)
     machine.begin_checks()
-    accesses.keep(machine)
+    accesses.keep(machine, most)
     try:
         run_program(main, machine, args, timeout)
         machine.drain_network()

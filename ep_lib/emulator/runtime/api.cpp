@@ -287,7 +287,7 @@ int epemu_check_begin(Machine* m, int plain_volatile) {
     }
 }
 // From now on the checker keeps each access.
-void epemu_check_keep_accesses(Machine* m) { m->checker->keeps_accesses = true; }
+void epemu_check_keep_accesses(Machine* m, uint64_t most) { m->checker->kept_accesses = most; }
 const AccessRecord* epemu_check_accesses(Machine* m, uint64_t* count) {
     *count = m->checker->accesses.size();
     return m->checker->accesses.data();

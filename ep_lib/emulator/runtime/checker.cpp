@@ -615,8 +615,8 @@ inline bool Checker::any_written_in_shared(size_t offset, size_t size, bool writ
 }
 
 void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uint8_t details) {
-    constexpr size_t kMost = 1 << 16, kRepeats = 16;  // a loop that polls would fill it
-    if (accesses.size() == kMost) return;
+    constexpr size_t kRepeats = 16;  // a loop that polls would fill it
+    if (accesses.size() >= kept_accesses) return;
     const Ids& ids = ids_of(t.id);
     const int32_t block = ids.nic ? 0 : static_cast<int32_t>(past_of(t.id, t.time).index.x);
     const AccessRecord record = {address,
@@ -633,7 +633,7 @@ void Checker::keep(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t
 
 void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc,
                     uint8_t details) {
-    if (__builtin_expect(keeps_accesses, 0)) keep(t, address, size, flags, details);
+    if (__builtin_expect(kept_accesses != 0, 0)) keep(t, address, size, flags, details);
     if (__builtin_expect(recorder != nullptr, 0) && t.owner)
         recorder->accessed(t, address, size, flags, details & kReadsToo, pc);
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);

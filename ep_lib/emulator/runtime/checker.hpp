@@ -183,7 +183,7 @@ class __attribute__((visibility("hidden"))) Checker {
     std::string spot(uint32_t pc) const;
     std::string polls() const;  // JSON: the places that polled
 
-    bool keeps_accesses = false;
+    size_t kept_accesses = 0;            // how many at most
     std::vector<AccessRecord> accesses;  // the first ones
 
   private:

@@ -273,10 +273,18 @@ def _constant(text: str, name: str, least: int, most: int) -> int:
     return int(found[1])
 
 
+class _Entry(Exercise):
+    """What the grader sees of a contest: an exercise that begins with the starter."""
+
+    @property
+    def exercise_dir(self) -> Path:
+        return _STARTERS
+
+
 def _as_exercise(contest: Contest) -> Exercise:
     tasks = (Task(1, "right, and fast", 1), Task(2, "no race on any schedule", 1))
     root = workshop_root()
-    return Exercise(f"contest_{contest.name}", contest.title, root, "mine", (contest.piece,), tasks, ())
+    return _Entry(f"contest_{contest.name}", contest.title, root, "mine", (contest.piece,), tasks, ())
 
 
 def _tests(contest: Contest, source: str, grid: int, block: int, times: list[float]) -> HiddenTests:
