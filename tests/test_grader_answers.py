@@ -71,7 +71,8 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
 ) -> None:
     result = graded(exercise, answers, tmp_path)
     failed = {each.task.number: each for each in result.tasks if not each.passed}
-    assert failed.keys() == set().union(*(WRONG[exercise][answer][0] for answer in answers)), result.as_json()
+    lost = set().union(*(WRONG[exercise][answer][0] for answer in answers))
+    assert failed.keys() == lost, "\n".join(f"{number}: {each.message}" for number, each in failed.items())
     assert result.points == sum(each.task.points for each in result.tasks if each.task.number not in failed)
     for answer in answers:
         tasks, says = WRONG[exercise][answer]

@@ -103,7 +103,10 @@ extern "C" __global__ void examine(int task, uint64_t* flags, uint64_t* tags, ui
     const bool came = wait_for_everybody(job, signals);
     if (!came) atomicAdd(notes + 3, kGaveUp);
     __syncthreads();
-    if (!came) return forget_fault();
+    if (!came) {
+        if (job.absent >= 0) forget_fault();  // otherwise the host tells the learner who was waited for
+        return;
+    }
     for (int r = thread; r < ranks; r += ep::threads_in_block()) {
         if (signals.leave_out(r)) continue;
         // role: the receiver, which reads the tag after the signal

@@ -64,6 +64,8 @@ def _case(
                 if answer != (_AFTER_FAILURE if job.failing >= 0 else _YES):
                     said = {_YES: "kYes", _AFTER_FAILURE: "kAfterFailure"}.get(answer, str(answer))
                     return f"in epoch {epoch}, the last block of rank {me} was told {said}"
+                if wrong_tags >= _GAVE_UP:
+                    return f"in epoch {epoch}, all ranks had come, and the wait on rank {me} did not return true"
                 if wrong_tags:
                     return f"in epoch {epoch}, {wrong_tags} tags on rank {me} were not those that the ranks passed"
             if int(out["finished"][me][0]):
