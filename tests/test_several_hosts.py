@@ -195,8 +195,9 @@ def test_two_hosts_with_four_ranks_each(namespaces: list[str]) -> None:
         told = np.sum([counted[:2] for _, counted in host], axis=0)
         received, received_packets, sent, sent_packets = host[0][1][2:]
         carried = np.array([sent - headers * sent_packets, received - headers * received_packets])
-        # What another rank's threads have sent and this one has not counted yet: the last acknowledgements.
-        assert (told > 1 << 20).all() and (abs(carried - told) < 2048).all(), (told, carried)
+        # What another rank's threads have sent and this one has not counted yet: the last acknowledgements, of 24 bytes
+        # each. On a busy machine a hundred are on their way.
+        assert (told > 1 << 20).all() and (abs(carried - told) < 400 * 24).all(), (told, carried)
 
 
 CUT = "cut"  # of the files by which a test and its ranks tell each other what they have done
