@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support import mask_cases  # noqa: E402
 from support import rank_runs as processes  # noqa: E402
 from support.tagged import tagged  # noqa: E402
+from support.waiting import ENOUGH, wait_until  # noqa: E402
 
 import ep_lib  # noqa: E402
 from ep_lib import processes as all_processes  # noqa: E402
@@ -54,17 +55,17 @@ def lost(rng: random.Random, folder: Path, how: signal.Signals) -> Round:
     running = processes.start("works", folder, RANKS, timeout=TIMEOUT)
     victim = rng.randrange(RANKS)
     try:
-        if not processes.wait_until(lambda: all((folder / f"works-{r}").exists() for r in range(RANKS))):
+        if not wait_until(lambda: all((folder / f"works-{r}").exists() for r in range(RANKS))):
             return Round("the ranks did not begin to work", 0)
         time.sleep(rng.uniform(0, 1.5))
         at = time.time()
         running[victim].send_signal(how)
         others = [r for r in range(RANKS) if r != victim]
         if how == signal.SIGSTOP:
-            processes.wait_until(lambda: all((folder / f"{r}").exists() for r in others))
+            wait_until(lambda: all((folder / f"{r}").exists() for r in others))
             running[victim].kill()
         for process in running:
-            process.communicate(timeout=processes.ENOUGH)
+            process.communicate(timeout=ENOUGH)
     finally:
         for process in running:
             process.kill()
@@ -95,10 +96,10 @@ def replaced(rng: random.Random, folder: Path) -> Round:
     arguments = {"way": rng.choice(["normal", "low latency"]), "dies_after": rng.uniform(0.02, 1)}
     running = processes.start("outlives", folder, RANKS, timeout=20, arguments=arguments)
     try:
-        if not processes.wait_until(lambda: (folder / "invitation").exists() or running[0].poll() is not None):
+        if not wait_until(lambda: (folder / "invitation").exists() or running[0].poll() is not None):
             return Round("no rank went on", 0)
         running.append(processes.start_replacement(folder))
-        said = [process.communicate(timeout=processes.ENOUGH)[1] for process in running]
+        said = [process.communicate(timeout=ENOUGH)[1] for process in running]
     finally:
         for process in running:
             process.kill()
@@ -150,7 +151,7 @@ def two_programs(rng: random.Random, folder: Path) -> Round:
     both = [processes.start("ping_pong", each, 2) for each in folders]
     for running in both:
         for process in running:
-            process.communicate(timeout=processes.ENOUGH)
+            process.communicate(timeout=ENOUGH)
     found = [processes.read(each / f"{r}") for each in folders for r in range(2)]
     return Round("" if found == [0] * 4 else f"{found}", time.monotonic() - begin)
 
@@ -160,7 +161,7 @@ def small_tmpfs(rng: random.Random, folder: Path) -> Round:
     script = 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, __file__, "--inside", str(folder)]
     begin = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=processes.ENOUGH, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENOUGH, check=False)
     return Round("" if done.returncode == 0 else done.stdout + done.stderr, time.monotonic() - begin)
 
 

@@ -6,6 +6,7 @@ that cleans up. `make nightly` does 50 rounds each.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
@@ -17,13 +18,13 @@ from pathlib import Path
 
 import pytest
 from support.tagged import tagged
+from support.waiting import ENOUGH, wait_until
 
 from ep_lib.jit import cache
 from ep_lib.jit.kernel import Kernel
 
 pytestmark = pytest.mark.slow
 
-ENOUGH = 120.0  # seconds after which a test gives up waiting
 PROGRAM = """
 import sys
 import numpy as np
@@ -62,12 +63,8 @@ def start(number: int, folder: Path, tag: str) -> subprocess.Popen[str]:
     )
 
 
-def until_gone(tag: str) -> list[int]:
-    """The run's processes that are still there when a test has waited long enough."""
-    deadline = time.monotonic() + ENOUGH
-    while (left := tagged(f"EP_LIB_TEST_RUN={tag}")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return left
+def _has_gone(tag: str) -> bool:
+    return tagged(f"EP_LIB_TEST_RUN={tag}") == []
 
 
 def signal_one(rng: random.Random, run: subprocess.Popen[str], tag: str, how: signal.Signals) -> int | None:
@@ -104,7 +101,7 @@ def test_a_signal_to_any_process_of_a_run(how: signal.Signals, own_cache: Path, 
             assert run.returncode in (-how, 0)
         else:
             assert out == right or "told: " in err, err
-        assert until_gone(tag) == []
+        assert wait_until(functools.partial(_has_gone, tag))
         assert not [path for path in own_cache.glob("*/.*") if path.is_dir()], "half-made entries stay"
         assert not [path for path in own_cache.parent.iterdir() if path != own_cache and path.is_dir()]
         again, _ = start(number, own_cache, tag).communicate(timeout=ENOUGH)

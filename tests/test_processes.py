@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_until
 
 from ep_lib import processes
 from ep_lib.processes import OwnTime, TookTooLong
 
-ENOUGH = 60.0  # seconds after which a test gives up waiting
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    """Whether it holds, at the latest when a test has waited long enough."""
-    deadline = time.monotonic() + ENOUGH
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return held
+until = functools.partial(wait_until, seconds=60.0)
 
 
 def running(word: str) -> list[int]:

@@ -15,7 +15,8 @@ import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
-from support.rank_runs import ENOUGH, PROGRAM, environment, finish, read, run, start, wait_until
+from support.rank_runs import PROGRAM, environment, finish, read, run, start
+from support.waiting import ENOUGH, wait_until
 
 from ep_lib.bootstrap import mpi
 from ep_lib.emulator.shared_heaps import _PREFIX

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from support import buffer_cases, low_latency_cases, pcie_cases
 from support.dispatch_combine_cases import make_case
 from support.rank_programs import atomics, in_the_background, ping_pong
 from support.tagged import tagged
+from support.waiting import wait_until
 
 import ep_lib
 from ep_lib import Kernel, Rank
@@ -235,10 +235,8 @@ def test_a_daemon_lasts_as_long_as_the_ranks(daemon: Any, monkeypatch: pytest.Mo
         assert (folder / "control").read_text() == "4,7" and environment["CUDA_VISIBLE_DEVICES"] == "0,1"
         assert len(tagged(f"CUDA_MPS_PIPE_DIRECTORY={folder}")) == 2
     assert not folder.exists()
-    deadline = time.monotonic() + 60  # they were killed, and nobody waits for the daemon's own children
-    while left := tagged(f"CUDA_MPS_PIPE_DIRECTORY={folder}"):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    # They were killed, and nobody waits for the daemon's own children.
+    assert wait_until(lambda: tagged(f"CUDA_MPS_PIPE_DIRECTORY={folder}") == [], seconds=60.0)
 
 
 def test_a_daemon_that_does_not_start_says_why(daemon: Any) -> None:

@@ -215,11 +215,11 @@ class EmulatorBackend:
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
         """Under checks, kernels that read what nobody has written there are told (of the first MiB)."""
-        address, nbytes = array.__array_interface__["data"][0], min(array.nbytes, _MARKED_BYTES)
         if not self._machine.checks:
             return
+        address, nbytes = array.__array_interface__["data"][0], min(array.nbytes, _MARKED_BYTES)
         self._machine.left_unwritten(address, nbytes)
-        if array.flags.owndata:  # whoever gets this memory next has not asked for the mark
+        if array.flags.owndata:  # else the next array at this place would be marked as well
             weakref.finalize(array, ctypes.memset, address, 0, nbytes).atexit = False
 
     def launch(

@@ -227,9 +227,8 @@ def greet(connection: socket.socket, secret: bytes, *, is_server: bool) -> bytes
     connection.sendall(_seal(secret, ours + numbers))
     knows = hmac.compare_digest(_exactly(connection, _SEAL_BYTES, until), _seal(secret, others + numbers))
     connection.sendall(_YES if knows else _NO)
-    answer = _exactly(
-        connection, 1, until
-    )  # read in any case: closing with unread bytes would reset the peer's connection
+    # Read in any case: closing with unread bytes would reset the peer's connection.
+    answer = _exactly(connection, 1, until)
     if not knows or answer != _YES:
         raise Stranger("it does not know this run's secret; set EP_LIB_SECRET (or secret=) to the same on both sides")
     return _seal(secret, b"key" + numbers)

@@ -125,7 +125,7 @@ class _Walk(NamedTuple):
     paths: tuple[tuple[str, Stamp], ...]  # headers, and folders in which one was looked for that is not there
 
     def holds(self) -> bool:
-        return all(_stamp_of(path) == stamp for path, stamp in self.paths)
+        return all(stamp_of(path) == stamp for path, stamp in self.paths)
 
 
 class _Scan:
@@ -194,7 +194,7 @@ class _Scan:
     def look_into(self, folder: str) -> None:
         """A header that appears there changes the folder; where there is none, the folder above that has it."""
         while folder not in self.own:
-            stamp = self.own[folder] = _stamp_of(folder)
+            stamp = self.own[folder] = stamp_of(folder)
             if time.time_ns() - max(stamp[:2]) < _SETTLED_NS:
                 self.is_settled = False
             if stamp[3] or folder == os.path.dirname(folder):  # noqa: PTH120
@@ -207,7 +207,7 @@ class _Scan:
         return _Walk(headers, tuple(self.own.items()))
 
     def read(self, path: str) -> _File:
-        stamp = _stamp_of(path)
+        stamp = stamp_of(path)
         known = _files.get(path)
         is_settled = self.store is not None and path.startswith(self.settled)
         if not is_settled:
@@ -259,7 +259,7 @@ class _Store:
         }
 
 
-def _stamp_of(path: str) -> Stamp:
+def stamp_of(path: str) -> Stamp:
     """Of a file; zeros if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116

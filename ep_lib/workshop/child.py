@@ -82,9 +82,8 @@ def limit_self(*, cpu_s: int, data_bytes: int, file_bytes: int, processes: int) 
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (value, value))
     with contextlib.suppress(OSError):  # some containers forbid this; the parent watches memory anyway
-        Path("/proc/self/oom_score_adj").write_text(
-            "1000"
-        )  # if memory runs out nevertheless, this process is killed first
+        # If memory runs out nevertheless, this process is killed first.
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:

@@ -46,13 +46,8 @@ _MOST_LEARNERS = 100  # an archive of all submissions may be this many times as 
 _MAX_DEPTH = 3  # archives inside of archives
 _ARCHIVE = re.compile(r"\.(?:zip|tar|tgz|tar\.(?:gz|bz2|xz))$", re.IGNORECASE)
 _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
-_COURSES = (
-    "solutions",
-    "ep_lib",
-    "tutorial_kernels",
-    "tests",
-    "build",
-)  # the course's own files, if somebody sends all
+# The course's own folders, if somebody sends all.
+_COURSES = ("solutions", "ep_lib", "tutorial_kernels", "tests", "build")
 _OF_THE_COURSE = 4  # the last rank of a candidate
 _AGAIN = re.compile(r"(?: ?\(\d+\)|-\d+)(?=\.\w+$)")  # "ring (1).cuh" of a browser, "ring-1.cuh" of Canvas
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)_?$")

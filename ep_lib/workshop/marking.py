@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import EpError
+from ep_lib.jit.digest import Stamp, stamp_of
 from ep_lib.processes import temporary_folder
 from ep_lib.version import __version__
 from ep_lib.workshop.exercises import find
@@ -100,18 +101,14 @@ def work(job: Job) -> Result:
 
 
 @cache
-def _first_seen() -> frozenset[tuple[str, int, int]]:
+def _first_seen() -> frozenset[tuple[str, Stamp]]:
     return _files()
 
 
-def _files() -> frozenset[tuple[str, int, int]]:
-    """The package's files, with size and time of change: some milliseconds."""
-    found = set()
-    for path in _PACKAGE.rglob("*.*"):
-        if path.suffix != ".pyc":
-            status = path.stat()
-            found.add((str(path), status.st_size, status.st_mtime_ns))
-    return frozenset(found)
+def _files() -> frozenset[tuple[str, Stamp]]:
+    """The package's files, with their times of change: some milliseconds."""
+    paths = (str(path) for path in _PACKAGE.rglob("*.*") if path.suffix != ".pyc")
+    return frozenset((path, stamp_of(path)) for path in paths)
 
 
 def not_graded(job: Job, why: str) -> Result:

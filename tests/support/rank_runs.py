@@ -8,16 +8,15 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.runtime.rank_process import RemoteError, decode
 from ep_lib.shared_memory import SHARED_MEMORY
+from support.waiting import ENOUGH
 
 PROGRAM = Path(__file__).parent / "rank_programs.py"
-ENOUGH = 120.0  # seconds after which a test gives up waiting
 
 
 def environment() -> dict[str, str]:
@@ -68,10 +67,3 @@ def read(file: Path) -> Any:
 
 def run(name: str, folder: Path, ranks: int, **options: Any) -> list[Any]:
     return finish(start(name, folder, ranks, **options), folder)
-
-
-def wait_until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + ENOUGH
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return held
