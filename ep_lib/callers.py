@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import FrameType
 
+_CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
 _PACKAGE = str(Path(__file__).parent) + os.sep  # as code objects name their files
 
 
@@ -21,3 +23,18 @@ def outer_frame() -> FrameType:
     while frame.f_back is not None and is_ours(frame):
         frame = frame.f_back
     return frame
+
+
+def is_cell(filename: str) -> bool:
+    """Whether this is the name that IPython gives to the code of a notebook's cell."""
+    return _CELL.search(filename) is not None
+
+
+def place(filename: str, line: int) -> str:
+    """``file:line`` for messages. A notebook's cell is called by the number beside it, ``In[7], line 3``: its own file
+    is a temporary one with a number for a name."""
+    if not is_cell(filename):
+        return f"{Path(filename).name}:{line}"
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    label = None if shell is None else shell.compile.format_code_name(filename)
+    return f"{label[1] if label else 'a cell'}, line {line}"

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import ast
 import linecache
-import re
 import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib.callers import is_cell
+
 _PACKAGE = Path(__file__).resolve().parent
 _STDLIB = Path(traceback.__file__).resolve().parent
-_CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
 
 
 class EpError(Exception):
@@ -55,7 +55,7 @@ def last_own_line(error: BaseException) -> str:
         file = Path(frame.f_code.co_filename)
         if file.is_relative_to(_PACKAGE) or file.is_relative_to(_STDLIB) or "site-packages" in file.parts:
             continue
-        name = "this cell" if _CELL.search(str(file)) else file.name
+        name = "this cell" if is_cell(str(file)) else file.name
         text = linecache.getline(str(file), line).strip()
         if text.startswith("get_ipython().run_cell_magic("):  # IPython's words, with all of the cell in one line
             magic = ast.parse(text, mode="eval").body.args[:2]  # type: ignore[attr-defined]

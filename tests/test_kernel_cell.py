@@ -136,3 +136,12 @@ def test_an_interrupt_is_one_line(shell: Any, capsys: Any, monkeypatch: pytest.M
         assert shown.startswith("Interrupted in ") and shown.endswith(said) and shown.count("\n") == 1
     shell.run_line_magic("tb", "")
     assert "Traceback" in capsys.readouterr().out
+
+
+def test_a_wait_names_the_cell_by_its_number(shell: Any) -> None:
+    """Not by the temporary file that IPython makes of it."""
+    shell.run_cell("import ep_lib", store_history=True)
+    cell = "def main(rank):\n    rank.barrier() if rank.rank else rank.all_gather(1)\nep_lib.spawn(main, ranks=2)"
+    failed = shell.run_cell(cell, store_history=True).error_in_exec
+    number = shell.execution_count - 1
+    assert f"rank 1 waits in barrier() at In[{number}], line 2" in str(failed)

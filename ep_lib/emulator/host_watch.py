@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from ep_lib.callers import is_ours, outer_frame
+from ep_lib.callers import is_ours, outer_frame, place
 from ep_lib.memory.arrays import ArrayInfo
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -54,7 +54,7 @@ class _Kept(NamedTuple):
 def _where(frame: FrameType | None = None) -> str:
     """``file:line`` of the user's program."""
     frame = outer_frame() if frame is None else frame
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return place(frame.f_code.co_filename, frame.f_lineno)
 
 
 class _Read(NamedTuple):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from ep_lib.callers import outer_frame
+from ep_lib.callers import outer_frame, place
 from ep_lib.emulator.machine import Machine, start_thread
 from ep_lib.errors import (
     ArgumentError,
@@ -46,8 +46,9 @@ class _Collective:
     line: int
 
     def __str__(self) -> str:
-        file = Path(self.file).name
-        return self.what if file == "threading.py" else f"{self.what} at {file}:{self.line}"
+        if Path(self.file).name == "threading.py":
+            return self.what
+        return f"{self.what} at {place(self.file, self.line)}"
 
 
 class _Member:

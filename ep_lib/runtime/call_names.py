@@ -9,9 +9,8 @@ import ast
 import functools
 import linecache
 from collections.abc import Iterator
-from pathlib import Path
 
-from ep_lib.callers import outer_frame
+from ep_lib.callers import outer_frame, place
 
 _Span = tuple[int | None, int | None, int | None, int | None]  # first and last line, first and last column
 
@@ -22,7 +21,7 @@ def name_of_result() -> tuple[str, str]:
     code = frame.f_code
     first, last, begin, end = list(code.co_positions())[frame.f_lasti // 2]
     source = "".join(linecache.getlines(code.co_filename))
-    return _names(source).get((first, last, begin, end), ""), f"{Path(code.co_filename).name}:{first}"
+    return _names(source).get((first, last, begin, end), ""), place(code.co_filename, first or 0)
 
 
 @functools.lru_cache(maxsize=16)
