@@ -40,6 +40,8 @@ class LoadedKernel:
     driver: Any
     knows_ranks: bool  # its source includes <ep/...>: it may wait for other ranks
     dynamic_shared: int = _SHARED_WITHOUT_ASKING  # what the function may take at present, static part included
+    # Launches of (blocks, threads, bytes of shared memory) that can be repeated with other arguments: native_host.py
+    again: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     _blocks: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @functools.cached_property

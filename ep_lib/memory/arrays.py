@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import ml_dtypes
@@ -78,10 +79,22 @@ def describe(obj: Any) -> ArrayInfo:
         strides = None if flags.c_contiguous else obj.strides
         return ArrayInfo(address, obj.shape, dtype, strides, "cpu", "numpy", readonly, obj, obj.nbytes)
     if kind == "torch":
+        if _look is not None and (info := _look(obj)) is not None:
+            return info
         return _describe_torch(obj)
     if kind == "cupy":
         return _describe_cupy(obj)
     raise ArgumentError(f"expected a NumPy, CuPy or torch array, got {type(obj).__name__}")
+
+
+_look: Callable[[Any], ArrayInfo | None] | None = None
+
+
+def look_natively(look: Callable[[Any], ArrayInfo | None]) -> None:
+    """From now on :func:`describe` asks ``look`` first: the ArrayInfo of a torch tensor, or None for one that is not
+    dense on a CPU or a GPU. (:mod:`ep_lib.cuda.native_host` has one.)"""
+    global _look
+    _look = look
 
 
 def like(kind: str, array: Any) -> Any:

@@ -72,6 +72,14 @@ class LaunchShape(NamedTuple):
     send_blocks: int  # the first of them only send, the others only receive; 0: every block does both in turn
 
 
+class _Known(NamedTuple):
+    """What dispatches of so many tokens have in common."""
+
+    kernel: Kernel
+    shape: LaunchShape
+    args: bytes
+
+
 _NO_ROLES = LaunchShape(1, _WARP, 1, 0)
 
 
@@ -122,7 +130,12 @@ class LowLatencyMode:
         self._broken_pair = header_struct("moe/common/failure.cuh", "Broken").pack(
             flag=address_of(self._broken), on_host=address_of(self.broken)
         )
+        self._own = tuple(map(describe, (self._finished, self.mask, self._broken)))
         self._memory = allocate(rank, config)
+        # What stays the same from call to call, by what it depends on: of dispatches all, of combines the common part.
+        self._dispatches: dict[tuple[int, bool, Halves, np.dtype[Any]], _Known] = {}
+        self._commons: dict[tuple[int, LaunchShape], bytes] = {}
+        self._arrivals = header_struct("moe/low_latency/dispatch.cu", "Arrivals")
         self._at, self._device = self._memory.at, self._memory.device
         self.address = self._at["credits"]
         self._checks = InputChecks(config, self._device)
@@ -156,8 +169,9 @@ class LowLatencyMode:
         topk_weights: Array | None,
     ) -> LowLatencyDispatched:
         """:meth:`ep_lib.Buffer.low_latency_dispatch`."""
-        kind = self._check_tokens(x).kind
-        self._check_choices(topk_idx, topk_weights, len(x))
+        tokens = self._check_tokens(x)
+        kind, num_tokens = tokens.kind, tokens.shape[0]
+        choices, weights = self._check_choices(topk_idx, topk_weights, num_tokens)
         if use_fp8 and self.config.hidden % FP8_GROUP:
             raise ArgumentError(
                 f"use_fp8 needs a scale for every {FP8_GROUP} elements, and hidden is {self.config.hidden}, which is "
@@ -165,9 +179,9 @@ class LowLatencyMode:
             )
         self._require_order("dispatch", async_finish, return_recv_hook)
         arrivals = self.empty_arrivals(kind, use_fp8, topk_weights is not None)
-        handle = LowLatencyHandle(len(x), self._owner, arrivals._replace(rows=None, scales=None, counts=None))
+        handle = LowLatencyHandle(num_tokens, self._owner, arrivals._replace(rows=None, scales=None, counts=None))
         launch = functools.partial(
-            self.launch_dispatch, fp8=use_fp8, x=x, topk_idx=topk_idx, arrivals=arrivals, topk_weights=topk_weights
+            self.launch_dispatch, fp8=use_fp8, x=tokens, topk_idx=choices, arrivals=arrivals, topk_weights=weights
         )
         keep = (x, topk_idx, arrivals, topk_weights)
         event, hook = self._run("dispatch", launch, kind, async_finish, return_recv_hook, keep)
@@ -202,10 +216,10 @@ class LowLatencyMode:
                     "zero_copy=True combines what was written to get_next_low_latency_combine_buffer(handle), and that "
                     "was not called with this handle: call it and write the rows there, or pass zero_copy=False"
                 )
-            x = self._expert_rows[handle]
+            rows = describe(self._expert_rows[handle])
         elif self._arrived is not None and (other := self._arrived.handle_of(rows, handle)) not in (None, handle):
             self._require_same_rows(handle, other)
-        self._check_choices(topk_idx, topk_weights, handle.num_tokens)
+        choices, weights = self._check_choices(topk_idx, topk_weights, handle.num_tokens)
         arrivals = handle._arrivals
         if topk_weights is None and arrivals.weights is None:
             raise ArgumentError("combine needs topk_weights, here or in the low_latency_dispatch that made the handle")
@@ -218,9 +232,9 @@ class LowLatencyMode:
                 raise ArgumentError("out is read-only")
             kind = info.kind
         launch = functools.partial(
-            self.launch_combine, out=out, rows=x, topk_idx=topk_idx, topk_weights=topk_weights, arrivals=arrivals
+            self.launch_combine, out=out, rows=rows, topk_idx=choices, topk_weights=weights, arrivals=arrivals
         )
-        keep = (x, topk_idx, topk_weights, handle, out)
+        keep = (rows, topk_idx, topk_weights, handle, out)
         event, hook = self._run("combine", launch, kind, async_finish, return_recv_hook, keep)
         return LowLatencyCombined(out, event, hook)
 
@@ -340,11 +354,14 @@ class LowLatencyMode:
             )
         return info
 
-    def _check_choices(self, topk_idx: Array, topk_weights: Array | None, num_tokens: int) -> None:
+    def _check_choices(
+        self, topk_idx: Array, topk_weights: Array | None, num_tokens: int
+    ) -> tuple[ArrayInfo, ArrayInfo | None]:
         """Ids are looked at where that costs nothing: in host memory."""
-        self._checks.topk_idx(topk_idx, num_tokens, values=self.rank.backend == "emulator")
-        if topk_weights is not None:
-            self._checks.topk_weights(topk_weights, num_tokens, values=False)
+        choices = self._checks.topk_idx(topk_idx, num_tokens, values=self.rank.backend == "emulator")
+        if topk_weights is None:
+            return choices, None
+        return choices, self._checks.topk_weights(topk_weights, num_tokens, values=False)
 
     def _check_rows(self, name: str, array: Array, shape: tuple[int | str, ...]) -> ArrayInfo:
         if not is_array(array):  # by its type alone: a repr would look at values
@@ -393,26 +410,36 @@ class LowLatencyMode:
         topk_weights: Array | None = None,
     ) -> None:
         """Launch ``halves`` of a dispatch."""
-        shape = self.shapes.get("dispatch") or self._dispatch_shape(fp8, halves)
-        args = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs").pack(
-            common=self._common(len(x), shape),
-            slots=self._at["dispatch_slots"],
-            row_flags=self._at["dispatch_flags"],
-            routes=self._at["routes"],
-            weights=self._at["dispatch_weights"],
-        )
-        addresses = {name: address_of(array) for name, array in arrivals._asdict().items()}
-        kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(topk_idx)}>").launch(
+        rows, choices = describe(x), describe(topk_idx)
+        key = (rows.shape[0], fp8, halves, choices.dtype)
+        shape = self.shapes.get("dispatch")
+        known = self._dispatches.get(key) if shape is None else None
+        if known is None:
+            shape = shape or self._dispatch_shape(fp8, halves)
+            args = header_struct("moe/low_latency/dispatch.cu", "DispatchArgs").pack(
+                common=self._common(rows.shape[0], shape),
+                slots=self._at["dispatch_slots"],
+                row_flags=self._at["dispatch_flags"],
+                routes=self._at["routes"],
+                weights=self._at["dispatch_weights"],
+            )
+            which = kernel("dispatch", f"<{str(fp8).lower()}, {_number(halves)}, {_index_type(choices)}>")
+            known = _Known(which, shape, args)
+            if not self.shapes:
+                self._dispatches[key] = known
+        came = [None if array is None else describe(array) for array in arrivals]
+        addresses = [0 if info is None else info.address for info in came]
+        known.kernel.launch(
             self.rank,
-            shape.blocks,
-            shape.threads,
-            args,
-            header_struct("moe/low_latency/dispatch.cu", "Arrivals").pack(**addresses),
-            x,
-            topk_idx,
+            known.shape.blocks,
+            known.shape.threads,
+            known.args,
+            self._arrivals.pack(**dict(zip(LowLatencyArrivals._fields, addresses, strict=True))),
+            rows,
+            choices,
             topk_weights,
             shared_bytes=4 * self.config.experts_per_rank,
-            uses=tuple(a for a in (*arrivals, self._finished, self.mask, self._broken) if a is not None),
+            uses=(*[info for info in came if info is not None], *self._own),
         )
 
     def launch_combine(
@@ -426,27 +453,33 @@ class LowLatencyMode:
     ) -> None:
         """Launch ``halves`` of a combine; of ``arrivals`` it needs the routing. ``topk_weights`` None: those of the
         dispatch."""
+        choices = describe(topk_idx)
         shape = self.shapes.get("combine") or self._combine_shape()
+        num_tokens = choices.shape[0]
+        common = self._commons.get((num_tokens, shape))
+        if common is None:
+            common = self._commons[num_tokens, shape] = self._common(num_tokens, shape)
+        index, counts = describe(arrivals.recv_index), describe(arrivals.token_counts)
+        known_weights = None if arrivals.weights is None else describe(arrivals.weights)
         args = header_struct("moe/low_latency/combine.cu", "CombineArgs").pack(
-            common=self._common(len(topk_idx), shape),
+            common=common,
             slots=self._at["combine_slots"],
             row_flags=self._at["combine_flags"],
             weights=self._at["weights"],
-            recv_index=address_of(arrivals.recv_index),
-            token_counts=address_of(arrivals.token_counts),
-            known_weights=0 if topk_weights is not None else address_of(arrivals.weights),
+            recv_index=index.address,
+            token_counts=counts.address,
+            known_weights=0 if topk_weights is not None or known_weights is None else known_weights.address,
         )
-        routing = (arrivals.recv_index, arrivals.token_counts, arrivals.weights)
-        kernel("combine", f"<{_number(halves)}, {_index_type(topk_idx)}>").launch(
+        kernel("combine", f"<{_number(halves)}, {_index_type(choices)}>").launch(
             self.rank,
             shape.blocks,
             shape.threads,
             args,
             out,
             rows,
-            topk_idx,
+            choices,
             topk_weights,
-            uses=tuple(a for a in (*routing, self._finished, self.mask, self._broken) if a is not None),
+            uses=(index, counts, *self._own, *(() if known_weights is None else (known_weights,))),
         )
 
     def _dispatch_shape(self, fp8: bool, halves: Halves) -> LaunchShape:
@@ -503,9 +536,10 @@ def _num_sms(rank: Rank, chosen: int | None) -> int:
     return chosen or most
 
 
+@functools.cache
 def _number(halves: Halves) -> int:
     return sum(header_constant("moe/low_latency/common.cuh", half) for half in halves)
 
 
-def _index_type(topk_idx: Array) -> str:
-    return "int" if describe(topk_idx).dtype == INT32 else "long long"
+def _index_type(topk_idx: ArrayInfo) -> str:
+    return "int" if topk_idx.dtype == INT32 else "long long"

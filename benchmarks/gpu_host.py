@@ -1,0 +1,168 @@
+"""What a call costs the host, and what a queue of calls costs the GPU: the clocks "host" and "queued".
+
+    python benchmarks/gpu_host.py [--ranks 2] [--tokens 128,1000,4096] [--default-device]
+
+"host": microseconds of the host per call, in a row of 300 calls of 64 tokens that the GPU keeps up with. "queued": 50
+calls one behind the other between two events, with ``--tokens`` tokens; the slowest rank's median of 5. Below them,
+what a call is made of: the cost of an empty tensor, of a look at one, of a launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gpu_inputs
+from gpu_inputs import Shape
+from gpu_machine import git_commit
+
+import ep_lib
+from ep_lib.memory.arrays import describe
+
+HOST_TOKENS, HOST_CALLS, QUEUED_CALLS, REPEATS = 64, 300, 50, 5
+EMPTY = """
+extern "C" __global__ void nothing(int* p) { if (p) *p = 1; }
+"""
+Calls = dict[str, Callable[[], Any]]
+
+
+def normal_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
+    """The calls of normal mode, by name, on rows that are made here."""
+    device, me = gpu_inputs.device_of(rank), rank.rank
+    idx, weights = gpu_inputs.routing(shape, me, "random", device), gpu_inputs.weights(shape, me, device)
+    x, _ = gpu_inputs.rows(shape, me, 0, "bf16", device)
+    fp8 = gpu_inputs.rows(shape, me, 0, "fp8", device)
+    first = buffer.dispatch(x, idx, weights)
+    handle, y = first.handle, first.x.clone()
+    return {
+        "fp8 dispatch, view": lambda: buffer.dispatch(fp8, handle=handle, copy=False),
+        "fp8 dispatch, owned": lambda: buffer.dispatch(fp8, handle=handle),
+        "bf16 dispatch, view": lambda: buffer.dispatch(x, handle=handle, copy=False),
+        "bf16 dispatch, owned": lambda: buffer.dispatch(x, handle=handle),
+        "bf16 dispatch, owned, weights": lambda: buffer.dispatch(x, None, weights, handle=handle),
+        "fp8 dispatch, counted": lambda: buffer.dispatch(fp8, idx, weights),
+        "bf16 dispatch, num_worst_tokens": lambda: buffer.dispatch(
+            x, idx, weights, num_worst_tokens=shape.ranks * shape.tokens
+        ),
+        "bf16 combine": lambda: buffer.combine(y, handle),
+    }
+
+
+def low_latency_calls(rank: ep_lib.Rank, buffer: Any, shape: Shape) -> Calls:
+    """The same of low-latency mode."""
+    device, me = gpu_inputs.device_of(rank), rank.rank
+    idx, weights = gpu_inputs.routing(shape, me, "random", device), gpu_inputs.weights(shape, me, device)
+    x, _ = gpu_inputs.rows(shape, me, 0, "bf16", device)
+    got = buffer.low_latency_dispatch(x, idx, use_fp8=False)
+    return {
+        "low latency fp8 dispatch": lambda: buffer.low_latency_dispatch(x, idx),
+        "low latency bf16 dispatch": lambda: buffer.low_latency_dispatch(x, idx, use_fp8=False),
+        "low latency combine": lambda: buffer.low_latency_combine(got.recv_x, idx, weights, got.handle),
+    }
+
+
+def parts_of_a_call(rank: ep_lib.Rank) -> Calls:
+    """What calls are made of."""
+    import torch
+
+    x = torch.zeros(HOST_TOKENS, 7168, dtype=torch.bfloat16, device="cuda")
+    kernel = ep_lib.Kernel.from_source(EMPTY, "nothing")
+    kernel.launch(rank, 1, 32, None)
+    place, device = rank.xp.cuda.get_current_stream(), torch.device("cuda", torch.cuda.current_device())
+    empty = rank.xp.RawKernel(EMPTY, "nothing")
+    raw = torch._C._cuda_getCurrentRawStream
+    streams = torch.cuda.current_stream
+    return {
+        "torch.empty": lambda: torch.empty((HOST_TOKENS, 7168), dtype=torch.bfloat16, device=device),
+        "describe": lambda: describe(x),
+        "data_ptr": x.data_ptr,
+        "shape": lambda: x.shape,
+        "dtype": lambda: x.dtype,
+        "device": lambda: x.device,
+        "is_contiguous": x.is_contiguous,
+        "stream of torch": lambda: streams(0).cuda_stream,
+        "raw stream of torch": lambda: raw(0),
+        "stream of CuPy": lambda: rank.xp.cuda.get_current_stream().ptr,
+        "Kernel.launch": lambda: kernel.launch(rank, 1, 32, None),
+        "RawKernel of CuPy": lambda: empty((1,), (32,), (0,)),
+        "event and wait": lambda: place.wait_event(place.record()),
+    }
+
+
+def host_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> float:
+    """Microseconds of the host per call."""
+    for _ in range(20):
+        call()
+    found = []
+    for _ in range(REPEATS):
+        rank.barrier()
+        begin = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            call()
+        found.append(1e6 * (time.perf_counter() - begin) / HOST_CALLS)
+        rank.synchronize()
+    return statistics.median(found)
+
+
+def queued_us(rank: ep_lib.Rank, call: Callable[[], Any]) -> list[float]:
+    """Microseconds of the GPU per call, of calls that are queued one behind the other."""
+    import torch
+
+    found = []
+    for _ in range(REPEATS):
+        rank.barrier()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(QUEUED_CALLS):
+            call()
+        end.record()
+        rank.synchronize()
+        found.append(1e3 * begin.elapsed_time(end) / QUEUED_CALLS)
+    return found
+
+
+def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, list[float]]]:
+    """One rank's figures, by what was timed: the unit, and one figure or those of the repeats."""
+    import torch
+
+    torch.cuda.set_device(rank.rank)
+    if args.default_device:
+        torch.set_default_device("cuda")
+    shape = Shape(args.ranks, HOST_TOKENS, 7168, 256, 8)
+    sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
+    found: dict[str, tuple[str, list[float]]] = {}
+    with ep_lib.Buffer(rank, max_tokens=max(args.tokens), **sizes) as buffer:
+        for name, call in normal_calls(rank, buffer, shape).items():
+            found[name] = "host us", [host_us(rank, call)]
+        for tokens in args.tokens:
+            for name, call in normal_calls(rank, buffer, shape._replace(tokens=tokens)).items():
+                found[f"{tokens} tokens, {name}"] = "queued us", queued_us(rank, call)
+    with ep_lib.Buffer(rank, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes) as buffer:
+        for name, call in low_latency_calls(rank, buffer, shape).items():
+            found[name] = "host us", [host_us(rank, call)]
+        for name, call in low_latency_calls(rank, buffer, shape._replace(tokens=128)).items():
+            found[f"128 tokens, {name}"] = "queued us", queued_us(rank, call)
+    for name, call in parts_of_a_call(rank).items():
+        found[f"a part: {name}"] = "host us", [host_us(rank, call)]
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--tokens", default="128,1000,4096", help="for the clock 'queued'")
+    parser.add_argument("--default-device", action="store_true", help="as after torch.set_default_device('cuda')")
+    parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")
+    options = parser.parse_args()
+    options.tokens = [int(number) for number in options.tokens.split(",")]
+    sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
+    heap = ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=max(options.tokens), **sizes)
+    heap += ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes)
+    results = ep_lib.spawn(main, options.ranks, "cuda", args=(options,), heap_bytes=heap + (4 << 20))
+    print(f"commit {options.commit}{', default device cuda' if options.default_device else ''}")
+    for what, (unit, _) in results[0].items():
+        slowest = [max(repeat) for repeat in zip(*(result[what][1] for result in results), strict=True)]
+        print(f"{statistics.median(slowest):8.1f} {unit:10} {what}")

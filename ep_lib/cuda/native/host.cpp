@@ -1,0 +1,373 @@
+// The two things that a call does most often, without Python in between: look at a tensor, and launch a kernel.
+//
+// ep_lib/cuda/native_host.py loads this and says what is done where it cannot be had. Whatever is not as usual is left to
+// the Python code beside it, which raises what is wrong: nothing here raises.
+//
+// A torch tensor is read through torch's DLPack exchange table (ATen/dlpack.h, DLPackExchangeAPI): about 50 ns, and no
+// mode of torch, such as that of torch.set_default_device, comes in between.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+// ---- As the standard at dmlc/dlpack has them ------------------------------------------------------------------------
+struct DLTensor {
+    void* data;
+    int32_t device_type, device_id;
+    int32_t ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t* shape;
+    int64_t* strides;
+    uint64_t byte_offset;
+};
+struct ExchangeTable {
+    uint32_t major, minor;
+    ExchangeTable* previous;
+    void *allocate, *export_managed, *import_managed;
+    int (*look)(void* object, DLTensor* out);
+    int (*stream)(int32_t device_type, int32_t device_id, void** out);
+};
+constexpr uint32_t kMajor = 1;
+constexpr int kCpu = 1, kCuda = 2;
+constexpr uint8_t kFloat = 2;  // DLDataTypeCode
+
+// ---- Fields of ep_lib.memory.arrays.ArrayInfo -----------------------------------------------------------------------
+enum Field { kAddress, kShape, kDtype, kStrides, kDevice, kKind, kReadonly, kOwner, kNbytes, kNumFields };
+
+constexpr int kMostTypes = 4, kMostDtypes = 32, kMostDevices = 64, kMostDims = 16;
+constexpr int kMostParams = 32, kMostArgumentBytes = 4096, kArgumentAlignment = 16, kMostKnown = 8;
+
+struct Dtype {
+    uint8_t code, bits;
+    PyObject* dtype;
+};
+
+struct Tensors {
+    PyTypeObject* info;
+    const ExchangeTable* table;
+    PyTypeObject* types[kMostTypes];
+    int num_types;
+    Dtype dtypes[kMostDtypes];
+    int num_dtypes;
+    PyObject *kind, *cpu, *devices[kMostDevices], *describe;
+} tensors;
+
+bool is_contiguous(const DLTensor& tensor) {
+    if (!tensor.strides) return true;
+    int64_t expected = 1;
+    for (int d = tensor.ndim - 1; d >= 0; --d) {
+        if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
+        expected *= tensor.shape[d];
+    }
+    return true;
+}
+
+PyObject* device_name(const DLTensor& tensor) {
+    if (tensor.device_type == kCpu) return tensors.cpu;
+    if (tensor.device_type != kCuda || tensor.device_id < 0 || tensor.device_id >= kMostDevices) return nullptr;
+    PyObject*& name = tensors.devices[tensor.device_id];
+    if (!name) name = PyUnicode_FromFormat("cuda:%d", static_cast<int>(tensor.device_id));
+    return name;
+}
+
+// A new ArrayInfo of a dense torch tensor that is not empty; null, without an exception, for all others.
+PyObject* describe(PyObject* object) {
+    bool known = false;
+    for (int i = 0; i < tensors.num_types; ++i) known |= Py_TYPE(object) == tensors.types[i];
+    DLTensor tensor;
+    if (!known) return nullptr;
+    if (tensors.table->look(object, &tensor) != 0) {
+        PyErr_Clear();
+        return nullptr;
+    }
+    PyObject* dtype = nullptr;
+    for (int i = 0; i < tensors.num_dtypes && tensor.lanes == 1; ++i) {
+        if (tensors.dtypes[i].code == tensor.code && tensors.dtypes[i].bits == tensor.bits)
+            dtype = tensors.dtypes[i].dtype;
+    }
+    PyObject* const device = device_name(tensor);
+    if (!dtype || !device || tensor.ndim > kMostDims || !is_contiguous(tensor)) return nullptr;
+    int64_t nbytes = tensor.bits / 8;
+    for (int d = 0; d < tensor.ndim; ++d) nbytes *= tensor.shape[d];
+    // Whose memory an empty one is takes more asking; a single float may be negated lazily (`z.conj().imag`).
+    if (nbytes == 0 || (tensor.code == kFloat && nbytes == tensor.bits / 8)) return nullptr;
+    PyObject* const shape = PyTuple_New(tensor.ndim);
+    for (int d = 0; shape && d < tensor.ndim; ++d) PyTuple_SET_ITEM(shape, d, PyLong_FromLongLong(tensor.shape[d]));
+    PyObject* const info = shape ? tensors.info->tp_alloc(tensors.info, kNumFields) : nullptr;
+    if (!info) {
+        Py_XDECREF(shape);
+        PyErr_Clear();
+        return nullptr;
+    }
+    const auto set = [&](Field field, PyObject* value) { PyTuple_SET_ITEM(info, field, value); };
+    set(kAddress, PyLong_FromUnsignedLongLong(reinterpret_cast<uint64_t>(tensor.data) + tensor.byte_offset));
+    set(kShape, shape);
+    set(kDtype, Py_NewRef(dtype));
+    set(kStrides, Py_NewRef(Py_None));
+    set(kDevice, Py_NewRef(device));
+    set(kKind, Py_NewRef(tensors.kind));
+    set(kReadonly, Py_NewRef(Py_False));
+    set(kOwner, Py_NewRef(object));
+    set(kNbytes, PyLong_FromLongLong(nbytes));
+    return info;
+}
+
+// A new ArrayInfo of anything that is an array, or what already is one; null, without an exception, for what is none.
+PyObject* describe_any(PyObject* object) {
+    if (Py_TYPE(object) == tensors.info) return Py_NewRef(object);
+    PyObject* info = describe(object);
+    if (!info && tensors.describe) info = PyObject_CallOneArg(tensors.describe, object);
+    PyErr_Clear();
+    return info;
+}
+
+PyObject* describe_or_none(PyObject*, PyObject* object) {
+    PyObject* const info = describe(object);
+    return info ? info : Py_NewRef(Py_None);
+}
+
+// use_arrays(ArrayInfo, describe): Python's, for arrays that are no torch tensors.
+PyObject* use_arrays(PyObject*, PyObject* args) {
+    PyObject *info, *describe;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &info, &describe)) return nullptr;
+    tensors.info = reinterpret_cast<PyTypeObject*>(Py_NewRef(info));
+    tensors.describe = Py_NewRef(describe);
+    Py_RETURN_NONE;
+}
+
+// use_tensors(table, types, dtypes): `dtypes` is a list of (code, bits, NumPy's dtype). Whether it fits.
+PyObject* use_tensors(PyObject*, PyObject* args) {
+    PyObject *capsule, *types, *dtypes;
+    if (!PyArg_ParseTuple(args, "OO!O!", &capsule, &PyTuple_Type, &types, &PyList_Type, &dtypes)) return nullptr;
+    auto* const table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    if (!table) return nullptr;
+    if (table->major != kMajor || !table->look || PyTuple_GET_SIZE(types) > kMostTypes) Py_RETURN_FALSE;
+    Tensors made = tensors;
+    made.table = table;
+    made.num_types = made.num_dtypes = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types); ++i) {
+        made.types[made.num_types++] = reinterpret_cast<PyTypeObject*>(Py_NewRef(PyTuple_GET_ITEM(types, i)));
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(dtypes) && i < kMostDtypes; ++i) {
+        Dtype& dtype = made.dtypes[made.num_dtypes++];
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(dtypes, i), "bbO", &dtype.code, &dtype.bits, &dtype.dtype))
+            return nullptr;
+        Py_INCREF(dtype.dtype);
+    }
+    made.kind = PyUnicode_InternFromString("torch");
+    made.cpu = PyUnicode_InternFromString("cpu");
+    tensors = made;
+    Py_RETURN_TRUE;
+}
+
+// ---- Launches -------------------------------------------------------------------------------------------------------
+using LaunchKernel = int (*)(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             unsigned shared, void* stream, void** params, void** extra);
+using GetContext = int (*)(void** context);
+
+struct Param {
+    char kind;  // 'p' pointer, 's' struct, 'i' int, 'u' uint, or anything else: not for this code
+    int size, offset;
+    bool is_const, any_element;
+    PyObject* known[kMostKnown];  // dtypes that were found to fit the pointer
+    int num_known;
+};
+
+struct Launch {
+    PyObject_HEAD LaunchKernel launch;
+    GetContext get_context;
+    void *function, *context;
+    unsigned dims[6], shared;
+    PyObject* device;
+    int num_params;
+    Param params[kMostParams];
+};
+
+// Whether an ArrayInfo may stand for a pointer, as far as that is known; `known` null: for any element, and any use.
+bool fits(const Launch& self, PyObject* info, const Param* param) {
+    PyObject* const device = PyTuple_GET_ITEM(info, kDevice);
+    if (device != self.device && PyUnicode_Compare(device, self.device) != 0) return false;
+    if (!param) return true;
+    if (PyTuple_GET_ITEM(info, kStrides) != Py_None) return false;
+    if (!param->is_const && PyTuple_GET_ITEM(info, kReadonly) != Py_False) return false;
+    bool element_fits = param->any_element;
+    for (int k = 0; k < param->num_known; ++k) element_fits |= param->known[k] == PyTuple_GET_ITEM(info, kDtype);
+    return element_fits;
+}
+
+bool store_address(PyObject* number, char* to) {
+    const unsigned long long address = PyLong_AsUnsignedLongLong(number);
+    if (address == static_cast<unsigned long long>(-1) && PyErr_Occurred()) return false;
+    const uint64_t word = address;
+    std::memcpy(to, &word, sizeof word);
+    return true;
+}
+
+bool store_array(const Launch& self, const Param& param, PyObject* arg, char* to) {
+    PyObject* const info = describe_any(arg);
+    const bool ok = info && fits(self, info, &param) && store_address(PyTuple_GET_ITEM(info, kAddress), to);
+    Py_XDECREF(info);
+    return ok;
+}
+
+// The bytes of one argument. False: the Python code may take it, or refuse it.
+bool store(const Launch& self, const Param& param, PyObject* arg, char* to) {
+    switch (param.kind) {
+        case 'p':
+            if (arg == Py_None) {
+                std::memset(to, 0, sizeof(uint64_t));
+                return true;
+            }
+            return PyLong_CheckExact(arg) ? store_address(arg, to) : store_array(self, param, arg, to);
+        case 's':
+            if (!PyBytes_CheckExact(arg) || PyBytes_GET_SIZE(arg) != param.size) return false;
+            std::memcpy(to, PyBytes_AS_STRING(arg), param.size);
+            return true;
+        case 'i': {
+            int overflow = 0;
+            if (!PyLong_CheckExact(arg) || param.size > 8) return false;
+            const int64_t value = PyLong_AsLongLongAndOverflow(arg, &overflow);
+            const int unused = 64 - 8 * param.size;
+            if (overflow || value != static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused)
+                return false;
+            std::memcpy(to, &value, param.size);
+            return true;
+        }
+        default: return false;
+    }
+}
+
+// launch(stream, args, uses): 0, or the driver's error; -1: not done, the Python code is to look at it.
+PyObject* launch_call(PyObject* object, PyObject* const* given, Py_ssize_t count) {
+    const Launch& self = *reinterpret_cast<Launch*>(object);
+    const auto not_done = [] {
+        PyErr_Clear();
+        return PyLong_FromLong(-1);
+    };
+    if (count != 3 || !PyTuple_CheckExact(given[1]) || PyTuple_GET_SIZE(given[1]) != self.num_params) return not_done();
+    alignas(kArgumentAlignment) char buffer[kMostArgumentBytes];
+    void* pointers[kMostParams];
+    for (int i = 0; i < self.num_params; ++i) {
+        char* const to = buffer + self.params[i].offset;
+        if (!store(self, self.params[i], PyTuple_GET_ITEM(given[1], i), to)) return not_done();
+        pointers[i] = to;
+    }
+    if (!PyTuple_CheckExact(given[2])) return not_done();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given[2]); ++i) {
+        PyObject* const info = describe_any(PyTuple_GET_ITEM(given[2], i));
+        const bool ok = info && fits(self, info, nullptr);
+        Py_XDECREF(info);
+        if (!ok) return not_done();
+    }
+    const unsigned long long stream = PyLong_AsUnsignedLongLong(given[0]);
+    if (PyErr_Occurred()) return not_done();
+    void* context = nullptr;
+    if (self.get_context(&context) != 0 || context != self.context) return not_done();
+    int status;
+    const unsigned* const d = self.dims;
+    Py_BEGIN_ALLOW_THREADS;  // it waits where the queue is full
+    status = self.launch(self.function, d[0], d[1], d[2], d[3], d[4], d[5], self.shared,
+                         reinterpret_cast<void*>(stream), pointers, nullptr);
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLong(status);
+}
+
+PyObject* launch_learn(PyObject* object, PyObject* args) {
+    Launch& self = *reinterpret_cast<Launch*>(object);
+    int position;
+    PyObject* dtype;
+    if (!PyArg_ParseTuple(args, "iO", &position, &dtype)) return nullptr;
+    if (position >= 0 && position < self.num_params && self.params[position].num_known < kMostKnown) {
+        Param& param = self.params[position];
+        for (int k = 0; k < param.num_known; ++k) {
+            if (param.known[k] == dtype) Py_RETURN_NONE;
+        }
+        param.known[param.num_known++] = Py_NewRef(dtype);
+    }
+    Py_RETURN_NONE;
+}
+
+// Launch(cuLaunchKernel, cuCtxGetCurrent, context, function, (grid and block, 6), shared, device, params); a param is
+// (kind, size, offset, is_const, any_element).
+PyObject* launch_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    unsigned long long launch, get_context, context, function;
+    PyObject *device, *params;
+    unsigned d[6], shared;
+    if (!PyArg_ParseTuple(args, "KKKK(IIIIII)IUO!", &launch, &get_context, &context, &function, &d[0], &d[1], &d[2],
+                          &d[3], &d[4], &d[5], &shared, &device, &PyTuple_Type, &params)) {
+        return nullptr;
+    }
+    if (PyTuple_GET_SIZE(params) > kMostParams) {
+        PyErr_SetString(PyExc_ValueError, "too many parameters");
+        return nullptr;
+    }
+    Launch* const self = reinterpret_cast<Launch*>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    self->launch = reinterpret_cast<LaunchKernel>(launch);
+    self->get_context = reinterpret_cast<GetContext>(get_context);
+    self->context = reinterpret_cast<void*>(context);
+    self->function = reinterpret_cast<void*>(function);
+    std::memcpy(self->dims, d, sizeof d);
+    self->shared = shared;
+    self->device = Py_NewRef(device);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(params); ++i) {
+        Param& param = self->params[self->num_params++];
+        int kind, is_const, any_element;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(params, i), "Ciipp", &kind, &param.size, &param.offset, &is_const,
+                              &any_element)) {
+            Py_DECREF(self);
+            return nullptr;
+        }
+        if (param.offset + param.size > kMostArgumentBytes) {
+            PyErr_SetString(PyExc_ValueError, "too many bytes of arguments");
+            Py_DECREF(self);
+            return nullptr;
+        }
+        param.kind = static_cast<char>(kind);
+        param.is_const = is_const;
+        param.any_element = any_element;
+    }
+    return reinterpret_cast<PyObject*>(self);
+}
+
+void launch_dealloc(PyObject* object) {
+    Launch* const self = reinterpret_cast<Launch*>(object);
+    for (int i = 0; i < self->num_params; ++i) {
+        for (int k = 0; k < self->params[i].num_known; ++k) Py_DECREF(self->params[i].known[k]);
+    }
+    Py_XDECREF(self->device);
+    Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef launch_methods[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(launch_call)), METH_FASTCALL, nullptr},
+    {"learn", launch_learn, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyMethodDef functions[] = {{"describe", describe_or_none, METH_O, nullptr},
+                           {"use_arrays", use_arrays, METH_VARARGS, nullptr},
+                           {"use_tensors", use_tensors, METH_VARARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "ep_host", nullptr, -1, functions};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_ep_host() {
+    launch_type.tp_name = "ep_host.Launch";
+    launch_type.tp_basicsize = sizeof(Launch);
+    launch_type.tp_flags = Py_TPFLAGS_DEFAULT;
+    launch_type.tp_new = launch_new;
+    launch_type.tp_dealloc = launch_dealloc;
+    launch_type.tp_methods = launch_methods;
+    if (PyType_Ready(&launch_type) != 0) return nullptr;
+    PyObject* const made = PyModule_Create(&module);
+    if (made && PyModule_AddObjectRef(made, "Launch", reinterpret_cast<PyObject*>(&launch_type)) != 0) return nullptr;
+    return made;
+}
