@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable
@@ -47,6 +59,30 @@ class Range(Structure):
     """``epemu::Range``: host memory that a kernel may touch."""
 
     _fields_ = [("begin", c_uint64), ("end", c_uint64), ("writable", ctypes.c_bool)]
+
+
+class Bounds(Structure):
+    """``epemu::Exploration::Bounds`` in runtime/exhaustive.hpp."""
+
+    _fields_ = [("preemptions", c_int64), ("reduces", c_int64), ("events", c_uint64), ("turns", c_uint64)]
+
+
+class ExplorationStatus(Structure):
+    """``epemu::Exploration::Status``."""
+
+    _fields_ = [
+        ("explored", c_uint64),
+        ("redundant", c_uint64),
+        ("cut", c_uint64),
+        ("counted", c_uint64),
+        ("skipped", c_uint64),
+        ("most_events", c_uint64),
+        ("switches", c_uint64),
+        ("decisions", c_uint64),
+        ("share", c_double),
+        ("equivalence", c_uint64),
+        ("outcome", c_int32),
+    ]
 
 
 class LaunchRequest(Structure):
@@ -117,6 +153,14 @@ _SIGNATURES = {
     "epemu_time_name": ([c_void_p, c_int], c_char_p),
     "epemu_image_path": ([c_void_p, c_int], c_char_p),
     "epemu_time_host": ([c_void_p, c_int, c_int64], None),
+    "epemu_explore_create": ([POINTER(Bounds)], c_void_p),
+    "epemu_explore_destroy": ([c_void_p], None),
+    "epemu_explore_begin": ([c_void_p, c_void_p], None),
+    "epemu_explore_next": ([c_void_p], c_int),
+    "epemu_explore_status": ([c_void_p, POINTER(ExplorationStatus)], None),
+    "epemu_explore_follow": ([c_void_p, c_char_p], None),
+    "epemu_explore_schedule": ([c_void_p], c_char_p),
+    "epemu_explore_strayed": ([c_void_p], c_char_p),
     "epemu_polls": ([c_void_p], c_char_p),
     "epemu_standstill": ([c_void_p], c_char_p),
     "epemu_findings": ([c_void_p], c_char_p),

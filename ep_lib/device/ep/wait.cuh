@@ -40,9 +40,6 @@ EP_DEVICE bool has_fault() {
     return ld_relaxed_gpu_u32(reinterpret_cast<const uint32_t*>(&detail::fault_record()->code)) != kFaultNone;
 }
 
-// The clock costs as much to read as the flag, so it is read once in this many polls. A short wait never reads it.
-constexpr int kPollsPerClock = 64;
-
 // Calls `done` until it returns true, for code that waits for one of several things. After the limit it calls `gave_up`,
 // which records the fault, and returns false. If this rank already has another fault, it returns false without calling
 // `gave_up`. A wait for a `peer` that is known to be gone has no time left; one that is patient does not care whether the
@@ -51,8 +48,9 @@ template <typename Done, typename GaveUp>
 EP_DEVICE bool poll_until(Done done, GaveUp gave_up, int peer = -1, bool is_patient = false) {
     uint64_t start = 0;
     for (;;) {
+        const int polls = polls_per_clock();
 #pragma unroll 1
-        for (int poll = 0; poll < kPollsPerClock; ++poll) {
+        for (int poll = 0; poll < polls; ++poll) {
             if (done()) return true;
         }
         if (has_fault()) return false;  // something else failed: return now instead of waiting out the limit

@@ -316,6 +316,7 @@ void epemu_check_end(Machine* m) { m->checker.reset(); }
 // What the host of a rank knows: its launches up to a ticket have ended; or (rank -1) all hosts have met.
 void epemu_host_sync(Machine* m, int rank, int64_t ticket) {
     with_memory([&] {
+        if (rank < 0) m->schedule->hosts_met();
         if (!m->checker) return;
         if (rank < 0) {
             m->checker->host_met();

@@ -112,7 +112,7 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
 void barrier_maybe_complete(Block* block) {
     if (block->arrived != block->live) return;
     if (checker) checker->barrier(block);
-    if (timed) timed->join(block);
+    machine->schedule->join(block);
     block->barrier_result = block->barrier_count;
     block->participants = block->arrived;
     block->arrived = block->barrier_count = 0;
@@ -131,7 +131,7 @@ bool complete(Block* block, size_t index) {
     const std::vector<Fiber*> all = std::move(barrier.arrived);
     block->named.erase(block->named.begin() + static_cast<ptrdiff_t>(index));
     if (checker) checker->meet(all);
-    if (timed) timed->join(all);
+    machine->schedule->join(all);
     for (Fiber* f : all) machine->schedule->ready(f->warp, 1u << f->lane);
     return true;
 }
@@ -150,9 +150,9 @@ void resolve_activemask(Warp* warp) {
     for_each_lane(warp, warp->in_activemask, [&](const Fiber& f) { together |= (f.pc == pc ? 1u : 0u) << f.lane; });
     // Nothing says that lanes have converged: under the checker only some of them may have.
     constexpr uint32_t kSplitOneIn = 4;
-    if (checker && machine->random.below(kSplitOneIn) == 0) {
+    if (checker && machine->schedule->choose(Choice::kSplit, kSplitOneIn) == 0) {
         const uint32_t first = together & -together;
-        const uint32_t some = (together & static_cast<uint32_t>(machine->random.next() >> 32)) | first;
+        const uint32_t some = (together & machine->schedule->choose_lanes()) | first;
         if (some != together) checker->undefined(&warp->lanes[__builtin_ctz(first)], pc, "activemask");
         together = some;
     }
@@ -238,7 +238,7 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
         return me->result;
     }
     if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
-    if (timed) timed->join(warp, mask);
+    machine->schedule->join(warp, mask);
     complete_warp_op(warp, mask, op);
     warp->arrived &= ~mask;
     if (const uint32_t others = mask & ~(1u << me->lane)) machine->schedule->ready(warp, others);
@@ -285,6 +285,8 @@ long long epemu_clock64() {
     time_matters();
     return static_cast<long long>(machine->schedule->now_ns() * machine->clock_ghz);
 }
+
+int epemu_polls_per_clock() { return machine->schedule->polls_per_clock(); }
 
 uint64_t epemu_globaltimer() {
     time_matters();

@@ -58,7 +58,7 @@ void post(uintptr_t to, uintptr_t from, uint32_t bytes, uintptr_t barrier, uintp
     op->bytes = bytes;
     op->pieces.push_back({0, bytes, {}});
     op->poster = {launch->rank, current->block->index, current->thread, launch->image, launch->kernel, pc};
-    if (machine->random.below(kDelayOneIn) == 0)
+    if (machine->schedule->choose(Choice::kDelay, kDelayOneIn) == 0)
         op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
     op->copy = std::make_unique<BulkCopy>();
     op->copy->block = current->block;
@@ -92,11 +92,13 @@ void read(NetOp& op) {
     const auto* source = reinterpret_cast<const char*>(op.from);
     piece.data.assign(source, source + op.bytes);
     op.copy->has_read = true;
+    machine->schedule->touched(op.from, op.bytes, Touch::kRead);
     if (checker) checker->copy_read(op);
 }
 
 void write(Machine& m, NetOp& op) {
     memcpy(reinterpret_cast<void*>(op.to), op.pieces.front().data.data(), op.bytes);
+    machine->schedule->touched(op.to, op.bytes, Touch::kWrite);
     if (checker) checker->copy_wrote(op);
     op.pieces.clear();
     op.delivered = true;
@@ -120,7 +122,7 @@ bool advance_copy(Machine& m, NetOp& op) {
     if (!copy.has_read) {
         read(op);
         if (thread && --group_of(*thread, copy.group).unread == 0) wake_poster(*thread, copy.fiber);
-        if (m.random.below(2) == 0) return false;
+        if (m.schedule->choose(Choice::kPause, 2) == 0) return false;
     }
     write(m, op);
     if (thread) {

@@ -938,6 +938,7 @@ void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
 // What an acquire has learned is known already when its own access is looked at.
 void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
+    machine->schedule->touched(address, static_cast<size_t>(size), Touch::kRead);
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);
     witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
@@ -951,6 +952,7 @@ void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int sco
 
 void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
+    machine->schedule->touched(address, static_cast<size_t>(size), Touch::kWrite);
     ThreadCheck& t = *fiber->check;
     Location& l = location(t, address, size);
     if (recorder) recorder->next_atomic(order, scope);
@@ -971,6 +973,7 @@ void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, 
 // A read-modify-write: what it observes stays published with it.
 void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
     if (on_stack(fiber, address)) return;
+    machine->schedule->touched(address, static_cast<size_t>(size), Touch::kWrite);
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);
     witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));

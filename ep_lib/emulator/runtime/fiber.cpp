@@ -4,6 +4,7 @@
 // A fiber gets its stack when it first runs and gives it back when it ends, so a kernel without barriers touches only
 // a few stacks however many threads it has.
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include <map>
@@ -169,6 +170,7 @@ void run_fiber() {
 void prepare(Fiber* fiber) {
     const size_t bytes = machine->settings.stack_bytes;
     fiber->stack = pool_of(fiber, bytes).take(bytes);
+    if (machine->clean_stacks) memset(fiber->stack, 0, bytes);
     // Stack tops staggered by cache lines: equal low address bits would fight for the same cache sets.
     const size_t stagger = reinterpret_cast<uintptr_t>(fiber->stack) / bytes % 16 * 64;
     auto** top = reinterpret_cast<void**>(fiber->stack + bytes - stagger) - 2;  // multiples of 16

@@ -64,6 +64,8 @@ struct PollSet {
     struct Seen {
         uintptr_t address;
         uint64_t value;
+        uint64_t state;  // in exhaustive schedules: of the thread, at its last look here,
+        uint32_t mark;   // and how often it had touched something by then
         uint8_t size;
         uint8_t repeats;  // times seen unchanged
     };
@@ -318,7 +320,8 @@ struct Machine {
     uint64_t now_ns = 1000000;
     double clock_ghz = 2;
     uint64_t switches = 0, picks = 0, blocks_created = 0;
-    uint64_t steps = 0;  // what PCT counts: synchronising operations, and events of the network
+    bool clean_stacks = false;  // what a thread's stack holds when it begins is the same in every run
+    uint64_t steps = 0;         // what PCT counts: synchronising operations, and events of the network
 
     Fault fault = Fault::kNone;
     Fiber* faulting = nullptr;

@@ -13,8 +13,6 @@
 namespace epemu {
 namespace {
 
-constexpr uint8_t kRepeatsToPark = 2;  // times that a loop must see everything unchanged before it is parked
-
 const char* access_name(bool write) { return write ? "writes" : "reads"; }
 
 [[noreturn]] void bad_address(uintptr_t address, size_t size, bool write, uintptr_t pc) {
@@ -65,12 +63,15 @@ bool saw_it_before(PollSet& p, uintptr_t address, uint64_t value, int size) {
     for (int i = 0; i < p.num_loads; i++) {
         if (p.loads[i].address != address) continue;
         if (checker) checker->polled(address, current->pc);
-        if (p.loads[i].value == value) return ++p.loads[i].repeats >= kRepeatsToPark;
+        const bool is_same = p.loads[i].value == value;
+        if (machine->schedule->looks(p, i, false, is_same)) return true;
+        if (is_same) return false;
         p = PollSet{};
         break;
     }
     if (p.num_loads == PollSet::kMax) p = PollSet{};
-    p.loads[p.num_loads++] = {address, value, static_cast<uint8_t>(size), 0};
+    p.loads[p.num_loads++] = {address, value, 0, 0, static_cast<uint8_t>(size), 0};
+    machine->schedule->looks(p, p.num_loads - 1, true, true);
     return false;
 }
 

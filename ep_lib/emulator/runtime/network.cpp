@@ -42,6 +42,7 @@ bool may_deliver(const Machine& m, const NetOp& op) {
 void read_source(NetOp& op, NetOp::Piece& piece) {
     const auto* source = reinterpret_cast<const char*>(op.from + piece.offset);
     piece.data.assign(source, source + piece.bytes);
+    machine->schedule->touched(op.from + piece.offset, piece.bytes, Touch::kRead);
     if (checker) checker->net_read(op, op.from + piece.offset, piece.bytes);
 }
 
@@ -49,6 +50,7 @@ void deliver_piece(NetOp& op, size_t index) {
     NetOp::Piece& piece = op.pieces[index];
     if (piece.data.empty()) read_source(op, piece);
     memcpy(reinterpret_cast<void*>(op.to + piece.offset), piece.data.data(), piece.bytes);
+    machine->schedule->touched(op.to + piece.offset, piece.bytes, Touch::kWrite);
     if (checker) checker->net_wrote(op, op.to + piece.offset, piece.bytes);
     wake_range(op.to + piece.offset, piece.bytes);
     std::swap(piece, op.pieces.back());
@@ -70,6 +72,7 @@ bool apply_signal(Machine& m, NetOp& op) {
         } else if (!op.staged) {
             if (net.staging[op.target_rank]) return false;  // one at a time: atomics of NICs do not lose each other
             net.staging[op.target_rank] = op.staged = true;
+            machine->schedule->touched(op.signal, op.value_bytes, Touch::kRead);
             op.staged_value = read_raw(op.signal, op.value_bytes);
             return false;
         } else {
@@ -77,6 +80,7 @@ bool apply_signal(Machine& m, NetOp& op) {
             net.staging[op.target_rank] = false;
         }
     }
+    machine->schedule->touched(op.signal, op.value_bytes, Touch::kWrite);
     if (checker) checker->net_signalled(op);
     if (!(op.signal_op == EPEMU_SIGNAL_ADD && m.has_other_processes())) write_raw(op.signal, now, op.value_bytes);
     wake_range(op.signal, op.value_bytes);
@@ -182,6 +186,35 @@ bool network_move(Machine& m, const NetOp* op) {
     return advance(m, static_cast<size_t>(it - ops.begin()));
 }
 
+bool piece_can_move(const Machine& m, const NetOp& op, size_t piece) {
+    return !is_held(m, op) && (op.pieces[piece].data.empty() || may_deliver(m, op));
+}
+
+void move_piece(NetOp& op, size_t piece) {
+    machine->steps++;
+    if (op.pieces[piece].data.empty()) return read_source(op, op.pieces[piece]);
+    deliver_piece(op, piece);
+    op.delivered = op.pieces.empty() && !op.signal;
+}
+
+bool end_can_move(const Machine& m, const NetOp& op) {
+    if (is_held(m, op) || !op.pieces.empty()) return false;
+    if (op.delivered) return true;
+    const Network& net = *m.network;
+    const bool stages = op.signal && op.signal_op == EPEMU_SIGNAL_ADD && net.settings.stages_atomics() && !op.staged;
+    return may_deliver(m, op) && !(stages && net.staging[op.target_rank]);
+}
+
+void move_end(Machine& m, NetOp& op) {
+    m.steps++;
+    if (op.delivered) {
+        const auto& ops = m.network->in_flight;
+        const auto it = std::find_if(ops.begin(), ops.end(), [&](const auto& other) { return other.get() == &op; });
+        return complete(m, static_cast<size_t>(it - ops.begin()));
+    }
+    op.delivered = !op.signal || apply_signal(m, op);
+}
+
 bool network_step(Machine& m) {
     Network& net = *m.network;
     net.steps++;
@@ -207,10 +240,10 @@ constexpr uint32_t kMaxPieces = 4;     // an operation is cut into at most so ma
 constexpr uint32_t kDelayOneIn = 4;    // operations that are held up on their way
 constexpr uint32_t kLongestDelay = 9;  // as a power of two, in steps of the network
 
-std::vector<NetOp::Piece> cut(Random& random, size_t bytes) {
+std::vector<NetOp::Piece> cut(size_t bytes) {
     std::vector<NetOp::Piece> pieces;
     size_t begin = 0;
-    const uint32_t wanted = bytes ? 1 + random.below(kMaxPieces) : 0;
+    const uint32_t wanted = bytes ? 1 + machine->schedule->choose(Choice::kPieces, kMaxPieces) : 0;
     for (uint32_t i = wanted; i > 0; i--) {
         size_t n = bytes - begin;
         if (i > 1) n = std::min(n, std::max(kMinPiece, n / i / kMinPiece * kMinPiece));
@@ -271,7 +304,7 @@ void post(std::unique_ptr<NetOp> op, uintptr_t pc) {
     op->source_rank = launch->rank;
     op->poster = poster_now(pc);
     if (const auto behalf = net.on_behalf.find(current); behalf != net.on_behalf.end()) op->poster = behalf->second;
-    if (machine->random.below(kDelayOneIn) == 0)
+    if (machine->schedule->choose(Choice::kDelay, kDelayOneIn) == 0)
         op->delayed_until = net.steps + (1ull << machine->random.below(kLongestDelay));
     inject_faults(*machine, *op);
     if (checker) checker->net_posted(*op, current, op->poster.pc);
@@ -291,7 +324,7 @@ std::unique_ptr<NetOp> data_op(NetKind kind, int rank, int queue_pair, uintptr_t
     op->from = from;
     op->to = to;
     op->bytes = bytes;
-    op->pieces = cut(machine->random, bytes);
+    op->pieces = cut(bytes);
     return op;
 }
 
@@ -381,6 +414,7 @@ void epemu_net_fence(int rank, int queue_pair) {
             link_of(net, source, target).fences.push_back({net.posted[source] + 1, queue_pair});
             if (checker) checker->net_fence(source, target, queue_pair);
         }
+    machine->schedule->fenced(rank, queue_pair);
     maybe_preempt();
 }
 
@@ -389,6 +423,7 @@ void epemu_net_quiet(int rank, int queue_pair) {
     const VectorClock covered = checker ? checker->net_posted_so_far(epemu_rank(), rank, queue_pair) : VectorClock();
     wait("quiet, for operations that are not complete",
          {current, rank, queue_pair, machine->network->posted[epemu_rank()] + 1, false}, pc);
+    machine->schedule->quiet(rank, queue_pair);
     if (checker) {
         checker->witness.net_ordered(*current, static_cast<uint32_t>(pc), rank, queue_pair, true);
         checker->net_quiet(current, covered, pc);

@@ -117,6 +117,12 @@ inline Network::Link& link_of(Network& net, int source, int target) {
 // that is in flight can ever arrive.
 bool network_step(Machine& m);
 bool network_move(Machine& m, const NetOp* op);  // the same for one operation
+// The events of one operation, for schedules that choose among them: a piece is read, then delivered; after all of
+// them the signal is applied, in two steps where it is a staged atomic, and the completion comes back.
+bool piece_can_move(const Machine& m, const NetOp& op, size_t piece);
+void move_piece(NetOp& op, size_t piece);
+bool end_can_move(const Machine& m, const NetOp& op);
+void move_end(Machine& m, NetOp& op);
 bool reachable(const Machine& m, int from, int to);
 bool is_pending(const Network& net, const Network::Waiter& waiter);
 

@@ -17,6 +17,14 @@ std::unique_ptr<Schedule> make_schedule(Machine& m) {
     return kMake[static_cast<uint64_t>(policy_of(m.settings.seed))](m);
 }
 
+uint32_t Schedule::choose(Choice, uint32_t options) { return m_.random.below(options); }
+
+uint32_t Schedule::choose_lanes() { return static_cast<uint32_t>(m_.random.next() >> 32); }
+
+bool Schedule::looks(PollSet& seen, int which, bool is_new, bool is_same) {
+    return !is_new && is_same && ++seen.loads[which].repeats >= kRepeatsToPark;
+}
+
 void Schedule::woke(Fiber* fiber) { make_runnable(fiber); }
 
 double Schedule::now_ns() const { return static_cast<double>(m_.now_ns); }

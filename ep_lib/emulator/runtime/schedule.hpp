@@ -17,7 +17,21 @@ struct Block;
 struct Fiber;
 struct Machine;
 struct NetOp;
+struct PollSet;
 struct Warp;
+
+// What a run may do differently, besides who goes on.
+enum class Choice : uint8_t {
+    kPieces,   // how many more than one an operation of a NIC is cut into
+    kDelay,    // 0: an operation is held up
+    kPause,    // 0: a bulk copy stops between its read and its write
+    kSplit,    // 0: lanes at __activemask go on apart
+    kStore,    // which store a load reads: 0 the newest
+    kVisible,  // when a store is seen by others: 0 at once
+};
+
+// How an event touches something, for schedules that compare runs: two conflict unless both read or both add.
+enum class Touch : uint8_t { kRead, kWrite, kAdd };
 
 #define EPEMU_POLICIES(policy) policy(random_walk) policy(pct)
 
@@ -47,6 +61,23 @@ class Schedule {
     // A lane that the running one, which stops here, may hand over to without asking the scheduler; null for none.
     virtual Fiber* next_lane() { return nullptr; }
 
+    // ---- choices, and what is done --------------------------------------------------------------------------------
+    virtual uint32_t choose(Choice what, uint32_t options);  // one of 0 to options - 1
+    virtual uint32_t choose_lanes();                         // any of a warp's
+    // The running thread looks at the seen[which]-th place again, or (`is_new`) for the first time. Whether it waits
+    // until one of the places changes; asked only where this one has not.
+    virtual bool looks(PollSet& seen, int which, bool is_new, bool is_same);
+    virtual int polls_per_clock() const { return 64; }  // of ep::poll_until; on GPUs gpu/primitives.cuh says it
+    virtual void stands_still() {}                      // only waits with a limit can still end
+    virtual uint64_t rounds_of_standstill(uint64_t usual) const { return usual; }
+    virtual void touched(uintptr_t, size_t, Touch) {}  // by the running thread, or by the event of the network
+    virtual void join(Warp*, uint32_t) {}              // these threads have met
+    virtual void join(Block*) {}
+    virtual void join(const std::vector<Fiber*>&) {}
+    virtual void fenced(int, int) {}  // the running thread, by rank and queue pair; -1: all
+    virtual void quiet(int, int) {}   // it knows that what was posted so is complete
+    virtual void hosts_met() {}
+
     // ---- time --------------------------------------------------------------------------------------------------
     virtual double now_ns() const;
     virtual void spend(double ns);  // by the running thread
@@ -59,6 +90,7 @@ class Schedule {
     virtual Look wait() { return Look::kNothing; }  // no thread can go on; kNothing: nor will one ever
 
   protected:
+    static constexpr uint8_t kRepeatsToPark = 2;  // times that a loop must see everything unchanged
     Machine& m_;
 };
 

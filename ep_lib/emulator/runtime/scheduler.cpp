@@ -303,7 +303,8 @@ bool Quiescence::resolve() {
     // Loops with a bounded number of polls end by themselves: let all of them go round some more times.
     uint64_t fibers = 0;
     for (const auto& block : m_.resident) fibers += block->num_threads;
-    const uint64_t limit = std::clamp<uint64_t>(kWork / fibers, 50, 100000);
+    m_.schedule->stands_still();
+    const uint64_t limit = m_.schedule->rounds_of_standstill(std::clamp<uint64_t>(kWork / fibers, 50, 100000));
     if (rounds_++ < limit) return unpark_if(m_, false, false) > 0;
     // Loops that look at the clock, perhaps every hundredth time, end when enough time has passed.
     if (checker && rounds_ == limit + 1) note_standstill(m_);

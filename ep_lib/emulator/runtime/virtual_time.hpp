@@ -83,9 +83,9 @@ class VirtualTime : public Schedule {
     bool needs_all_blocks() const override { return true; }
     void admitted(Block* block) override;  // gives a block its SM and its time
     void finished(Block* block) override;
-    void join(Warp* warp, uint32_t mask);          // a warp-wide operation: lanes leave together
-    void join(Block* block);                       // a barrier
-    void join(const std::vector<Fiber*>& fibers);  // a barrier by number
+    void join(Warp* warp, uint32_t mask) override;          // a warp-wide operation: lanes leave together
+    void join(Block* block) override;                       // a barrier
+    void join(const std::vector<Fiber*>& fibers) override;  // a barrier by number
     void access(uintptr_t address, size_t bytes, bool write);
     void looked(uintptr_t address);          // the running fiber does a synchronising load
     void atomic(uintptr_t address);          // the running fiber is about to do an atomic

@@ -1,0 +1,75 @@
+"""Every schedule of a small program, one run after the other: what runtime/exhaustive.hpp knows, in Python's terms."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ep_lib.emulator import library
+
+if TYPE_CHECKING:
+    from ep_lib.emulator.machine import Machine
+
+WHOLE, REDUNDANT, CUT, STRAYED = range(4)  # Exploration::Outcome
+
+
+@dataclass(frozen=True)
+class Status:
+    """Counts of runs so far, and of the last run: see ``epemu::Exploration::Status``."""
+
+    explored: int
+    redundant: int
+    cut: int
+    counted: int
+    skipped: int
+    most_events: int
+    switches: int
+    decisions: int
+    share: float
+    equivalence: int
+    outcome: int
+
+
+class Exploration:
+    """Which runs of a program are still to be made. One machine after the other makes them.
+
+    ``preemptions``: the most of a run; None for any number. ``events``: of a run, at most. ``turns``: how often a loop
+    that waits and counts may go round. ``reduces``: False makes every order of events, equivalent or not.
+    """
+
+    def __init__(self, *, preemptions: int | None = None, events: int, turns: int, reduces: bool = True) -> None:
+        self._lib = library.load()
+        bounds = library.Bounds(-1 if preemptions is None else preemptions, reduces, events, turns)
+        self._handle = int(self._lib.epemu_explore_create(ctypes.byref(bounds)))
+        weakref.finalize(self, self._lib.epemu_explore_destroy, self._handle)
+
+    def begin(self, machine: Machine) -> None:
+        """The machine makes the next run; to be called before its first launch."""
+        self._lib.epemu_explore_begin(self._handle, machine.handle)
+
+    def next(self) -> bool:
+        """To be called after each run. Returns whether there is another one."""
+        return bool(self._lib.epemu_explore_next(self._handle))
+
+    def follow(self, schedule: str) -> None:
+        """Each run from here on is this one."""
+        self._lib.epemu_explore_follow(self._handle, schedule.encode())
+
+    @property
+    def status(self) -> Status:
+        """What is known now."""
+        status = library.ExplorationStatus()
+        self._lib.epemu_explore_status(self._handle, ctypes.byref(status))
+        return Status(*(getattr(status, name) for name, *_ in library.ExplorationStatus._fields_))
+
+    @property
+    def schedule(self) -> str:
+        """The last run: its decisions that were not the calm ones, as "number:option" words."""
+        return str(self._lib.epemu_explore_schedule(self._handle).decode())
+
+    @property
+    def strayed(self) -> str:
+        """How a run differed from the one that it had to repeat; empty if none did."""
+        return str(self._lib.epemu_explore_strayed(self._handle).decode())

@@ -1,0 +1,821 @@
+#include "exhaustive.hpp"
+
+#include <setjmp.h>
+#include <string.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "fault_injection.hpp"
+#include "machine.hpp"
+#include "network.hpp"
+
+extern "C" char* epemu_shared_base;
+
+namespace epemu {
+namespace {
+
+constexpr uint64_t kElsewhere = 4ull << 48, kShared = 2ull << 48, kHeaps = 1ull << 48, kSomewhere = 1ull << 48;
+// What operations of NICs order among each other, as places: above all memory.
+constexpr uintptr_t kQueues = 1ull << 56, kLinks = 1ull << 57;
+
+bool conflict(Touch a, Touch b) { return a != b || a == Touch::kWrite; }
+
+bool conflict(const Exploration::Event& a, const Exploration::Event& b) {
+    for (const auto& x : a.touches)
+        for (const auto& y : b.touches)
+            if (x.begin < y.end && y.begin < x.end && conflict(x.how, y.how)) return true;
+    return false;
+}
+
+// The same for two that are not of one run.
+bool conflict(const std::vector<Exploration::Touched>& a, const std::vector<Exploration::Touched>& b) {
+    for (const auto& x : a)
+        for (const auto& y : b)
+            if (x.place < y.place + y.length && y.place < x.place + x.length && conflict(x.how, y.how)) return true;
+    return false;
+}
+
+void join(std::vector<int>& clock, const std::vector<int>& other) {
+    for (size_t i = 0; i < clock.size(); i++) clock[i] = std::max(clock[i], other[i]);
+}
+
+bool contains(const std::vector<int>& all, int one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+
+}  // namespace
+
+// ---- which run is next ------------------------------------------------------------------------------------------------
+
+void Exploration::begin() {
+    events_.clear();
+    made_.clear();
+    decisions_ = 0;
+    data_ = 0;
+    status.outcome = kWhole;
+}
+
+int Exploration::process_of(const Key& key) {
+    const auto [at, is_new] = ids_.try_emplace(key, static_cast<int>(keys_.size()));
+    if (is_new) keys_.push_back(key);
+    return at->second;
+}
+
+bool Exploration::sleeps(const Node& node, int process) const {
+    return std::any_of(node.sleep.begin(), node.sleep.end(), [&](const Asleep& s) { return s.process == process; });
+}
+
+// Preemptions that this choice is: the thread that ran could go on, and another one does.
+int64_t Exploration::cost(const Node& node, int process) const {
+    return keys_[process][0] == 0 && node.last_thread >= 0 && process != node.last_thread &&
+           contains(node.enabled, node.last_thread);
+}
+
+int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
+    const size_t depth = events_.size();
+    if (depth >= bounds.events) {
+        status.outcome = kCut;
+        return -1;
+    }
+    size_t index = 0;
+    if (follows_) {
+        if (enabled.size() > 1) {
+            const auto at = script_.find(decisions_);
+            if (at != script_.end()) index = std::min<size_t>(at->second, enabled.size() - 1);
+        }
+    } else if (depth < nodes_.size()) {
+        const Node& node = nodes_[depth];
+        if (node.enabled != enabled) {
+            strayed = "what could happen after " + std::to_string(depth) + " steps was not the same";
+            status.outcome = kStrayed;
+            return -1;
+        }
+        index = static_cast<size_t>(std::find(enabled.begin(), enabled.end(), node.chosen) - enabled.begin());
+    } else {
+        Node node;
+        node.enabled = enabled;
+        node.last_thread = last_thread;
+        node.preemptions = 0;
+        if (!bounds.reduces) node.todo = enabled;
+        if (depth && bounds.reduces) {
+            const Node& before = nodes_[depth - 1];
+            node.preemptions = before.preemptions + cost(before, before.chosen);
+            if (bounds.preemptions < 0)
+                for (const auto* list : {&before.sleep, &before.done})
+                    for (const Asleep& s : *list)
+                        if (s.process != before.chosen && !conflict(s.touches, events_.back().touches))
+                            node.sleep.push_back(s);
+        }
+        while (index < enabled.size() && sleeps(node, enabled[index])) index++;
+        if (index == enabled.size()) {
+            status.outcome = kRedundant;
+            return -1;
+        }
+        node.chosen = enabled[index];
+        add(node, node.chosen);
+        nodes_.push_back(std::move(node));
+    }
+    if (enabled.size() > 1) {
+        if (index) made_.emplace_back(decisions_, static_cast<uint32_t>(index));
+        decisions_++;
+    }
+    events_.emplace_back();
+    events_.back().process = enabled[index];
+    data_ = 0;
+    return enabled[index];
+}
+
+uint32_t Exploration::choose(uint32_t options) {
+    if (options <= 1 || events_.empty()) return 0;
+    uint32_t value = 0;
+    if (follows_) {
+        const auto at = script_.find(decisions_);
+        if (at != script_.end()) value = std::min(at->second, options - 1);
+    } else {
+        Node& node = nodes_[events_.size() - 1];
+        if (data_ == node.data.size()) node.data.push_back({options, 0});
+        if (node.data[data_].options != options) {
+            strayed = "a choice after " + std::to_string(events_.size()) + " steps had not as many options";
+            status.outcome = kStrayed;
+            return 0;
+        }
+        value = node.data[data_++].value;
+    }
+    if (value) made_.emplace_back(decisions_, value);
+    decisions_++;
+    return value;
+}
+
+// What happens before what in this run, and its races: pairs that nothing else orders.
+void Exploration::compute_clocks() {
+    const size_t n = events_.size(), processes = keys_.size();
+    clocks_.resize(n);
+    races_.clear();
+    std::vector<int> last(processes, -1), touching;
+    for (size_t j = 0; j < n; j++) {
+        const Event& event = events_[j];
+        std::vector<int>& clock = clocks_[j];
+        clock.assign(processes, 0);
+        if (last[event.process] >= 0) clock = clocks_[last[event.process]];
+        for (const int i : event.after) join(clock, clocks_[i]);
+        if (event.woken_by >= 0) join(clock, clocks_[event.woken_by]);
+        for (int i = event.all_before - 1; i >= 0; i--)
+            if (clock[events_[i].process] <= i) join(clock, clocks_[i]);
+        if (!event.touches.empty()) {
+            for (size_t k = touching.size(); k-- > 0;) {
+                const int i = touching[k];
+                if (clock[events_[i].process] > i || !conflict(events_[i], event)) continue;
+                races_.emplace_back(i, static_cast<int>(j));
+                join(clock, clocks_[i]);
+            }
+            touching.push_back(static_cast<int>(j));
+        }
+        clock[event.process] = static_cast<int>(j) + 1;
+        last[event.process] = static_cast<int>(j);
+    }
+}
+
+void Exploration::add(Node& node, int process) {
+    if (!contains(node.todo, process)) node.todo.push_back(process);
+}
+
+void Exploration::add_all(Node& node) {
+    for (const int process : node.enabled) add(node, process);
+}
+
+// Event j is to come before event i, with all of what is between them that does not need i.
+void Exploration::reverse(int i, int j) {
+    Node& node = nodes_[i];
+    std::vector<int> between, initials;
+    for (int k = i + 1; k <= j; k++)
+        if (k == j || !happens_before(i, k)) between.push_back(k);
+    for (size_t k = 0; k < between.size(); k++) {
+        const bool is_first = std::none_of(between.begin(), between.begin() + static_cast<ptrdiff_t>(k),
+                                           [&](int l) { return happens_before(l, between[k]); });
+        const int process = events_[between[k]].process;
+        if (is_first && contains(node.enabled, process)) initials.push_back(process);
+    }
+    const int wanted = events_[j].process;
+    if (bounds.preemptions >= 0) {
+        const auto add_here = [&](Node& at) {
+            if (contains(at.enabled, wanted))
+                add(at, wanted);
+            else
+                add_all(at);
+        };
+        add_here(node);
+        if (const int thread = node.last_thread; thread >= 0 && contains(node.enabled, thread)) {
+            int begin = i;
+            while (begin > 0 && nodes_[begin].last_thread == thread) begin--;
+            add_here(nodes_[begin]);
+        }
+        return;
+    }
+    for (const int process : initials)
+        if (contains(node.todo, process) || sleeps(node, process)) return;
+    if (initials.empty()) return add_all(node);
+    add(node, contains(initials, wanted) ? wanted : initials.front());
+}
+
+// The same number for two runs that are equivalent: which of the events that touch something happen before which.
+uint64_t Exploration::equivalence() const {
+    std::vector<std::vector<int>> counted(keys_.size(), std::vector<int>(events_.size() + 1));
+    for (size_t q = 0; q < keys_.size(); q++)
+        for (size_t i = 0; i < events_.size(); i++)
+            counted[q][i + 1] =
+                counted[q][i] + (static_cast<size_t>(events_[i].process) == q && !events_[i].touches.empty());
+    const auto mix = [](uint64_t hash, uint64_t more) {
+        hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
+        return hash ^ hash >> 31;
+    };
+    uint64_t all = 0;
+    for (size_t j = 0; j < events_.size(); j++) {
+        if (events_[j].touches.empty()) continue;
+        uint64_t hash = mix(events_[j].process, 1);
+        for (size_t q = 0; q < keys_.size(); q++)
+            if (const int number = counted[q][clocks_[j][q]]) hash += mix(mix(hash, q), number);
+        all += mix(hash, 2);
+    }
+    return all;
+}
+
+double Exploration::share() const {
+    double done = 0, weight = 1;
+    for (const Node& node : nodes_) {
+        size_t left = 1;
+        for (const int process : node.todo)
+            if (process != node.chosen && !sleeps(node, process) &&
+                std::none_of(node.done.begin(), node.done.end(), [&](const Asleep& d) { return d.process == process; }))
+                left++;
+        double options = static_cast<double>(node.done.size() + left), gone = static_cast<double>(node.done.size());
+        for (const Data& data : node.data) {
+            gone = gone * data.options + data.value;
+            options *= data.options;
+        }
+        done += weight * gone / options;
+        weight /= options;
+    }
+    return done;
+}
+
+bool Exploration::next() {
+    status.decisions = decisions_;
+    status.switches = made_.size();
+    status.most_events = std::max<uint64_t>(status.most_events, events_.size());
+    if (status.outcome == kWhole || status.outcome == kCut) status.explored++;
+    if (status.outcome == kRedundant) status.redundant++;
+    if (status.outcome == kCut) status.cut++;
+    if (follows_ || status.outcome == kStrayed) return false;
+    compute_clocks();
+    if (bounds.reduces)
+        for (const auto& [i, j] : races_) reverse(i, j);
+    status.equivalence = equivalence();
+    nodes_.resize(std::min(nodes_.size(), events_.size()));
+    for (size_t i = 0; i < nodes_.size(); i++)
+        for (const Touched& touched : events_[i].touches) {
+            auto& known = nodes_[i].touched;
+            const bool is_known = std::any_of(known.begin(), known.end(), [&](const Touched& other) {
+                return other.place == touched.place && other.length == touched.length && other.how == touched.how;
+            });
+            if (!is_known) known.push_back(touched);
+        }
+    for (; !nodes_.empty(); nodes_.pop_back()) {
+        Node& node = nodes_.back();
+        while (!node.data.empty() && node.data.back().value + 1 == node.data.back().options) node.data.pop_back();
+        if (!node.data.empty()) {
+            node.data.back().value++;
+            break;
+        }
+        node.done.push_back({node.chosen, std::move(node.touched)});
+        node.touched.clear();
+        const auto is_open = [&](int process) {
+            if (sleeps(node, process)) return false;
+            for (const Asleep& d : node.done)
+                if (d.process == process) return false;
+            if (bounds.preemptions < 0 || node.preemptions + cost(node, process) <= bounds.preemptions) return true;
+            status.skipped++;
+            return false;
+        };
+        const auto chosen = std::find_if(node.todo.begin(), node.todo.end(), is_open);
+        if (chosen != node.todo.end()) {
+            node.chosen = *chosen;
+            break;
+        }
+    }
+    status.share = nodes_.empty() ? 1 : share();
+    return !nodes_.empty();
+}
+
+void Exploration::follow(const std::string& text) {
+    follows_ = true;
+    script_.clear();
+    std::istringstream words(text);
+    uint64_t number;
+    uint32_t option;
+    char colon;
+    while (words >> number >> colon >> option) script_[number] = option;
+}
+
+std::string Exploration::schedule() const {
+    std::string text;
+    for (const auto& [number, option] : made_)
+        text += (text.empty() ? "" : " ") + std::to_string(number) + ":" + std::to_string(option);
+    return text;
+}
+
+// ---- the run ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+class Exhaustive : public Schedule {
+  public:
+    Exhaustive(Machine& m, Exploration& exploration) : Schedule(m), all_(exploration), ranks_(m.num_ranks) {
+        m.clean_stacks = true;
+        all_.begin();
+    }
+
+    bool step() override { return advance(true); }
+
+    void ready(Warp* warp, uint32_t lanes) override {
+        for (uint32_t rest = lanes; rest; rest &= rest - 1) warp->lanes[__builtin_ctz(rest)].state = State::kRunnable;
+        warp->runnable |= lanes;
+    }
+
+    // A thread goes on until it has done something: the event ends where the next one would begin.
+    void synchronise() override {
+        if (has_acted_) step_aside();
+    }
+    void preempt() override {
+        now_ns_ += kLongLoopNs;  // nobody but the clock can end such a loop
+        step_aside();
+    }
+    void yield() override {
+        if (has_acted_ || quantum < 0) preempt();
+    }
+
+    // ---- who there is
+    void admitted(Block* block) override {
+        const Launch& launch = *block->launch;
+        const auto& grid = launch.grid;
+        const int64_t number = block->index.x + int64_t{grid.x} * (block->index.y + int64_t{grid.y} * block->index.z);
+        for (size_t t = 0; t < block->fibers.size(); t++) {
+            const int process = all_.process_of(
+                {0, launch.rank, launch.is_service ? -1 : launch.ticket, number, static_cast<int64_t>(t), 0, 0});
+            if (threads_.size() <= static_cast<size_t>(process)) threads_.resize(process + 1);
+            threads_[process] = Thread{};
+            threads_[process].fiber = &block->fibers[t];
+            threads_[process].after = ranks_[launch.rank].done;
+            threads_[process].all_before = ranks_[launch.rank].all_before;
+            process_of_[&block->fibers[t]] = process;
+        }
+        for (Warp& warp : block->warps) warps_.push_back(&warp);
+    }
+    void finished(Block* block) override {
+        for (const Fiber& fiber : block->fibers) {
+            const int last = thread_of(&fiber).last_event;
+            if (last >= 0) ranks_[block->launch->rank].done.push_back(last);
+            process_of_.erase(&fiber);
+        }
+        warps_.erase(std::remove_if(warps_.begin(), warps_.end(), [&](Warp* w) { return w->block == block; }),
+                     warps_.end());
+    }
+    void hosts_met() override {
+        for (RankState& rank : ranks_) rank.all_before = static_cast<int>(all_.events().size());
+    }
+
+    // ---- what orders events besides what they touch
+    void woke(Fiber* fiber) override {
+        if (is_open_) {
+            Thread& thread = thread_of(fiber);
+            if (fiber->state == State::kPolling)
+                thread.woken_by = all_.last_event();
+            else
+                thread.after.push_back(all_.last_event());
+        }
+        make_runnable(fiber);
+    }
+    void join(Warp* warp, uint32_t mask) override {
+        std::vector<Fiber*> all;
+        for (uint32_t rest = mask; rest; rest &= rest - 1) all.push_back(&warp->lanes[__builtin_ctz(rest)]);
+        join(all);
+    }
+    void join(Block* block) override {
+        std::vector<Fiber*> all;
+        for (Fiber& fiber : block->fibers)
+            if (fiber.state == State::kBarrier) all.push_back(&fiber);
+        join(all);
+    }
+    void join(const std::vector<Fiber*>& fibers) override {
+        if (!is_open_) return;
+        std::vector<int> events = {all_.last_event()};
+        for (const Fiber* fiber : fibers)
+            if (const int last = thread_of(fiber).last_event; last >= 0) events.push_back(last);
+        for (const Fiber* fiber : fibers) {
+            auto& after = thread_of(fiber).after;
+            after.insert(after.end(), events.begin(), events.end());
+        }
+        has_acted_ = true;
+    }
+
+    // ---- choices
+    uint32_t choose(Choice what, uint32_t options) override {
+        switch (what) {
+            case Choice::kPieces:
+            case Choice::kDelay: return options - 1;  // as many pieces as there may be; delays are choices of events
+            case Choice::kPause: return 0;            // a copy's read and write are two events
+            case Choice::kSplit: return is_open_ && all_.choose(2) ? 0 : options - 1;
+            default: return is_open_ ? all_.choose(options) : 0;
+        }
+    }
+    uint32_t choose_lanes() override { return 0; }
+
+    void touched(uintptr_t address, size_t size, Touch how) override {
+        if (!is_open_) return;
+        Exploration::Touched touched = {address, address + size, kElsewhere, kSomewhere, how};
+        const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m_.heaps);
+        if (in_heaps < m_.heaps_bytes) {
+            touched.place = kHeaps + in_heaps;
+            touched.length = size;
+        } else if (address >= kQueues) {
+            touched.place = address;
+            touched.length = size;
+        } else if (current &&
+                   address - reinterpret_cast<uintptr_t>(current->block->shared) < current->block->shared_bytes) {
+            const auto& key = all_.key_of(process_of_.at(&current->block->fibers[0]));
+            touched.place = kShared + ((key[1] * 1021 + key[2]) * 65521 + key[3]) % (1 << 20) * kSharedSlotBytes +
+                            (address - reinterpret_cast<uintptr_t>(current->block->shared));
+            touched.length = size;
+        } else if (current) {
+            if (const uint64_t place = place_in_argument(*current->block->launch, address)) {
+                touched.place = place;
+                touched.length = size;
+            }
+        }
+        all_.event().touches.push_back(touched);
+        if (current) thread_of(current).touching.push_back(all_.last_event());
+        has_acted_ = true;
+    }
+
+    // ---- loops that wait
+    bool looks(PollSet& seen, int which, bool is_new, bool is_same) override {
+        PollSet::Seen& look = seen.loads[which];
+        Thread& thread = thread_of(current);
+        const uint64_t state = state_of(*current, m_.settings.stack_bytes);
+        const bool comes_back = !is_new && look.state == state;
+        if (comes_back) {
+            for (size_t i = look.mark; i < thread.touching.size(); i++) {
+                Exploration::Event& event = all_.events()[thread.touching[i]];
+                event.touches.clear();
+                event.woken_by = -1;
+            }
+            thread.touching.resize(look.mark);
+        }
+        look.state = state;
+        look.mark = static_cast<uint32_t>(thread.touching.size());
+        if (is_new || !is_same) return false;
+        const bool counts_too_far = ++look.repeats >= all_.bounds.turns;
+        if (!comes_back && !counts_too_far) return false;
+        for (int i = 0; i < seen.num_loads; i++)
+            if (read_raw(seen.loads[i].address, seen.loads[i].size) != seen.loads[i].value) return false;
+        if (!comes_back) has_counted_ = true;
+        return true;
+    }
+    int polls_per_clock() const override { return 1; }
+
+    // Only a limit of time or of turns can end the waits: what follows is not explored.
+    void stands_still() override {
+        is_frozen_ = true;
+        is_open_ = false;
+    }
+    uint64_t rounds_of_standstill(uint64_t) const override { return kRoundsOfStandstill; }
+
+    // ---- NICs
+    void posted(NetOp* op) override {
+        Thread& thread = thread_of(current);
+        Operation& record = operations_[op] = {};
+        record.poster = all_.key_of(process_of_.at(current));
+        record.which = ++thread.posts;
+        record.posted = is_open_ ? all_.last_event() : -1;
+        record.link = link(op->source_rank, op->target_rank);
+        record.number = op->number;
+        record.queue_pair = op->queue_pair;
+        if (op->copy) return;
+        const bool keeps_order = m_.network->settings.kind == Fabric::kRc;
+        touched(kLinks + record.link * kMaxQueuePairs + static_cast<size_t>(op->queue_pair), 1,
+                keeps_order ? Touch::kWrite : Touch::kRead);
+        touched(kQueues + static_cast<size_t>(op->source_rank), 1, Touch::kAdd);
+    }
+    void fenced(int rank, int queue_pair) override {
+        const int source = current->block->launch->rank;
+        for (int target = 0; target < m_.num_ranks; target++) {
+            if (rank >= 0 && rank != target) continue;
+            fences_[link(source, target)].push_back({m_.network->posted[source] + 1, queue_pair});
+            for (int pair = 0; pair < m_.network->settings.queue_pairs; pair++)
+                if (queue_pair < 0 || pair == queue_pair)
+                    touched(kLinks + link(source, target) * kMaxQueuePairs + static_cast<size_t>(pair), 1,
+                            Touch::kWrite);
+        }
+    }
+    void quiet(int rank, int queue_pair) override {
+        if (!is_open_) return;
+        const int source = current->block->launch->rank;
+        if (has_acted_) step_aside();
+        if (!is_open_) return;
+        for (const Operation& done : completed_) {
+            if (done.poster[1] != source || (rank >= 0 && link(source, rank) != done.link)) continue;
+            if (queue_pair < 0 || queue_pair == done.queue_pair) all_.event().after.push_back(done.ended);
+        }
+        touched(kQueues + static_cast<size_t>(source), 1, Touch::kRead);
+    }
+
+    // ---- time: it stands still while anything can happen
+    double now_ns() const override { return now_ns_; }
+    void spend(double) override {}
+    void pass(double ns) override { now_ns_ += ns; }
+    void drain() override {
+        while (!m_.network->in_flight.empty() && !m_.stop_request && (advance(false) || skip_to_next_release(m_))) {
+        }
+    }
+
+  private:
+    static constexpr int64_t kQuantum = 1 << 14;  // accesses
+    static constexpr double kLongLoopNs = 1e6;
+    static constexpr uint64_t kRoundsOfStandstill = 300;
+    static constexpr size_t kMaxQueuePairs = 1024;
+
+    struct Thread {
+        Fiber* fiber = nullptr;
+        std::vector<int> after;  // of its next event
+        int woken_by = -1, all_before = 0, last_event = -1;
+        int64_t posts = 0;
+        std::vector<int> touching;  // its events by which it has touched something
+    };
+    struct RankState {
+        std::vector<int> done;  // the last events of threads that have ended
+        int all_before = 0;
+    };
+    struct Operation {
+        Exploration::Key poster;
+        int64_t which;
+        int posted;
+        size_t link;
+        uint64_t number;
+        int queue_pair;
+        std::vector<int> delivered;            // by these events, so far
+        std::map<int64_t, int> last_of_piece;  // event
+        int ended = -1;
+    };
+    struct Fence {
+        uint64_t number;
+        int queue_pair;
+    };
+    struct Possible {
+        int process;
+        Fiber* fiber;  // or
+        NetOp* op;
+        int64_t piece;  // by its offset; -1: its end
+    };
+
+    Thread& thread_of(const Fiber* fiber) { return threads_[process_of_.at(fiber)]; }
+    size_t link(int source, int target) const { return static_cast<size_t>(source * m_.num_ranks + target); }
+
+    // Of an array that a launch was given: it has another address in every run. 0: it is none. Launches that may run at
+    // the same time have no array in common.
+    static uint64_t place_in_argument(const Launch& launch, uintptr_t address) {
+        for (const Range& range : launch.ranges) {
+            if (address < range.begin || address >= range.end) continue;
+            for (size_t at = 0; at + 8 <= launch.arg_bytes.size(); at++) {
+                uintptr_t pointer;
+                memcpy(&pointer, launch.arg_bytes.data() + at, sizeof pointer);
+                if (pointer < range.begin || pointer >= range.end) continue;
+                const auto launched = static_cast<uint64_t>(launch.rank * 1021 + launch.ticket) & 0xff;
+                return kElsewhere + ((launched << 6 | std::min<size_t>(at / 8, 63)) << 34) + (address - range.begin);
+            }
+        }
+        return 0;
+    }
+    static uint64_t state_of(const Fiber& fiber, size_t stack_bytes);
+
+    bool advance(bool with_threads) {
+        gather(with_threads);
+        if (possible_.empty()) return false;
+        const Possible* next = &possible_.front();
+        if (!is_frozen_) {
+            enabled_.clear();
+            for (const Possible& one : possible_) enabled_.push_back(one.process);
+            const int process = all_.pick(enabled_, last_thread_);
+            if (process < 0) {
+                m_.stop_request = 1;
+                return true;
+            }
+            while (next->process != process) next++;
+            is_open_ = true;
+        }
+        has_acted_ = false;
+        m_.picks++;
+        if (next->fiber)
+            run(*next);
+        else
+            move(*next);
+        is_open_ = false;
+        return true;
+    }
+
+    // In the calm order: the thread that ran goes on; then the network, the oldest first; then other threads.
+    void gather(bool with_threads) {
+        possible_.clear();
+        for (const auto& owned : m_.network->in_flight) {
+            NetOp& op = *owned;
+            const Operation& record = operations_.at(&op);
+            if (op.copy) {
+                possible_.push_back({process_of(record, -1), nullptr, &op, -1});
+                continue;
+            }
+            for (size_t i = 0; i < op.pieces.size(); i++)
+                if (piece_can_move(m_, op, i)) {
+                    const auto offset = static_cast<int64_t>(op.pieces[i].offset);
+                    possible_.push_back({process_of(record, offset), nullptr, &op, offset});
+                }
+            if (end_can_move(m_, op)) possible_.push_back({process_of(record, -1), nullptr, &op, -1});
+        }
+        if (with_threads)
+            for (Warp* warp : warps_) {
+                if (m_.injected && has_stopped(m_, warp->block->launch->rank)) continue;
+                for (uint32_t rest = warp->runnable; rest; rest &= rest - 1) {
+                    Fiber* fiber = &warp->lanes[__builtin_ctz(rest)];
+                    possible_.push_back({process_of_.at(fiber), fiber, nullptr, 0});
+                }
+            }
+        if (possible_.size() < 2) return;
+        std::sort(possible_.begin(), possible_.end(), [&](const Possible& a, const Possible& b) {
+            const bool a_last = a.process == last_thread_, b_last = b.process == last_thread_;
+            if (a_last != b_last) return a_last;
+            const auto &x = all_.key_of(a.process), &y = all_.key_of(b.process);
+            return x[0] != y[0] ? x[0] > y[0] : x < y;
+        });
+    }
+
+    int process_of(const Operation& op, int64_t piece) {
+        const auto& p = op.poster;
+        return all_.process_of({1 + op.which, p[1], p[2], p[3], p[4], piece < 0, piece});
+    }
+
+    void run(const Possible& next) {
+        Fiber* fiber = next.fiber;
+        Warp* warp = fiber->warp;
+        Thread& thread = threads_[next.process];
+        if (is_open_) {
+            Exploration::Event& event = all_.event();
+            event.after = std::move(thread.after);
+            event.all_before = thread.all_before;
+            event.woken_by = std::exchange(thread.woken_by, -1);
+            thread.after.clear();
+            thread.last_event = all_.last_event();
+            last_thread_ = next.process;
+        }
+        epemu_shared_base = warp->block->shared;
+        warp->runnable &= ~(1u << fiber->lane);
+        quantum = kQuantum;
+        run_lane(m_, fiber);
+        if (m_.fault == Fault::kNone) end_turn(m_, warp);
+        if (std::exchange(has_counted_, false)) all_.status.counted++;
+    }
+
+    void move(const Possible& next) {
+        NetOp& op = *next.op;
+        Operation& record = operations_.at(&op);
+        const int event = all_.last_event();
+        if (is_open_) {
+            auto& after = all_.event().after;
+            if (record.posted >= 0) after.push_back(record.posted);
+            if (next.piece < 0) after.insert(after.end(), record.delivered.begin(), record.delivered.end());
+        }
+        if (op.copy) return move_copy(op);
+        if (next.piece >= 0) {
+            const auto piece = static_cast<size_t>(
+                std::find_if(op.pieces.begin(), op.pieces.end(),
+                             [&](const NetOp::Piece& p) { return static_cast<int64_t>(p.offset) == next.piece; }) -
+                op.pieces.begin());
+            if (!op.pieces[piece].data.empty()) {
+                comes_after_earlier(op, record);
+                record.delivered.push_back(event);
+                deliveries_[record.link].push_back({record.number, record.queue_pair, event});
+            }
+            return move_piece(op, piece);
+        }
+        const bool completes = op.delivered;
+        if (!completes) {
+            comes_after_earlier(op, record);
+            record.delivered.push_back(event);
+            deliveries_[record.link].push_back({record.number, record.queue_pair, event});
+            if (op.signal_op == EPEMU_SIGNAL_ADD && op.signal && m_.network->settings.stages_atomics())
+                touched(kQueues + (1u << 20) + static_cast<size_t>(op.target_rank), 1, Touch::kWrite);
+        }
+        if (completes) {
+            record.ended = event;
+            if (is_open_) completed_.push_back(record);
+            operations_.erase(&op);
+        }
+        move_end(m_, op);
+    }
+    void move_copy(NetOp& op) {
+        if (!advance_copy(m_, op)) return;
+        auto& ops = m_.network->in_flight;
+        const auto at = std::find_if(ops.begin(), ops.end(), [&](const auto& other) { return other.get() == &op; });
+        operations_.erase(&op);
+        std::swap(*at, ops.back());
+        ops.pop_back();
+    }
+
+    // What the order of a queue pair, or a fence, makes this operation wait for.
+    void comes_after_earlier(const NetOp& op, const Operation& record) {
+        if (!is_open_) return;
+        const bool keeps_order = m_.network->settings.kind == Fabric::kRc;
+        for (const Delivery& earlier : deliveries_[record.link]) {
+            if (earlier.number >= op.number) continue;
+            bool waits = keeps_order && earlier.queue_pair == op.queue_pair;
+            for (const Fence& fence : fences_[record.link])
+                waits |= earlier.number < fence.number && fence.number <= op.number &&
+                         (fence.queue_pair < 0 ||
+                          (fence.queue_pair == op.queue_pair && fence.queue_pair == earlier.queue_pair));
+            if (waits) all_.event().after.push_back(earlier.event);
+        }
+    }
+
+    struct Delivery {
+        uint64_t number;
+        int queue_pair, event;
+    };
+
+    Exploration& all_;
+    std::vector<Thread> threads_;  // by process
+    std::vector<RankState> ranks_;
+    std::unordered_map<const Fiber*, int> process_of_;
+    std::vector<Warp*> warps_;
+    std::unordered_map<const NetOp*, Operation> operations_;
+    std::vector<Operation> completed_;
+    std::map<size_t, std::vector<Fence>> fences_;         // by link
+    std::map<size_t, std::vector<Delivery>> deliveries_;  // by link
+    std::vector<Possible> possible_;
+    std::vector<int> enabled_;
+    int last_thread_ = -1;
+    double now_ns_ = 0;
+    bool is_open_ = false;    // an event is under way
+    bool has_acted_ = false;  // and has done what others may notice
+    bool is_frozen_ = false, has_counted_ = false;
+};
+
+// Registers and stack, from the caller of the runtime up.
+__attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size_t stack_bytes) {
+    jmp_buf registers;
+    memset(&registers, 0, sizeof registers);
+    (void)_setjmp(registers);
+    uint64_t hash = 0xcbf29ce484222325ull;
+    const auto mix = [&](const char* begin, const char* end) {
+        for (; begin + 8 <= end; begin += 8) {
+            uint64_t word;
+            memcpy(&word, begin, 8);
+            hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+            hash ^= hash >> 29;
+        }
+    };
+    mix(reinterpret_cast<const char*>(registers), reinterpret_cast<const char*>(registers) + sizeof registers);
+    mix(static_cast<const char*>(__builtin_frame_address(0)), fiber.stack + stack_bytes);
+    return hash;
+}
+
+}  // namespace
+}  // namespace epemu
+
+// What Python calls (ep_lib/emulator/library.py mirrors these).
+using namespace epemu;
+
+extern "C" {
+
+Exploration* epemu_explore_create(const Exploration::Bounds* bounds) {
+    return with_memory([&] { return new Exploration(*bounds); });
+}
+void epemu_explore_destroy(Exploration* exploration) { delete exploration; }
+// The machine makes the run that is next; call it before anything is launched.
+void epemu_explore_begin(Exploration* exploration, Machine* m) {
+    with_memory([&] { m->schedule = std::make_unique<Exhaustive>(*m, *exploration); });
+}
+// After a run: whether there is another one.
+int epemu_explore_next(Exploration* exploration) {
+    return with_memory([&]() -> int { return exploration->next(); });
+}
+void epemu_explore_status(const Exploration* exploration, Exploration::Status* status) {
+    *status = exploration->status;
+}
+// The next run, and each after it, is this one.
+void epemu_explore_follow(Exploration* exploration, const char* schedule) {
+    with_memory([&] { exploration->follow(schedule); });
+}
+const char* epemu_explore_schedule(Exploration* exploration) {
+    return with_memory([&]() -> const char* {
+        exploration->line = exploration->schedule();
+        return exploration->line.c_str();
+    });
+}
+const char* epemu_explore_strayed(const Exploration* exploration) { return exploration->strayed.c_str(); }
+
+}  // extern "C"

@@ -1,0 +1,133 @@
+// Every schedule of a small program, one run after the other: stateless model checking by dynamic partial-order
+// reduction.
+//
+// A run is a sequence of events: a thread runs up to the one operation by which others can notice it (a synchronising
+// access, a post, a barrier), or a NIC reads a piece, delivers one, applies a signal or completes. Two runs are
+// equivalent if they differ only in the order of events that touch different things, and of each class of equivalent
+// runs at least one is made:
+//
+// - after a run, each pair of events that touch the same and that nothing else orders is a race, and the run in which
+//   they change places is yet to be made, unless one that begins so has been: source sets (Abdulla, Aronis, Jonsson,
+//   Sagonas, "Optimal dynamic partial order reduction", POPL 2014; Flanagan and Godefroid, POPL 2005);
+// - what has been explored from a place sleeps in the runs that begin there later, until something touches what it
+//   would (sleep sets, Godefroid 1996): a run in which all sleep is given up;
+// - a look at memory from which the thread comes back to its very state, stack and registers, has not happened: a loop
+//   that waits is one event (the last), however often it goes round;
+// - with a bound on preemptions (Musuvathi and Qadeer, PLDI 2007) each race is also reversed where the thread began that
+//   runs there, and nothing sleeps (Coons, Musuvathi, McKinley, "Bounded partial-order reduction", OOPSLA 2013).
+//
+// Plain accesses do not end an event: where two of them can meet, the checker finds a race, in whatever order they come.
+#pragma once
+#include <array>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "schedule.hpp"
+
+namespace epemu {
+
+// What is known of all runs so far, and which run is next. It outlives the machines on which they are made.
+class Exploration {
+  public:
+    struct Bounds {
+        int64_t preemptions;  // the most of a run; -1: any number
+        int64_t reduces;      // 0: every order of events is a run of its own, to compare with
+        uint64_t events;      // of a run, at most: what goes on longer is cut off
+        uint64_t turns;       // of a loop that waits and changes its state meanwhile (it counts), at most
+    };
+    struct Status {
+        uint64_t explored;   // runs that went to their end
+        uint64_t redundant;  // given up: they had been made in another order
+        uint64_t cut;        // runs that met the bound on events
+        uint64_t counted;    // runs in which a wait met the bound on turns
+        uint64_t skipped;    // places from which the bound on preemptions let no run go on
+        uint64_t most_events;
+        uint64_t switches, decisions;  // of the last run: those that are not the calm ones, and all
+        double share;                  // of the whole, as far as it is known, that has been explored
+        uint64_t equivalence;          // of the last run: the same number for all that are equivalent to it
+        int32_t outcome;               // of the last run
+    };
+    enum Outcome { kWhole, kRedundant, kCut, kStrayed };
+
+    // Who does something: a thread (0, rank, launch, block, thread), or of a thread's operations of a NIC one piece or
+    // its end (1, rank, launch, block, thread, which, piece). The same in every run.
+    using Key = std::array<int64_t, 7>;
+    struct Touched {
+        uintptr_t begin, end;    // in this run
+        uint64_t place, length;  // in every run; host arrays lie elsewhere each time: they are all at kElsewhere
+        Touch how;
+    };
+    struct Event {
+        int process;
+        std::vector<Touched> touches;
+        std::vector<int> after;  // events that it cannot come before
+        int woken_by = -1;       // the store that ended its wait
+        int all_before = 0;      // it cannot come before any of the first so many
+    };
+
+    explicit Exploration(const Bounds& bounds) : bounds(bounds) {}
+
+    const Bounds bounds;
+    Status status = {};
+    std::string strayed;  // where a run was not the one that it repeats
+    std::string line;     // for Python
+
+    // ---- of the run that is made
+    void begin();
+    int process_of(const Key& key);
+    const Key& key_of(int process) const { return keys_[process]; }
+    // Who of these is next, the calm order being theirs; -1: nobody, the run is to end.
+    int pick(const std::vector<int>& enabled, int last_thread);
+    uint32_t choose(uint32_t options);
+    Event& event() { return events_.back(); }
+    int last_event() const { return static_cast<int>(events_.size()) - 1; }
+    std::vector<Event>& events() { return events_; }
+    // ---- between two runs
+    bool next();                           // whether there is another one; call it after each
+    void follow(const std::string& text);  // the next run is this one
+    std::string schedule() const;          // the last run, as one line
+
+  private:
+    struct Asleep {
+        int process;
+        std::vector<Touched> touches;
+    };
+    struct Data {
+        uint32_t options, value;
+    };
+    struct Node {
+        std::vector<int> enabled;
+        std::vector<Asleep> sleep, done;
+        std::vector<int> todo;
+        int chosen, last_thread;
+        int64_t preemptions;           // before it
+        std::vector<Touched> touched;  // by the chosen one, in all runs
+        std::vector<Data> data;
+    };
+
+    bool sleeps(const Node& node, int process) const;
+    int64_t cost(const Node& node, int process) const;
+    void compute_clocks();
+    uint64_t equivalence() const;
+    void reverse(int i, int j);
+    void add(Node& node, int process);
+    void add_all(Node& node);
+    double share() const;
+    bool happens_before(int i, int j) const { return clocks_[j][events_[i].process] > i; }
+
+    std::map<Key, int> ids_;
+    std::vector<Key> keys_;
+    std::vector<Node> nodes_;               // of the path that is explored; one for each event
+    std::vector<Event> events_;             // of this run
+    std::vector<std::vector<int>> clocks_;  // by event and process: the last event + 1 that happens before, or is it
+    std::vector<std::pair<int, int>> races_;
+    size_t depth_ = 0, data_ = 0;
+    std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
+    bool follows_ = false;
+    uint64_t decisions_ = 0;
+    std::vector<std::pair<uint64_t, uint32_t>> made_;  // decisions that were not 0, by their number
+};
+
+}  // namespace epemu
