@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import ep_lib
+from ep_lib.errors import ArgumentError
 
 SCALE_BLOCK = 128  # elements of an FP8 row that share a scale
+ROUTINGS = ("random", "skewed", "zipf", "incast")
+ZIPF = 1.2
 SETS = 3  # of rows, used in turn: 3 x 29 MB of FP8 exceed an L2 cache
 
 
@@ -34,8 +37,12 @@ def device_of(rank: ep_lib.Rank) -> str:
 
 
 def routing(shape: Shape, source: int, kind: str, device: str) -> Any:
-    """``[tokens, top_k]`` int64: experts of ``source``'s tokens. "random": any; "skewed": half of the tokens
-    choose expert 0 besides others; with 8 of 256 experts chosen at random, 1 in 32 does."""
+    """``[tokens, top_k]`` int64: experts of ``source``'s tokens, each of :data:`ROUTINGS`.
+
+    "random": any. "skewed": half of the tokens choose expert 0 besides others; with 8 of 256 experts chosen at random,
+    1 in 32 does. "zipf": the n-th most popular expert is chosen in proportion to n ** -1.2; where the popular ones
+    live is random, the same for all ranks. "incast": all tokens choose experts of rank 0.
+    """
     import torch
 
     generator = torch.Generator(device=device).manual_seed(1000 + source)
@@ -43,6 +50,13 @@ def routing(shape: Shape, source: int, kind: str, device: str) -> Any:
     if kind == "skewed":
         scores[::2, 0] = 2.0
         scores[1::2, 0] = -1.0
+    elif kind == "zipf":  # the largest of log(p) + Gumbel noise are a draw without replacement
+        order = torch.randperm(shape.experts, generator=torch.Generator().manual_seed(7)).to(device)
+        scores = -ZIPF * (order + 1).log() - (-scores.clamp_min(1e-12).log()).log()
+    elif kind == "incast":
+        scores[:, shape.experts_per_rank :] = -1.0
+    elif kind != "random":
+        raise ArgumentError(f"the routing is {kind!r}; take one of {', '.join(ROUTINGS)}")
     return torch.topk(scores, shape.top_k, dim=-1).indices
 
 

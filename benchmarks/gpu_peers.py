@@ -55,9 +55,9 @@ class Peer:
 
     by, note = "", ""
 
-    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str) -> None:
+    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random") -> None:
         self.rank, self.shape, self.dtype, self.me = rank, shape, dtype, rank.rank
-        self.idx = [gpu_inputs.routing(shape, source, "random", "cuda") for source in range(shape.ranks)]
+        self.idx = [gpu_inputs.routing(shape, source, routing, "cuda") for source in range(shape.ranks)]
         self.goes = [gpu_inputs.goes_to(shape, idx) for idx in self.idx]
         self.sets = [gpu_inputs.rows(shape, self.me, turn, dtype, "cuda") for turn in range(SETS)]
 
@@ -108,15 +108,15 @@ class Nccl(Peer):
 
     by, note = "NCCL", "all_to_all_single, torch indexing"
 
-    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str) -> None:
+    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random") -> None:
         import torch
 
-        super().__init__(rank, shape, dtype)
+        super().__init__(rank, shape, dtype, routing)
         goes = self.goes[self.me]
         self.order = torch.cat([goes[:, r].nonzero()[:, 0] for r in range(shape.ranks)])
         self.sends = [int(n) for n in goes.sum(0)]
         self.receives = [int(g[:, self.me].sum()) for g in self.goes]
-        self.recv = [torch.empty(sum(self.receives), t.shape[1], dtype=t.dtype, device="cuda") for t in self.parts(0)]
+        self.recv: list[Any] = []
         # Where each rank's row of a token is in what comes back; the last row is zeros.
         position = torch.full((shape.tokens, shape.ranks), len(self.order), device="cuda")
         place = torch.arange(len(self.order), device="cuda")
@@ -135,8 +135,10 @@ class Nccl(Peer):
     def dispatch(self, turn: int) -> None:
         import torch.distributed as dist
 
-        for part, recv in zip(self.parts(turn), self.recv, strict=True):
-            dist.all_to_all_single(recv, part.index_select(0, self.order), self.receives, self.sends)
+        self.recv = []
+        for part in self.parts(turn):
+            self.recv.append(part.new_empty(sum(self.receives), part.shape[1]))
+            dist.all_to_all_single(self.recv[-1], part.index_select(0, self.order), self.receives, self.sends)
 
     def combine(self) -> Any:
         import torch.distributed as dist
@@ -164,12 +166,12 @@ class Symmetric(Peer):
 
     by, note = "torch symmetric memory", f"all_to_all_vdev_2d, {SYMMETRIC_GROUPS} groups of experts a rank"
 
-    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str) -> None:
+    def __init__(self, rank: ep_lib.Rank, shape: Shape, dtype: str, routing: str = "random") -> None:
         import torch
         import torch.distributed as dist
         import torch.distributed._symmetric_memory as symm_mem
 
-        super().__init__(rank, shape, dtype)
+        super().__init__(rank, shape, dtype, routing)
         self.group = dist.group.WORLD.group_name
         self.groups = min(SYMMETRIC_GROUPS, shape.experts_per_rank)
         splits = shape.ranks * self.groups
@@ -180,7 +182,7 @@ class Symmetric(Peer):
         self.arriving = [pairs[:, of_rank[self.me]] for pairs in self.pairs]
         sent = [int(pairs.sum()) for pairs in self.pairs]
         received = [sum(int(pairs[:, columns].sum()) for pairs in self.pairs) for columns in of_rank]
-        most = max(sent + received)
+        most, self.received = max(sent + received), received[self.me]
 
         def symmetric(*size: int, like: Any) -> Any:
             made = symm_mem.empty(*size, dtype=like.dtype, device=like.device)

@@ -1,10 +1,10 @@
 """Rows of the table: measured on every rank, merged over the ranks, kept as JSON.
 
-A row is a dict. Its name: ``group`` ("ceiling", "normal", "low latency", "peer" or "transport"), ``by`` (whose code),
-``what``, and if they apply ``dtype``, ``tokens``, ``sms``, ``routing``, ``note``. Its figures: ``us`` (the median over
-the repeats of the slowest rank), ``us_low`` and ``us_high`` (10th and 90th percentile), and a rank's mean
-``logical_bytes`` (all that it sends: rows with their scales, also those to itself) and ``wire_bytes`` (those that leave
-its GPU).
+A row is a dict. Its name: ``group`` ("ceiling", "normal", "low latency", "peer", "compare" or "transport"), ``by``
+(whose code), ``what``, and if they apply ``dtype``, ``tokens``, ``hidden``, ``sms``, ``routing``, ``note`` and
+``outputs``. Its figures: ``us`` (the median over the repeats of the slowest rank), ``us_low`` and ``us_high`` (10th and 90th
+percentile), and a rank's mean ``logical_bytes`` (all that it sends: rows with their scales, also those to itself) and
+``wire_bytes`` (those that leave its GPU).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_clock import spread
 import ep_lib
 
 Row = dict[str, Any]
-NAME = ("group", "by", "what", "dtype", "tokens", "sms", "routing", "note", "bytes")
+NAME = ("group", "by", "what", "dtype", "tokens", "hidden", "sms", "routing", "note", "outputs", "bytes")
 
 
 class Rows:

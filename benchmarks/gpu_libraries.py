@@ -1,0 +1,417 @@
+"""ep_lib and its peers behind one interface: what each is asked to do in a case, for gpu_compare.py to check and time.
+
+DeepEP is imported from a folder that the caller names (build_deep_ep.sh makes one); none of it is in this repository.
+Every library gets the same rows, routing and number of SMs. A dispatch with a cached handle knows which row goes where;
+a counted one gets only the experts of each token, and its host learns how many rows came. Outputs are "owned" (tensors
+that no later call changes) or a "view" of memory that the library uses again.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import gpu_inputs
+import gpu_peers
+from gpu_inputs import SETS, Shape
+
+import ep_lib
+
+CACHED, COUNTED = "cached handle", "counted"
+OWNED, VIEW = "owned", "view"
+LOW_LATENCY_TOKENS = 128
+CHAIN = 10  # operations in a graph; an even number, because DeepEP V1 has two buffers and takes turns
+V1_RING = 256  # tokens in DeepEP V1's ring of each channel, as in its own tests
+V1_CHUNKS = {"dispatch": (4, 8, 12, 16, 20, 24, 28, 32), "combine": (1, 2, 4, 6, 8, 10, 12, 16)}
+TUNING_CALLS = 10
+
+
+class Operation(NamedTuple):
+    """Something to time: ``turns`` are calls with different rows, to be made one after the other."""
+
+    what: str
+    note: str
+    outputs: str
+    turns: Sequence[Callable[[], Any]]
+    right: Callable[[Any], bool]  # whether what the first turn returned is right
+    waits: bool = False  # the host waits for the GPU inside the call
+    divide: int = 1  # operations in a call
+
+
+class Limits(NamedTuple):
+    """The largest case, which sizes what a library allocates once."""
+
+    tokens: int
+    hidden: int
+    num_sms: int
+
+
+class Case:
+    """One size and one way of routing: what all libraries are given, and what has to come out."""
+
+    def __init__(self, rank: ep_lib.Rank, shape: Shape, routing: str) -> None:
+        self.rank, self.shape, self.routing, self.me = rank, shape, routing, rank.rank
+        self.device = gpu_inputs.device_of(rank)
+        every = [gpu_inputs.routing(shape, source, routing, self.device) for source in range(shape.ranks)]
+        self.idx, self.weights = every[self.me], gpu_inputs.weights(shape, self.me, self.device)
+        self.goes = [gpu_inputs.goes_to(shape, idx) for idx in every]
+
+    @functools.lru_cache(maxsize=1)  # noqa: B019 - one dtype's rows at a time; a Case is short-lived
+    def sets(self, dtype: str) -> list[Any]:
+        """Rows of this rank, SETS times: tensors, or pairs with scales."""
+        pairs = [gpu_inputs.rows(self.shape, self.me, turn, dtype, self.device) for turn in range(SETS)]
+        return [x if scales is None else (x, scales) for x, scales in pairs]
+
+    def in_order(self) -> tuple[Any, Any]:
+        """Source and token of the rows that come here, sorted by both."""
+        import torch
+
+        tokens = [goes[:, self.me].nonzero()[:, 0] for goes in self.goes]
+        sources = [torch.full_like(token, source) for source, token in enumerate(tokens)]
+        return torch.cat(sources), torch.cat(tokens)
+
+    def arrived(self, x: Any, source: Any, token: Any) -> bool:
+        """Whether ``x`` (a pair in FP8) has each row of set 0 that must come here, once, as it was sent."""
+        import torch
+
+        got = x if isinstance(x, tuple) else (x,)
+        dtype = "fp8" if isinstance(x, tuple) else "bf16"
+        numbers = source.long() * self.shape.tokens + token.long()
+        want_source, want_token = self.in_order()
+        if not torch.equal(numbers.sort().values, want_source * self.shape.tokens + want_token):
+            return False
+        right = all(len(part) == len(numbers) for part in got)
+        for number in range(self.shape.ranks):
+            here = source == number
+            sent = gpu_inputs.rows(self.shape, number, 0, dtype, self.device)
+            for part, want in zip(got, sent, strict=False):
+                right &= torch.equal(_bytes(part[here]), _bytes(want[token[here].long()]))
+        return right
+
+    def combined(self, out: Any) -> bool:
+        """Whether ``out`` is what a combine of set 0's BF16 rows gives."""
+        import torch
+
+        copies = self.goes[self.me].sum(1, keepdim=True)
+        return torch.equal(out, (self.sets("bf16")[0].float() * copies).bfloat16())
+
+    def traffic(self, dtype: str) -> dict[str, int]:
+        """The bytes that every library's GB/s are counted from: a row once for each rank that it goes to."""
+        return gpu_inputs.traffic(self.shape, self.goes[self.me], self.me, dtype)
+
+
+def _bytes(rows: Any) -> Any:
+    """The rows as bytes; what has no rows may have no strides either."""
+    import torch
+
+    return rows.reshape(-1).view(torch.uint8)
+
+
+class Library:
+    """Makes the operations of a case. Making one, its operations and ``close`` are collective."""
+
+    by = ""
+
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
+        """``shape``: with the numbers of ranks, experts and top-k that all cases have."""
+        self.rank, self.limits, self.shape = rank, limits, shape
+
+    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+        raise NotImplementedError
+
+    def low_latency(self, case: Case) -> Iterator[Operation]:
+        """Operations for decode batches; none, if the library has none."""
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+class EpLib(Library):
+    """This library's public calls."""
+
+    by = "ep_lib"
+
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
+        super().__init__(rank, limits, shape)
+        self._buffer: Any = None
+        self._hidden = 0
+
+    @staticmethod
+    def arguments(shape: Shape, limits: Limits, hidden: int) -> dict[str, int]:
+        """What a Buffer is made with."""
+        sizes = {"num_experts": shape.experts, "top_k": shape.top_k, "hidden": hidden, "max_tokens": limits.tokens}
+        return {**sizes, "num_max_dispatch_tokens_per_rank": min(LOW_LATENCY_TOKENS, limits.tokens)}
+
+    def _of(self, hidden: int) -> Any:
+        if hidden != self._hidden:
+            self.close()
+            arguments = self.arguments(self.shape, self.limits, hidden)
+            self._buffer, self._hidden = ep_lib.Buffer(self.rank, **arguments, num_sms=self.limits.num_sms), hidden
+        return self._buffer
+
+    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+        buffer, sets = self._of(case.shape.hidden), case.sets(dtype)
+        recv = buffer.dispatch(sets[0], case.idx, case.weights)
+        handle = recv.handle
+
+        def cached(**options: Any) -> list[Callable[[], Any]]:
+            return [lambda x=x: buffer.dispatch(x, handle=handle, **options).x for x in sets]
+
+        def same_places(x: Any) -> bool:
+            return case.arrived(x, recv.src_rank, recv.src_token)
+
+        yield Operation("dispatch", CACHED, OWNED, cached(), same_places)
+        counted = [lambda x=x: buffer.dispatch(x, case.idx, case.weights) for x in sets]
+        yield Operation(
+            "dispatch", COUNTED, OWNED, counted, lambda r: case.arrived(r.x, r.src_rank, r.src_token), waits=True
+        )
+        if dtype == "bf16":
+            rows = recv.x
+            yield Operation("combine", "", OWNED, [lambda: buffer.combine(rows, handle)], case.combined)
+        yield Operation("dispatch", CACHED, VIEW, cached(copy=False), same_places)
+        if dtype == "bf16":
+            place = buffer.combine_input(handle, rows)
+
+            def from_place() -> Any:
+                return buffer.combine(place, handle)
+
+            place.copy_(rows)
+            yield Operation("combine", "rows in the Buffer's memory", OWNED, [from_place], case.combined)
+
+    def low_latency(self, case: Case) -> Iterator[Operation]:
+        buffer, x, idx = self._of(case.shape.hidden), case.sets("bf16")[0], case.idx
+        ones = case.weights.new_ones(case.weights.shape)
+        rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, use_fp8=False)
+        yield from _decode(
+            case,
+            OWNED,
+            lambda: buffer.low_latency_dispatch(x, idx)[1],
+            lambda: buffer.low_latency_combine(rows, idx, ones, handle)[0],
+        )
+
+    def close(self) -> None:
+        if self._buffer is not None:
+            self._buffer.close()
+            self._buffer, self._hidden = None, 0
+
+
+class DeepEpV1(Library):
+    """DeepEP's first interface, tuned for each case: the best of several chunk sizes, which its users also look for."""
+
+    by = "DeepEP V1"
+
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape, deep_ep: Any, group: Any) -> None:
+        super().__init__(rank, limits, shape)
+        self._deep_ep = deep_ep
+        configs = [self._config(chunk) for chunks in V1_CHUNKS.values() for chunk in chunks]
+        rows = max(config.get_nvl_buffer_size_hint(2 * limits.hidden, shape.ranks) for config in configs)
+        decode = deep_ep.Buffer.get_low_latency_rdma_size_hint(
+            LOW_LATENCY_TOKENS, limits.hidden, shape.ranks, shape.experts
+        )
+        own = {"low_latency_mode": True, "num_qps_per_rank": shape.experts_per_rank, "explicitly_destroy": True}
+        self._buffer = deep_ep.Buffer(group, rows, decode, **own)
+
+    def _config(self, chunk: int) -> Any:
+        return self._deep_ep.Config(self.limits.num_sms, chunk, V1_RING)
+
+    def _tuned(self, what: str, call: Callable[[Any], Any]) -> Any:
+        """The configuration with which ``call`` takes the least time, the same on all ranks."""
+        found = []
+        for chunk in V1_CHUNKS[what]:
+            config = self._config(chunk)
+            call(config)
+            self.rank.barrier()
+            began = time.perf_counter()
+            for _ in range(TUNING_CALLS):
+                call(config)
+            self.rank.synchronize()
+            found.append((max(self.rank.all_gather(time.perf_counter() - began)), chunk))
+        return self._config(min(found)[1])
+
+    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+        buffer, sets, experts = self._buffer, case.sets(dtype), self.shape.experts
+
+        def count(x: Any, config: Any) -> Any:
+            per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(case.idx, experts)
+            return buffer.dispatch(
+                x,
+                num_tokens_per_rank=per_rank,
+                is_token_in_rank=in_rank,
+                num_tokens_per_expert=per_expert,
+                topk_idx=case.idx,
+                topk_weights=case.weights,
+                config=config,
+            )
+
+        rows, _, _, _, handle, _ = count(sets[0], self._config(V1_CHUNKS["dispatch"][0]))
+        config = self._tuned("dispatch", lambda config: buffer.dispatch(sets[0], handle=handle, config=config))
+        source, token = case.in_order()  # V1 keeps the order of ranks, and of each rank's tokens
+
+        def right(result: Any) -> bool:
+            return case.arrived(result[0], source, token)
+
+        cached = [lambda x=x: buffer.dispatch(x, handle=handle, config=config) for x in sets]
+        yield Operation("dispatch", CACHED, OWNED, cached, right)
+        yield Operation("dispatch", COUNTED, OWNED, [lambda x=x: count(x, config) for x in sets], right, waits=True)
+        if dtype == "bf16":
+            best = self._tuned("combine", lambda config: buffer.combine(rows, handle, config=config))
+            combine = [lambda: buffer.combine(rows, handle, config=best)[0]]
+            yield Operation("combine", "", OWNED, combine, case.combined)
+
+    def low_latency(self, case: Case) -> Iterator[Operation]:
+        buffer, x, idx, experts = self._buffer, case.sets("bf16")[0], case.idx, self.shape.experts
+        ones = case.weights.new_ones(case.weights.shape)
+        most = LOW_LATENCY_TOKENS
+        rows, _, handle, _, _ = buffer.low_latency_dispatch(x, idx, most, experts, use_fp8=False)
+        kept = rows.clone()
+        yield from _decode(
+            case,
+            VIEW,
+            lambda: buffer.low_latency_dispatch(x, idx, most, experts)[1],
+            lambda: buffer.low_latency_combine(kept, idx, ones, handle)[0],
+        )
+
+    def close(self) -> None:
+        self._buffer.destroy()
+
+
+class DeepEpV2(Library):
+    """DeepEP's ElasticBuffer, which compiles its kernels for each size."""
+
+    by = "DeepEP V2"
+
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape, deep_ep: Any, group: Any) -> None:
+        super().__init__(rank, limits, shape)
+        sizes = {"num_max_tokens_per_rank": limits.tokens, "hidden": limits.hidden, "num_topk": shape.top_k}
+        self._buffer = deep_ep.ElasticBuffer(group, **sizes, explicitly_destroy=True)
+
+    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+        buffer, sets, sms = self._buffer, case.sets(dtype), self.limits.num_sms
+        given = {"topk_idx": case.idx, "topk_weights": case.weights, "num_experts": self.shape.experts, "num_sms": sms}
+
+        def right(result: Any) -> bool:
+            number = places.recv_src_metadata[:, 0]  # rank * num_max_tokens_per_rank + token
+            return case.arrived(result[0], number // self.limits.tokens, number % self.limits.tokens)
+
+        def right_itself(result: Any) -> bool:
+            nonlocal places
+            places = result[3]
+            return right(result)
+
+        first = buffer.dispatch(sets[0], **given)
+        handle = places = first[3]
+        cached = [lambda x=x: buffer.dispatch(x, handle=handle, num_sms=sms) for x in sets]
+        yield Operation("dispatch", CACHED, OWNED, cached, right)
+        counted = [lambda x=x: buffer.dispatch(x, **given) for x in sets]
+        yield Operation("dispatch", COUNTED, OWNED, counted, right_itself, waits=True)
+        if dtype == "bf16":
+            combine = [lambda: buffer.combine(first[0], handle, num_sms=sms)[0]]
+            yield Operation("combine", "", OWNED, combine, case.combined)
+
+    def close(self) -> None:
+        self._buffer.destroy()
+
+
+class Nccl(Library):
+    """NCCL's all-to-all with torch's indexing (:class:`gpu_peers.Nccl`), which knows the counts beforehand."""
+
+    by = "NCCL"
+    peer: type[gpu_peers.Peer] = gpu_peers.Nccl
+
+    def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
+        super().__init__(rank, limits, shape)
+        self._kept: list[Any] = []
+
+    def operations(self, case: Case, dtype: str) -> Iterator[Operation]:
+        peer = self.peer(self.rank, case.shape, dtype, case.routing)
+        self._kept = [*self._kept, peer] if self.keeps else []
+
+        def right(_: Any) -> bool:
+            checks = _Checks()
+            peer.check_dispatch(checks)  # type: ignore[arg-type]
+            return checks.right
+
+        def owned(turn: int) -> Any:
+            peer.dispatch(turn)
+            return self.copied_out(peer)
+
+        yield Operation("dispatch", CACHED, OWNED, [lambda turn=turn: owned(turn) for turn in range(SETS)], right)
+        if self.keeps:
+            views = [lambda turn=turn: peer.dispatch(turn) for turn in range(SETS)]
+            yield Operation("dispatch", CACHED, VIEW, views, right)
+        if dtype == "bf16":
+            peer.dispatch(0)
+            expected = (peer.sets[0][0].float() * peer.times_added()[:, None]).bfloat16()
+            yield Operation("combine", "", OWNED, [peer.combine], lambda out: bool((out == expected).all()))
+
+    keeps = False  # whether a peer's memory is the library's, and freed with the process
+
+    def copied_out(self, peer: Any) -> Any:
+        return peer.recv
+
+
+class Torch(Nccl):
+    """torch's ``all_to_all_vdev_2d``, a token once per rank; rows are copied out of the symmetric memory."""
+
+    by = "torch"
+    peer = gpu_peers.SymmetricOnce
+    keeps = True
+
+    def copied_out(self, peer: Any) -> Any:
+        return [recv[: peer.received].clone() for recv in peer.recv]
+
+
+class _Checks:
+    """Takes the findings of a peer's own check, as gpu_rows.Rows does."""
+
+    right = True
+
+    def check(self, right: bool, what: str) -> None:
+        self.right &= right
+
+
+def _decode(case: Case, outputs: str, dispatch: Callable[[], Any], combine: Callable[[], Any]) -> Iterator[Operation]:
+    """A low-latency dispatch (FP8) and combine, called one by one and CHAIN times in a CUDA graph.
+
+    ``dispatch`` returns the number of rows for each expert here, ``combine`` the sum of a token's rows.
+    """
+    import torch
+
+    shape, device = case.shape, case.device
+    chosen = [gpu_inputs.routing(shape, source, case.routing, device) for source in range(shape.ranks)]
+    each = torch.bincount(torch.cat(chosen).flatten(), minlength=shape.experts)
+    counts = each.view(shape.ranks, -1)[case.me]
+    expected = (case.sets("bf16")[0].float() * shape.top_k).bfloat16()
+    checks = {
+        "low-latency dispatch": (dispatch, lambda got: torch.equal(got.long(), counts)),
+        "low-latency combine": (combine, lambda out: torch.equal(out, expected)),
+    }
+    for what, (call, right) in checks.items():
+        yield Operation(what, "called", outputs, [call], right)
+        if device == "cuda":
+            last: list[Any] = []
+            graph = _captured(call, last)
+            yield Operation(
+                what,
+                "in a graph",
+                outputs,
+                [graph.replay],
+                lambda _, right=right, last=last: right(last[-1]),
+                divide=CHAIN,
+            )
+
+
+def _captured(call: Callable[[], Any], results: list[Any]) -> Any:
+    import torch
+
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CHAIN):
+            results.append(call())
+    return graph
