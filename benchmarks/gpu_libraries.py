@@ -24,6 +24,7 @@ OWNED, VIEW = "owned", "view"
 LOW_LATENCY_TOKENS = 128
 CHAIN = 10  # operations in a graph; an even number, because DeepEP V1 has two buffers and takes turns
 V1_RING = 256  # tokens in DeepEP V1's ring of each channel, as in its own tests
+V1_BYTES = 1 << 30  # of its rings; half of what its own tests take
 V1_CHUNKS = {"dispatch": (4, 8, 12, 16, 20, 24, 28, 32), "combine": (1, 2, 4, 6, 8, 10, 12, 16)}
 TUNING_CALLS = 10
 
@@ -206,13 +207,11 @@ class DeepEpV1(Library):
     def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape, deep_ep: Any, group: Any) -> None:
         super().__init__(rank, limits, shape)
         self._deep_ep = deep_ep
-        configs = [self._config(chunk) for chunks in V1_CHUNKS.values() for chunk in chunks]
-        rows = max(config.get_nvl_buffer_size_hint(2 * limits.hidden, shape.ranks) for config in configs)
         decode = deep_ep.Buffer.get_low_latency_rdma_size_hint(
             LOW_LATENCY_TOKENS, limits.hidden, shape.ranks, shape.experts
         )
         own = {"low_latency_mode": True, "num_qps_per_rank": shape.experts_per_rank, "explicitly_destroy": True}
-        self._buffer = deep_ep.Buffer(group, rows, decode, **own)
+        self._buffer = deep_ep.Buffer(group, V1_BYTES, decode, **own)
 
     def _config(self, chunk: int) -> Any:
         return self._deep_ep.Config(self.limits.num_sms, chunk, V1_RING)

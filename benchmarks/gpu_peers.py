@@ -194,7 +194,8 @@ class Symmetric(Peer):
         self.recv = [symmetric(most, part.shape[1], like=part) for part in parts]
         self.in_splits = symmetric(splits, like=self.order)
         self.in_splits.copy_(mine.sum(0))
-        self.out_splits = symmetric(2, splits, like=self.order)
+        # One for each part: a rank that is ahead writes to those of its next operation.
+        self.out_splits = [symmetric(2, splits, like=self.order) for _ in parts]
         self.back_splits = symmetric(2, splits, like=self.order)
         torch.cuda.synchronize()
         rank.barrier()
@@ -233,15 +234,16 @@ class Symmetric(Peer):
     def dispatch(self, turn: int) -> None:
         import torch
 
-        for part, send, recv in zip(self.parts(turn), self.send, self.recv, strict=True):
+        parts = zip(self.parts(turn), self.send, self.recv, self.out_splits, strict=True)
+        for part, send, recv, out_splits in parts:
             torch.index_select(part, 0, self.order, out=send[: len(self.order)])
-            torch.ops.symm_mem.all_to_all_vdev_2d(send, recv, self.in_splits, self.out_splits, self.group)
+            torch.ops.symm_mem.all_to_all_vdev_2d(send, recv, self.in_splits, out_splits, self.group)
 
     def combine(self) -> Any:
         import torch
 
         operation = torch.ops.symm_mem.all_to_all_vdev_2d_offset
-        operation(self.recv[0], self.back, self.out_splits, self.back_splits, self.group)
+        operation(self.recv[0], self.back, self.out_splits[0], self.back_splits, self.group)
         picked = self.back.index_select(0, self.position)
         return picked.view(self.shape.tokens, self.shape.top_k, self.shape.hidden).sum(1)
 
