@@ -97,6 +97,10 @@ class BackendUnavailable(EpError):
     """This machine lacks what the backend needs; the message names the package or setting to add."""
 
 
+class NotSupportedError(EpError, NotImplementedError):
+    """Something that another library offers, and this one does not; the message says what to do in its place."""
+
+
 class KernelCompileError(EpError):
     """The compiler refused a kernel. ``file`` and ``line`` (or None) point into the user's own source."""
 

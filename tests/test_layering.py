@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("compat", "nixl", "ibgda", "transports.nixl_handles"),  # the last two are old names
     ("moe",),
-    ("dispatch_combine",),
+    ("dispatch_combine", "compat.deep_ep"),
     ("ep_lib",),  # the public names of __init__.py
     ("viz",),
     ("workshop",),

@@ -21,8 +21,8 @@ Look = Callable[[], None]
 class Bootstrap(Protocol):
     """One object per rank; every method but ``close`` is collective and called in the same order by every rank.
 
-    Attributes: ``kind`` ("local", "mpi", "torchrun", "srun" or "single"), ``rank``, ``world_size`` and ``local_rank``
-    (this rank's number among the ranks of its host, which picks the GPU).
+    Attributes: ``kind`` ("local", "mpi", "torchrun", "srun", "group" or "single"), ``rank``, ``world_size`` and
+    ``local_rank`` (this rank's number among the ranks of its host, which picks the GPU; of a group the GPU's number).
     """
 
     kind: str

@@ -62,11 +62,14 @@ if is_late or not os.read(0, 1):
 
 
 class MpiBootstrap:
-    """Uses a duplicate of MPI.COMM_WORLD, so that its messages never mix with the program's own."""
+    """Uses a duplicate of MPI.COMM_WORLD, or of another ``communicator``, so that its messages never mix with the
+    program's own."""
 
     kind = "mpi"
 
-    def __init__(self, expected_world_size: int | None = None, local_rank: int | None = None) -> None:
+    def __init__(
+        self, expected_world_size: int | None = None, local_rank: int | None = None, communicator: Any = None
+    ) -> None:
         if "mpi4py.MPI" not in sys.modules:
             _require_shared_memory()
         with limited_start(DEFAULT_TIMEOUT):
@@ -79,9 +82,9 @@ class MpiBootstrap:
                 ) from error
             self._mpi = MPI
             _survive_deaths()
-            self._comm = MPI.COMM_WORLD.Dup()
+            self._comm = (MPI.COMM_WORLD if communicator is None else communicator).Dup()
             _unname_shared_memory()
-        size = MPI.COMM_WORLD.Get_size()
+        size = self._comm.Get_size()
         if expected_world_size is not None and size != expected_world_size:
             raise BackendUnavailable(
                 f"mpirun started {expected_world_size} ranks, but mpi4py sees a world of {size}: mpi4py uses another "

@@ -23,61 +23,16 @@ _PIECE_BYTES = 4 << 20
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys
 
 
-class TorchrunBootstrap:
-    """Every rank sets its key, waits for all keys, and removes its key of the previous collective."""
+class StoreBootstrap:
+    """Ranks that share a key-value store of torch.distributed, in which nobody else uses keys of that prefix. Every
+    rank sets its key, waits for all keys, and removes its key of the previous collective."""
 
-    kind = "torchrun"
-
-    def __init__(self, environ: Mapping[str, str] | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
-        global _worlds_made
-        env = os.environ if environ is None else environ
-        try:
-            dist: Any = importlib.import_module("torch.distributed")
-        except ImportError as error:
-            raise BackendUnavailable(
-                f"RANK and WORLD_SIZE are set as by torchrun, but torch.distributed cannot be imported: {error}"
-            ) from error
-        absent = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
-        if absent:
-            raise BackendUnavailable(f"torchrun sets {', '.join(absent)}, but the environment lacks it; use torchrun")
-        rank, size, local = (read_int(env, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-        assert rank is not None and size is not None
-        check_rank("torchrun", rank, size, local)
-        port = check_port(env)
-        self.rank, self.world_size = rank, size
-        self.local_rank = self.rank if local is None else local
-        # torchrun's agent usually hosts the store already; without an agent rank 0 does, and shares the server with
-        # a process group that the program may make at the same address.
-        agent_hosts = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        is_master = self.rank == 0 and not agent_hosts
-
-        def connect() -> Any:
-            return dist.TCPStore(
-                env["MASTER_ADDR"],
-                port,
-                self.world_size,
-                is_master=is_master,
-                timeout=timedelta(seconds=timeout),
-                wait_for_workers=False,
-                multi_tenant=True,
-            )
-
-        try:
-            store = within(timeout + _GRACE, connect)
-            if store is None:  # it waits for ever for another program that says nothing
-                raise TimeoutError("what listens there says nothing; it may be another program")
-        except (RuntimeError, ValueError, OSError) as error:
-            first = str(error).partition("\n")[0]
-            remedy = "Rank 0 or torchrun's agent must run there, and the port must be open"
-            if is_master and "EADDRINUSE" in first:
-                remedy = "Another program uses that port: choose another MASTER_PORT"
-            raise BackendUnavailable(
-                f"rank {self.rank} cannot reach torchrun's store at {env['MASTER_ADDR']}:{port} (MASTER_ADDR and "
-                f"MASTER_PORT): {first}. {remedy}"
-            ) from error
-        attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = dist.PrefixStore(f"ep_lib/{attempt}/{_worlds_made}", store)
-        _worlds_made += 1
+    def __init__(
+        self, store: Any, prefix: str, rank: int, world_size: int, local_rank: int, kind: str = "torchrun"
+    ) -> None:
+        dist: Any = importlib.import_module("torch.distributed")
+        self.rank, self.world_size, self.local_rank, self.kind = rank, world_size, local_rank, kind
+        self._store = dist.PrefixStore(prefix, store)
         self._slice_is_over: type[Exception] = dist.DistStoreError
         self._store_error: type[Exception] = dist.DistError  # its connection ended, or another rank's did
         self._operation = 0
@@ -151,6 +106,59 @@ class TorchrunBootstrap:
             self._store.set(f"bye/{self.rank}", b"")
         except RuntimeError:
             return  # the store's host has left before us
+
+
+class TorchrunBootstrap(StoreBootstrap):
+    """The store that torchrun's variables name."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        global _worlds_made
+        env = os.environ if environ is None else environ
+        try:
+            dist: Any = importlib.import_module("torch.distributed")
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"RANK and WORLD_SIZE are set as by torchrun, but torch.distributed cannot be imported: {error}"
+            ) from error
+        absent = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
+        if absent:
+            raise BackendUnavailable(f"torchrun sets {', '.join(absent)}, but the environment lacks it; use torchrun")
+        rank, size, local = (read_int(env, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        assert rank is not None and size is not None
+        check_rank("torchrun", rank, size, local)
+        port = check_port(env)
+        # torchrun's agent usually hosts the store already; without an agent rank 0 does, and shares the server with
+        # a process group that the program may make at the same address.
+        agent_hosts = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        is_master = rank == 0 and not agent_hosts
+
+        def connect() -> Any:
+            return dist.TCPStore(
+                env["MASTER_ADDR"],
+                port,
+                size,
+                is_master=is_master,
+                timeout=timedelta(seconds=timeout),
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+
+        try:
+            store = within(timeout + _GRACE, connect)
+            if store is None:  # it waits for ever for another program that says nothing
+                raise TimeoutError("what listens there says nothing; it may be another program")
+        except (RuntimeError, ValueError, OSError) as error:
+            first = str(error).partition("\n")[0]
+            remedy = "Rank 0 or torchrun's agent must run there, and the port must be open"
+            if is_master and "EADDRINUSE" in first:
+                remedy = "Another program uses that port: choose another MASTER_PORT"
+            raise BackendUnavailable(
+                f"rank {rank} cannot reach torchrun's store at {env['MASTER_ADDR']}:{port} (MASTER_ADDR and "
+                f"MASTER_PORT): {first}. {remedy}"
+            ) from error
+        attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+        prefix, _worlds_made = f"ep_lib/{attempt}/{_worlds_made}", _worlds_made + 1
+        super().__init__(store, prefix, rank, size, rank if local is None else local)
 
 
 def check_port(environ: Mapping[str, str]) -> int:

@@ -40,6 +40,11 @@ def require_same_values(rank: Rank, values: Mapping[str, Any], what: str) -> Non
 # The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, whether x is FP8.
 WITH_WEIGHTS, WITH_FP8 = 1, 2
 _BITS = 2
+NO_ROOM = 4  # content of a rank that takes no part, since its tokens do not fit: Buffer.decline_dispatch()
+
+
+class NoRoomError(RankMismatchError):
+    """A rank has more tokens than the Buffer has room for, and declined a dispatch; the Buffer works on."""
 
 
 class Tag(NamedTuple):
@@ -61,7 +66,13 @@ def content_of(tag_bits: int) -> int:
 
 
 def require_same_content(contents: Array) -> None:
-    """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ."""
+    """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ; NoRoomError if
+    one of them declined."""
+    declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]
+    if declining:
+        raise everywhere(
+            NoRoomError(f"{name_ranks(declining)} declined the dispatch: more tokens than max_tokens; nothing was sent")
+        )
     for bit, what in ((WITH_WEIGHTS, "topk_weights"), (WITH_FP8, "FP8 rows with scales")):
         having = [r for r, bits in enumerate(contents) if bits & bit]
         lacking = [r for r, bits in enumerate(contents) if not bits & bit]

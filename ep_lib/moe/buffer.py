@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -20,9 +21,10 @@ from ep_lib.errors import (
     RankFailed,
     RankMismatchError,
 )
-from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.memory.arrays import Array, ArrayInfo, describe, like
+from ep_lib.memory.device_state import HEADER_BYTES
 from ep_lib.moe import registry
-from ep_lib.moe.agreement import WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
+from ep_lib.moe.agreement import NO_ROOM, WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
 from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
 from ep_lib.moe.direct.memory import make_direct_map
@@ -38,7 +40,10 @@ from ep_lib.moe.pcie.memory import make_pcie_map, make_pcie_sizes
 from ep_lib.moe.pcie.mode import PcieMode
 from ep_lib.moe.regroup import Meetings
 from ep_lib.require import flag, index, instance, names_its_arguments, refuse, several
+from ep_lib.runtime.launcher import init
 from ep_lib.runtime.rank import Rank
+
+_HEAP_SPARE_BYTES = 1 << 20  # of a heap for one Buffer: what its parts are rounded up to
 
 
 @names_its_arguments
@@ -143,6 +148,7 @@ class Buffer:
         self._checks = InputChecks(self._config, self._mode.device)
         self._low_latency = LowLatencyMode(rank, self._config, self._require_usable) if low_latency else None
         self._owner = object()  # in every handle
+        self._closes_rank = False
         self._fault_word = rank._backend.fault_word
         modes = (self._mode, self._low_latency)
         self._broken = [mode.broken for mode in modes if mode is not None]  # set by kernels that gave up half-way
@@ -190,6 +196,49 @@ class Buffer:
         if config.ranks_per_node is not None:
             return make_hierarchical_map(config, make_hierarchical_sizes(config))[1] + more
         return make_pcie_map(config, make_pcie_sizes(config))[1]
+
+    @staticmethod
+    def heap_bytes(world_size: int, **arguments: Any) -> int:
+        """A symmetric heap with room for ``Buffer(**arguments)`` and nothing else: ``heap_bytes`` of
+        :func:`ep_lib.init` and :func:`ep_lib.spawn`. Raises what :meth:`symmetric_bytes` raises."""
+        return HEADER_BYTES + Buffer.symmetric_bytes(world_size, **arguments) + _HEAP_SPARE_BYTES
+
+    @classmethod
+    def open(
+        cls,
+        group: Any = None,
+        *,
+        backend: str | None = None,
+        timeout: float | None = None,
+        transport: str | None = None,
+        **arguments: Any,
+    ) -> Buffer:
+        """Collective: a Buffer with a rank and a symmetric heap of its own, just as large as it needs, so that no
+        heap_bytes are to be worked out. ``group``, ``backend``, ``timeout`` and ``transport`` are those of
+        :func:`ep_lib.init`, ``arguments`` those of Buffer. :attr:`rank` is its rank; :meth:`close` ends that too.
+
+        Raises what init and Buffer raise.
+        """
+        sizes = {name: value for name, value in arguments.items() if name != "on_fault"}
+        rank = init(
+            backend,
+            group=group,
+            heap_bytes=lambda ranks: cls.heap_bytes(ranks, **sizes),
+            timeout=timeout,
+            transport=transport,
+        )
+        try:
+            buffer = cls(rank, **arguments)
+        except BaseException:
+            rank.close()
+            raise
+        buffer._closes_rank = True
+        return buffer
+
+    @property
+    def rank(self) -> Rank:
+        """The rank that it was made for."""
+        return self._rank
 
     def dispatch(
         self,
@@ -272,6 +321,18 @@ class Buffer:
                 assert again is not None
                 arrivals = again
             return self._received(handle, arrivals, options, (x, topk_idx, topk_weights))
+
+    def decline_dispatch(self) -> None:
+        """Collective with the other ranks' :meth:`dispatch` (without handle and num_worst_tokens), for a rank whose
+        tokens do not fit in max_tokens. Raises NoRoomError (a RankMismatchError) on all ranks, which may then make a
+        larger Buffer together, or go on with this one."""
+        self._require_usable()
+        config, kind = self._config, describe(self._rank.empty(0, np.int32)).kind
+        empty = functools.partial(self._rank._backend.empty, kind)
+        experts = describe(empty((0, config.top_k), np.dtype(np.int64)))
+        rows = describe(empty((0, config.hidden), config.dtype))
+        with _Operation(self):
+            self._dispatch_new(Payload(rows, None), experts, None, NO_ROOM, DispatchOptions(experts))
 
     def combine(
         self,
@@ -436,10 +497,25 @@ class Buffer:
         Waits for this rank's kernels."""
         self._low_latency_mode().update_mask(rank, mask)
 
-    def low_latency_query_mask_buffer(self) -> Array:
+    def low_latency_query_mask_buffer(self, out: Array | None = None) -> Array:
         """Which ranks are left out, by :meth:`low_latency_update_mask_buffer` or because they did not respond (with
-        ``low_latency_mask_on_timeout``): NumPy int32 ``[world_size]``, 1 or 0. Waits for this rank's kernels."""
-        return self._rank.to_host(self._low_latency_mode().mask).astype(np.int32)
+        ``low_latency_mask_on_timeout``): NumPy int32 ``[world_size]``, 1 or 0. Waits for this rank's kernels.
+
+        ``out``, an int32 array of that shape on this rank's device, is filled and returned instead, and nothing waits.
+        """
+        mask = self._low_latency_mode().mask
+        if out is None:
+            return self._rank.to_host(mask).astype(np.int32)
+        info = describe(out)
+        if info.dtype != np.int32 or info.shape != (self._config.world_size,):
+            raise ArgumentError(f"out is {info.dtype.name} {info.shape}; it must be int32 ({self._config.world_size},)")
+        out[...] = like(info.kind, mask.view(np.int32))
+        return out
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Take all ranks in again, as :meth:`low_latency_update_mask_buffer` does for one."""
+        for rank in np.flatnonzero(self.low_latency_query_mask_buffer()):
+            self.low_latency_update_mask_buffer(int(rank))
 
     # ---- Both modes ------------------------------------------------------------------------------------------------
 
@@ -527,6 +603,8 @@ class Buffer:
             if self._low_latency is not None:
                 self._low_latency.close(orderly)
             self._mode.close()
+            if self._closes_rank:
+                self._rank.close()
 
     def __enter__(self) -> Buffer:
         return self

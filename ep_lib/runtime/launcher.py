@@ -6,8 +6,8 @@ import contextlib
 import importlib.util
 import os
 import warnings
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from ep_lib.bootstrap.base import (
     DEFAULT_TIMEOUT,
@@ -17,6 +17,7 @@ from ep_lib.bootstrap.base import (
     check_rank,
     read_int,
 )
+from ep_lib.bootstrap.group import make_group_bootstrap
 from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
@@ -109,8 +110,9 @@ def decline(world: World) -> None:
 def init(
     backend: str | None = None,
     *,
+    group: Any = None,
     seed: int | None = None,
-    heap_bytes: int | None = None,
+    heap_bytes: int | Callable[[int], int] | None = None,
     timeout: float | None = None,
     transport: str | None = None,
     fabric: Fabric | str | None = None,
@@ -120,39 +122,52 @@ def init(
     ``backend`` is "cuda" or "emulator"; without it EP_LIB_BACKEND decides, then whether there are usable GPUs. On the
     emulator each process runs the kernels of its own rank, the symmetric heaps are memory that the processes of a host
     share, NICs between hosts are TCP connections (docs/multinode.md), and real concurrency decides the order
-    (:func:`ep_lib.spawn` is the deterministic one). ``heap_bytes`` is the
-    size of the symmetric heap, ``timeout`` the seconds that kernels may take until a wait for them is an error,
+    (:func:`ep_lib.spawn` is the deterministic one).
+
+    ``group``: a process group of torch.distributed, also one of some of its processes, or a communicator of mpi4py, in
+    place of what the environment says. Its members alone call this, each on torch's current GPU; a process may be in
+    any number of worlds at once.
+
+    ``heap_bytes`` is the size of the symmetric heap, or a function that gives it for a number of ranks
+    (:meth:`ep_lib.Buffer.heap_bytes` knows what a Buffer takes; None: EP_LIB_HEAP_BYTES, else 256 MiB on GPUs and 1 GiB
+    of address space on the emulator). ``timeout`` the seconds that kernels may take until a wait for them is an error,
     ``seed`` the emulator's, ``fabric`` what connects emulated ranks, ``transport`` how ranks reach each other (both as
     in :func:`ep_lib.spawn`). Call ``rank.close()`` at the end, or use ``with ep_lib.init() as rank:``.
 
     Raises BackendUnavailable where it cannot work, PeerTimeout when other ranks do not come.
     """
     config = Config.from_environment()
-    heap_bytes, timeout = arguments.limits(
-        config.heap_bytes if heap_bytes is None else heap_bytes, config.timeout_s if timeout is None else timeout
-    )
+    if not callable(heap_bytes):
+        arguments.limits(heap_bytes, None)
+    _, timeout = arguments.limits(None, config.timeout_s if timeout is None else timeout)
     seed = arguments.a_seed(config.seed if seed is None else seed)
-    world = detect()
+    grouped = None if group is None else make_group_bootstrap(group)
+    world = detect() if grouped is None else World("torchrun", grouped.rank, grouped.world_size, grouped.local_rank)
     chosen = choose_backend(backend, config, world)
     if chosen == "emulator":
         transport = arguments.emulator_transport(transport)
+    elif fabric is not None:
+        raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
+    else:
+        transport = arguments.a_transport(config.transport if transport is None else transport)
+    alone = chosen == "emulator" and world.world_size == 1
+    bootstrap = SingleBootstrap() if alone else make_bootstrap(world) if grouped is None else grouped
+    wanted = heap_bytes(bootstrap.world_size) if callable(heap_bytes) else heap_bytes
+    heap, _ = arguments.limits(config.heap_bytes if wanted is None else wanted, None)
+    if chosen == "emulator":
         from ep_lib.runtime.emulated import process_rank, solo_rank
 
-        if world.world_size == 1:
+        if alone:
             make_fabric(fabric, 1)
-            return solo_rank(seed=seed, heap_bytes=heap_bytes, timeout=timeout, transport=transport)
-        bootstrap = make_bootstrap(world)
-        return process_rank(
-            bootstrap, seed=seed, fabric=fabric, heap_bytes=heap_bytes, timeout=timeout, transport=transport
-        )
-    if fabric is not None:
-        raise ArgumentError(f"fabric is {fabric!r}; GPUs are connected as they are, only the emulator has a choice")
+            return solo_rank(seed=seed, heap_bytes=heap, timeout=timeout, transport=transport)
+        return process_rank(bootstrap, seed=seed, fabric=fabric, heap_bytes=heap, timeout=timeout, transport=transport)
     from ep_lib.backends.cuda import CudaBackend
 
-    transport = arguments.a_transport(config.transport if transport is None else transport)
-    bootstrap = make_bootstrap(world)
     gpus = arguments.shared_gpus(config.gpus, bootstrap.world_size, transport)
-    return Rank(CudaBackend(bootstrap, heap_bytes=heap_bytes, kernel_timeout=timeout, transport=transport, gpus=gpus))
+    device = bootstrap.local_rank if bootstrap.kind == "group" and gpus is None else None
+    return Rank(
+        CudaBackend(bootstrap, heap_bytes=heap, kernel_timeout=timeout, device=device, transport=transport, gpus=gpus)
+    )
 
 
 def rejoin(

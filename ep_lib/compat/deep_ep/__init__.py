@@ -1,0 +1,53 @@
+"""DeepEP V1's Python API over ep_lib: programs that were written for ``import deep_ep`` run here.
+
+``from ep_lib.compat import deep_ep`` in place of ``import deep_ep`` is all that changes; where the import cannot be
+touched (vLLM, SGLang, Megatron), call :func:`install_alias` before it, or install the distribution in
+``extras/deep_ep`` whose only content is that call. docs/migrate-from-deepep.md says what is equal, what differs, and
+what is absent. Needs torch; tensors may lie on a CPU, and the emulator runs then.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import torch
+
+from ep_lib.compat.deep_ep.buffer import Buffer
+from ep_lib.compat.deep_ep.config import Config
+from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
+from ep_lib.errors import BackendUnavailable
+
+topk_idx_t = torch.int64
+
+__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "install_alias", "topk_idx_t"]
+
+_SUBMODULES = ("utils", "buffer")  # where programs import from as well: `from deep_ep.utils import EventOverlap`
+
+
+def install_alias(*, replace: bool = False) -> None:
+    """``import deep_ep`` gives this module from now on, in this process. Calling it twice does no harm.
+
+    Raises BackendUnavailable if DeepEP itself was imported already, or is installed: two libraries of one name would be
+    taken for each other. ``replace``: prefer this one to an installed DeepEP.
+    """
+    me = sys.modules[__name__]
+    there = sys.modules.get("deep_ep")
+    if there is me:
+        return
+    if there is not None and not _is_our_distribution(there):
+        raise BackendUnavailable(
+            "deep_ep was imported before install_alias(), and is DeepEP itself: call install_alias() first"
+        )
+    if there is None and not replace and importlib.util.find_spec("deep_ep") is not None:
+        raise BackendUnavailable(
+            "DeepEP is installed here as deep_ep: install_alias(replace=True) prefers ep_lib's, in this process"
+        )
+    sys.modules["deep_ep"] = me
+    for name in _SUBMODULES:
+        sys.modules[f"deep_ep.{name}"] = sys.modules[f"{__name__}.{'events' if name == 'utils' else name}"]
+
+
+def _is_our_distribution(module: object) -> bool:
+    """Whether ``module`` is the one of extras/deep_ep, which is being imported and calls install_alias()."""
+    return bool(getattr(module, "is_alias_of_ep_lib", False))

@@ -1,0 +1,660 @@
+"""``Buffer``: DeepEP V1's class, its arguments, results and order of calls, over :class:`ep_lib.Buffer`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+import ep_lib.moe.buffer as moe
+from ep_lib.compat.deep_ep.config import Config
+from ep_lib.compat.deep_ep.engines import Engine, Shape, members_of
+from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
+from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_handle
+from ep_lib.compat.deep_ep.scales import (
+    by_columns,
+    cast_with_powers_of_two,
+    pack_ue8m0,
+    require_groups,
+    spread_scales,
+)
+from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError
+from ep_lib.moe.agreement import NoRoomError
+from ep_lib.moe.autograd import dense, return_weights
+from ep_lib.moe.config import parse_dtype
+from ep_lib.reference import FP8_GROUP
+from ep_lib.require import at_least_one, flag, index, instance, refuse, whole_number
+
+Rows = Tensor | tuple[Tensor, Tensor]
+Layout = tuple[Tensor, Tensor | None, Tensor, Tensor, EventOverlap]
+Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
+Combined = tuple[Tensor, Tensor | None, EventOverlap]
+Hook = Callable[[], None]
+T = TypeVar("T")
+
+_HINTED_TOP_K = 8  # of sizes that are asked for before a top-k is known
+_LOW_LATENCY_TOKENS = 1024
+_LOW_LATENCY_SMS = 2  # blocks of the normal mode that a low-latency engine has as well and never uses
+
+
+class Buffer:
+    """Expert-parallel communication with DeepEP V1's calls. Every call but those that say otherwise is collective.
+
+    It takes no memory when it is made. The first call that needs some makes an :class:`ep_lib.Buffer` for its shapes,
+    on all ranks together, and a larger one when tokens no longer fit: :mod:`ep_lib.compat.deep_ep.engines`. Tensors on
+    a CPU run on the emulator. Errors are those of ep_lib (:mod:`ep_lib.errors`).
+    """
+
+    num_sms: int = 20
+
+    def __init__(
+        self,
+        group: Any = None,
+        num_nvl_bytes: int = 0,
+        num_rdma_bytes: int = 0,
+        low_latency_mode: bool = False,
+        num_qps_per_rank: int = 24,
+        allow_nvlink_for_low_latency_mode: bool = True,
+        allow_mnnvl: bool = False,
+        explicitly_destroy: bool = False,
+        enable_shrink: bool = False,
+        comm: Any = None,
+        use_fabric: bool = False,
+    ) -> None:
+        """``group``: any process group of torch.distributed, gloo or nccl, of all processes or of some; or an
+        ep_lib.Rank. ``comm``: a communicator of mpi4py, where there is no group.
+
+        ``num_nvl_bytes``, ``num_rdma_bytes``: kept for programs that read them; nothing of that size is allocated.
+        ``num_qps_per_rank``, ``allow_mnnvl``, ``use_fabric``: there is nothing that they would change.
+        ``enable_shrink``: a rank that does not respond to a low-latency call is left out from then on.
+        """
+        if (group is None) == (comm is None):
+            raise ArgumentError("pass a process group of torch.distributed, or comm=, a communicator of mpi4py")
+        self.group = comm if group is None else group
+        self.num_nvl_bytes = whole_number("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
+        self.num_rdma_bytes = whole_number("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
+        self.low_latency_mode = flag("low_latency_mode", low_latency_mode)
+        self.explicitly_destroy = flag("explicitly_destroy", explicitly_destroy)
+        self.enable_shrink = flag("enable_shrink", enable_shrink)
+        if not flag("allow_nvlink_for_low_latency_mode", allow_nvlink_for_low_latency_mode):
+            raise NotSupportedError(
+                "allow_nvlink_for_low_latency_mode=False: low-latency mode writes over NVLink where there is one; "
+                "ep_lib.Buffer(allow_nvlink_for_normal_mode=False) sends normal mode through the NIC"
+            )
+        at_least_one("num_qps_per_rank", num_qps_per_rank)
+        self._members = members_of(self.group)
+        self.rank, self.group_size = self._members.rank, self._members.size
+        self._engines: dict[Shape, Engine] = {}
+        self._masked: set[int] = set()
+        self._own_stream: Any = None
+        self._raw: dict[bool, Tensor] = {}
+        self._is_destroyed = False
+
+    def destroy(self) -> None:
+        """Give the memory back. What handles still need stays until they are gone and the group meets again. Raises
+        ArgumentError unless the Buffer was made with ``explicitly_destroy=True``."""
+        if not self.explicitly_destroy:
+            raise ArgumentError("destroy() is for a Buffer that was made with explicitly_destroy=True")
+        self._require_usable()
+        self._is_destroyed = True
+        self._engines.clear()
+        self._raw.clear()
+        self._members.close_unused()
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """Whether FP8 works: always."""
+        return True
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """Blocks of normal mode's kernels, for shapes that a Buffer has not seen yet. Local."""
+        if at_least_one("new_num_sms", new_num_sms) % 2:
+            refuse("new_num_sms", new_num_sms, "an even number")
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """An event in torch's current stream. Local."""
+        return EventOverlap(EventHandle())
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Bytes that low-latency mode takes here for these sizes (and a top-k of 8). Local."""
+        top_k = min(_HINTED_TOP_K, num_experts)
+        shape = Shape("", num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, num_max_dispatch_tokens_per_rank)
+        return moe.Buffer.symmetric_bytes(num_ranks, **shape.arguments(1, None))
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        """A Config with :attr:`num_sms`, for any number of ranks. Local."""
+        at_least_one("num_ranks", num_ranks)
+        return Config(Buffer.num_sms)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        """As :meth:`get_dispatch_config`."""
+        return Buffer.get_dispatch_config(num_ranks)
+
+    def get_comm_stream(self) -> Any:
+        """The stream in which operations with async_finish run. Local. Raises NotSupportedError without GPUs."""
+        if not torch.cuda.is_available():
+            raise NotSupportedError("get_comm_stream: there is no GPU here, and the emulator has no streams")
+        if self._own_stream is None:
+            self._own_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._own_stream
+
+    def get_local_buffer_tensor(
+        self, dtype: torch.dtype, size: torch.Size | None = None, offset: int = 0, use_rdma_buffer: bool = False
+    ) -> Tensor:
+        """A view of ``num_nvl_bytes`` (``num_rdma_bytes``) of memory of this rank, from element ``offset``, which is
+        the caller's to use: no operation has anything there. Local."""
+        self._require_usable()
+        tensor = self._raw.get(use_rdma_buffer)
+        if tensor is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            nbytes = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
+            tensor = self._raw[use_rdma_buffer] = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        view = tensor[: tensor.numel() // dtype.itemsize * dtype.itemsize].view(dtype)[offset:]
+        if size is None:
+            return view
+        count = math.prod(size)
+        if count > view.numel():
+            raise ArgumentError(f"size is {tuple(size)}, and there are {view.numel()} elements from offset {offset}")
+        return view[:count].view(size)
+
+    # ---- Normal mode -------------------------------------------------------------------------------------------------
+
+    def get_dispatch_layout(
+        self,
+        topk_idx: Tensor,
+        num_experts: int,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> Layout:
+        """``(num_tokens_per_rank, num_tokens_per_rdma_rank, num_tokens_per_expert, is_token_in_rank, event)``. Local:
+        dispatch works this out by itself, and takes from here only how many experts there are."""
+        self._require_usable()
+        if at_least_one("num_experts", num_experts) % self.group_size:
+            refuse("num_experts", num_experts, f"a multiple of the {self.group_size} ranks")
+
+        def layout() -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+            sent = self._ranks_of(topk_idx, num_experts)
+            chosen = torch.where(topk_idx < 0, num_experts, topk_idx).long().flatten()
+            choices = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
+            choices.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.int32))
+            return sent.sum(0, dtype=torch.int32), self._per_node(sent), choices[:num_experts], sent
+
+        found, event = self._run(layout, topk_idx, previous_event, async_finish, (topk_idx,))
+        return *found, event
+
+    def dispatch(
+        self,
+        x: Rows,
+        handle: Handle | None = None,
+        num_tokens_per_rank: Tensor | None = None,
+        num_tokens_per_rdma_rank: Tensor | None = None,
+        is_token_in_rank: Tensor | None = None,
+        num_tokens_per_expert: Tensor | None = None,
+        topk_idx: Tensor | None = None,
+        topk_weights: Tensor | None = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> Dispatched:
+        """``(recv_x, recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list, handle, event)``; with a handle
+        all but the first and the last are None.
+
+        ``x``: ``[T, hidden]`` bfloat16 or float32, hidden a multiple of 16 bytes, T from 0, any number on each rank; or
+        ``(FP8, scales)``, scales in the forms of :func:`ep_lib.compat.deep_ep.scales.spread_scales`.
+        ``num_tokens_per_expert``: its length is the number of experts. Without ``topk_idx`` tokens go where
+        ``is_token_in_rank`` says. With ``num_worst_tokens`` the host waits for nothing and the list is empty; a rank
+        may send that number divided by the ranks, unless a call before had more. The results are the caller's own.
+
+        Raises what :meth:`ep_lib.Buffer.dispatch` raises, and NotSupportedError for scales of other forms.
+        """
+        self._require_usable()
+        rows, scales = x if isinstance(x, tuple) else (x, None)
+        instance("x", rows, Tensor, "a torch tensor, or a pair (FP8 rows, scales)")
+        rows = rows.detach()
+        back: Callable[[Tensor], Tensor] | None = None
+        if scales is not None:
+            require_groups(rows.shape[1], False)
+            scales, back = spread_scales(scales, rows.shape[1])
+        payload = dense(rows) if scales is None else (dense(rows), scales)
+        keep = (x, topk_idx, topk_weights, is_token_in_rank)
+        options: dict[str, Any] = {"num_worst_tokens": num_worst_tokens, "expert_alignment": expert_alignment}
+        if handle is not None:
+            require_handle(handle, Handle, "dispatch")
+            if topk_idx is not None or topk_weights is not None:
+                raise ArgumentError(
+                    "a dispatch by handle takes neither topk_idx nor topk_weights: they are the handle's"
+                )
+            buffer = self._use(handle.engine, rows)
+            step = lambda: _rows(buffer.dispatch(payload, handle=handle.inner).x, back)  # noqa: E731
+            came, event = self._run(step, rows, previous_event, async_finish, keep)
+            return came, None, None, None, None, event
+        if num_tokens_per_expert is None:
+            raise ArgumentError("dispatch needs num_tokens_per_expert, as get_dispatch_layout returns it, or a handle")
+        num_experts = num_tokens_per_expert.numel()
+        sent, ids = is_token_in_rank, topk_idx
+        if ids is None:
+            if sent is None:
+                raise ArgumentError("dispatch needs topk_idx, or is_token_in_rank, or a handle")
+            first = torch.arange(self.group_size, device=sent.device) * (num_experts // self.group_size)
+            ids = torch.where(sent, first, -1)
+        ids = ids.contiguous()
+        weights = None if topk_weights is None else topk_weights.detach().contiguous()
+        num_sms = Buffer.num_sms if config is None else config.num_sms
+        shape = Shape(
+            "cuda" if rows.is_cuda else "emulator",
+            num_experts,
+            ids.shape[1],
+            rows.shape[1],
+            "bfloat16" if scales is not None else parse_dtype(rows.dtype).name,
+            max(1, num_sms),
+        )
+
+        def send() -> tuple[Any, Engine]:
+            assert ids is not None
+            return self._dispatch_with_room(shape, payload, ids, weights, options)
+
+        (received, engine), event = self._run(send, rows, previous_event, async_finish, keep)
+        counts: list[int] = [] if num_worst_tokens else received.tokens_per_expert.tolist()
+        if topk_idx is None and not num_worst_tokens:
+            counts = self._count_choices(num_tokens_per_expert, expert_alignment)
+        if sent is None:
+            sent = self._ranks_of(ids, num_experts)
+        return (
+            _rows(received.x, back),
+            None if topk_idx is None else received.topk_idx,
+            received.topk_weights,
+            counts,
+            Handle(engine, received.handle, sent),
+            event,
+        )
+
+    def combine(
+        self,
+        x: Tensor,
+        handle: Handle,
+        topk_weights: Tensor | None = None,
+        bias: Tensor | tuple[Tensor, Tensor] | None = None,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> Combined:
+        """``(combined_x, combined_topk_weights, event)``. ``x``: ``[received, hidden]``, rows of that dispatch; they
+        are added up as they are, over ranks in ascending order, in float32. ``topk_weights``: float32 ``[received, k]``
+        are, too. ``bias``: one or two ``[T, hidden]`` that the sums begin with. Equal bits on every run.
+
+        Raises what :meth:`ep_lib.Buffer.combine` raises.
+        """
+        self._require_usable()
+        require_handle(handle, Handle, "dispatch")
+        rows = dense(instance("x", x, Tensor, "a torch tensor").detach())
+        buffer = self._use(handle.engine, rows)
+        biases = bias if bias is None else tuple(map(dense, bias)) if isinstance(bias, tuple) else dense(bias)
+
+        def bring() -> tuple[Tensor, Tensor | None]:
+            out: Tensor = buffer.combine(rows, handle.inner, bias=biases)
+            return out, None if topk_weights is None else self._sum_weights(buffer, handle, topk_weights.detach())
+
+        (out, weights), event = self._run(bring, rows, previous_event, async_finish, (x, topk_weights, bias))
+        return out, weights, event
+
+    def internode_dispatch(self, x: Rows, *arguments: Any, **options: Any) -> Dispatched:
+        """:meth:`dispatch`, which finds out by itself whether there are several nodes; DeepEP's has no
+        ``num_worst_tokens`` among its positional arguments."""
+        if len(arguments) > 8:
+            arguments = (*arguments[:8], 0, *arguments[8:])
+        return self.dispatch(x, *arguments, **options)
+
+    def internode_combine(self, x: Tensor, handle: Handle, *arguments: Any, **options: Any) -> Combined:
+        """:meth:`combine`."""
+        return self.combine(x, handle, *arguments, **options)
+
+    # ---- Low-latency mode --------------------------------------------------------------------------------------------
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Nothing is to be cleaned: normal mode has memory of its own. Local."""
+        self._require_usable()
+
+    def low_latency_dispatch(
+        self,
+        x: Tensor,
+        topk_idx: Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: Tensor | None = None,
+        dispatch_wait_recv_cost_stats: Tensor | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[Rows, Tensor, LowLatencyFields, EventOverlap, Hook | None]:
+        """``(recv_x, recv_count, handle, event, hook)``; shapes and layouts are DeepEP's, scales by columns.
+
+        Rows of an expert are sorted by source rank, then token. The results are the caller's own, so any number of them
+        may be held. ``cumulative_local_expert_recv_stats``: int32 ``[experts of this rank]``, to which recv_count is
+        added. With ``round_scale`` rows travel in bfloat16 and are cast where they arrive.
+
+        Raises what :meth:`ep_lib.Buffer.low_latency_dispatch` raises; NotSupportedError for
+        ``dispatch_wait_recv_cost_stats``.
+        """
+        self._require_usable()
+        _refuse_cost_stats("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats)
+        if use_ue8m0 and not round_scale:
+            raise ArgumentError("use_ue8m0 has room for exponents only: pass round_scale=True with it")
+        rows, ids = dense(instance("x", x, Tensor, "a torch tensor").detach()), topk_idx.contiguous()
+        if use_fp8:
+            require_groups(rows.shape[1], use_ue8m0)
+        engine = self._low_latency_engine(rows, ids, num_max_dispatch_tokens_per_rank, num_experts)
+        buffer, stats = self._use(engine, rows), cumulative_local_expert_recv_stats
+        rounded = use_fp8 and round_scale
+
+        def send() -> tuple[Any, Rows, Hook]:
+            sent = buffer.low_latency_dispatch(
+                rows, ids, use_fp8 and not rounded, False, return_recv_hook=return_recv_hook
+            )
+            out, finish = _arrange(sent.recv_x, rounded, use_ue8m0)
+
+            def arrive() -> None:
+                if sent.hook is not None:
+                    sent.hook()
+                engine.settle()
+                finish()
+                if stats is not None:
+                    stats.add_(sent.recv_count)
+
+            if not return_recv_hook:
+                arrive()
+            return sent, out, arrive
+
+        keep = (x, topk_idx, stats)
+        (sent, out, arrive), event = self._run_decoding(send, rows, async_finish, return_recv_hook, keep)
+        handle = LowLatencyFields(engine, sent.handle)
+        return out, sent.recv_count, handle, event, arrive if return_recv_hook else None
+
+    def low_latency_combine(
+        self,
+        x: Tensor,
+        topk_idx: Tensor,
+        topk_weights: Tensor,
+        handle: LowLatencyFields,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Tensor | None = None,
+        combine_wait_recv_cost_stats: Tensor | None = None,
+    ) -> tuple[Tensor, EventOverlap, Hook | None]:
+        """``(combined_x, event, hook)``: rows weighted and added up, :meth:`ep_lib.Buffer.low_latency_combine`.
+
+        Raises what that raises; NotSupportedError for ``use_logfmt`` and ``combine_wait_recv_cost_stats``.
+        """
+        self._require_usable()
+        _refuse_cost_stats("combine_wait_recv_cost_stats", combine_wait_recv_cost_stats)
+        if use_logfmt:
+            raise NotSupportedError("use_logfmt: rows come back in bfloat16 here; leave use_logfmt out")
+        require_handle(handle, LowLatencyFields, "low_latency_dispatch")
+        engine, rows = handle.engine, dense(instance("x", x, Tensor, "a torch tensor").detach())
+        buffer, ids, weights = self._use(engine, rows), topk_idx.contiguous(), topk_weights.detach().contiguous()
+
+        def bring() -> tuple[Tensor, Hook]:
+            came = buffer.low_latency_combine(
+                rows, ids, weights, handle.inner, zero_copy, False, return_recv_hook=return_recv_hook, out=out
+            )
+
+            def arrive() -> None:
+                if came.hook is not None:
+                    came.hook()
+                engine.settle()
+
+            if not return_recv_hook:
+                arrive()
+            return came.out, arrive
+
+        keep = (x, topk_idx, topk_weights, out)
+        (result, arrive), event = self._run_decoding(bring, rows, async_finish, return_recv_hook, keep)
+        return result, event, arrive if return_recv_hook else None
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Leave a rank out of this rank's low-latency operations, or take it in again. Local."""
+        self._require_usable()
+        number = index(rank_to_mask)
+        if number is None or not 0 <= number < self.group_size or number == self.rank:
+            refuse("rank_to_mask", rank_to_mask, f"another rank than {self.rank}, 0 to {self.group_size - 1}")
+        (self._masked.add if mask else self._masked.discard)(number)
+        for engine in self._low_latency_engines():
+            engine.buffer.low_latency_update_mask_buffer(number, bool(mask))
+
+    def low_latency_query_mask_buffer(self, mask_status: Tensor) -> None:
+        """Fill ``mask_status``, int32 ``[ranks]``: 1 for a rank that is left out. In stream order; nothing waits for a
+        GPU. Local."""
+        self._require_usable()
+        found = [torch.empty_like(mask_status) for _ in self._low_latency_engines()]
+        for status, engine in zip(found, self._low_latency_engines(), strict=True):
+            engine.buffer.low_latency_query_mask_buffer(out=status)
+        if found:
+            torch.amax(torch.stack(found), dim=0, out=mask_status)
+        else:
+            mask_status.copy_(torch.tensor([int(r in self._masked) for r in range(self.group_size)], dtype=torch.int32))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Take all ranks in again. Local."""
+        self._require_usable()
+        self._masked.clear()
+        for engine in self._low_latency_engines():
+            engine.buffer.low_latency_clean_mask_buffer()
+
+    def get_next_low_latency_combine_buffer(self, handle: LowLatencyFields) -> Tensor:
+        """Where experts may write what ``low_latency_combine(zero_copy=True)`` with this handle brings back:
+        ``[experts, capacity, hidden]`` bfloat16. Local."""
+        self._require_usable()
+        require_handle(handle, LowLatencyFields, "low_latency_dispatch")
+        rows: Tensor = handle.engine.buffer.get_next_low_latency_combine_buffer(handle.inner)
+        return rows
+
+    # ---- Not in DeepEP -----------------------------------------------------------------------------------------------
+
+    def reserve(self, max_tokens: int, hidden: int, num_experts: int, top_k: int, like: Tensor) -> None:
+        """Collective: memory now for dispatches of up to ``max_tokens`` a rank, of tensors like ``like``, instead of in
+        the first call: for calls that may not meet, in a CUDA graph or with a small ``num_worst_tokens``."""
+        self._require_usable()
+        dtype = "bfloat16" if like.dtype == torch.float8_e4m3fn else parse_dtype(like.dtype).name
+        backend = "cuda" if like.is_cuda else "emulator"
+        shape = Shape(backend, num_experts, top_k, hidden, dtype, Buffer.num_sms)
+        self._engines[shape] = self._make(shape, at_least_one("max_tokens", max_tokens), like)
+
+    # ---- How it is done ----------------------------------------------------------------------------------------------
+
+    def _dispatch_with_room(
+        self, shape: Shape, payload: Rows, ids: Tensor, weights: Tensor | None, options: dict[str, Any]
+    ) -> tuple[Any, Engine]:
+        """Dispatch; if a rank has no room for its tokens, make more together, and dispatch then."""
+        rows = payload[0] if isinstance(payload, tuple) else payload
+        tokens, worst = rows.shape[0], options["num_worst_tokens"]
+        wanted = -(-worst // self.group_size) if worst else tokens
+        engine = self._engines.get(shape)
+        if engine is None or (worst and wanted > engine.max_tokens):
+            engine = self._engines[shape] = self._make(shape, max(wanted, tokens), rows)
+        buffer = self._use(engine, rows)
+        if tokens > engine.max_tokens and worst:
+            raise ArgumentError(
+                f"x has {tokens} tokens, and num_worst_tokens={worst} of {self.group_size} ranks made room for "
+                f"{engine.max_tokens} on each; nobody waits in such a call, so it cannot make more: call "
+                f"reserve(max_tokens={tokens}, ...) on all ranks, or dispatch once without num_worst_tokens"
+            )
+        try:
+            if tokens > engine.max_tokens:
+                buffer.decline_dispatch()
+            else:
+                return buffer.dispatch(payload, ids, weights, **options), engine
+        except NoRoomError:
+            engine = self._engines[shape] = self._make(shape, tokens, rows)
+        return self._use(engine, rows).dispatch(payload, ids, weights, **options), engine
+
+    def _make(self, shape: Shape, tokens: int, like: Tensor) -> Engine:
+        if like.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise NotSupportedError(
+                "the first call of a shape makes memory together with the other ranks, which a CUDA graph cannot "
+                "capture: make the same call once before the capture (or reserve())"
+            )
+        return self._members.make(shape, tokens)
+
+    def _use(self, engine: Engine, like: Tensor) -> moe.Buffer:
+        """The Buffer of an engine for a call with such a tensor. What a graph has captured must live on."""
+        if like.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._members.keep(engine)
+        return engine.buffer
+
+    def _low_latency_engine(self, rows: Tensor, ids: Tensor, most: int, num_experts: int) -> Engine:
+        most = whole_number("num_max_dispatch_tokens_per_rank", most, 1, _LOW_LATENCY_TOKENS)
+        backend = "cuda" if rows.is_cuda else "emulator"
+        top_k, hidden = ids.shape[1], rows.shape[1]
+        shape = Shape(backend, num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, most, self.enable_shrink)
+        engine = self._engines.get(shape)
+        if engine is None:
+            engine = self._engines[shape] = self._make(shape, 1, rows)
+            for rank in self._masked:
+                engine.buffer.low_latency_update_mask_buffer(rank, True)
+        return engine
+
+    def _low_latency_engines(self) -> list[Engine]:
+        return [engine for shape, engine in self._engines.items() if shape.low_latency_tokens]
+
+    def _run(
+        self,
+        step: Callable[[], T],
+        like: Tensor,
+        previous_event: EventOverlap | None,
+        async_finish: bool,
+        keep: tuple[Any, ...],
+    ) -> tuple[T, EventOverlap]:
+        """What ``step`` returns, and an event: it runs in the caller's stream, or with ``async_finish`` in the Buffer's
+        own, behind ``previous_event`` or else behind what the caller's stream has."""
+        before = None if previous_event is None else previous_event.event
+        if not like.is_cuda:
+            return step(), EventOverlap(EventHandle() if async_finish else None)
+        if not async_finish:
+            if before is not None:
+                before.current_stream_wait()
+            return step(), EventOverlap(None)
+        caller, mine = torch.cuda.current_stream(), self.get_comm_stream()
+        if before is None:
+            mine.wait_stream(caller)
+        with torch.cuda.stream(mine):
+            if before is not None:
+                before.current_stream_wait()
+            result = step()
+            event = EventHandle()
+        # Memory that one stream allocated and the other uses must not be given to somebody else meanwhile. The event
+        # holds the tensors; torch's allocator is told where it can be: inside of a capture it keeps them anyway.
+        results = list(_tensors(result))
+        if not torch.cuda.is_current_stream_capturing():
+            for tensor in _tensors(keep):
+                tensor.record_stream(mine)
+            for tensor in results:
+                tensor.record_stream(caller)
+        return result, EventOverlap(event, (keep, results))
+
+    def _run_decoding(
+        self, step: Callable[[], T], like: Tensor, async_finish: bool, hooked: bool, keep: tuple[Any, ...]
+    ) -> tuple[T, EventOverlap]:
+        """The same for low-latency mode, whose hooks launch in the stream in which they are called."""
+        if async_finish and hooked:
+            raise ArgumentError("async_finish and return_recv_hook exclude each other: pass one of them")
+        return self._run(step, like, None, async_finish, keep)
+
+    def _ranks_of(self, topk_idx: Tensor, num_experts: int) -> Tensor:
+        """bool ``[T, ranks]``: whether a token goes to a rank."""
+        home = torch.where(topk_idx < 0, self.group_size, topk_idx // (num_experts // self.group_size)).long()
+        sent = torch.zeros(len(topk_idx), self.group_size + 1, dtype=torch.bool, device=topk_idx.device)
+        return sent.scatter_(1, home, True)[:, : self.group_size].contiguous()
+
+    def _per_node(self, sent: Tensor) -> Tensor | None:
+        each = self._members.ranks_per_node
+        if each is None:
+            return None
+        return sent.view(-1, self.group_size // each, each).any(2).sum(0, dtype=torch.int32)
+
+    def _count_choices(self, num_tokens_per_expert: Tensor, alignment: int) -> list[int]:
+        """Of tokens that went by is_token_in_rank: the choices are not known to the kernels, so the hosts add up."""
+        said = self._members.all_gather(num_tokens_per_expert.tolist())
+        each = len(said[0]) // self.group_size
+        mine = [sum(theirs) for theirs in zip(*said, strict=True)][self.rank * each : (self.rank + 1) * each]
+        return [-(-count // alignment) * alignment for count in mine]
+
+    def _sum_weights(self, buffer: moe.Buffer, handle: Handle, weights: Tensor) -> Tensor:
+        """float32 ``[received, k]`` to ``[T, k]``, over ranks in ascending order: each rank has columns of its own, so
+        that nothing is rounded on the way."""
+        columns = weights.new_zeros(weights.shape[0], self.group_size, weights.shape[1], dtype=torch.float32)
+        columns[:, self.rank] = weights
+        came = return_weights(buffer, handle.inner, columns.flatten(1))
+        return came.view(-1, self.group_size, weights.shape[1]).sum(1)
+
+    def _require_usable(self) -> None:
+        if self._is_destroyed:
+            raise BufferClosedError("this Buffer was destroyed; make a new one")
+
+
+def _rows(x: Any, back: Callable[[Tensor], Tensor] | None) -> Rows:
+    """recv.x with its scales in the form that the caller's had."""
+    return x if back is None else (x[0], back(x[1]))
+
+
+def _arrange(came: Any, rounded: bool, ue8m0: bool) -> tuple[Rows, Hook]:
+    """What the caller gets of a low-latency dispatch's rows, and how it is filled once they are there."""
+    if rounded:
+        experts, capacity, hidden = came.shape
+        groups = hidden // FP8_GROUP
+        cast = torch.empty(came.shape, dtype=torch.float8_e4m3fn, device=came.device)
+        shape = (experts, capacity, groups // 4 if ue8m0 else groups)
+        scales = by_columns(shape, came, torch.int32 if ue8m0 else torch.float32)
+
+        def cast_all() -> None:
+            rows, powers = cast_with_powers_of_two(came)
+            cast.copy_(rows)
+            scales.copy_(pack_ue8m0(powers) if ue8m0 else powers)
+
+        return (cast, scales), cast_all
+    if isinstance(came, tuple):
+        columns = by_columns(tuple(came[1].shape), came[1], torch.float32)
+
+        def turn() -> None:
+            columns.copy_(came[1])
+
+        return (came[0], columns), turn
+    return came, lambda: None
+
+
+def _tensors(tree: Any) -> Any:
+    """All CUDA tensors in it."""
+    if isinstance(tree, Tensor):
+        if tree.is_cuda:
+            yield tree
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from _tensors(part)
+    elif hasattr(tree, "topk_weights"):  # Received
+        yield from _tensors((tree.x, tree.topk_idx, tree.topk_weights, tree.src_token))
+
+
+def _refuse_cost_stats(name: str, value: Any) -> None:
+    if value is not None:
+        raise NotSupportedError(
+            f"{name}: kernels do not keep such times here; leave it out, and take them from a profiler, or from "
+            "`ep-lib bench`"
+        )

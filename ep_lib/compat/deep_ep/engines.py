@@ -1,0 +1,182 @@
+"""Which Buffers of ep_lib stand behind one of DeepEP's, and how the ranks agree to make one.
+
+DeepEP's Buffer is told how many bytes to take and learns shapes from its calls. Ours is made for shapes, so one is made
+when the first call needs it, together, as large as the largest rank needs; and a larger one when a rank has more
+tokens. That rank declines the dispatch (:meth:`ep_lib.Buffer.decline_dispatch`): all ranks learn of it in the exchange
+of counts that a dispatch has anyway, so calls that fit cost nothing, and nobody waits for a rank that sizes something
+alone.
+
+An engine that was outgrown lives on for the handles that need it. Who needs it no more says so at the next meeting, and
+when all ranks have, it is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+from ep_lib.bootstrap.group import make_group_bootstrap
+from ep_lib.emulator.host_links import gather_hosts
+from ep_lib.errors import ArgumentError, NotSupportedError, RankMismatchError, everywhere
+from ep_lib.moe.agreement import name_ranks
+from ep_lib.moe.buffer import Buffer
+from ep_lib.runtime.rank import Rank
+
+_MEETING_SECONDS = 300.0  # one rank may still be compiling or loading weights
+_FEWEST_TOKENS = 64
+_STEPS = 8  # sizes between two powers of two: at most an eighth of the memory is too much
+
+
+class Shape(NamedTuple):
+    """What an engine is made for, but the number of tokens. The same on all ranks."""
+
+    backend: str
+    num_experts: int
+    top_k: int
+    hidden: int
+    dtype: str
+    num_sms: int
+    low_latency_tokens: int = 0  # num_max_dispatch_tokens_per_rank; 0: normal mode
+    masks_lost_ranks: bool = False  # of low-latency mode
+
+    def arguments(self, max_tokens: int, ranks_per_node: int | None) -> dict[str, Any]:
+        """Of :class:`ep_lib.Buffer`."""
+        made: dict[str, Any] = {
+            "num_experts": self.num_experts,
+            "top_k": self.top_k,
+            "hidden": self.hidden,
+            "dtype": self.dtype,
+            "max_tokens": max_tokens,
+            "num_sms": self.num_sms,
+        }
+        if self.low_latency_tokens:
+            made["num_max_dispatch_tokens_per_rank"] = self.low_latency_tokens
+            made["low_latency_mask_on_timeout"] = self.masks_lost_ranks
+        elif ranks_per_node is not None:
+            made |= {"hierarchical": True, "ranks_per_node": ranks_per_node}
+        return made
+
+
+class Engine:
+    """A Buffer of ep_lib for one shape."""
+
+    def __init__(self, shape: Shape, buffer: Buffer) -> None:
+        self.shape, self.buffer = shape, buffer
+
+    @property
+    def max_tokens(self) -> int:
+        """That a rank can send."""
+        return self.buffer.config.max_tokens
+
+    def settle(self) -> None:
+        """On the emulator, what was launched is done now: a CPU tensor is read without asking anybody."""
+        if self.shape.backend == "emulator":
+            self.buffer.rank.synchronize()
+
+
+class Members:
+    """The ranks of a group, what they agree on, and the engines that they have made."""
+
+    def __init__(self, group: Any) -> None:
+        """Collective. ``group``: of torch.distributed, a communicator of mpi4py, or a Rank (of all ranks)."""
+        self._group = group
+        self._bootstrap = None if isinstance(group, Rank) else make_group_bootstrap(group)
+        one = group if self._bootstrap is None else self._bootstrap
+        self.rank, self.size = int(one.rank), int(one.world_size)
+        self._engines: dict[int, tuple[weakref.ref[Engine], Buffer]] = {}
+        self._kept: list[Engine] = []
+        self._made = 0
+        self.ranks_per_node = self._find_ranks_per_node()  # None: all ranks are on one node
+
+    def all_gather(self, obj: object) -> list[Any]:
+        """Collective: plain data of every rank."""
+        if self._bootstrap is None:
+            said: list[Any] = self._group.all_gather(obj)
+            return said
+        return self._bootstrap.all_gather(obj, _MEETING_SECONDS)
+
+    def make(self, shape: Shape, num_tokens: int) -> Engine:
+        """Collective: an engine for ``shape`` and at least ``num_tokens`` of every rank. Raises RankMismatchError if
+        ranks want different ones, and what :class:`ep_lib.Buffer` raises."""
+        said = self._meet((list(shape), num_tokens))
+        shapes = [tuple(theirs) for theirs, _ in said]
+        if len(set(shapes)) > 1:
+            raise everywhere(_mismatch(shapes))
+        arguments = shape.arguments(_rounded_up(max(tokens for _, tokens in said)), self.ranks_per_node)
+        if self._bootstrap is None:
+            if self._group.backend != shape.backend:
+                raise ArgumentError(f"tensors of the {shape.backend} backend, and a rank of {self._group.backend}")
+            buffer = Buffer(self._group, **arguments)
+        else:
+            buffer = Buffer.open(self._group, backend=shape.backend, **arguments)
+        engine = Engine(shape, buffer)
+        self._engines[self._made] = weakref.ref(engine), buffer
+        self._made += 1
+        return engine
+
+    def keep(self, engine: Engine) -> None:
+        """Never close it: a CUDA graph has its addresses."""
+        if engine not in self._kept:
+            self._kept.append(engine)
+
+    def close_unused(self) -> None:
+        """Collective: close the engines that no rank uses any more."""
+        self._meet(None)
+
+    def _meet(self, wish: Any) -> list[Any]:
+        """Every rank's wish; on the way, what all ranks have done with is closed."""
+        unused = [number for number, (engine, _) in self._engines.items() if engine() is None]
+        said = self.all_gather([wish, unused])
+        for number in sorted(set.intersection(*(set(theirs) for _, theirs in said))):
+            self._engines.pop(number)[1].close()
+        return [theirs for theirs, _ in said]
+
+    def _find_ranks_per_node(self) -> int | None:
+        if self._bootstrap is None:
+            reached = sum(map(self._group._backend.reaches, range(self.size)))
+            return None if reached == self.size else reached
+        hosts = gather_hosts(self._bootstrap, _MEETING_SECONDS)
+        here = hosts.count(hosts[0])
+        if here == self.size:
+            return None
+        if self.size % here or hosts != [host for host in dict.fromkeys(hosts) for _ in range(here)]:
+            raise everywhere(
+                NotSupportedError(
+                    f"the group's ranks are on {len(set(hosts))} hosts, and not as many on each, host by host: start "
+                    "them so, or make groups of one host"
+                )
+            )
+        return here
+
+
+_members: list[tuple[weakref.ref[Any], Members]] = []
+_lock = threading.Lock()
+
+
+def members_of(group: Any) -> Members:
+    """Those of ``group``, made by the first call. Collective then."""
+    with _lock:
+        _members[:] = [(known, members) for known, members in _members if known() is not None]
+        found = next((members for known, members in _members if known() is group), None)
+    if found is None:
+        found = Members(group)
+        with _lock:
+            _members.append((weakref.ref(group), found))
+    return found
+
+
+def _rounded_up(num_tokens: int) -> int:
+    """So that a few tokens more do not make the ranks meet again."""
+    step = max(_FEWEST_TOKENS, (1 << (num_tokens - 1).bit_length()) // (2 * _STEPS)) if num_tokens else _FEWEST_TOKENS
+    return max(1, -(-num_tokens // step)) * step
+
+
+def _mismatch(shapes: list[tuple[Any, ...]]) -> RankMismatchError:
+    complaints = []
+    for place, name in enumerate(Shape._fields):
+        values = [shape[place] for shape in shapes]
+        if len(set(values)) > 1:
+            each = (f"{v} on {name_ranks([r for r, w in enumerate(values) if w == v])}" for v in dict.fromkeys(values))
+            complaints.append(f"{name} is {' but '.join(each)}")
+    return RankMismatchError(f"the ranks call a Buffer differently: {'; '.join(complaints)}; pass the same everywhere")

@@ -1,0 +1,66 @@
+"""``EventHandle`` and ``EventOverlap``: when an operation that runs beside the caller's stream is done.
+
+This module is also ``deep_ep.utils`` of an installed alias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ep_lib.errors import ArgumentError
+
+
+class EventHandle:
+    """What is in torch's current stream when it is made. Without GPUs there are no streams: operations are done when
+    their calls return, and waiting does nothing."""
+
+    def __init__(self) -> None:
+        self._event: torch.cuda.Event | None = None
+        if torch.cuda.is_available():
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def current_stream_wait(self) -> None:
+        """What is put into the current stream after this runs behind the event."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+
+
+class EventOverlap:
+    """An event, and ``with`` around what is to run beside the operation. ``extra_tensors`` live as long as it does."""
+
+    def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[Any, ...] | None = None) -> None:
+        self.event = event
+        self.extra_tensors = extra_tensors
+        self._hook: Callable[[], None] | None = None
+
+    def current_stream_wait(self, release_handle: bool = False) -> None:
+        """The current stream waits for the event. Raises ArgumentError if there is none: the operation ran in the
+        caller's stream, and there is nothing to wait for."""
+        if self.event is None:
+            raise ArgumentError("this operation had async_finish=False: its results are in the current stream already")
+        self.event.current_stream_wait()
+        if self._hook is not None:
+            hook, self._hook = self._hook, None
+            hook()
+        if release_handle:
+            self.event = None
+
+    def register_hook_after_wait(self, hook_after_wait: Callable[[], None]) -> None:
+        """Called once, after the next :meth:`current_stream_wait`."""
+        if self._hook is not None:
+            raise ArgumentError("this event has a hook already; it takes one")
+        self._hook = hook_after_wait
+
+    def __call__(self, release_handle: bool = False) -> EventOverlap:
+        return self
+
+    def __enter__(self) -> EventOverlap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.event is not None:
+            self.current_stream_wait()
