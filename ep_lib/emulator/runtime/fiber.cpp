@@ -96,19 +96,28 @@ struct StackPool {
         size_t bytes;
     };
     std::vector<Chunk> chunks;
-    std::vector<char*> free_stacks;
+    // Those of the first chunk, whose memory is kept between machines, are taken first: a fresh huge page is zeros, which
+    // take longer to write than most kernels run.
+    std::vector<char*> free_in_first, free_in_others;
 
     char* take(size_t stack_bytes) {
-        if (free_stacks.empty()) grow(stack_bytes);
+        if (free_in_first.empty() && free_in_others.empty()) grow(stack_bytes);
+        auto& free_stacks = free_in_first.empty() ? free_in_others : free_in_first;
         char* stack = free_stacks.back();
         free_stacks.pop_back();
         return stack;
+    }
+
+    void give_back(char* stack) {
+        const bool in_first = static_cast<size_t>(stack - chunks[0].memory) < chunks[0].bytes;
+        (in_first ? free_in_first : free_in_others).push_back(stack);
     }
 
     void grow(size_t stack_bytes) {
         constexpr size_t kStacks = 4096;
         const size_t bytes = kStacks * stack_bytes;
         chunks.reserve(chunks.size() + 1);
+        auto& free_stacks = chunks.empty() ? free_in_first : free_in_others;
         free_stacks.reserve((chunks.size() + 1) * kStacks);  // giving one back needs no memory
         void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) no_memory();
@@ -220,19 +229,18 @@ void abandon_fiber() {
 
 void release_stack(Fiber* fiber, size_t stack_bytes) {
     if (!fiber->stack) return;
-    pool_of(fiber, stack_bytes).free_stacks.push_back(fiber->stack);
+    pool_of(fiber, stack_bytes).give_back(fiber->stack);
     fiber->stack = nullptr;
 }
 
 void release_stack_memory() {
-    // Keep the address space, give most of the memory back: a notebook kernel lives for days.
+    // Keep the address space, give most of the memory back: a notebook kernel lives for days. Each pool keeps the first of
+    // its own, since plain and checked runs take turns.
     constexpr size_t kKeepBytes = 64 << 20;
-    size_t kept = 0;
     for (auto& entry : stack_pools)
-        for (auto& chunk : entry.second.chunks) {
-            kept += chunk.bytes;
-            if (kept > kKeepBytes) madvise(chunk.memory, chunk.bytes, MADV_DONTNEED);
-        }
+        for (auto& chunk : entry.second.chunks)
+            if (&chunk != &entry.second.chunks[0] || chunk.bytes > kKeepBytes)
+                madvise(chunk.memory, chunk.bytes, MADV_DONTNEED);
 }
 
 }  // namespace epemu
