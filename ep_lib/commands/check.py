@@ -67,6 +67,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default="relaxed",
         help="plain: report volatile accesses that carry data and that nothing orders (default: %(default)s)",
     )
+    parser.add_argument(
+        "--memory",
+        choices=("sc", "ptx"),
+        default="sc",
+        help="ptx: loads may return older values, as far as PTX's memory model allows it (default: %(default)s)",
+    )
     parser.add_argument("--resident-blocks", type=int, help="the most blocks of a rank that run at a time")
 
 
@@ -84,7 +90,7 @@ def _again(args: argparse.Namespace) -> str:
     defaults = argparse.ArgumentParser()
     add_run_arguments(defaults)
     words = ["ep-lib replay", shlex.quote(str(args.script))]
-    for name in ("ranks", "fabric", "transport", "ranks_per_node", "volatile", "resident_blocks"):
+    for name in ("ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks"):
         value = getattr(args, name)
         if value != defaults.get_default(name):
             words.append(f"--{name.replace('_', '-')} {value}")
@@ -111,6 +117,7 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
         "transport": args.transport,
         "timeout": args.timeout,
         "volatile": args.volatile,
+        "memory": args.memory,
         "resident_blocks": args.resident_blocks,
         "answer_to": theirs,
     }
@@ -191,6 +198,7 @@ def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]
         "fabric": Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
         "timeout": request["timeout"],
         "volatile": request["volatile"],
+        "memory": request["memory"],
         "resident_blocks": request["resident_blocks"],
         "transport": request["transport"],
     }

@@ -87,7 +87,7 @@ class Finding:
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout",
-    "assertion", "exception" or "values differ". ``remedy`` names what is missing, ``place`` where to put it, as far as
+    "assertion", "exception", "weak memory" or "values differ". ``remedy`` names what is missing, ``place`` where to put it, as far as
     that is known. ``first`` and ``second`` are the two accesses, where there are two. ``ranks``: on which it was seen.
     ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
     """
@@ -150,6 +150,7 @@ class Finding:
 
 
 _SENTENCES = {
+    "weak memory": "the GPU's memory model allows an older value here, and the run goes wrong by it",
     "volatile": "volatile accesses carry data here, as nobody polls it, and nothing orders the two: either may be late",
     "read-only path": "memory is read through the read-only path (ld_nc, __ldg) that the same kernel writes",
     "shuffle": "a shuffle reads a lane that its mask does not name: it gets anything, and results depend on it",
@@ -248,7 +249,9 @@ def parse(report: str, seed: int) -> list[tuple[int, Finding]]:
             how, what, remedy = "own", "", "a place of its own for each thread (check the index), or an atomic"
         detail = entry["detail"]
         credit, wait = _place(entry["signal"]), _place(entry["wait"])
-        if ways := _by_way_of(credit, wait, detail):
+        if entry["kind"] == "weak memory":
+            detail = _flag_or_store(credit, wait)
+        elif ways := _by_way_of(credit, wait, detail):
             detail = f"{detail} ({ways})" if detail else ways
         places = [_place(entry["place"][end]) for end in ("from", "to")]
         findings.append(
@@ -281,6 +284,11 @@ def _earlier_credit(credit: Place, wait: Place, read: Place) -> str:
     if near and credit.line < read.line:
         return f"give the credit ({credit}) after the read ({read}), not before"
     return f"wait in {wait} for one credit more: the one that {credit} gives after the read ({read})"
+
+
+def _flag_or_store(stored: Place, loaded: Place) -> str:
+    """Of an older value: by which lines the two threads were to synchronise."""
+    return f"stored before it: {stored}; loaded: {loaded}" if stored and loaded else ""
 
 
 def _is_one_place_of_two(first: Access, second: Access, place: Place) -> bool:

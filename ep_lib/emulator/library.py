@@ -137,7 +137,7 @@ _SIGNATURES = {
     "epemu_pct_depth": ([c_uint64], c_int),
     "epemu_report": ([c_void_p], c_char_p),
     "epemu_take_output": ([c_void_p, c_char_p, c_size_t], c_size_t),
-    "epemu_check_begin": ([c_void_p, c_int], c_int),
+    "epemu_check_begin": ([c_void_p, c_int, c_int], c_int),
     "epemu_check_end": ([c_void_p], None),
     "epemu_check_keep_accesses": ([c_void_p, c_uint64], None),
     "epemu_check_accesses": ([c_void_p, POINTER(c_uint64)], c_void_p),

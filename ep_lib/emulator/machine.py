@@ -230,12 +230,13 @@ class Machine:
         self._has_services = self._has_failed = False
         self._stale: list[tuple[int, int, int]] = []  # ranges to forget before the next launch or run
 
-    def begin_checks(self, plain_volatile: bool = False) -> None:
+    def begin_checks(self, plain_volatile: bool = False, weak_memory: bool = False) -> None:
         """Switches the checker on; to be called before the first launch. Raises BackendUnavailable.
 
         ``plain_volatile``: whether two volatile accesses to what nobody polls are a race, if nothing orders them.
+        ``weak_memory``: whether loads may return older values, as far as the memory model of PTX allows it.
         """
-        if not self._lib.epemu_check_begin(self.handle, plain_volatile):
+        if not self._lib.epemu_check_begin(self.handle, plain_volatile, weak_memory):
             raise BackendUnavailable(
                 f"this process cannot reserve the checker's address space, four times {self.ranks} heaps of "
                 f"{self.heap_bytes} bytes: lower heap_bytes (or EP_LIB_HEAP_BYTES), or the limit of `ulimit -v`"

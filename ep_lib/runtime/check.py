@@ -39,6 +39,8 @@ _UNPROVEN = (
 
 
 _VOLATILE = ("relaxed", "plain")
+_MEMORY = ("sc", "ptx")
+_WEAK = "weak memory"  # kind of findings: older values that a run has read; nothing is wrong unless the run goes wrong
 _LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA does not say what the program gets
 
 _FINDINGS = (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError)
@@ -110,6 +112,7 @@ def check(
     resident_blocks: int | None = None,
     volatile: str = "relaxed",
     transport: str | None = None,
+    memory: str = "sc",
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
 
@@ -125,20 +128,22 @@ def check(
     most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
     2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter
     of PTX, by which two volatile accesses are no race; "plain" reports two that nothing orders if no thread polls what
-    they touch, as data behind a lock must not rely on it. ``fabric``, ``transport``, ``heap_bytes`` and ``timeout`` as
+    they touch, as data behind a lock must not rely on it. ``memory``: "sc" is one memory for all, whose last value every
+    load returns; under "ptx" loads may return older values and stores come late, as far as the memory model of PTX allows
+    it. Seed 0 is then run with one memory first, and others' results are compared with that. ``fabric``, ``transport``, ``heap_bytes`` and ``timeout`` as
     for :func:`ep_lib.spawn`; a run into the time limit ends the search.
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
     are raised.
     """
-    program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport)
+    program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport, memory)
     chosen = _seeds(seeds)
     compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
     stop_at_failure = flag("stop_at_failure", stop_at_failure)
     search = _Search(program, compare_values)
     begin = time.perf_counter()
-    if chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen)):
+    if program.weak_memory or (chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen))):
         search.measure()
     for seed in chosen:
         ran_out = search.try_schedule(seed)
@@ -172,18 +177,19 @@ def record(
     resident_blocks: int | None = None,
     volatile: str = "relaxed",
     transport: str | None = None,
+    memory: str = "sc",
 ) -> Recording:
     """The run that :func:`check` makes of this seed with the same arguments, event by event, and what was found in it.
 
     Raises what ``check`` raises. ``ep_lib.viz.time_travel`` shows it.
     """
-    program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport)
+    program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport, memory)
     return _record(program, arguments.a_seed(seed))
 
 
 def _record(program: _Program, seed: int) -> Recording:
     search = _Search(program, compare_values=True)
-    if seed != 0:
+    if seed != 0 or program.weak_memory:
         search.measure()
     search.try_schedule(seed, recorded=True)
     assert search.recorded is not None
@@ -213,6 +219,7 @@ def _program(
     resident_blocks: int | None,
     volatile: str,
     transport: str | None,
+    memory: str,
 ) -> _Program:
     """What the arguments of :func:`check` ask for. Raises ArgumentError."""
     ranks, args = arguments.program(main, ranks, args)
@@ -225,7 +232,8 @@ def _program(
     plain = one_of("volatile", volatile, _VOLATILE) == "plain"
     transport = arguments.emulator_transport(transport)
     network = make_fabric(fabric, ranks)
-    return _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, plain, transport)
+    weak = one_of("memory", memory, _MEMORY) == "ptx"
+    return _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, plain, transport, weak)
 
 
 def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
@@ -255,6 +263,7 @@ class _Program:
     resident_blocks: int | None
     plain_volatile: bool
     transport: str
+    weak_memory: bool
 
     def replay(self, seed: int) -> str:
         """The call that shows the run of a seed."""
@@ -266,6 +275,7 @@ class _Program:
         words += [f'transport="{self.transport}"'] if self.transport != "emulated" else []
         words += [f"resident_blocks={self.resident_blocks}"] if self.resident_blocks else []
         words += ['volatile="plain"'] if self.plain_volatile else []
+        words += ['memory="ptx"'] if self.weak_memory else []
         return f"ep_lib.viz.time_travel({', '.join(words)})"
 
 
@@ -317,24 +327,26 @@ class _Search:
         return any(side and side.location in self._polled for side in (finding.first, finding.second))
 
     def measure(self) -> None:
-        """Runs seed 0, for what is known of a program from its first run only."""
-        run = self._run(0)
+        """Runs seed 0 with one memory for all, for what is known of a program from its first run only."""
+        run = self._run(0, weak_memory=False)
         if run.end is None and self._compare_values:
             self._first = (0, run.result, digest(run.result))
 
     def try_schedule(self, seed: int, recorded: bool = False) -> bool:
         """Runs main once. Returns whether it ran into the time limit."""
-        run = self._run(seed, recorded)
+        run = self._run(seed, recorded, self._program.weak_memory)
         if run.end is not None:
             self.failed = True
             self.add([run.end])
-        self.add(run.found)
-        if run.end is None and self._compare_values:
-            self.compare(run.result, seed)
+        self.add(finding for finding in run.found if finding.kind != _WEAK)
+        differs = run.end is None and self._compare_values and self.compare(run.result, seed)
+        if differs or run.end is not None:
+            weak = [finding for finding in run.found if finding.kind == _WEAK]
+            self.add(f for f in weak if f.certainty == max(w.certainty for w in weak))
         self.tried.append(seed)
         return run.out_of_time
 
-    def _run(self, seed: int, recorded: bool = False) -> _Run:
+    def _run(self, seed: int, recorded: bool = False, weak_memory: bool = False) -> _Run:
         program = self._program
         machine = make_machine(
             program.ranks,
@@ -344,7 +356,7 @@ class _Search:
             resident_blocks=program.resident_blocks,
             program_steps=self._steps,
         )
-        machine.begin_checks(program.plain_volatile)
+        machine.begin_checks(program.plain_volatile, weak_memory)
         if recorded:
             machine.begin_recording()
         error: Exception | None = None
@@ -371,7 +383,7 @@ class _Search:
             ]
             if error is not None and not found and not isinstance(error, _FINDINGS):
                 raise error
-            if seed == 0:
+            if seed == 0 and not self._steps:
                 self._steps = machine.steps
             self._has_values |= result is not None and any(value is not None for value in result)
             end = None if error is None else from_error(error, seed, machine.standstill)
@@ -391,13 +403,14 @@ class _Search:
             ranks = tuple(sorted({*known.ranks, *finding.ranks}))
             self.findings[key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds, ranks=ranks)
 
-    def compare(self, result: Any, seed: int) -> None:
+    def compare(self, result: Any, seed: int) -> bool:
+        """Whether main's results are not those of the first run."""
         if self._first is None:
             self._first = (seed, result, digest(result))
-            return
+            return False
         first_seed, first, known_digest = self._first
         if digest(result) == known_digest:
-            return
+            return False
         self.values_differ = True
         difference = describe_difference(first, result)
         text = f"main returns other values with this seed than with seed {first_seed}{difference.where}"
@@ -407,6 +420,7 @@ class _Search:
         if known is not None:
             found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
         self.findings[key] = found
+        return True
 
 
 def _of_host(access: HostAccess, seed: int) -> Finding:

@@ -34,6 +34,7 @@ def time_travel(
     resident_blocks: int | None = None,
     volatile: str = "relaxed",
     transport: str | None = None,
+    memory: str = "sc",
 ) -> Page:
     """The run that ``ep_lib.check`` makes of ``seed``, as a page to go through step by step.
 
@@ -54,6 +55,7 @@ def time_travel(
         resident_blocks=resident_blocks,
         volatile=volatile,
         transport=transport,
+        memory=memory,
     )
     return page_of(recording, steps)
 

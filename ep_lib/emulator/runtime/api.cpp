@@ -278,9 +278,10 @@ size_t epemu_take_output(Machine* m, char* text, size_t size) {
 }
 
 // Checks are on from here to epemu_check_end; call it before anything is launched. 0 if there is no address space for it.
-int epemu_check_begin(Machine* m, int plain_volatile) {
+int epemu_check_begin(Machine* m, int plain_volatile, int weak_memory) {
     try {
         m->checker = std::make_shared<Checker>(*m, plain_volatile != 0);
+        if (weak_memory) m->checker->weak = std::make_unique<WeakMemory>(m->settings.seed);
         return 1;
     } catch (const std::bad_alloc&) {
         return 0;

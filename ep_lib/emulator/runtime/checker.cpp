@@ -65,6 +65,7 @@ Checker::Cells Checker::reserve_cells(size_t granules) {
 
 // Cells of a large array lie in huge pages: accesses to it go all over them, and would miss the TLB all the time.
 void Checker::has_arrays(int rank, const std::vector<Range>& arrays) {
+    forget_histories();  // memory may serve other arrays from now on
     constexpr size_t kLarge = 4 << 20;
     for (const Range& array : arrays) {
         if (array.end - array.begin < kLarge) continue;
@@ -187,6 +188,7 @@ void Checker::host_waited(int rank, int64_t ticket) {
 }
 
 void Checker::host_met() {
+    forget_histories();
     VectorClock all;
     for (RankCheck& r : ranks_) all.join(r.host);
     for (const auto& link : posted_) all.join(link.second);  // the network is drained at a barrier of all hosts
@@ -773,25 +775,26 @@ void Checker::overwritten(const Access& a) {
         if (!(bytes & a.bytes) || ((a.flags & kAtomic) && bytes == a.bytes)) continue;
         l.published.clear();
         l.strong = l.any_release = false;
+        l.history.reset();
     }
 }
 
-void Checker::contribute(Location& l, const ThreadCheck& t, Known known, int scope) {
-    l.any_release = true;
-    for (Published& p : l.published) {
+void Checker::contribute(Write& w, const ThreadCheck& t, Known known, int scope) {
+    w.any_release = true;
+    for (Published& p : w.published) {
         if (p.scope != scope || p.rank != t.rank || p.block != t.block) continue;
         p.known.join(known);
         return;
     }
-    if (l.published.size() >= kPublishers && scope > EPEMU_SCOPE_BLOCK) {
-        for (Published& p : l.published) {
+    if (w.published.size() >= kPublishers && scope > EPEMU_SCOPE_BLOCK) {
+        for (Published& p : w.published) {
             if (p.scope != scope || p.rank != t.rank) continue;
             p.block = kManyBlocks;
             p.known.join(known);
             return;
         }
     }
-    l.published.push_back({std::move(known), scope, t.rank, t.block});
+    w.published.push_back({std::move(known), scope, t.rank, t.block});
 }
 
 namespace {
@@ -808,11 +811,11 @@ AtLocation& at_location(std::vector<AtLocation>& all, uintptr_t address, int siz
 }  // namespace
 
 // A strong write, and what it publishes: as a release, or behind a fence or an earlier release of this location.
-void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
+void Checker::release_into(Write& w, const Location& l, ThreadCheck& t, int order, int scope) {
     const bool release = releases(order);
     if (release) {
         const Known known = publish(t);
-        contribute(l, t, known, scope);
+        contribute(w, t, known, scope);
         AtLocation& earlier = at_location(t.released, l.address, l.size);
         for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--) earlier.known[s] = known;
     }
@@ -821,25 +824,25 @@ void Checker::release_into(Location& l, ThreadCheck& t, int order, int scope) {
         for (int s = EPEMU_SCOPE_SYSTEM; s >= EPEMU_SCOPE_BLOCK; s--) {
             if (known[s].empty() || (release && s <= scope)) continue;
             if (s < EPEMU_SCOPE_SYSTEM && known[s].same(known[s + 1])) continue;
-            contribute(l, t, known[s], s);
+            contribute(w, t, known[s], s);
         }
     };
     contribute_known(t.fenced);
     if (earlier) contribute_known(earlier->known);
 }
 
-// Whether an atomic of this scope sees what was written there last as one.
-bool Checker::observes(const Location& l, const ThreadCheck& t, int scope) const {
-    return l.strong && std::min(l.scope, scope) >= scope_between(t, l.rank, l.block);
+// Whether an atomic of this scope sees this write as one.
+bool Checker::observes(const Write& w, const ThreadCheck& t, int scope) const {
+    return w.strong && std::min(w.scope, scope) >= scope_between(t, w.rank, w.block);
 }
 
-// A thread reads what was written there last, and so observes the chain of writes that it ends.
-void Checker::observe(Location& l, const ThreadCheck& t) {
+// A thread reads this write, and so observes the chain of writes that it ends.
+void Checker::observe(Location& l, const Write& w, const ThreadCheck& t) {
     constexpr size_t kKept = 8;
     std::vector<Observed>& all = l.observed_by[t.id];
-    if (!all.empty() && all.back().to == l.writes) return;
+    if (!all.empty() && all.back().to == w.number) return;
     if (all.size() == kKept) all.erase(all.begin());
-    all.push_back({l.chain, l.writes, t.time});
+    all.push_back({w.chain, w.number, t.time});
 }
 
 // Whether this access comes after a strong read that observed the other one, a strong write to the same place: its own
@@ -863,20 +866,20 @@ bool Checker::has_observed(const Access& a, const Slot& slot) const {
     return false;
 }
 
-// A strong read of a location; null: nothing was ever published there.
-void Checker::acquire_from(const Location* l, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
+// A strong read of this write; null: nothing was ever published there.
+void Checker::acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
                            uint32_t pc) {
     const bool acquire = acquires(order);
-    const uint32_t before = l ? t.clock.get(l->writer) : 0;
+    const uint32_t before = w ? t.clock.get(w->writer) : 0;
     if (acquire && !t.seen.empty()) {  // what was seen there before, by a relaxed read
         for (AtLocation& seen : t.seen) {
             if (seen.address != address || seen.size != size) continue;
             for (int s = scope; s >= EPEMU_SCOPE_BLOCK; s--) join(t, std::exchange(seen.known[s], Known()));
         }
     }
-    if (!l) return;
-    bool too_narrow = !l->published.empty() && !observes(*l, t, scope);
-    for (const Published& p : l->published) {
+    if (!w) return;
+    bool too_narrow = !w->published.empty() && !observes(*w, t, scope);
+    for (const Published& p : w->published) {
         if (too_narrow) break;
         const int needed = scope_between(t, p.rank, p.block);
         if (p.scope < needed) {
@@ -890,78 +893,105 @@ void Checker::acquire_from(const Location* l, ThreadCheck& t, uintptr_t address,
         t.pending[needed].join(p.known);
         at_location(t.seen, address, size).known[needed].join(p.known);
     }
-    if (!t.owner || l->writer_rank < 0 || l->writer == t.id) return;
-    if (t.clock.get(l->writer) > before) note_acquired(t, *l, pc);
+    if (!t.owner || w->writer_rank < 0 || w->writer == t.id) return;
+    if (t.clock.get(w->writer) > before) note_acquired(t, *w, pc);
     Hint::Why why = Hint::kNone;
-    if (!l->any_release) {
+    if (!w->any_release) {
         why = Hint::kNotReleased;
     } else if (too_narrow) {
         why = Hint::kScope;
     } else if (!acquire) {
         why = Hint::kNotAcquired;
     }
-    if (why != Hint::kNone) t.owner->hint = {why, l->writer_rank, l->store_pc, pc, l->writer, l->stored};
+    if (why != Hint::kNone) t.owner->hint = {why, w->writer_rank, w->store_pc, pc, w->writer, w->stored};
 }
 
-void Checker::wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
+// `w`: the location itself, or a write behind what is there.
+void Checker::wrote_atomically(Location& l, Write& w, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
                                bool updates) {
-    l.last_write[t.id] = ++l.writes;
-    if (!updates || !observes(l, t, scope)) l.chain = l.writes;
-    l.strong = true;
-    l.scope = scope;
-    l.rank = t.rank;
-    l.block = t.block;
-    l.writer = t.id;
-    l.stored = t.time;
-    l.writer_rank = writer_rank;
-    l.store_pc = pc;
+    constexpr uint32_t kBehind = 1u << 31;
+    const bool newest = &w == &l;
+    w.number = l.last_write[t.id] = newest ? ++l.writes : kBehind + ++l.behind;
+    if (!newest || !updates || !observes(w, t, scope)) w.chain = w.number;
+    w.strong = true;
+    w.scope = scope;
+    w.rank = t.rank;
+    w.block = t.block;
+    w.writer = t.id;
+    w.stored = t.time;
+    w.writer_rank = writer_rank;
+    w.store_pc = pc;
 }
 
-void Checker::note_acquired(ThreadCheck& t, const Location& l, uint32_t pc) {
+void Checker::note_acquired(ThreadCheck& t, const Write& w, uint32_t pc) {
     constexpr size_t kKept = 8;
     t.waited_pc = pc;
     const auto remember = [&](std::deque<AcquiredSignal>& all) {
         const auto known = std::find_if(all.begin(), all.end(), [&](const AcquiredSignal& h) {
-            return h.writer_rank == l.writer_rank && h.store_pc == l.store_pc && h.load_pc == pc;
+            return h.writer_rank == w.writer_rank && h.store_pc == w.store_pc && h.load_pc == pc;
         });
         if (known != all.end()) {
             all.erase(known);
         } else if (all.size() == kKept) {
             all.pop_front();
         }
-        all.push_back({l.writer_rank, l.store_pc, pc});
+        all.push_back({w.writer_rank, w.store_pc, pc});
     };
     remember(t.owner->acquired);
     remember(ranks_[t.rank].acquired);
 }
 
 // What an acquire has learned is known already when its own access is looked at.
-void Checker::load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
+bool Checker::load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, int order, int scope, uintptr_t pc) {
+    if (on_stack(fiber, address)) return false;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kRead);
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);
-    witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
-    read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
+    if (weak && order == EPEMU_SEQ_CST) order_by_fence(t, order, scope);  // as PTX has it
     Location* l = known_location(t, address, size);
-    acquire_from(l, t, address, size, order, scope, static_cast<uint32_t>(pc));
+    History* history = weak && l ? history_of(*l) : nullptr;
+    const size_t newest = history ? history->messages.size() - 1 : 0;
+    const size_t message = history && value ? choose_message(*l, t) : newest;
+    const Write* w = message == newest ? l : &history->messages[message].write;
+    if (w == l) witness.load(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
+    read_of_memory(t, address, static_cast<size_t>(size), atomic_flags(order, scope, false), pc);
+    acquire_from(w, t, address, size, order, scope, static_cast<uint32_t>(pc));
+    if (history) noticed(*l, *w, message, t, order, static_cast<uint32_t>(pc));
     touch(t, address, size, atomic_flags(order, scope, false), pc);
-    if (l && observes(*l, t, scope)) observe(*l, t);  // orders what follows, not this access
+    if (w && observes(*w, t, scope)) {  // orders what follows, not this access
+        observe(*l, *w, t);
+        if (history) saw(*l, message, t);
+    }
+    if (w != l) {
+        *value = history->messages[message].value;
+        if (recorder) recorder->has_value(*value);
+    }
     if (recorder) recorder->learned(t.clock, t.rank, t.id);
+    return w != l;
 }
 
-void Checker::store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
-    if (on_stack(fiber, address)) return;
+bool Checker::store(Fiber* fiber, uintptr_t address, const uint64_t* value, int size, int order, int scope,
+                    uintptr_t pc) {
+    if (on_stack(fiber, address)) return true;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kWrite);
     ThreadCheck& t = *fiber->check;
     Location& l = location(t, address, size);
     if (recorder) recorder->next_atomic(order, scope);
+    if (weak && order == EPEMU_SEQ_CST) order_by_fence(t, order, scope);  // as PTX has it
+    const size_t place = !weak ? 0 : value ? choose_place(l, t) : make_newest(l);
+    const bool newest = !weak || !l.history || place == l.history->messages.size();
+    const uint32_t time = t.time;
     touch(t, address, size, atomic_flags(order, scope, true), pc);
     witness.store(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
-    l.published.clear();
-    l.any_release = false;
-    release_into(l, t, order, scope);
-    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc), false);
+    Write behind;
+    Write& w = newest ? l : behind;
+    w.published.clear();
+    w.any_release = false;
+    release_into(w, l, t, order, scope);
+    wrote_atomically(l, w, t, scope, t.rank, static_cast<uint32_t>(pc), false);
+    if (weak) written(l, w, place, value, t, time, false);
+    if (recorder && !newest) recorder->has_value(*value);
+    return newest;
 }
 
 // The read of a read-modify-write that needs what was there.
@@ -971,38 +1001,39 @@ void Checker::needs_value(Fiber* fiber, uintptr_t address, int size, int scope, 
 }
 
 // A read-modify-write: what it observes stays published with it.
-void Checker::update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc) {
+void Checker::update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
+                     const Behind* behind) {
     if (on_stack(fiber, address)) return;
     machine->schedule->touched(address, static_cast<size_t>(size), Touch::kWrite);
     ThreadCheck& t = *fiber->check;
     if (recorder) recorder->next_atomic(order, scope);
+    if (weak && order == EPEMU_SEQ_CST) order_by_fence(t, order, scope);  // as PTX has it
     witness.update(*fiber, address, size, order, scope, static_cast<uint32_t>(pc));
     Location& l = location(t, address, size);
-    acquire_from(&l, t, address, size, order, scope, static_cast<uint32_t>(pc));
+    const size_t place = behind ? behind->message + 1 : weak ? make_newest(l) : 0;
+    Write copy;
+    if (behind) copy = l.history->messages[behind->message].write;
+    Write& w = behind ? copy : l;
+    acquire_from(&w, t, address, size, order, scope, static_cast<uint32_t>(pc));
+    if (weak && l.history) noticed(l, w, place - 1, t, order, static_cast<uint32_t>(pc));
+    const uint32_t time = t.time;
     touch(t, address, size, atomic_flags(order, scope, true), pc, kReadsToo);
-    if (observes(l, t, scope)) {
-        observe(l, t);
+    if (observes(w, t, scope)) {
+        observe(l, w, t);
     } else {
-        l.published.clear();
+        w.published.clear();
     }
-    release_into(l, t, order, scope);
-    wrote_atomically(l, t, scope, t.rank, static_cast<uint32_t>(pc), true);
+    release_into(w, l, t, order, scope);
+    wrote_atomically(l, w, t, scope, t.rank, static_cast<uint32_t>(pc), true);
+    if (weak) written(l, w, place, &now, t, time, true);
+    if (recorder && behind) recorder->has_value(now);
     if (recorder) recorder->learned(t.clock, t.rank, t.id);
 }
 
 void Checker::fence(Fiber* fiber, int order, int scope) {
     ThreadCheck& t = *fiber->check;
     witness.fence(*fiber, order, scope, static_cast<uint32_t>(fiber->pc));
-    if (acquires(order)) {
-        for (int s = 0; s <= scope; s++) {
-            join(t, std::exchange(t.pending[s], Known()));
-            for (AtLocation& seen : t.seen) seen.known[s] = Known();
-        }
-    }
-    if (releases(order)) {
-        const Known covered = publish(t);
-        for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
-    }
+    order_by_fence(t, order, scope);
     if (recorder) {
         recorder->fence(*fiber, order, scope);
         recorder->learned(t.clock, t.rank, t.id);
@@ -1011,6 +1042,20 @@ void Checker::fence(Fiber* fiber, int order, int scope) {
     if (hint.why != Hint::kNotAcquired || !acquires(order)) return;
     const int needed = hint.writer_rank == t.rank ? EPEMU_SCOPE_DEVICE : EPEMU_SCOPE_SYSTEM;
     hint.why = scope < needed ? Hint::kScope : Hint::kNone;
+}
+
+void Checker::order_by_fence(ThreadCheck& t, int order, int scope) {
+    if (acquires(order)) {
+        for (int s = 0; s <= scope; s++) {
+            join(t, std::exchange(t.pending[s], Known()));
+            for (AtLocation& seen : t.seen) seen.known[s] = Known();
+        }
+    }
+    if (weak && order == EPEMU_SEQ_CST) sc_fence(t, scope);
+    if (releases(order)) {
+        const Known covered = publish(t);
+        for (int s = 0; s <= scope; s++) t.fenced[s] = covered;
+    }
 }
 
 // What happened before any of these threads happens before all of them from now on. The joined clock is made while no
@@ -1170,7 +1215,7 @@ void Checker::net_wrote(NetOp& op, uintptr_t address, size_t bytes) {
 }
 
 // This operation, and all that happened before it, happens before what follows an acquire of the signal.
-void Checker::net_signalled(NetOp& op) {
+void Checker::net_signalled(NetOp& op, uint64_t now) {
     ThreadCheck& t = check_of(op).writer;
     records_[check_of(op).record].delivered = m_.picks;
     const bool adds = op.signal_op == EPEMU_SIGNAL_ADD;
@@ -1178,13 +1223,15 @@ void Checker::net_signalled(NetOp& op) {
     witness.nic_stored(t, op.source_rank, op.signal, pc);
     if (recorder) recorder->by_nic(EventKind::kNicSignal, op, op.signal, static_cast<size_t>(op.value_bytes), t);
     Location& l = location(t, op.signal, op.value_bytes);
+    const size_t place = weak ? make_newest(l) : 0;
     touch(t, op.signal, op.value_bytes, system_atomic(adds && m_.network->settings.stages_atomics()), op.poster.pc,
           adds ? kReadsToo : 0);
     if (!adds || !observes(l, t, EPEMU_SCOPE_SYSTEM)) l.published.clear();
     Known known = {t.clock, t.proxied};
     known.clock.raise(t.id, t.time);
     contribute(l, t, std::move(known), EPEMU_SCOPE_SYSTEM);
-    wrote_atomically(l, t, EPEMU_SCOPE_SYSTEM, op.source_rank, pc, adds);
+    wrote_atomically(l, l, t, EPEMU_SCOPE_SYSTEM, op.source_rank, pc, adds);
+    if (weak) written(l, l, place, &now, t, t.time, adds);
 }
 
 void Checker::net_completed(NetOp& op) {

@@ -29,6 +29,7 @@
 
 #include "vector_clock.hpp"
 #include "machine.hpp"
+#include "weak_memory.hpp"
 #include "witness.hpp"
 
 namespace epemu {
@@ -48,6 +49,15 @@ enum AccessDetails : uint8_t {
 };
 
 struct BlockCheck;
+struct WeakMemory;
+
+// The write that a read-modify-write reads under weak memory, instead of the newest.
+struct Behind {
+    uint64_t value = 0;
+    size_t message = 0;  // its place in coherence order
+};
+
+constexpr const char* kWeak = "weak memory";  // a finding that counts only if the run goes wrong
 
 // Memory that was given out without a value is full of this word: NaN as any type of 2, 4 or 8 bytes. Nobody has written
 // what still holds it, and has not been written by a kernel or a NIC.
@@ -136,21 +146,27 @@ class __attribute__((visibility("hidden"))) Checker {
 
     void fill_unwritten(uintptr_t begin, uintptr_t end);  // memory that the host gave out without a value
     void access(Fiber* fiber, uintptr_t address, size_t size, uint8_t flags, uintptr_t pc);
-    void load(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
-    void store(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
+    // True where weak memory lets it return an older value: that one. Null: the newest is read, whatever is allowed.
+    bool load(Fiber* fiber, uintptr_t address, uint64_t* value, int size, int order, int scope, uintptr_t pc);
+    // False where weak memory puts it behind what is there already: memory keeps that. Null: the value is not known.
+    bool store(Fiber* fiber, uintptr_t address, const uint64_t* value, int size, int order, int scope, uintptr_t pc);
     void needs_value(Fiber* fiber, uintptr_t address, int size, int scope, uintptr_t pc);
-    void update(Fiber* fiber, uintptr_t address, int size, int order, int scope, uintptr_t pc);
+    void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
+                const Behind* behind = nullptr);
+    // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
+    bool may_update_behind(Fiber* fiber, uintptr_t address, int size, Behind* behind);
     void fence(Fiber* fiber, int order, int scope);
     void barrier(Block* block);
     void syncwarp(Warp* warp, uint32_t mask);
     void meet(const std::vector<Fiber*>& fibers);  // at a barrier by number
 
-    Witness witness;  // what findings tell of signals, locks and fences
+    Witness witness;                   // what findings tell of signals, locks and fences
+    std::unique_ptr<WeakMemory> weak;  // null: memory is sequentially consistent
 
     void net_posted(NetOp& op, Fiber* poster, uintptr_t pc);
     void net_read(NetOp& op, uintptr_t address, size_t bytes);
     void net_wrote(NetOp& op, uintptr_t address, size_t bytes);
-    void net_signalled(NetOp& op);
+    void net_signalled(NetOp& op, uint64_t now);
     void net_completed(NetOp& op);
     void net_fence(int source, int target, int queue_pair);
     VectorClock net_posted_so_far(int source, int target, int queue_pair);  // what a quiet waits for
@@ -352,24 +368,44 @@ class __attribute__((visibility("hidden"))) Checker {
         uint32_t from, to;  // writes of the location
         uint32_t time;      // of the thread that observed them
     };
-    struct Location {
-        uintptr_t address = 0;
-        int size = 0;
-        uint64_t owner = 0;  // whose memory this is: an address may serve several, one after the other
+    // A strong write, as those that read it see it.
+    struct Write {
         std::vector<Published> published;
-        // the last atomic that wrote it, if nothing else has since
-        bool strong = false;
+        bool strong = false;  // nothing but an atomic has written there since
         int scope = 0, rank = -1;
         uint64_t block = 0;
         // Strong writes are numbered. Whoever has observed one has observed those before it too, back to the last that
         // was no read-modify-write of what was there: `chain`.
-        uint32_t writes = 0, chain = 0;
-        std::unordered_map<uint32_t, uint32_t> last_write;                // by thread
-        std::unordered_map<uint32_t, std::vector<Observed>> observed_by;  // by thread, the latest last
+        uint32_t number = 0, chain = 0;
         // for reports
         uint32_t writer = 0, stored = 0, store_pc = 0;
         int writer_rank = -1;
         bool any_release = false;
+    };
+    // A strong write that weak memory keeps, for threads that have not heard of a newer one.
+    struct Message {
+        Write write;  // of the newest: in the location
+        uint64_t value = 0;
+        uint64_t stamp = 0;         // the how manieth of all
+        uint64_t pair_stamp = 0;    // of the word before it that came with it; 0: none
+        uint32_t id = 0, time = 0;  // who wrote it, and when by its own count
+        bool was_there = false;     // before any: everyone knows it
+        bool follows = false;       // a read-modify-write: nothing comes between it and the one before
+        std::vector<std::pair<uint32_t, uint32_t>> seen;  // threads that have observed it, and since when
+    };
+    struct History {
+        std::vector<Message> messages;                // in coherence order; memory holds the last
+        std::unordered_map<uint32_t, uint8_t> stale;  // by thread: looks in a row that found no newest value
+    };
+    // What the last atomic has written.
+    struct Location : Write {
+        uintptr_t address = 0;
+        int size = 0;
+        uint64_t owner = 0;               // whose memory this is: an address may serve several, one after the other
+        uint32_t writes = 0, behind = 0;  // numbers given so far: of those that memory took, and of those behind others
+        std::unordered_map<uint32_t, uint32_t> last_write;                // by thread
+        std::unordered_map<uint32_t, std::vector<Observed>> observed_by;  // by thread, the latest last
+        std::unique_ptr<History> history;                                 // under weak memory
     };
     // An access, while it is compared with those that were there before.
     struct Access {
@@ -507,15 +543,32 @@ class __attribute__((visibility("hidden"))) Checker {
     Location* known_location(const ThreadCheck& t, uintptr_t address, int size);
     Location& location(const ThreadCheck& t, uintptr_t address, int size);
     void overwritten(const Access& a);
-    void contribute(Location& l, const ThreadCheck& t, Known known, int scope);
-    void release_into(Location& l, ThreadCheck& t, int order, int scope);
-    bool observes(const Location& l, const ThreadCheck& t, int scope) const;
-    static void observe(Location& l, const ThreadCheck& t);
+    void contribute(Write& w, const ThreadCheck& t, Known known, int scope);
+    void release_into(Write& w, const Location& l, ThreadCheck& t, int order, int scope);
+    bool observes(const Write& w, const ThreadCheck& t, int scope) const;
+    static void observe(Location& l, const Write& w, const ThreadCheck& t);
     bool has_observed(const Access& a, const Slot& slot) const;
-    void acquire_from(const Location* l, ThreadCheck& t, uintptr_t address, int size, int order, int scope,
-                      uint32_t pc);
-    void wrote_atomically(Location& l, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc, bool updates);
-    void note_acquired(ThreadCheck& t, const Location& l, uint32_t pc);
+    void acquire_from(const Write* w, ThreadCheck& t, uintptr_t address, int size, int order, int scope, uint32_t pc);
+    void wrote_atomically(Location& l, Write& w, const ThreadCheck& t, int scope, int writer_rank, uint32_t pc,
+                          bool updates);
+    void note_acquired(ThreadCheck& t, const Write& w, uint32_t pc);
+    // weak_memory.cpp
+    History* history_of(Location& l);
+    bool knows(const ThreadCheck& t, const Message& m) const;
+    size_t newest_known(const ThreadCheck& t, const History& h) const;
+    size_t choose_message(Location& l, const ThreadCheck& t);
+    size_t choose_place(Location& l, const ThreadCheck& t);
+    size_t make_newest(Location& l);
+    void written(Location& l, Write& w, size_t place, const uint64_t* value, const ThreadCheck& t, uint32_t time,
+                 bool follows);
+    void saw(Location& l, size_t message, const ThreadCheck& t);
+    void noticed(const Location& l, const Write& w, size_t message, const ThreadCheck& t, int order, uint32_t pc);
+    void stored_behind(const Location& l, size_t place, const ThreadCheck& t, uint32_t pc);
+    void sc_fence(ThreadCheck& t, int scope);
+    void order_by_fence(ThreadCheck& t, int order, int scope);
+    void suspect(const Side& first, const Side& second, uintptr_t address, int certainty, std::string remedy,
+                 uint32_t signal, uint32_t wait);
+    void forget_histories();
     template <class Each>
     void join_all(const Each& each);
     VectorClock& link(std::unordered_map<uint64_t, VectorClock>& clocks, int source, int target, int queue_pair);

@@ -149,7 +149,11 @@ uint64_t synchronising_load(uintptr_t address, int size, int order, int scope, c
     check_aligned(address, size, false, pc);
     check_access(address, size, false, pc);
     poll(address, size, what, pc);
-    if (checker) checker->load(current, address, size, order, scope, pc);
+    uint64_t older;
+    if (checker && checker->load(current, address, &older, size, order, scope, pc)) {
+        forget_polls();  // the next look may see more
+        return older;
+    }
     return read_raw(address, size);
 }
 
@@ -160,7 +164,7 @@ void synchronising_store(uintptr_t address, uint64_t value, int size, int order,
     before_signal(address, pc);
     current->pc = pc;
     maybe_preempt();
-    if (checker) checker->store(current, address, size, order, scope, pc);
+    if (checker && !checker->store(current, address, &value, size, order, scope, pc)) return forget_polls();
     if (order == EPEMU_SEQ_CST && machine->has_other_processes()) __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (timed && timed->remote(address) > 0) {
         timed->store_later(address, value, size, timed->remote(address));
@@ -184,9 +188,18 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     maybe_preempt();
     if (timed) timed->atomic(address);
     if (checker && op != EPEMU_ATOMIC_EXCH) checker->needs_value(current, address, size, scope, pc);
-    uint64_t old = read_raw(address, size);
     value = truncate(value, size);
     compare = truncate(compare, size);
+    Behind behind;
+    if (checker && checker->weak && checker->may_update_behind(current, address, size, &behind)) {
+        const uint64_t after = truncate(apply(op, behind.value, value, compare, size), size);
+        if (after != behind.value) {
+            checker->update(current, address, after, size, order, scope, pc, &behind);
+            forget_polls();
+            return behind.value;
+        }
+    }
+    uint64_t old = read_raw(address, size);
     uint64_t now = truncate(apply(op, old, value, compare, size), size);
     if (now == old) {
         // An atomic that changes nothing (a failed compare-and-swap, an add of 0) is a way to poll.
@@ -195,14 +208,14 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
         now = truncate(apply(op, old, value, compare, size), size);
         if (now == old) {
             if (checker && op == EPEMU_ATOMIC_CAS && old != compare) {
-                checker->load(current, address, size, order, scope, pc);
+                checker->load(current, address, nullptr, size, order, scope, pc);
             } else if (checker) {
-                checker->update(current, address, size, order, scope, pc);
+                checker->update(current, address, now, size, order, scope, pc);
             }
             return old;
         }
     }
-    if (checker) checker->update(current, address, size, order, scope, pc);
+    if (checker) checker->update(current, address, now, size, order, scope, pc);
     if (checker && (op == EPEMU_ATOMIC_CAS || op == EPEMU_ATOMIC_EXCH)) checker->witness.swapped(*current, address);
     while (!replace_raw(address, old, now, size)) {  // another process was quicker
         old = read_raw(address, size);
@@ -344,6 +357,14 @@ uint64_t epemu_load(const volatile void* p, int size, int order, int scope) {
 void epemu_store(volatile void* p, uint64_t value, int size, int order, int scope) {
     synchronising_store(reinterpret_cast<uintptr_t>(p), value, size, order, scope, EPEMU_PC);
 }
+void epemu_store_pair(uint64_t* p, uint64_t first, uint64_t second) {
+    const auto address = reinterpret_cast<uintptr_t>(p), pc = EPEMU_PC;
+    const bool weak = checker && checker->weak;
+    if (weak) checker->weak->of(current->check->id, current->check->block).pair = address;
+    synchronising_store(address, first, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, pc);
+    synchronising_store(address + 8, second, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, pc);
+    if (weak) checker->weak->of(current->check->id, current->check->block).pair = 0;
+}
 uint64_t epemu_atomic(int op, void* p, uint64_t value, uint64_t compare, int size, int order, int scope) {
     return atomic(op, reinterpret_cast<uintptr_t>(p), value, compare, size, order, scope, EPEMU_PC);
 }
@@ -363,10 +384,10 @@ void epemu_atomic16(int op, void* p, const void* value, const void* compare, voi
     }
     memcpy(old, p, kBytes);
     if (op == EPEMU_ATOMIC_CAS && memcmp(old, compare, kBytes)) {
-        if (checker) checker->load(current, address, kBytes, order, scope, pc);
+        if (checker) checker->load(current, address, nullptr, kBytes, order, scope, pc);
         return;
     }
-    if (checker) checker->update(current, address, kBytes, order, scope, pc);
+    if (checker) checker->update(current, address, 0, kBytes, order, scope, pc);
     if (!memcmp(old, value, kBytes)) return;
     if (checker) checker->witness.swapped(*current, address);
     if (machine->has_other_processes()) {

@@ -62,13 +62,14 @@ bool apply_signal(Machine& m, NetOp& op) {
     Network& net = *m.network;
     uint64_t now = op.value;
     if (op.signal_op == EPEMU_SIGNAL_ADD) {
-        const bool in_one_step = !net.settings.stages_atomics() || m.has_other_processes();
-        if (in_one_step) {
+        if (m.has_other_processes()) {
             uint64_t before;
             do {
                 before = read_raw(op.signal, op.value_bytes);
                 now = before + op.value;
             } while (!replace_raw(op.signal, before, now, op.value_bytes));
+        } else if (!net.settings.stages_atomics()) {
+            now = read_raw(op.signal, op.value_bytes) + op.value;
         } else if (!op.staged) {
             if (net.staging[op.target_rank]) return false;  // one at a time: atomics of NICs do not lose each other
             net.staging[op.target_rank] = op.staged = true;
@@ -81,7 +82,7 @@ bool apply_signal(Machine& m, NetOp& op) {
         }
     }
     machine->schedule->touched(op.signal, op.value_bytes, Touch::kWrite);
-    if (checker) checker->net_signalled(op);
+    if (checker) checker->net_signalled(op, now);
     if (!(op.signal_op == EPEMU_SIGNAL_ADD && m.has_other_processes())) write_raw(op.signal, now, op.value_bytes);
     wake_range(op.signal, op.value_bytes);
     op.signal = 0;

@@ -96,6 +96,14 @@ void Recorder::settle() {
     e.detail |= kHasValue;
 }
 
+void Recorder::has_value(uint64_t value) {
+    if (!unsettled_) return;
+    Event& e = events_[unsettled_ - 1];
+    unsettled_ = 0;
+    e.value = value;
+    e.detail |= kHasValue;
+}
+
 Event Recorder::of_thread(EventKind kind, const Fiber& f) const {
     Event e = {};
     e.kind = kind;

@@ -79,6 +79,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     void finished(const Block& block);
     void next_atomic(int order, int scope) { order_ = order + 1, scope_ = scope; }  // of the access that follows
     void accessed(const ThreadCheck& t, uintptr_t address, size_t bytes, uint8_t flags, bool updates, uintptr_t pc);
+    void has_value(uint64_t value);  // the last access: it has read or written this, which memory does not hold
     void fence(const Fiber& fiber, int order, int scope);
     void barrier(const Block& block);
     void met(const std::vector<Fiber*>& fibers);

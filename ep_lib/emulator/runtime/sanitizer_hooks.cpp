@@ -100,7 +100,7 @@ static void volatile_read(uintptr_t address, int size, uintptr_t pc) {
     if (address - stack < machine->settings.stack_bytes) return;
     check_access(address, size, false, pc);
     if (size <= 8) poll(address, size, "a polling loop of volatile loads", pc);
-    if (checker) checker->load(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
+    if (checker) checker->load(current, address, nullptr, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
 }
 // The store itself follows in the kernel; polling fibers are woken now and run later, when it has happened.
 static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
@@ -110,7 +110,7 @@ static void volatile_write(uintptr_t address, int size, uintptr_t pc) {
     check_access(address, size, true, pc);
     before_signal(address, pc);
     maybe_preempt();
-    if (checker) checker->store(current, address, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
+    if (checker) checker->store(current, address, nullptr, size, EPEMU_VOLATILE, EPEMU_SCOPE_SYSTEM, pc);
     forget_polls();
     machine->progress++;
     wake(address);

@@ -91,8 +91,7 @@ EP_DEVICE void st_na_v4(int4* address, int4 v) { *reinterpret_cast<Vector4*>(add
 
 // Two accesses: the first word is there whenever the second one is seen, which is all that a packet needs.
 EP_DEVICE void st_relaxed_sys_u64x2(uint64_t* address, uint64_t first, uint64_t second) {
-    st_relaxed_sys_u64(address, first);
-    st_relaxed_sys_u64(address + 1, second);
+    epemu_store_pair(address, first, second);
 }
 EP_DEVICE void ld_relaxed_sys_u64x2(const uint64_t* address, uint64_t* first, uint64_t* second) {
     *second = ld_relaxed_sys_u64(address + 1);
