@@ -1,8 +1,7 @@
-"""``memory="ptx"``: what PTX's memory model allows is seen, what it forbids never, and findings say which order is missing."""
+"""``memory="ptx"``: what PTX allows is seen, what it forbids never, and findings say which order is missing."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ def outcomes(tests: list[Litmus], launches: int, memory: str = "ptx") -> Batch:
 
 
 def differences(tests: list[Litmus], launches: int) -> tuple[list[Any], list[Any]]:
-    """What was seen and is forbidden (or buffers loads), and what is allowed and was not seen, unless there is a race."""
+    """What was seen and is forbidden (or buffers loads), and what is allowed and was not seen (unless it races)."""
     batch = outcomes(tests, launches)
     forbidden, missing = [], []
     for test, seen in zip(tests, batch.seen, strict=True):
@@ -40,7 +39,7 @@ def differences(tests: list[Litmus], launches: int) -> tuple[list[Any], list[Any
     return forbidden, missing
 
 
-# ---- the judge, by verdicts that are published (PTX ISA, "Memory Consistency Model"; Lustig et al., ASPLOS 2019) -------
+# ---- the judge, by verdicts that are published (PTX ISA, "Memory Consistency Model"; Lustig et al., ASPLOS 2019) ----
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_there_are_tests_of_all_kinds() -> None:
     assert sum(bool(verdict.buffered) for verdict in verdicts) >= 20
 
 
-# ---- the emulator against the judge ------------------------------------------------------------------------------------
+# ---- the emulator against the judge ---------------------------------------------------------------------------------
 
 
 def test_a_sample_is_as_the_axioms_say() -> None:
@@ -135,7 +134,7 @@ def test_a_scope_that_does_not_reach_is_told(test: Litmus) -> None:
     assert [f.kind for f in report.findings][:1] == ["scope"]
 
 
-# ---- races under weak memory -------------------------------------------------------------------------------------------
+# ---- races under weak memory ----------------------------------------------------------------------------------------
 
 
 def _without_sc(program: Program) -> Program:
@@ -160,7 +159,7 @@ def test_the_oracle_of_races_agrees(first: int) -> None:
         assert flagged == racy, f"program {number}"
 
 
-# ---- findings ----------------------------------------------------------------------------------------------------------
+# ---- findings -------------------------------------------------------------------------------------------------------
 
 _SOURCE = """
 #include <ep/memory.cuh>

@@ -128,10 +128,10 @@ def check(
     most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
     2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter
     of PTX, by which two volatile accesses are no race; "plain" reports two that nothing orders if no thread polls what
-    they touch, as data behind a lock must not rely on it. ``memory``: "sc" is one memory for all, whose last value every
-    load returns; under "ptx" loads may return older values and stores come late, as far as the memory model of PTX allows
-    it. Seed 0 is then run with one memory first, and others' results are compared with that. ``fabric``, ``transport``, ``heap_bytes`` and ``timeout`` as
-    for :func:`ep_lib.spawn`; a run into the time limit ends the search.
+    they touch, as data behind a lock must not rely on it. ``memory``: "sc" is one memory for all, whose last value each
+    load returns; under "ptx" loads may return older values and stores come late, as far as the memory model of PTX
+    allows it, seed 0 is first run with one memory, and all others' results are compared with that. ``fabric``,
+    ``transport``, ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit is the last.
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,

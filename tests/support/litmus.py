@@ -1,11 +1,11 @@
 """Litmus tests of PTX's memory model: generated, judged by the model's axioms, and run many at a time.
 
-The judge knows nothing of the emulator. It goes through all candidate executions of a test (which write each read reads,
-a coherence order, an order of the fence.sc) and keeps those that the axioms of the PTX ISA's chapter "Memory Consistency
-Model" allow (Lustig, Sahasrabuddhe and Giroux, ASPLOS 2019, have them as formulas): coherence, Fence-SC, atomicity,
-SC-per-location, causality. No test computes a value from another, so no-thin-air forbids nothing; outcomes that need a
-read of what is written later in program order and reads-from (load buffering) are kept apart, as the emulator's own rule,
-that of RC11, leaves them out.
+The judge knows nothing of the emulator. It goes through all candidate executions of a test (which write each read
+reads, a coherence order, an order of the fence.sc) and keeps those that the axioms of the PTX ISA's chapter "Memory
+Consistency Model" allow (Lustig, Sahasrabuddhe and Giroux, ASPLOS 2019, have them as formulas): coherence, Fence-SC,
+atomicity, SC-per-location, causality. No test computes a value from another, so no-thin-air forbids nothing. Outcomes
+that need a cycle of program order and reads-from (load buffering) are kept apart: the emulator's rule, that of RC11,
+leaves them out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from support import happens_before
-from support.happens_before import WORDS
 
 from ep_lib import Rank
+from support import happens_before
+from support.happens_before import WORDS
 
 RELAXED, ACQUIRE, RELEASE, ACQ_REL, SEQ_CST = range(5)
 BLOCK, DEVICE, SYSTEM = range(3)
@@ -68,7 +68,7 @@ class Verdict:
     races: bool
 
 
-# ---- the axioms --------------------------------------------------------------------------------------------------------
+# ---- the axioms -----------------------------------------------------------------------------------------------------
 
 
 class _Judge:
@@ -234,7 +234,7 @@ def judge(test: Litmus) -> Verdict:
     return Verdict(frozenset(allowed), frozenset(buffered - allowed), races)
 
 
-# ---- the tests ---------------------------------------------------------------------------------------------------------
+# ---- the tests ------------------------------------------------------------------------------------------------------
 
 _TWO_THREADS = {
     "MP": ("Wx1 Wy1", "Ry Rx"),
@@ -312,7 +312,7 @@ def generate() -> list[Litmus]:
     return tests
 
 
-# ---- running them ------------------------------------------------------------------------------------------------------
+# ---- running them ---------------------------------------------------------------------------------------------------
 
 
 class Batch:

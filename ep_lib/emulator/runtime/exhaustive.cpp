@@ -427,6 +427,7 @@ class Exhaustive : public Schedule {
         }
     }
     uint32_t choose_lanes() override { return 0; }
+    bool is_random() const override { return false; }
 
     void touched(uintptr_t address, size_t size, Touch how) override {
         if (!is_open_) return;

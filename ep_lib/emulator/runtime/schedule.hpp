@@ -64,6 +64,7 @@ class Schedule {
     // ---- choices, and what is done --------------------------------------------------------------------------------
     virtual uint32_t choose(Choice what, uint32_t options);  // one of 0 to options - 1
     virtual uint32_t choose_lanes();                         // any of a warp's
+    virtual bool is_random() const { return true; }          // else each choice is given
     // The running thread looks at the seen[which]-th place again, or (`is_new`) for the first time. Whether it waits
     // until one of the places changes; asked only where this one has not.
     virtual bool looks(PollSet& seen, int which, bool is_new, bool is_same);

@@ -24,6 +24,7 @@ WeakMemory::WeakMemory(uint64_t seed) : random_(seed ^ 0x7765616b6d656d00ull) {
 
 uint32_t WeakMemory::choose(uint32_t n) {
     if (n < 2) return 0;
+    if (!machine->schedule->is_random()) return machine->schedule->choose(Choice::kStore, n);
     if (older_one_in_ == kAnyOfThem) return random_.below(n);
     if (random_.below(older_one_in_)) return 0;
     return 1 + random_.below(n - 1);
@@ -150,6 +151,8 @@ void Checker::forget_histories() {
 
 // A fence.sc comes after those before it that reach it, and that it reaches.
 void Checker::sc_fence(ThreadCheck& t, int scope) {
+    constexpr uintptr_t kFences = 8;  // where memory is never: what runs that are compared have in common
+    machine->schedule->touched(kFences, 1, Touch::kWrite);
     Known* const between[] = {&weak->sc_blocks[t.block], &weak->sc_ranks[t.rank], &weak->sc_everyone};
     for (int s = 0; s <= scope; s++) join(t, *between[s]);
     const Known covered = publish(t);
