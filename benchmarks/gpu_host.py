@@ -134,7 +134,7 @@ def main(rank: ep_lib.Rank, args: argparse.Namespace) -> dict[str, tuple[str, li
     shape = Shape(args.ranks, HOST_TOKENS, 7168, 256, 8)
     sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
     found: dict[str, tuple[str, list[float]]] = {}
-    with ep_lib.Buffer(rank, max_tokens=max(args.tokens), **sizes) as buffer:
+    with ep_lib.Buffer(rank, max_tokens=max(args.tokens), receive_areas=args.areas, **sizes) as buffer:
         for name, call in normal_calls(rank, buffer, shape).items():
             found[name] = "host us", [host_us(rank, call)]
         for tokens in args.tokens:
@@ -154,15 +154,18 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tokens", default="128,1000,4096", help="for the clock 'queued'")
+    parser.add_argument("--areas", type=int, default=1, help="receive_areas of the Buffer")
     parser.add_argument("--default-device", action="store_true", help="as after torch.set_default_device('cuda')")
     parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")
     options = parser.parse_args()
     options.tokens = [int(number) for number in options.tokens.split(",")]
     sizes = {"num_experts": 256, "top_k": 8, "hidden": 7168}
-    heap = ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=max(options.tokens), **sizes)
+    most = max(options.tokens)
+    heap = ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=most, receive_areas=options.areas, **sizes)
     heap += ep_lib.Buffer.symmetric_bytes(options.ranks, max_tokens=128, num_max_dispatch_tokens_per_rank=128, **sizes)
     results = ep_lib.spawn(main, options.ranks, "cuda", args=(options,), heap_bytes=heap + (4 << 20))
-    print(f"commit {options.commit}{', default device cuda' if options.default_device else ''}")
+    device = ", default device cuda" if options.default_device else ""
+    print(f"commit {options.commit}, receive_areas={options.areas}{device}")
     for what, (unit, _) in results[0].items():
         slowest = [max(repeat) for repeat in zip(*(result[what][1] for result in results), strict=True)]
         print(f"{statistics.median(slowest):8.1f} {unit:10} {what}")

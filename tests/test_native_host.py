@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -174,3 +176,29 @@ def test_torchs_default_device_is_not_asked(looking: Any) -> None:
     with Mode():
         describe(tensor)
     assert not asked
+
+
+def test_a_lent_tensor_holds_its_owner(looking: Any) -> None:
+    memory = np.arange(32, dtype=np.float32)
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    tensor = native_host.lend(memory.ctypes.data, (4, 8), memory.dtype, -1, owner)
+    del owner
+    assert tensor.shape == (4, 8) and tensor.dtype == torch.float32 and tensor.data_ptr() == memory.ctypes.data
+    memory[9] = 5
+    assert tensor[1, 1] == 5
+    part = tensor[2:]
+    del tensor
+    gc.collect()
+    assert gone() is not None, "a view of it lives"
+    del part
+    gc.collect()
+    assert gone() is None
+    eights = np.dtype(ml_dtypes.float8_e4m3fn)
+    assert native_host.lend(memory.ctypes.data, (2, 8), eights, -1, None).dtype == torch.float8_e4m3fn
+    assert native_host.lend(0, (0, 8), memory.dtype, -1, None).shape == (0, 8)
+    assert native_host.lend(0, (1, 8), np.dtype("M8[s]"), -1, None) is None

@@ -63,7 +63,7 @@ def look_at_tensors() -> bool:
     native, torch = load(), sys.modules.get("torch")
     if native is None or torch is None:
         return False
-    return _use_torch(native, torch)
+    return arrays.looks_natively() or _use_torch(native, torch)
 
 
 @functools.cache
@@ -73,6 +73,14 @@ def _use_torch(native: Any, torch: Any) -> bool:
         return False
     arrays.look_natively(native.describe)
     return True
+
+
+def lend(address: int, shape: tuple[int, int], dtype: np.dtype[Any], device: int, owner: object) -> Any:
+    """A torch tensor at ``address`` that keeps ``owner`` alive, as all its views do. None where that takes more than
+    the native code: DLPack's way through CuPy or NumPy then. ``device``: of CUDA; -1: the CPU."""
+    if arrays.looks_natively():
+        return load().lend(address, *shape, dtype, device, owner)
+    return None
 
 
 class Launches:

@@ -97,6 +97,11 @@ def look_natively(look: Callable[[Any], ArrayInfo | None]) -> None:
     _look = look
 
 
+def looks_natively() -> bool:
+    """Whether :func:`look_natively` was called."""
+    return _look is not None
+
+
 def like(kind: str, array: Any) -> Any:
     """``array`` (NumPy or CuPy) as an array of ``kind`` ("numpy", "torch" or "cupy") on the same device, zero copy.
 
@@ -133,6 +138,23 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if kind == "torch" and array.dtype != dtype:
         return result.view(getattr(sys.modules["torch"], dtype.name))
     return result
+
+
+class _Holder:
+    """Memory as NumPy takes it over: an array made of this keeps it alive, and so do all views of that array."""
+
+    def __init__(self, owner: object, array: Any) -> None:
+        self.owner, self.array, self.__array_interface__ = owner, array, array.__array_interface__
+
+
+def holding(owner: object, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """The bytes of ``array`` (NumPy or CuPy, uint8) as an array of a shape and type that keeps ``owner`` alive, as long
+    as it or a view of it lives."""
+    if describe(array).kind == "numpy":
+        return np.ndarray(shape, dtype, np.asarray(_Holder(owner, array)))
+    cuda = sys.modules["cupy"].cuda
+    memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, (owner, array), array.data.device_id)
+    return sys.modules["cupy"].ndarray(shape, dtype=dtype, memptr=cuda.MemoryPointer(memory, 0))
 
 
 def element_type(dtype: Any) -> np.dtype[Any]:

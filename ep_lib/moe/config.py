@@ -18,6 +18,7 @@ FLOAT32 = np.dtype(np.float32)
 INT32 = np.dtype(np.int32)
 MAX_BLOCKS = 1024
 MAX_EXPERTS_PER_RANK = 8192  # the layout kernel counts them in shared memory
+MAX_RECEIVE_AREAS = 1024
 DEFAULT_SMS = 24  # blocks of a kernel: on H200 more of them are no faster
 
 
@@ -39,6 +40,7 @@ class BufferConfig:
     num_low_latency_sms: int | None = None  # None: all
     low_latency_mask_on_timeout: bool = False
     ranks_per_node: int | None = None  # of hierarchical mode; None: another mode
+    receive_areas: int = 1  # of direct mode: in how many dispatched rows may stay, and one more
 
     @property
     def is_direct(self) -> bool:
@@ -106,6 +108,7 @@ def make_config(
     low_latency_mask_on_timeout: bool = False,
     hierarchical: bool = False,
     ranks_per_node: int | None = None,
+    receive_areas: int = 1,
 ) -> BufferConfig:
     """Check the arguments of a Buffer. Raises ArgumentError. What only PCIe mode limits: ep_lib/moe/pcie/memory.py, and
     low-latency mode: ep_lib/moe/low_latency/memory.py. With ``hierarchical`` the ``ranks_per_node`` are known; if all
@@ -125,7 +128,10 @@ def make_config(
         num_low_latency_sms=None if num_low_latency_sms is None else _whole("num_low_latency_sms", num_low_latency_sms),
         low_latency_mask_on_timeout=flag("low_latency_mask_on_timeout", low_latency_mask_on_timeout),
         ranks_per_node=_node_size(hierarchical, ranks_per_node, world_size),
+        receive_areas=whole_number("receive_areas", receive_areas, 1, MAX_RECEIVE_AREAS),
     )
+    if config.receive_areas > 1 and not config.is_direct:
+        raise ArgumentError(f"receive_areas: {config.mode_name} has one, from which rows are copied; leave it out")
     if config.ranks_per_node is not None and not config.allow_nvlink_for_normal_mode:
         raise ArgumentError(
             "hierarchical=True hands tokens on by loads and stores inside a node, which "

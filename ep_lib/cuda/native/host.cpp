@@ -24,10 +24,18 @@ struct DLTensor {
     int64_t* strides;
     uint64_t byte_offset;
 };
+struct ManagedTensor {  // DLManagedTensorVersioned
+    uint32_t major, minor;
+    void* context;
+    void (*deleter)(ManagedTensor*);
+    uint64_t flags;
+    DLTensor tensor;
+};
 struct ExchangeTable {
     uint32_t major, minor;
     ExchangeTable* previous;
-    void *allocate, *export_managed, *import_managed;
+    void *allocate, *export_managed;
+    int (*import_managed)(ManagedTensor* tensor, void** out);
     int (*look)(void* object, DLTensor* out);
     int (*stream)(int32_t device_type, int32_t device_id, void** out);
 };
@@ -128,6 +136,58 @@ PyObject* describe_any(PyObject* object) {
 PyObject* describe_or_none(PyObject*, PyObject* object) {
     PyObject* const info = describe(object);
     return info ? info : Py_NewRef(Py_None);
+}
+
+// Memory that a tensor lies in and does not own.
+struct Lent {
+    ManagedTensor managed;
+    PyObject* owner;
+    int64_t shape[2], strides[2];
+};
+
+void give_back(ManagedTensor* managed) {  // by whatever thread drops the tensor
+    Lent* const lent = reinterpret_cast<Lent*>(managed);
+    if (Py_IsInitialized()) {
+        const PyGILState_STATE state = PyGILState_Ensure();
+        Py_DECREF(lent->owner);
+        PyGILState_Release(state);
+    }
+    delete lent;
+}
+
+// lend(address, rows, columns, dtype, device, owner): a torch tensor there that keeps `owner` alive, as its views do.
+// None if torch cannot. `device`: of CUDA; -1: the CPU.
+PyObject* lend(PyObject*, PyObject* args) {
+    unsigned long long address;
+    long long rows, columns;
+    int device;
+    PyObject *dtype, *owner;
+    if (!PyArg_ParseTuple(args, "KLLOiO", &address, &rows, &columns, &dtype, &device, &owner)) return nullptr;
+    const Dtype* found = nullptr;
+    for (int i = 0; i < tensors.num_dtypes; ++i) {
+        if (tensors.dtypes[i].dtype == dtype) found = &tensors.dtypes[i];
+    }
+    if (!found || !tensors.table || !tensors.table->import_managed) Py_RETURN_NONE;
+    Lent* const lent = new Lent{};
+    lent->owner = Py_NewRef(owner);
+    lent->shape[0] = rows, lent->shape[1] = columns;
+    lent->strides[0] = columns, lent->strides[1] = 1;
+    ManagedTensor& managed = lent->managed;
+    managed.major = kMajor;
+    managed.deleter = give_back;
+    DLTensor& tensor = managed.tensor;
+    tensor.data = reinterpret_cast<void*>(address);
+    tensor.device_type = device < 0 ? kCpu : kCuda;
+    tensor.device_id = device < 0 ? 0 : device;
+    tensor.ndim = 2;
+    tensor.code = found->code, tensor.bits = found->bits, tensor.lanes = 1;
+    tensor.shape = lent->shape, tensor.strides = lent->strides;
+    void* made = nullptr;
+    if (tensors.table->import_managed(&managed, &made) != 0) {  // it is torch's now, whether torch frees it or not
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return static_cast<PyObject*>(made);
 }
 
 // use_arrays(ArrayInfo, describe): Python's, for arrays that are no torch tensors.
@@ -351,6 +411,7 @@ PyMethodDef launch_methods[] = {
 PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyMethodDef functions[] = {{"describe", describe_or_none, METH_O, nullptr},
+                           {"lend", lend, METH_VARARGS, nullptr},
                            {"use_arrays", use_arrays, METH_VARARGS, nullptr},
                            {"use_tensors", use_tensors, METH_VARARGS, nullptr},
                            {nullptr, nullptr, 0, nullptr}};

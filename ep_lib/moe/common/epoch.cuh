@@ -49,12 +49,15 @@ EP_DEVICE void break_off(const Workspace& workspace) {
     if (thread_in_block() == 0) break_off(Broken{&workspace.state->broken, workspace.broken_on_host});
 }
 
-// All blocks, before they write what the last operation of this kind (`last`) may have left for others to read. False,
-// in all threads, if a rank did not come.
-EP_DEVICE bool barrier_before_reuse(const Signals& signals, uint64_t last, Phase phase) {
-    if (last + 1 != signals.epoch) return true;
-    if (blockIdx.x == 0) signal_all(signals, kSignalEnter);
+// All blocks: a barrier with a word from every rank. False, in all threads, if a rank did not come.
+EP_DEVICE bool enter_together(const Signals& signals, uint64_t word, Phase phase) {
+    if (blockIdx.x == 0) signal_all(signals, kSignalEnter, word);
     return wait_for_all(signals, kSignalEnter, signals.epoch, phase);
+}
+
+// The same before they write what the last operation of this kind (`last`) may have left for others to read.
+EP_DEVICE bool barrier_before_reuse(const Signals& signals, uint64_t last, Phase phase) {
+    return last + 1 != signals.epoch || enter_together(signals, 0, phase);
 }
 
 // The last block, at the very end.

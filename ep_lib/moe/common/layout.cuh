@@ -71,6 +71,7 @@ struct RowPtr {
     int rank;
     int index;  // of the row in that rank's receive area
     float weight;
+    int area;  // that rank's receive area, where it has several (<moe/direct/dispatch_bulk.cu>)
 };
 
 // A warp lists where the rows of one token are, in ascending order of ranks, and returns how many there are. `row_ptrs`

@@ -10,6 +10,9 @@
 // Lanes store, or TMA does: lanes reach 350 of the links' 355 GB/s and TMA 343, but on 8 SMs, which have to store 49 GB/s
 // each, TMA is 5 to 10 % faster (benchmarks/NOTES.md).
 //
+// A rank may have several receive areas, so that rows can stay where they arrived: it says with the signal that begins
+// the dispatch in which one it receives (ep_lib/moe/direct/areas.py).
+//
 // FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them per row, 0 for other types.
 #include <ep/tma.cuh>
 #include <moe/common/dispatch.cuh>
@@ -24,7 +27,10 @@ struct BulkDispatchArgs {
     float* recv_scales;  // symmetric [ranks * max_tokens, row_scales]
     uint64_t tag;        // must be the same on all ranks: names the handle
     int row_scales;
-    int max_rows;  // of the receive area: ranks * max_tokens
+    int max_rows;          // of a receive area: ranks * max_tokens
+    int64_t area_vectors;  // of a receive area
+    int areas;             // that this rank has; the same on all
+    int area;              // in which it receives now. Each rank says its own, where there are several
 };
 
 // Who stores rows once TMA has brought them to shared memory.
@@ -90,7 +96,8 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs,
     for (int i = lane_id(); i < args.row_scales; i += kWarpSize) {
         const float scale = source[i];
         for (int p = 0; p < found; ++p) {
-            const int64_t row = static_cast<int64_t>(row_ptrs[p].index) * args.row_scales;
+            const int64_t row =
+                (static_cast<int64_t>(row_ptrs[p].area) * args.max_rows + row_ptrs[p].index) * args.row_scales;
             peer_ptr(args.recv_scales, row_ptrs[p].rank)[row + i] = scale;
         }
     }
@@ -100,15 +107,18 @@ EP_DEVICE void send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs,
 EP_DEVICE void spoil_arrivals(const BulkDispatchArgs& args, bool with_weights) {
     const int64_t rows = args.max_rows;
     const Fillers fillers = fillers_of_block();
-    fill_with_nan(args.to.rows, rows * args.to.row_vectors * sizeof(int4), fillers);
-    fill_with_nan(args.recv_scales, rows * args.row_scales * sizeof(float), fillers);
+    int4* const first = args.to.rows + args.area * args.area_vectors;
+    float* const first_scale = args.recv_scales + args.area * rows * args.row_scales;
+    fill_with_nan(first, rows * args.to.row_vectors * sizeof(int4), fillers);
+    fill_with_nan(first_scale, rows * args.row_scales * sizeof(float), fillers);
     if (with_weights) fill_with_nan(args.to.recv_weights, rows * args.to.top_k * sizeof(float), fillers);
 }
 
 // Sends this rank's tokens. All blocks; what they stored is under way or written when they return.
 template <DispatchWay kWay, int kStages>
 EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
-                           const float* topk_weights, const int* send_index, const int* plan) {
+                           const float* topk_weights, const int* send_index, const int* plan,
+                           const uint64_t* said_areas) {
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const DispatchArgs& to = args.to;
     const int row_vectors = to.row_vectors, warps = warps_in_block(), warp = warp_id();
@@ -120,6 +130,7 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
     TmaRing ring(barriers + warp * kStages, kStages);
 
     const PerRank begins = load_per_rank(plan);
+    const PerRank areas = args.areas > 1 ? load_per_rank(said_areas) : PerRank{};
     uint32_t ahead = 0;  // the token after those that are on their way; lane 0 knows
     const auto take = [&] {
         if (lane_id() == 0) ahead = atom_add_relaxed_gpu_u32(&args.workspace.state->next_item, 1);
@@ -136,7 +147,8 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
         return next;
     };
     const auto send = [&](int stage, const OnItsWay& here) {
-        const int found = list_row_ptrs(row_ptrs, here.send_indices, begins, to.rows, row_vectors);
+        const int found =
+            list_row_ptrs(row_ptrs, here.send_indices, begins, to.rows, row_vectors, areas, args.area_vectors);
         if (lane_id() == 0) count_piece(kCountDispatchRows, found);
         if (to.send_routing || topk_weights) {
             for (int p = 0; p < found; ++p) send_routing(to, row_ptrs[p], here.token, topk_idx, topk_weights);
@@ -190,8 +202,13 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     const bool is_void = plan[3 * num_ranks() + args.to.experts_per_rank] != 0;
     bool ok = !operation_is_failing(args.workspace) && !is_void;
     const Signals signals = this_epoch(args.workspace);
-    ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);
-    if (ok) detail::send_tokens<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan);
+    if (args.areas > 1) {
+        ok = ok && enter_together(signals, args.area, kPhaseDispatch);
+    } else {
+        ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);
+    }
+    const uint64_t* const said = signals.tags + kSignalEnter * num_ranks();
+    if (ok) detail::send_tokens<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan, said);
 
     // Data, then the signal: the last block publishes what all blocks stored, and waits for the other ranks.
     const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);

@@ -18,6 +18,7 @@ _ZEROED = ("hellos", "state", "flags", "tags", "counts", "expert_counts", "arriv
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
     """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
     ranks, rows, buffers = config.world_size, config.max_rows, 2
+    received = config.receive_areas * rows
     kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
     hello = header_struct("moe/common/regroup.cu", "Hello").size // 8
     shapes: list[tuple[str, tuple[int, ...], str]] = [
@@ -31,8 +32,8 @@ def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
         ("recv_topk", (rows, config.top_k), "i4"),
         ("recv_weights", (rows, config.top_k), "f4"),
         ("recv_source", (rows, 2), "i4"),
-        ("recv_scales", (rows, row_scales(config)), "f4"),
-        ("rows", (rows, config.row_bytes // 8), "u8"),
+        ("recv_scales", (received, row_scales(config)), "f4"),
+        ("rows", (received, config.row_bytes // 8), "u8"),
         ("returned", (rows, config.row_bytes // 8), "u8"),
     ]
     return lay_out(shapes)

@@ -22,6 +22,7 @@ from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import UINT8, refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
+from ep_lib.moe.direct.areas import Lease, ReceiveAreas
 from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter
 from ep_lib.moe.direct.memory import allocate, row_scales
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
@@ -117,6 +118,7 @@ class DirectMode:
         self._report_address, self._differs_address = (describe(a).address for a in (self._report, self._differs))
         self._tickets = 0
         self._ticket_offset = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").offsets["ticket"]
+        self._areas = ReceiveAreas(self._memory, config)
         self._views: dict[Any, Array] = {}
         self._packed: dict[Any, bytes] = {}
         self._streams = rank.streams.operations()
@@ -159,14 +161,15 @@ class DirectMode:
         ints = self._backend.empty(kind, (size,), INT32)
         routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
         with self._streams.begin(kind, options.async_finish):
+            lease = self._lend(options)
             self._launch_notify(experts, weights, routing, content, options)
-            self._launch_dispatch(payload, weights, routing, 0, self._packed, send_routing=True)
+            self._launch_dispatch(payload, weights, routing, 0, self._packed, lease, send_routing=True)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
             else:
                 plan = self._await_plan(experts, weights)
                 num_rows = int(plan.received.sum())
-            arrivals = self._copy_out(payload, num_rows, weights, routing, options, with_routing=True)
+            arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=True)
             if options.sorted_by_expert:
                 most = self._sorter.most(num_rows, options.expert_alignment)
                 all_rows = most if options.num_worst_tokens else int(plan.tokens_per_expert.sum())
@@ -187,8 +190,9 @@ class DirectMode:
         """Send as an earlier dispatch did; then ask :meth:`mismatched_ranks`. ``by_expert``: what the earlier one
         made, if rows are to be grouped."""
         with self._streams.begin(payload.x.kind, options.async_finish):
-            self._launch_dispatch(payload, weights, routing, tag, routing.packed, send_routing=False)
-            arrivals = self._copy_out(payload, num_rows, weights, routing, options, with_routing=False)
+            lease = self._lend(options)
+            self._launch_dispatch(payload, weights, routing, tag, routing.packed, lease, send_routing=False)
+            arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=False)
             if by_expert is not None:
                 arrivals = self._sort(payload, arrivals, options.ids, len(by_expert.row), routing)
         self._finish(options.async_finish)
@@ -325,12 +329,14 @@ class DirectMode:
         routing: DirectRouting,
         tag: int,
         packed: dict[Any, bytes],
+        lease: Lease | None,
         *,
         send_routing: bool,
     ) -> None:
         config, row_bytes = self._config, payload.x.dtype.itemsize * self._config.hidden
         tuning, row_vectors = self._tuning_of(row_bytes), row_bytes // VECTOR_BYTES
-        key = (routing.num_tokens, tag, row_bytes, payload.scales is None, send_routing)
+        area = 0 if lease is None else lease.area
+        key = (routing.num_tokens, tag, row_bytes, payload.scales is None, send_routing, area)
         args = packed.get(key)
         if args is None:
             to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
@@ -354,6 +360,9 @@ class DirectMode:
                     tag=tag,
                     row_scales=0 if payload.scales is None else self._row_scales,
                     max_rows=config.max_rows,
+                    area_vectors=config.max_rows * config.row_vectors,
+                    areas=config.receive_areas,
+                    area=area,
                 ),
             )
         warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
@@ -480,6 +489,14 @@ class DirectMode:
         )
 
     # ---- results -----------------------------------------------------------------------------------------------------
+    def _lend(self, options: DispatchOptions) -> Lease | None:
+        """A receive area for the results alone. None: rows arrive in the first area and are copied, if at all. A CUDA
+        graph would write to the same area at each replay, also after the results of its capture are gone."""
+        whole = options.num_worst_tokens in (0, self._config.max_rows)  # else what is too much becomes NaN, by the copy
+        if self._config.receive_areas == 1 or not options.copy or options.sorted_by_expert or not whole:
+            return None
+        return None if self._rank.streams.is_capturing(self._streams.last or 0) else self._areas.lend()
+
     def _copy_out(
         self,
         payload: Payload,
@@ -487,10 +504,12 @@ class DirectMode:
         weights: ArrayInfo | None,
         routing: DirectRouting,
         options: DispatchOptions,
+        lease: Lease | None,
         *,
         with_routing: bool,
     ) -> Arrivals:
-        """The caller's arrays, and the launch that fills them; rows that need no copy are views."""
+        """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
+        are."""
         config, empty, index = self._config, self._backend.empty, options.ids
         kind, scales_kind = payload.x.kind, "" if payload.scales is None else payload.scales.kind
         dtype, num_scales = (FP8, self._row_scales) if scales_kind else (config.dtype, 0)
@@ -500,19 +519,24 @@ class DirectMode:
             src_rank, src_token = empty(index.kind, (num_rows,), INT32), empty(index.kind, (num_rows,), INT32)
         if weights is not None:
             sent = empty(weights.kind, (num_rows, config.top_k), FLOAT32)
-        if options.copy:
+        copied = options.copy and lease is None
+        if lease is not None:
+            x = self._areas.array(lease, "rows", kind, (num_rows, config.hidden), dtype)
+            if scales_kind:
+                scales = self._areas.array(lease, "recv_scales", scales_kind, (num_rows, num_scales), FLOAT32)
+        elif copied:
             x = empty(kind, (num_rows, config.hidden), dtype)
             scales = empty(scales_kind, (num_rows, num_scales), FLOAT32) if scales_kind else None
         else:
             x = self._view("rows", kind, dtype, config.hidden)[:num_rows]
             scales = self._view("recv_scales", scales_kind, FLOAT32, num_scales)[:num_rows] if scales_kind else None
         arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token)
-        if (options.copy or with_routing or sent is not None) and (num_rows or options.num_worst_tokens):
+        if (copied or with_routing or sent is not None) and (num_rows or options.num_worst_tokens):
             # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
             by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
-            copy = options.copy and not by_host
+            copy = copied and not by_host
             self._launch_copy_epilogue(arrivals, index, num_rows, dtype.itemsize, routing, copy)
-            if options.copy and by_host:
+            if copied and by_host:
                 self._backend.synchronize()
                 x[...] = self._view("rows", kind, dtype, config.hidden)[:num_rows]
                 if scales is not None:

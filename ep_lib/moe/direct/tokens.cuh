@@ -11,12 +11,13 @@ struct PerRank {
     int of[kRanksPerLane];
 };
 
-EP_DEVICE PerRank load_per_rank(const int* values) {
+template <typename T>
+EP_DEVICE PerRank load_per_rank(const T* values) {
     PerRank loaded;
 #pragma unroll
     for (int i = 0; i < kRanksPerLane; ++i) {
         const int r = lane_id() + i * kWarpSize;
-        loaded.of[i] = r < num_ranks() ? values[r] : -1;
+        loaded.of[i] = r < num_ranks() ? static_cast<int>(values[r]) : -1;
     }
     return loaded;
 }
@@ -27,9 +28,10 @@ struct OnItsWay {
     PerRank send_indices;
 };
 
-// find_row_ptrs of <moe/common/layout.cuh> with send_indices that are here already.
+// find_row_ptrs of <moe/common/layout.cuh> with send_indices that are here already. `areas`: which of its receive areas,
+// of area_vectors each, every rank has said.
 EP_DEVICE int list_row_ptrs(RowPtr* row_ptrs, const PerRank& send_indices, const PerRank& first_row, int4* rows,
-                            int row_vectors) {
+                            int row_vectors, const PerRank& areas = {}, int64_t area_vectors = 0) {
     __syncwarp();  // all lanes have read the previous token's pointers
     int found = 0;
 #pragma unroll
@@ -39,7 +41,8 @@ EP_DEVICE int list_row_ptrs(RowPtr* row_ptrs, const PerRank& send_indices, const
         const int below = votes_below(send_indices.of[i] >= 0, &rows_here);
         if (send_indices.of[i] >= 0) {
             const int index = first_row.of[i] + send_indices.of[i];
-            row_ptrs[found + below] = {row_at(rows, r, index, row_vectors), r, index, 1.0f};
+            int4* const area = rows + areas.of[i] * area_vectors;
+            row_ptrs[found + below] = {row_at(area, r, index, row_vectors), r, index, 1.0f, areas.of[i]};
         }
         found += rows_here;
     }
