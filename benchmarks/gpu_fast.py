@@ -90,6 +90,7 @@ class Sweep:
                         tried = replace(base, way=way, dispatch_warps=warps, dispatch_stages=stages)
                         vectors = self.args.hidden * bytes_each // 16
                         mode.tuning = fitted(tried, config, vectors, limit)
+                        handle._routing.planned.clear()
                         got = buffer.dispatch(payload, handle=handle, copy=False)
                         self.rank.synchronize()
                         here = got.x if kind == "bf16" else got.x[0].view(torch.uint8)
@@ -122,7 +123,7 @@ class Sweep:
                     continue
                 tried = replace(base, push=part != "stage", **shape)
                 mode.tuning = fitted(tried, config, config.row_vectors, limit)
-                handle._routing.packed.clear()
+                handle._routing.planned.clear()
                 if part == "pull":
                     self.rank.synchronize()
                     place.copy_(y)  # the rows of a push arrive here, so copy after it

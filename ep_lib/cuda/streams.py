@@ -24,11 +24,14 @@ class CudaStreams:
         self._own: list[int] = []  # streams made here
         self._held: dict[int, Any] = {}  # CuPy's, which would destroy them while kernels still run there
         self.chosen: int | None = None  # by on()
+        self._of_torch: Callable[[int], int] | None = None
 
     def current(self, kind: str = "") -> int:
         """torch's current stream for arrays of the kind "torch", CuPy's for all others."""
         if kind == "torch":
-            return int(sys.modules["torch"]._C._cuda_getCurrentRawStream(self._device))  # what torch's own code asks
+            if self._of_torch is None:  # what torch's own code asks
+                self._of_torch = sys.modules["torch"]._C._cuda_getCurrentRawStream
+            return self._of_torch(self._device)
         stream = self._cupy.cuda.get_current_stream()
         self._held[int(stream.ptr)] = stream
         return int(stream.ptr)

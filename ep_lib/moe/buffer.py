@@ -460,7 +460,8 @@ class Buffer:
         ``rank.synchronize()``.
         """
         mode = self._low_latency_mode()
-        require_flags(use_fp8=use_fp8, async_finish=async_finish, return_recv_hook=return_recv_hook)
+        if not (type(use_fp8) is type(async_finish) is type(return_recv_hook) is bool):
+            require_flags(use_fp8=use_fp8, async_finish=async_finish, return_recv_hook=return_recv_hook)
         return mode.dispatch(x, topk_idx, use_fp8, async_finish, return_recv_hook, topk_weights)
 
     def low_latency_combine(
@@ -490,7 +491,8 @@ class Buffer:
         :meth:`low_latency_dispatch`.
         """
         mode = self._low_latency_mode()
-        require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
+        if not (type(zero_copy) is type(async_finish) is type(return_recv_hook) is bool):
+            require_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
         return mode.combine(x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Array:
@@ -706,7 +708,7 @@ class Buffer:
         tokens, alignment = handle.tokens_per_expert, options.expert_alignment
         if self._arrived is not None:
             self._arrived.remember(arrivals.x, handle)
-        return Received(
+        return Received.of(
             x=arrivals.x if arrivals.scales is None else (arrivals.x, arrivals.scales),
             topk_idx=handle._recv_topk_idx,
             topk_weights=arrivals.weights,

@@ -62,6 +62,13 @@ class Received:
     by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
     event: Event | None = None  # with async_finish: when all of this is there
 
+    @staticmethod
+    def of(**fields: Any) -> Received:
+        """The same, made in a third of the time: a frozen dataclass sets its fields one by one."""
+        made = object.__new__(Received)
+        made.__dict__.update(fields)
+        return made
+
 
 class Arrived:
     """The arrays of rows that dispatches gave to a Buffer's user, and the handle of each, while they live."""

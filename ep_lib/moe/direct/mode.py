@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,9 +35,14 @@ from ep_lib.runtime.rank import Rank
 _WARP = 32
 _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check values
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
-_MOST_PACKED = 1024  # arguments that are remembered
+_MOST_KNOWN = 1024  # launches and arguments that are remembered
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
 _WAYS = {"push": ("combine_push", ""), "pull": ("combine_pull", ", false"), "stage": ("combine_pull", ", true")}
+
+
+_NUMBER_OF_WAY = {way: number for number, way in enumerate(_WAYS)}
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -45,6 +50,22 @@ def kernel(name: str, template: str = "", entry: str = "") -> Kernel:
     """The kernel ``ep_<entry>`` of ``<name>.cu``, with template arguments if it has any (``"<float>"``); ``entry`` is
     ``name`` where the file has one kernel."""
     return library_kernel(f"moe/direct/{name}.cu", f"ep_{entry or name}{template}")
+
+
+class Planned(NamedTuple):
+    """A launch whose shapes are known: all of it but the arrays."""
+
+    kernel: Kernel
+    blocks: int
+    threads: int
+    args: bytes
+    shared_bytes: int
+
+    def launch(self, rank: Rank, *arrays: Any, uses: Sequence[ArrayInfo]) -> None:
+        """Where ``arrays`` are addresses, what ``describe`` says of arrays, or None."""
+        self.kernel.launch(
+            rank, self.blocks, self.threads, self.args, *arrays, shared_bytes=self.shared_bytes, uses=uses
+        )
 
 
 class DirectRouting:
@@ -63,7 +84,7 @@ class DirectRouting:
         self.rank_counts = self.send_index + 4 * num_tokens * config.world_size
         self.choice_counts = self.rank_counts + 4 * config.world_size
         self.plan = self.choice_counts + 4 * config.num_experts
-        self.packed: dict[Any, bytes] = {}  # arguments of kernels that stay the same
+        self.planned: dict[Any, Planned] = {}  # launches for this routing
 
     @property
     def ints(self) -> Array:
@@ -95,7 +116,6 @@ class DirectMode:
         self.tuning = tuning
         self._tunings: dict[int, Tuning] = {}
         tuned = self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
-        self._shared: dict[tuple[Tuning, int], int] = {}  # bytes of shared memory of a dispatch
         self.num_sms, self._row_scales = config.num_sms, row_scales(config)
         # For what touches memory of this GPU alone, which is not what num_sms is for.
         self._local_blocks = rank.multiprocessors or min(config.num_sms, 2)
@@ -120,7 +140,8 @@ class DirectMode:
         self._ticket_offset = header_struct("moe/direct/notify_dispatch.cu", "NotifyDispatchArgs").offsets["ticket"]
         self._areas = ReceiveAreas(self._memory, config)
         self._views: dict[Any, Array] = {}
-        self._packed: dict[Any, bytes] = {}
+        self._packed: dict[Any, bytes] = {}  # arguments of notify_dispatch
+        self._planned: dict[Any, Planned] = {}  # launches that belong to no handle
         self._streams = rank.streams.operations()
         self._sorter = ExpertSorter(rank, config, tuned.local_threads, self._broken_address)
         self.epoch = 0
@@ -163,7 +184,7 @@ class DirectMode:
         with self._streams.begin(kind, options.async_finish):
             lease = self._lend(options)
             self._launch_notify(experts, weights, routing, content, options)
-            self._launch_dispatch(payload, weights, routing, 0, self._packed, lease, send_routing=True)
+            self._launch_dispatch(payload, weights, routing, 0, self._planned, lease, send_routing=True)
             if options.num_worst_tokens:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
             else:
@@ -191,7 +212,7 @@ class DirectMode:
         made, if rows are to be grouped."""
         with self._streams.begin(payload.x.kind, options.async_finish):
             lease = self._lend(options)
-            self._launch_dispatch(payload, weights, routing, tag, routing.packed, lease, send_routing=False)
+            self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
             arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=False)
             if by_expert is not None:
                 arrivals = self._sort(payload, arrivals, options.ids, len(by_expert.row), routing)
@@ -220,7 +241,7 @@ class DirectMode:
             way = "stage"
         row_vectors = x.shape[1] * config.dtype.itemsize // VECTOR_BYTES
         # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
-        number = tag._replace(bits=list(_WAYS).index(way)).number
+        number = Tag(tag.epoch, _NUMBER_OF_WAY[way], tag.row_vectors).number
         key = (number, row_vectors, *(b.address for b in bias))
         uses = (routing.info, *bias)
         with self._streams.begin(x.kind, async_finish):
@@ -328,17 +349,17 @@ class DirectMode:
         weights: ArrayInfo | None,
         routing: DirectRouting,
         tag: int,
-        packed: dict[Any, bytes],
+        known: dict[Any, Planned],
         lease: Lease | None,
         *,
         send_routing: bool,
     ) -> None:
         config, row_bytes = self._config, payload.x.dtype.itemsize * self._config.hidden
-        tuning, row_vectors = self._tuning_of(row_bytes), row_bytes // VECTOR_BYTES
         area = 0 if lease is None else lease.area
         key = (routing.num_tokens, tag, row_bytes, payload.scales is None, send_routing, area)
-        args = packed.get(key)
-        if args is None:
+        planned = known.get(key)
+        if planned is None:
+            tuning, row_vectors = self._tuning_of(row_bytes), row_bytes // VECTOR_BYTES
             to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
                 rows=self._at["rows"],
                 recv_topk=self._at["recv_topk"],
@@ -350,31 +371,23 @@ class DirectMode:
                 experts_per_rank=config.experts_per_rank,
                 send_routing=int(send_routing),
             )
-            args = self._remember(
-                packed,
-                key,
-                header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").pack(
-                    workspace=self._workspace,
-                    to=to,
-                    recv_scales=self._at["recv_scales"],
-                    tag=tag,
-                    row_scales=0 if payload.scales is None else self._row_scales,
-                    max_rows=config.max_rows,
-                    area_vectors=config.max_rows * config.row_vectors,
-                    areas=config.receive_areas,
-                    area=area,
-                ),
+            args = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").pack(
+                workspace=self._workspace,
+                to=to,
+                recv_scales=self._at["recv_scales"],
+                tag=tag,
+                row_scales=0 if payload.scales is None else self._row_scales,
+                max_rows=config.max_rows,
+                area_vectors=config.max_rows * config.row_vectors,
+                areas=config.receive_areas,
+                area=area,
             )
-        warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
-        shared_bytes = self._shared.get((tuning, row_bytes))
-        if shared_bytes is None:
+            warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
             shared_bytes = dispatch_shared(warps, stages, row_vectors, config.world_size)
-            self._shared[tuning, row_bytes] = shared_bytes
-        kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}>").launch(
+            which = kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}>")
+            planned = self._remember(known, key, Planned(which, self.num_sms, warps * _WARP, args, shared_bytes))
+        planned.launch(
             self._rank,
-            self.num_sms,
-            warps * _WARP,
-            args,
             payload.x,
             payload.scales,
             routing.topk,
@@ -382,7 +395,6 @@ class DirectMode:
             routing.send_index,
             routing.plan,
             self._differs_address,
-            shared_bytes=shared_bytes,
             uses=(routing.info,),
         )
 
@@ -397,19 +409,23 @@ class DirectMode:
         uses: Sequence[ArrayInfo],
     ) -> None:
         """``way``: "push", "pull" rows that are in symmetric memory, or "stage": copy them there and pull them."""
-        config, tuning = self._config, self._tuning_of(self._config.row_bytes)
-        name, staged = _WAYS[way]
-        copy_blocks = self._spare_blocks if way == "stage" else 0
-        args = routing.packed.get(key)
-        if args is None:
+        planned = routing.planned.get(key)
+        if planned is None:
+            config, tuning = self._config, self._tuning_of(self._config.row_bytes)
+            name, staged = _WAYS[way]
+            copy_blocks = self._spare_blocks if way == "stage" else 0
             send_blocks = max(1, copy_blocks or round(tuning.push_share * self.num_sms))
-            args = routing.packed[key] = self._combine_args(routing, key, tuning, send_blocks, way == "push")
-        element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
-        kernel(name, f"<{element}{staged}>").launch(
+            element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
+            planned = Planned(
+                kernel(name, f"<{element}{staged}>"),
+                self.num_sms + copy_blocks,
+                tuning.add_warps * _WARP,
+                self._combine_args(routing, key, tuning, send_blocks, way == "push"),
+                combine_shared(tuning, config, config.row_vectors),
+            )
+            self._remember(routing.planned, key, planned)
+        planned.launch(
             self._rank,
-            self.num_sms + copy_blocks,
-            tuning.add_warps * _WARP,
-            args,
             out,
             x,
             routing.topk,
@@ -417,7 +433,6 @@ class DirectMode:
             routing.send_index,
             routing.plan,
             self._differs_address,
-            shared_bytes=combine_shared(tuning, config, config.row_vectors),
             uses=uses,
         )
 
@@ -453,31 +468,27 @@ class DirectMode:
     def _launch_copy_epilogue(
         self, to: Arrivals, index: ArrayInfo, num_rows: int, itemsize: int, routing: DirectRouting, copy: bool
     ) -> None:
-        config, key = self._config, (num_rows, itemsize)
-        args = self._packed.get(key)
-        if args is None:
-            args = self._remember(
-                self._packed,
-                key,
-                header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
-                    rows=self._at["rows"],
-                    scales=self._at["recv_scales"],
-                    topk=self._at["recv_topk"],
-                    weights=self._at["recv_weights"],
-                    source=self._at["recv_source"],
-                    broken=self._broken_address,
-                    capacity=num_rows,
-                    row_vectors=itemsize * config.hidden // VECTOR_BYTES,
-                    row_scales=self._row_scales,
-                    top_k=config.top_k,
-                ),
+        config, is_int = self._config, to.topk is None or index.dtype == INT32
+        key = (num_rows, itemsize, is_int)
+        planned = self._planned.get(key)
+        if planned is None:
+            args = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
+                rows=self._at["rows"],
+                scales=self._at["recv_scales"],
+                topk=self._at["recv_topk"],
+                weights=self._at["recv_weights"],
+                source=self._at["recv_source"],
+                broken=self._broken_address,
+                capacity=num_rows,
+                row_vectors=itemsize * config.hidden // VECTOR_BYTES,
+                row_scales=self._row_scales,
+                top_k=config.top_k,
             )
-        is_int = to.topk is None or index.dtype == INT32
-        kernel("copy_epilogue", "<int>" if is_int else "<long long>").launch(
+            which = kernel("copy_epilogue", "<int>" if is_int else "<long long>")
+            threads = self._tuning_of(config.row_bytes).local_threads
+            planned = self._remember(self._planned, key, Planned(which, self._local_blocks, threads, args, 0))
+        planned.launch(
             self._rank,
-            self._local_blocks,
-            self._tuning_of(config.row_bytes).local_threads,
-            args,
             routing.plan,
             to.x if copy else None,
             to.scales if copy else None,
@@ -578,8 +589,8 @@ class DirectMode:
         return found
 
     @staticmethod
-    def _remember(packed: dict[Any, bytes], key: Any, args: bytes) -> bytes:
-        if len(packed) >= _MOST_PACKED:
-            packed.clear()
-        packed[key] = args
-        return args
+    def _remember(known: dict[Any, T], key: Any, value: T) -> T:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = value
+        return value

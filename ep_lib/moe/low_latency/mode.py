@@ -369,10 +369,7 @@ class LowLatencyMode:
         info = describe_here(name, array, self._device)
         if info.strides_bytes is not None:
             raise ArgumentError(f"{name} is not contiguous: strides are {info.strides_bytes} bytes; pass a copy of it")
-        fits = len(info.shape) == len(shape) and all(
-            isinstance(want, str) or got == want for got, want in zip(info.shape, shape, strict=True)
-        )
-        if not fits:
+        if info.shape != shape and not (isinstance(shape[0], str) and info.shape[1:] == shape[1:]):
             raise ArgumentError(f"{name} has shape {info.shape}; it must be ({', '.join(map(str, shape))})")
         if info.dtype != BFLOAT16 and not (info.kind == "cupy" and info.dtype == UINT16):
             hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""
@@ -428,13 +425,22 @@ class LowLatencyMode:
             if not self.shapes:
                 self._dispatches[key] = known
         came = [None if array is None else describe(array) for array in arrivals]
-        addresses = [0 if info is None else info.address for info in came]
+        rows_at, scales_at, counts_at, index_at, token_counts_at, weights_at = (
+            0 if info is None else info.address for info in came
+        )
         known.kernel.launch(
             self.rank,
             known.shape.blocks,
             known.shape.threads,
             known.args,
-            self._arrivals.pack(**dict(zip(LowLatencyArrivals._fields, addresses, strict=True))),
+            self._arrivals.pack(
+                rows=rows_at,
+                scales=scales_at,
+                counts=counts_at,
+                recv_index=index_at,
+                token_counts=token_counts_at,
+                weights=weights_at,
+            ),
             rows,
             choices,
             topk_weights,
