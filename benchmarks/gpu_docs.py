@@ -3,8 +3,9 @@
     python benchmarks/gpu_docs.py [--check]
 
 Between `<!-- table: NAME -->` and `<!-- end of table -->` of docs/performance.md and benchmarks/README.md it puts the
-table NAME of benchmarks/results/h200x4.json (`h200x2` for tables whose name ends in " 2"). --check changes nothing and
-exits with 1 if a document differs from its JSON; tests/test_gpu_docs.py does the same.
+table NAME of benchmarks/results/h200x4.json (`h200x2` for tables whose name ends in " 2"; `h200x2-compare`, which
+gpu_compare.py wrote, for those whose name begins with "compared"). --check changes nothing and exits with 1 if a
+document differs from its JSON; tests/test_gpu_docs.py does the same.
 """
 
 from __future__ import annotations
@@ -24,19 +25,17 @@ DOCUMENTS = (ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 IN_PLACE = "from combine_input"
-OURS = (
-    ("dispatch", "fp8", "cached handle"),
-    ("dispatch", "bf16", "cached handle"),
-    ("combine", "bf16", None),
-    ("combine", "bf16", IN_PLACE),
+VIEWS = (  # what, dtype, note, title: timed with several numbers of SMs
+    ("dispatch", "fp8", "cached handle", "FP8 dispatch, left where it arrived"),
+    ("dispatch", "bf16", "cached handle", "BF16 dispatch, left where it arrived"),
+    ("combine", "bf16", None, "BF16 combine"),
+    ("combine", "bf16", IN_PLACE, "BF16 combine, rows in the Buffer's memory"),
 )
-# DeepEP V1 (commit 567632d, 24 SMs, best tuning, cached handle; low latency: 128 tokens), measured on GPUs of this kind
-# in another run, with its own benchmark.
-DEEPEP = {
-    4: {"normal": {("dispatch", "fp8"): 427, ("dispatch", "bf16"): 809, ("combine", "bf16"): 588}},
-    2: {"normal": {("dispatch", "fp8"): 245, ("dispatch", "bf16"): 347, ("combine", "bf16"): 419}},
-}
-DEEPEP[4]["low latency"] = {("dispatch", "fp8"): 34, ("combine", "bf16"): 56}
+OWNED = (
+    ("dispatch", "fp8", "cached handle, copied out"),
+    ("dispatch", "bf16", "cached handle, copied out"),
+    ("combine", "bf16", None),
+)
 ONCE, PER_EXPERT = "all_to_all_vdev_2d, a token once a rank", "all_to_all_vdev_2d, 16 groups of experts a rank"
 
 
@@ -87,26 +86,36 @@ def ceilings(report: dict[str, Any]) -> str:
     )
 
 
+def _floor(report: dict[str, Any], what: str, dtype: str) -> str:
+    """The time in which the ceiling carries what must cross."""
+    top, tokens = ceiling(report["rows"]), report["settings"]["tokens"]
+    found = find(report, group="normal", what=what, dtype=dtype, tokens=tokens, routing="random")
+    return f"{found[0]['wire_bytes'] / top / 1e3:.0f}" if found and top else "-"
+
+
 def operations(report: dict[str, Any]) -> str:
-    """The three operations: floor, ours by SMs, and peers of the same run."""
-    tokens, top = report["settings"]["tokens"], ceiling(report["rows"])
-    sms = sorted({row["sms"] for row in find(report, group="normal", tokens=tokens)})
-    deepep = DEEPEP.get(report["settings"]["ranks"], {}).get("normal", {})
+    """Results that the caller owns, with 24 SMs, beside the peers of the same run."""
     lines = []
-    for what, dtype, note in OURS:
-        same = {"what": what, "dtype": dtype, "tokens": tokens, "routing": "random"}
-        ours = [best(find(report, group="normal", by="ep_lib", sms=number, note=note, **same)) for number in sms]
-        if note == IN_PLACE and not any(ours):
-            continue
-        row = next(iter(find(report, group="normal", **same)), None)
-        floor = f"{row['wire_bytes'] / top / 1e3:.0f}" if row and top else "-"
+    for what, dtype, note in OWNED:
+        same = {"what": what, "dtype": dtype, "tokens": report["settings"]["tokens"], "routing": "random"}
         peers = [best(find(report, group="peer", by="NCCL", **same))]
         peers += [best(find(report, group="peer", note=peer, **same)) for peer in (ONCE, PER_EXPERT)]
-        cells = [*map(us, ours), *map(us, peers), str(deepep.get((what, dtype), "-"))]
-        name = f"{dtype.upper()} {what}" + (", rows in the Buffer's memory" if note == IN_PLACE else "")
-        lines.append([name, floor, *cells])
-    heads = ["us", "floor", *[f"{number} SMs" for number in sms]]
-    return markdown([*heads, "NCCL", "torch, once per rank", "torch, by expert", "DeepEP V1 *"], lines)
+        ours = best(find(report, group="normal", by="ep_lib", sms=24, note=note, **same))
+        lines.append([f"{dtype.upper()} {what}", _floor(report, what, dtype), *map(us, [ours, *peers])])
+    return markdown(["us", "floor", "ep_lib", "NCCL", "torch, once per rank *", "torch, by expert *"], lines)
+
+
+def by_sms(report: dict[str, Any]) -> str:
+    """Our kernels, by number of SMs."""
+    tokens = report["settings"]["tokens"]
+    sms = sorted({row["sms"] for row in find(report, group="normal", tokens=tokens)})
+    lines = []
+    for what, dtype, note, title in VIEWS:
+        same = {"what": what, "dtype": dtype, "note": note, "tokens": tokens, "routing": "random"}
+        ours = [best(find(report, group="normal", by="ep_lib", sms=number, **same)) for number in sms]
+        if any(ours):
+            lines.append([title, _floor(report, what, dtype), *map(us, ours)])
+    return markdown(["us", "floor", *[f"{number} SMs" for number in sms]], lines)
 
 
 def cases(report: dict[str, Any]) -> str:
@@ -129,16 +138,14 @@ def low_latency(report: dict[str, Any]) -> str:
     rows = find(report, group="low latency")
     kinds = list(dict.fromkeys((row["what"], row.get("dtype"), row.get("note")) for row in rows))
     numbers = sorted({row["tokens"] for row in rows if "tokens" in row})
-    deepep = DEEPEP.get(report["settings"]["ranks"], {}).get("low latency", {})
     lines = []
     for what, dtype, note in kinds:
         cells = [
             us(best(find(report, group="low latency", what=what, dtype=dtype, note=note, tokens=n))) for n in numbers
         ]
         name = " ".join(word for word in ((dtype or "").upper(), what) if word) + (f", {note}" if note else "")
-        lines.append([name, *cells, str(deepep.get((what, dtype), "-"))])
-    heads = [f"{number} token{'s' * (number != 1)}" for number in numbers]
-    return markdown(["us", *heads, "DeepEP V1 *, 128 tokens"], lines)
+        lines.append([name, *cells])
+    return markdown(["us", *[f"{number} token{'s' * (number != 1)}" for number in numbers]], lines)
 
 
 def transports(report: dict[str, Any]) -> str:
@@ -169,14 +176,179 @@ def metrics(report: dict[str, Any]) -> str:
     return markdown([f"one BF16 dispatch of {us(row)} us, counted as", "bytes", "GB/s"], lines)
 
 
+# ---- ep_lib beside its peers, by one protocol (gpu_compare.py) ------------------------------------------------------
+
+LIBRARIES = ("ep_lib", "DeepEP V1", "DeepEP V2", "NCCL", "torch")
+CACHED, COUNTED = "cached handle", "counted"
+COMPARED = (
+    ("dispatch", "fp8", CACHED),
+    ("dispatch", "bf16", CACHED),
+    ("combine", "bf16", None),
+    ("dispatch", "fp8", COUNTED),
+    ("dispatch", "bf16", COUNTED),
+)
+CLOCKS = (("event", "us"), ("queued", "queued_us"), ("host", "host_us"))
+EVEN = 1.02  # a difference below 2% decides nothing
+
+
+def _title(what: str, dtype: str, note: str | None) -> str:
+    return f"{dtype.upper()} {what}" + (f", {note}" if note else "")
+
+
+def _short(microseconds: float) -> str:
+    return f"{microseconds:.0f}" if microseconds >= 99.5 else f"{microseconds:.1f}"
+
+
+def _p99(row: Row) -> str:
+    """The 99th percentile in brackets; nothing if a host was once later than the GPU, which it would show instead."""
+    return "" if row.get("launched_late") else f" ({_short(row['us_p99'])})"
+
+
+def _clocks(row: Row, p99: str = "") -> str:
+    """All three clocks, ``p99`` behind the first."""
+    event, queued, host = (_short(row[key]) for _, key in CLOCKS)
+    return f"{event}{p99} / {queued} / {host}"
+
+
+def _compared(report: dict[str, Any], library: str, **wanted: Any) -> Row | None:
+    """The row of a library, of its own tensors if it has both kinds."""
+    rows = find(report, group="compare", by=library, **wanted)
+    return best([row for row in rows if row["outputs"] == "owned"] or rows)
+
+
+def _largest(report: dict[str, Any]) -> dict[str, Any]:
+    """The shape of the tables with one shape."""
+    settings = report["settings"]
+    return {"tokens": settings["tokens_skewed"][0], "hidden": max(settings["hidden"])}
+
+
+def compared_machine(report: dict[str, Any]) -> str:
+    m, settings, versions = report["machine"], report["settings"], report["versions"]
+    return (
+        f"{settings['ranks']} x {m['gpu']} of one host, driver {m['driver']}, CUDA {m['CUDA of torch']}, "
+        f"torch {m['torch']}, NCCL {m['NCCL']};\nDeepEP V1 {versions.get('DeepEP V1', '-')}, DeepEP V2 "
+        f"{versions.get('DeepEP V2', '-')} with NCCL {versions.get('NCCL of DeepEP V2', '-')}; ep_lib "
+        f"{report['commit']}, {report['date'][:10]}. {settings['sms']} SMs, top-{settings['top_k']}\nof "
+        f"{settings['experts']} experts; event: {settings['repeats']} repeats, queued and host: {settings['rounds']} "
+        f"rounds of {settings['calls']} calls.\n"
+    )
+
+
+def compared(report: dict[str, Any]) -> str:
+    """One shape, all libraries and clocks."""
+    lines = []
+    for what, dtype, note in COMPARED:
+        same = {"what": what, "dtype": dtype, "note": note, "routing": "random", **_largest(report)}
+        rows = [_compared(report, library, **same) for library in LIBRARIES]
+        cells = [_clocks(row, _p99(row)) if row else "-" for row in rows]
+        lines.append([_title(what, dtype, note), *cells])
+    return markdown(["us: event (p99) / queued / host", *LIBRARIES], lines)
+
+
+def _by_size(what: str, dtype: str, note: str | None) -> Callable[[dict[str, Any]], str]:
+    """A table of one operation: sizes, all libraries."""
+
+    def table(report: dict[str, Any]) -> str:
+        lines = []
+        for hidden in report["settings"]["hidden"]:
+            for tokens in report["settings"]["tokens"]:
+                same = {"what": what, "dtype": dtype, "note": note, "tokens": tokens, "hidden": hidden}
+                rows = [_compared(report, library, routing="random", **same) for library in LIBRARIES]
+                cells = [f"{_short(r['us'])} / {_short(r['queued_us'])}" if r else "-" for r in rows]
+                lines.append([f"{tokens} x {hidden}", *cells])
+        return markdown([f"{_title(what, dtype, note)}, us: event / queued", *LIBRARIES], lines)
+
+    return table
+
+
+def compared_skew(report: dict[str, Any]) -> str:
+    """How each way of routing changes the GPU's time."""
+    lines = []
+    for what, dtype, note in COMPARED[:3]:
+        for routing in ("random", *report["settings"]["routings"]):
+            same = {"what": what, "dtype": dtype, "note": note, "routing": routing, **_largest(report)}
+            rows = [_compared(report, library, **same) for library in LIBRARIES]
+            cells = [_short(r["us"]) + _p99(r) if r else "-" for r in rows]
+            lines.append([f"{_title(what, dtype, note)}, {routing}", *cells])
+    return markdown(["us: event (p99)", *LIBRARIES], lines)
+
+
+def compared_views(report: dict[str, Any]) -> str:
+    """What owning the result costs."""
+    lines = []
+    for what, dtype, note in COMPARED[:2]:
+        for tokens in report["settings"]["tokens"]:
+            same = {"what": what, "dtype": dtype, "note": note, "tokens": tokens, "hidden": _largest(report)["hidden"]}
+            for library in LIBRARIES:
+                rows = find(report, group="compare", by=library, routing="random", **same)
+                kinds = {row["outputs"]: row for row in rows}
+                if len(kinds) == 2:
+                    owned, view = (_short(kinds[kind]["us"]) for kind in ("owned", "view"))
+                    more = kinds["owned"]["us"] / kinds["view"]["us"] - 1
+                    lines.append([f"{library}, {dtype.upper()}, {tokens} tokens", owned, view, f"{more:+.0%}"])
+    return markdown(["dispatch, us: event", "owned", "view", "owning costs"], lines)
+
+
+def compared_decode(report: dict[str, Any]) -> str:
+    """Low-latency operations, in a graph and as public calls."""
+    lines = []
+    libraries = ("ep_lib", "DeepEP V1")
+    for what, dtype in (("low-latency dispatch", "fp8"), ("low-latency combine", "bf16")):
+        for hidden in report["settings"]["hidden"]:
+            same = {"what": what, "dtype": dtype, "hidden": hidden, "routing": "random"}
+            graphs = [_compared(report, library, note="in a graph", **same) for library in libraries]
+            calls = [_compared(report, library, note="called", **same) for library in libraries]
+            cells = [_short(r["us"]) if r else "-" for r in graphs]
+            cells += [_clocks(row) if row else "-" for row in calls]
+            lines.append([f"{dtype.upper()} {what.removeprefix('low-latency ')}, {hidden}", *cells])
+    heads = [f"{library}, in a graph" for library in libraries] + [f"{library}, called" for library in libraries]
+    return markdown(["us; called: event / queued / host", *heads], lines)
+
+
+def compared_losses(report: dict[str, Any]) -> str:
+    """How often ep_lib is the quickest, and where it loses most, by each clock; all sizes and ways of routing."""
+    lines = []
+    for what, dtype, note in COMPARED:
+        cells = []
+        for _, key in CLOCKS:
+            wins = places = 0
+            worst, where = 1.0, ""
+            for row in find(report, group="compare", by="ep_lib", what=what, dtype=dtype, note=note, outputs="owned"):
+                same = {name: row[name] for name in ("tokens", "hidden", "routing")} | {"what": what, "dtype": dtype}
+                others = [_compared(report, library, note=note, **same) for library in LIBRARIES[1:]]
+                peers = [other for other in others if other is not None]
+                if not peers:
+                    continue
+                rival = min(peers, key=lambda peer: float(peer[key]))
+                ratio = row[key] / rival[key]
+                places, wins = places + 1, wins + (ratio < EVEN)
+                if ratio > max(worst, EVEN):
+                    routing = "" if row["routing"] == "random" else f" {row['routing']}"
+                    worst, where = ratio, f"; {ratio:.1f} x {rival['by']} at {row['tokens']} x {row['hidden']}{routing}"
+            cells.append(f"{wins} of {places}{where}" if places else "-")
+        lines.append([_title(what, dtype, note), *cells])
+    return markdown(["quickest in; at worst", *[name for name, _ in CLOCKS]], lines)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "machine": machine,
     "ceilings": ceilings,
     "operations": operations,
+    "by sms": by_sms,
     "cases": cases,
     "low latency": low_latency,
     "transports": transports,
     "metrics": metrics,
+    "compared machine": compared_machine,
+    "compared": compared,
+    "compared losses": compared_losses,
+    "compared skew": compared_skew,
+    "compared views": compared_views,
+    "compared decode": compared_decode,
+    **{
+        f"compared sizes {dtype} {what}" + (f" {note}" if note == COUNTED else ""): _by_size(what, dtype, note)
+        for what, dtype, note in COMPARED
+    },
 }
 
 
@@ -198,10 +370,12 @@ def filled(text: str, results: Path = RESULTS) -> str:
     """A document's text with new tables. Raises KeyError for a table that is not in TABLES."""
 
     def fill(match: re.Match[str]) -> str:
-        name, ranks = match[2], 4
-        if name.endswith(" 2"):
-            name, ranks = name.removesuffix(" 2"), 2
-        report = json.loads((results / f"h200x{ranks}.json").read_text(encoding="utf-8"))
+        name, kept = match[2], "h200x4"
+        if name.startswith("compared"):
+            kept = "h200x2-compare"
+        elif name.endswith(" 2"):
+            name, kept = name.removesuffix(" 2"), "h200x2"
+        report = json.loads((results / f"{kept}.json").read_text(encoding="utf-8"))
         return match[1] + TABLES[name](report) + match[3]
 
     return BLOCK.sub(fill, text)

@@ -30,12 +30,36 @@ REPORT = {
          "wire_gb_s": 348.0, "logical_gb_s": 460.0, "call_us": 700},
         {"group": "normal", "by": "ep_lib", "what": "dispatch", "dtype": "bf16", "sms": 24, **SIZE, "us": 520.0,
          "note": "counted", "wire_bytes": 160_000_000, "logical_bytes": 212_000_000},
+        {"group": "normal", "by": "ep_lib", "what": "dispatch", "dtype": "bf16", "sms": 24, **SIZE, "us": 600.0,
+         "note": "cached handle, copied out", "wire_bytes": 160_000_000},
         {"group": "normal", "by": "ep_lib", "what": "combine", "dtype": "bf16", "sms": 24, **SIZE, "us": 490.0,
          "note": "from combine_input", "wire_bytes": 160_000_000},
         {"group": "peer", "by": "NCCL", "what": "dispatch", "dtype": "bf16", **SIZE, "us": 631.0},
         {"group": "low latency", "by": "ep_lib", "what": "dispatch", "dtype": "fp8", "tokens": 128, "us": 15.25},
         {"group": "transport", "by": "p2p", "what": "packets", "bytes": 64, "us": 1.5612},
         {"group": "transport", "by": "p2p", "what": "puts", "bytes": 1 << 21, "us": 16.5, "gbytes_per_s": 253.6},
+    ],
+}  # fmt: skip
+
+
+def compared(by: str, us: float, queued: float, host: float, **more: object) -> dict[str, object]:
+    row = {"group": "compare", "by": by, "what": "dispatch", "dtype": "fp8", "note": "cached handle", **SIZE}
+    return {**row, "hidden": 7168, "outputs": "owned", "us": us, "us_p99": us + 1, "queued_us": queued,
+            "host_us": host, **more}  # fmt: skip
+
+
+COMPARED = REPORT | {
+    "versions": {"DeepEP V2": "dd758ca"},
+    "settings": REPORT["settings"] | {
+        "tokens": [4096], "hidden": [7168], "tokens_skewed": [4096], "routings": ["zipf"], "sms": 24, "repeats": 100,
+        "rounds": 5, "calls": 50,
+    },
+    "rows": [
+        compared("ep_lib", 140.0, 160.0, 90.0), compared("ep_lib", 100.0, 110.0, 80.0, outputs="view"),
+        compared("DeepEP V2", 150.0, 150.0, 60.0), compared("NCCL", 180.0, 200.0, 99.0, launched_late=2),
+        compared("ep_lib", 90.0, 160.0, 90.0, routing="zipf"), compared("DeepEP V2", 60.0, 150.0, 60.0, routing="zipf"),
+        compared("ep_lib", 17.0, 17.5, 0.5, what="low-latency dispatch", note="in a graph"),
+        compared("DeepEP V1", 30.0, 31.0, 29.0, what="low-latency dispatch", note="called", outputs="view"),
     ],
 }  # fmt: skip
 
@@ -60,18 +84,32 @@ def test_tables_say_what_the_rows_say(tmp_path: Path) -> None:
     assert "commit abc, 2026-11-21" in table("machine")
     assert "| stores | 300 | 400 |" in table("ceilings") and "| loads | 0 | 333 |" in table("ceilings")
     assert "any SM: 390 GB/s" in table("ceilings")
-    assert "| BF16 dispatch | 400 | 460 | 631 | - | - | 809 |" in table("operations")
-    assert "| BF16 dispatch | 400 | 460 | 631 | - | - | 347 |" in table("operations 2")
-    assert "| BF16 combine, rows in the Buffer's memory | 400 | 490 | - |" in table("operations")
+    assert "| BF16 dispatch | 400 | 600 | 631 | - | - |" in table("operations"), "what the caller owns"
+    assert "| BF16 dispatch | 400 | 600 | 631 | - | - |" in table("operations 2")
+    assert "| BF16 dispatch, left where it arrived | 400 | 460 |" in table("by sms")
+    assert "| BF16 combine, rows in the Buffer's memory | 400 | 490 |" in table("by sms")
     assert "| BF16 dispatch, cached handle | 460 | 460 | 348 | 97% | 700 |" in table("cases")
     assert "| BF16 dispatch, counted | 520 | - | - | - | - |" in table("cases")
-    assert "| FP8 dispatch | 15.2 | 34 |" in table("low latency")
+    assert "| FP8 dispatch | 15.2 |" in table("low latency")
     assert "| 64 B | 1.56 | - |" in table("transports")
     assert "| 2 MiB | - | 16.50 (254 GB/s) |" in table("transports")
     assert "| bytes that left the GPU | 160 MB | 348 |" in table("metrics")
     assert "| a row for each of a token's experts | 470 MB | 1020 |" in table("metrics")
     with pytest.raises(KeyError):
         table("unknown")
+
+
+def test_tables_that_compare_say_where_we_lose() -> None:
+    tables = {name: make(COMPARED) for name, make in gpu_docs.TABLES.items() if name.startswith("compared")}
+    row = "| FP8 dispatch, cached handle | 140 (141) / 160 / 90.0 | - | 150 (151) / 150 / 60.0 | 180 / 200 / 99.0 |"
+    assert row in tables["compared"], "owned first; no p99 where the host was late"
+    assert "| 4096 x 7168 | 140 / 160 | - | 150 / 150 | 180 / 200 | - |" in tables["compared sizes fp8 dispatch"]
+    lost = "| FP8 dispatch, cached handle | 1 of 2; 1.5 x DeepEP V2 at 4096 x 7168 zipf | 0 of 2; 1.1 x DeepEP V2 at "
+    assert lost in tables["compared losses"]
+    assert "zipf | 90.0 (91.0) | - | 60.0 (61.0) | - | - |" in tables["compared skew"]
+    assert "| ep_lib, FP8, 4096 tokens | 140 | 100 | +40% |" in tables["compared views"]
+    assert "| FP8 dispatch, 7168 | 17.0 | - | - | 30.0 / 31.0 / 29.0 |" in tables["compared decode"]
+    assert "DeepEP V1 -, DeepEP V2 dd758ca" in tables["compared machine"]
 
 
 def test_links_exist() -> None:

@@ -19,6 +19,7 @@ import pytest
 from gpu_clock import spread
 
 import ep_lib
+from ep_lib.errors import ArgumentError
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,13 @@ def test_routing_and_traffic() -> None:
     idx = gpu_inputs.routing(shape, 1, "skewed", "cpu")
     assert int((idx == 0).sum()) == shape.tokens // 2, "half of the tokens name expert 0"
     assert all(len(set(row)) == shape.top_k for row in idx.tolist())
+    incast = gpu_inputs.routing(shape, 1, "incast", "cpu")
+    assert int(incast.max()) < shape.experts_per_rank, "all go to rank 0"
+    many = shape._replace(tokens=4096)
+    shares = gpu_inputs.routing(many, 1, "zipf", "cpu").flatten().bincount(minlength=32).sort().values / 4096
+    assert 0.8 < float(shares[-1]) < 1 and float(shares[0]) < 0.05, "the most popular expert, and the least"
+    with pytest.raises(ArgumentError, match="zipf"):
+        gpu_inputs.routing(shape, 1, "zip", "cpu")
     goes = gpu_inputs.goes_to(shape, idx)
     assert goes.tolist() == [[any(e // 8 == r for e in row) for r in range(4)] for row in idx.tolist()]
     total, own = int(goes.sum()), int(goes[:, 1].sum())

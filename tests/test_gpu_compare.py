@@ -1,0 +1,204 @@
+"""gpu_compare.py without a GPU: what is asked of each library, how its rows are merged, and what survives a crash."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gpu_compare
+import gpu_libraries
+import pytest
+from gpu_inputs import Shape
+from gpu_libraries import Case, Limits
+
+import ep_lib
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[1]
+SHAPE = Shape(ranks=1, tokens=6, hidden=256, experts=8, top_k=2)
+LIMITS = Limits(tokens=8, hidden=256, num_sms=24)
+
+
+class FakeV1:
+    """DeepEP V1's calls for one rank, on the CPU; ``spoil`` changes what a dispatch brings."""
+
+    spoil = 0
+
+    def __init__(self, group: Any, num_nvl_bytes: int, num_rdma_bytes: int, **options: Any) -> None:
+        assert options["low_latency_mode"] and options["num_qps_per_rank"] == SHAPE.experts
+        self.chunks: list[int] = []
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(tokens: int, hidden: int, ranks: int, experts: int) -> int:
+        return tokens * hidden * ranks * experts
+
+    def get_dispatch_layout(self, topk_idx: Any, num_experts: int) -> tuple[Any, ...]:
+        in_rank = torch.ones(len(topk_idx), 1, dtype=torch.bool)
+        return in_rank.sum(0), None, topk_idx.flatten().bincount(minlength=num_experts), in_rank, None
+
+    def dispatch(self, x: Any, handle: Any = None, config: Any = None, **given: Any) -> tuple[Any, ...]:
+        assert (handle is None) == bool(given), "a cached dispatch gets rows and the handle only"
+        self.chunks.append(config)
+        parts = [part.clone() for part in (x if isinstance(x, tuple) else (x,))]
+        parts[0].view(torch.uint8)[0, 0] += self.spoil
+        return tuple(parts) if isinstance(x, tuple) else parts[0], None, None, [], "handle", None
+
+    def combine(self, x: Any, handle: Any, config: Any) -> tuple[Any, ...]:
+        return x.clone(), None, None
+
+    def low_latency_dispatch(self, x: Any, idx: Any, most: int, experts: int, use_fp8: bool = True) -> tuple[Any, ...]:
+        return x.clone(), idx.flatten().bincount(minlength=experts), "handle", None, None
+
+    def low_latency_combine(self, x: Any, idx: Any, weights: Any, handle: Any) -> tuple[Any, ...]:
+        return (x.float() * weights.sum(1, keepdim=True)).bfloat16(), None, None
+
+    def destroy(self) -> None:
+        self.chunks.clear()
+
+
+class FakeV2:
+    """DeepEP V2's calls for one rank: rows come in the reverse order, as its metadata say."""
+
+    spoil = 0
+
+    def __init__(self, group: Any, num_max_tokens_per_rank: int, **sizes: int) -> None:
+        assert num_max_tokens_per_rank == LIMITS.tokens
+
+    def dispatch(self, x: Any, num_sms: int, handle: Any = None, **given: Any) -> tuple[Any, ...]:
+        parts = [part.flip(0) for part in (x if isinstance(x, tuple) else (x,))]
+        order = torch.arange(len(parts[0])).flip(0)
+        parts[0].view(torch.uint8)[0, 0] += self.spoil
+        made = SimpleNamespace(recv_src_metadata=order[:, None].int())
+        return tuple(parts) if isinstance(x, tuple) else parts[0], None, None, handle or made, None
+
+    def combine(self, x: Any, handle: Any, num_sms: int) -> tuple[Any, ...]:
+        return x.flip(0), None, None
+
+    def destroy(self) -> None:
+        pass
+
+
+def findings(make: type[gpu_libraries.Library], module: Any) -> dict[tuple[str, str, str], bool]:
+    """Whether each operation of a library is right, by what it is, note and dtype."""
+
+    def main(rank: ep_lib.Rank) -> dict[tuple[str, str, str], bool]:
+        library = make(rank, LIMITS, SHAPE, module, None)  # type: ignore[call-arg]
+        case = Case(rank, SHAPE, "random")
+        found = {}
+        for dtype in ("fp8", "bf16"):
+            for operation in library.operations(case, dtype):
+                found[operation.what, operation.note, dtype] = operation.right(operation.turns[0]())
+        for operation in library.low_latency(case):
+            found[operation.what, operation.note, ""] = operation.right(operation.turns[0]())
+        library.close()
+        return found
+
+    return dict(ep_lib.spawn(main, 1, "emulator")[0])
+
+
+NORMAL = {("dispatch", note, dtype) for note in ("cached handle", "counted") for dtype in ("fp8", "bf16")}
+
+
+@pytest.mark.parametrize("spoil", [0, 1])
+def test_deep_ep_v1_is_asked_and_checked(monkeypatch: pytest.MonkeyPatch, spoil: int) -> None:
+    monkeypatch.setattr(FakeV1, "spoil", spoil)
+    module = SimpleNamespace(Buffer=FakeV1, Config=lambda sms, chunk, ring: (sms, chunk, ring))
+    found = findings(gpu_libraries.DeepEpV1, module)
+    decode = {("low-latency dispatch", "called", ""), ("low-latency combine", "called", "")}
+    assert set(found) == NORMAL | {("combine", "", "bf16")} | decode
+    assert {name for name, right in found.items() if not right} == (
+        NORMAL | {("combine", "", "bf16")} if spoil else set()
+    )
+
+
+@pytest.mark.parametrize("spoil", [0, 1])
+def test_deep_ep_v2_is_asked_and_checked(monkeypatch: pytest.MonkeyPatch, spoil: int) -> None:
+    monkeypatch.setattr(FakeV2, "spoil", spoil)
+    found = findings(gpu_libraries.DeepEpV2, SimpleNamespace(ElasticBuffer=FakeV2))
+    assert set(found) == NORMAL | {("combine", "", "bf16")}
+    assert set(found.values()) == {not spoil}
+
+
+def test_a_row_that_came_twice_or_not_is_wrong() -> None:
+    def main(rank: ep_lib.Rank) -> list[bool]:
+        case = Case(rank, SHAPE, "random")
+        (x, scales), (source, token) = case.sets("fp8")[0], case.in_order()
+        twice = token.clone()
+        twice[0] = twice[1]
+        return [
+            case.arrived((x, scales), source, token),
+            case.arrived((x[twice], scales[twice]), source, twice),
+            case.arrived((x, scales), source, twice),
+            case.arrived((x, 2 * scales), source, token),
+            case.arrived((x[:0], scales[:0]), source[:0], token[:0]),
+        ]
+
+    assert ep_lib.spawn(main, 1, "emulator") == [[True, False, False, False, False]]
+
+
+def test_figures_are_those_of_the_slowest_rank() -> None:
+    name = {"group": "compare", "by": "x", "what": "dispatch", "late": 0, "divide": 10}
+    one = {**name, "samples": [float(n) for n in range(101)], "queued_samples": [10.0, 30.0, 20.0]}
+    two = {**name, "samples": [50.0] * 101, "queued_samples": [5.0, 5.0, 25.0]}
+    row = gpu_compare.merge_clocks([[{**one, "host_samples": [1.0] * 3}], [{**two, "host_samples": [2.0] * 3}]])[0]
+    assert (row["us"], row["us_p99"], row["queued_us"], row["host_us"]) == (5.0, 9.9, 2.5, 0.2)
+
+
+def test_what_was_done_before_a_crash_is_kept(tmp_path: Path) -> None:
+    row = {"group": "compare", "by": "x", "what": "dispatch", "late": 0, "samples": [1.0]}
+    row |= {"queued_samples": [1.0], "host_samples": [1.0]}
+    line = json.dumps({"rows": [row], "wrong": ["rank 0: x"]}) + "\n"
+    (tmp_path / "rank0.jsonl").write_text(line * 2)
+    (tmp_path / "rank1.jsonl").write_text(line)
+    found = gpu_compare.read_part(tmp_path, 2)
+    assert len(found["rows"]) == 1 and len(found["wrong"]) == 2 and found["machine"] == {}
+    assert gpu_compare.read_part(tmp_path, 3)["rows"] == [], "rank 2 did not finish one"
+
+
+def test_each_library_has_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/here")
+    options = argparse.Namespace(deep_ep_v1=tmp_path / "v1", deep_ep_v2=tmp_path / "v2", nccl=tmp_path / "nccl")
+    assert "PYTHONPATH" not in gpu_compare.environment("nccl", options)
+    assert gpu_compare.environment("deep_ep_v1", options)["PYTHONPATH"] == f"{tmp_path / 'v1'}:/here"
+    v2 = gpu_compare.environment("deep_ep_v2", options)
+    assert v2["LD_PRELOAD"] == f"{tmp_path}/nccl/lib/libnccl.so.2" and v2["EP_DISABLE_GIN"] == "1"
+    (tmp_path / "v1").mkdir()
+    assert gpu_compare.built_from(tmp_path / "v1") == gpu_compare.built_from(None) == "unknown"
+    (tmp_path / "v1" / "commit").write_text("567632d\n")
+    assert gpu_compare.built_from(tmp_path / "v1") == "567632d"
+
+
+@pytest.mark.slow
+def test_the_script_runs_on_the_emulator(tmp_path: Path) -> None:
+    settings = {"backend": "emulator", "libraries": "ep_lib,deep_ep_v1", "tokens": 4, "hidden": 256, "experts": 8}
+    settings |= {"top-k": 2, "repeats": 2, "calls": 2, "tokens-skewed": 4, "routings": "incast", "dtypes": "bf16"}
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    path = tmp_path / "compare.json"
+    command = [sys.executable, str(ROOT / "benchmarks/gpu_compare.py"), *options, "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(path.read_text())
+    assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
+    rows = [(row["what"], row["dtype"], row.get("note"), row["outputs"], row["routing"]) for row in report["rows"]]
+    assert len(set(rows)) == len(rows) == 12
+    assert ("dispatch", "bf16", "counted", "owned", "incast") in rows
+    assert ("low-latency combine", "bf16", "called", "owned", "random") in rows
+
+
+def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, says in (
+        (["--libraries", "nvl"], "'nvl' is not one of ep_lib, nccl"),
+        (["--routings", "zip"], "'zip' is not one of random"),
+        (["--ranks", "1"], "2 or more"),
+        (["--deep-ep-v2", "/x"], "--nccl as well"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["gpu_compare.py", *options])
+        with pytest.raises(SystemExit, match="2"):
+            gpu_compare.arguments()
+        assert says in capsys.readouterr().err
