@@ -285,7 +285,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--nccl", type=Path, help="for V2: nvidia/nccl of nvidia-nccl-cu13 >= 2.30, with include and lib"
     )
-    parser.add_argument("--limit", type=float, default=120, help="seconds for each library (default 120)")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for each library (default 300)")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--commit", default=git_commit(), help="of the tree, if git cannot tell")

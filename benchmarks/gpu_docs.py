@@ -119,15 +119,21 @@ def by_sms(report: dict[str, Any]) -> str:
 
 
 def cases(report: dict[str, Any]) -> str:
-    """Everything of the normal mode that was measured with 24 SMs."""
+    """Everything of the normal mode that was measured with 24 SMs: first what the caller owns, then views."""
+
+    def is_view(row: Row) -> bool:
+        return row["what"] == "dispatch" and "copied out" not in row.get("note", "")
+
     lines = []
-    for row in find(report, group="normal", sms=24):
+    for row in sorted(find(report, group="normal", sms=24), key=is_view):
         words = [row["dtype"].upper(), row["what"] + ("," if row.get("note") else ""), row.get("note", "")]
         if row["routing"] != "random":
             words.append(f"({row['routing']} routing)")
         if row["tokens"] != report["settings"]["tokens"]:
             words.append(f"({row['tokens']} token{'s' * (row['tokens'] != 1)} per rank)")
         rates = [f"{row[key]:.0f}" if key in row else "-" for key in ("logical_gb_s", "wire_gb_s")]
+        if is_view(row):
+            words.append("(view)")
         share = f"{row['share']:.0%}" if "share" in row else "-"
         call = f"{row['call_us']:.0f}" if "call_us" in row else "-"
         lines.append([" ".join(word for word in words if word), us(row), *rates, share, call])
