@@ -213,11 +213,37 @@ def test_a_click_on_a_finding_leads_to_its_run() -> None:
     report = ep_lib.check(main, 2, seeds=2, args=("wrong",))
     assert "record" not in report.to_dict()
     shown = viz.findings(report)
-    assert str(shown) == str(report) and shown._repr_html_().count("<details>") == 1
+    assert str(shown) == str(report) and shown._repr_html_().count("<details>") == 2
     assert f"the run of seed {report.findings[0].seed}, step by step</summary><iframe srcdoc=" in shown._repr_html_()
     assert "<details>" not in viz.findings(ep_lib.check(main, 2, seeds=1, args=("right",)))._repr_html_()
     with pytest.raises(ArgumentError, match="what ep_lib"):
         viz.findings(3)  # type: ignore[arg-type]
+
+
+def test_above_the_fold_is_what_is_wrong_and_where() -> None:
+    report = ep_lib.check(main, 2, seeds=1, args=("wrong",))
+    above, below = viz.findings(report)._repr_html_().split("<details>")[:2]
+    assert "race: " in above and "remedy" in above and "writes at &lt;kernel&gt;:8: " in above
+    assert "where " not in above and "thread" not in above.partition("race: ")[2].replace("threadIdx", "")
+    assert "replay  seed=" in below
+
+
+def test_the_line_of_a_finding_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the program is called, and whether it takes arguments."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    programs: list[tuple[Any, tuple[str, ...]]] = [(main, ("wrong",)), (lambda rank: main(rank, "wrong"), ())]
+    for program, args in programs:
+        finding = ep_lib.check(program, 2, seeds=2, args=args).findings[0]
+        line = re.search(r"replay .*: (from ep_lib import viz); (viz\..*)", str(finding))
+        assert line is not None
+        namespace: dict[str, Any] = {}
+        exec(line[1], namespace)
+        page = eval(line[2], namespace)
+        assert data_of(page.html)["marks"][0]["text"].startswith("race: ")
+    with pytest.raises(ArgumentError, match=r"'nobody #1' is the name of no finding .*known are 'main #"):
+        time_travel("nobody #1")
+    monkeypatch.delattr(sys, "ps1")  # in a script there is nobody to paste it
+    assert "time_travel(main, ranks=2, seed=" in ep_lib.check(main, 2, seeds=2, args=("wrong",)).findings[0].replay
 
 
 def test_a_notebook_shows_the_page_in_a_frame() -> None:

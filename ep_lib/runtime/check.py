@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -44,6 +46,10 @@ _WEAK = "weak memory"  # kind of findings: older values that a run has read; not
 _LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA does not say what the program gets
 
 _FINDINGS = (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError)
+
+_MOST_KEPT = 32  # programs with findings, for time_travel
+_kept: dict[str, Callable[[int], Recording]] = {}  # by the names that findings call them; the oldest goes first
+_kept_so_far = itertools.count(1)
 
 # What wrong data can make of main: said together with what made the data wrong, and raised if nothing was found.
 _MAY_FOLLOW = (EpError, ArithmeticError, LookupError, ValueError)
@@ -150,10 +156,10 @@ def check(
         if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.failed):
             break
     depths = Counter(map(pct_depth, search.tried))
+    found = merge_findings(search.told)
+    replay = program.replay if not (found and _is_interactive()) else _by_name(_keep(program))
     return CheckReport(
-        findings=tuple(
-            dataclasses.replace(finding, replay=program.replay(finding.seed)) for finding in merge_findings(search.told)
-        ),
+        findings=tuple(dataclasses.replace(finding, replay=replay(finding.seed)) for finding in found),
         seeds=tuple(search.tried),
         values_differ=search.values_differ,
         ranks=program.ranks,
@@ -187,6 +193,38 @@ def record(
     return _record(program, arguments.a_seed(seed))
 
 
+def record_kept(name: str, seed: int) -> Recording:
+    """The run with ``seed`` of a program that :func:`check` has found something in, by the name that the finding says.
+
+    Raises ArgumentError for a name that is not, or no longer, known in this process.
+    """
+    if name not in _kept:
+        known = f"known are {', '.join(map(repr, _kept))}" if _kept else "nothing has been found yet"
+        raise ArgumentError(
+            f"{name!r} is the name of no finding in this process ({known}; the last {_MOST_KEPT} are kept): run the "
+            "check again, and take the line that it prints"
+        )
+    return _kept[name](arguments.a_seed(seed))
+
+
+def _is_interactive() -> bool:
+    """Whether somebody can paste a line into this process: in a notebook, or at Python's prompt."""
+    return hasattr(sys, "ps1") or ("IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None)
+
+
+def _keep(program: _Program) -> str:
+    """Keeps a program for :func:`record_kept`; returns its name, "dispatch #2"."""
+    name = f"{program.name} #{next(_kept_so_far)}"
+    _kept[name] = functools.partial(_record, program)
+    while len(_kept) > _MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    return name
+
+
+def _by_name(name: str) -> Callable[[int], str]:
+    return lambda seed: f'from ep_lib import viz; viz.time_travel("{name}", seed={seed})'
+
+
 def _record(program: _Program, seed: int) -> Recording:
     search = _Search(program, compare_values=True)
     if seed != 0 or program.weak_memory:
@@ -200,7 +238,7 @@ def _record(program: _Program, seed: int) -> Recording:
         events,
         info,
         notes,
-        program=getattr(program.main, "__name__", type(program.main).__name__),
+        program=program.name,
         seed=seed,
         ranks=program.ranks,
         fabric=program.network.kind,
@@ -265,9 +303,15 @@ class _Program:
     transport: str
     weak_memory: bool
 
+    @property
+    def name(self) -> str:
+        """What main is called; a lambda is "main"."""
+        name = getattr(self.main, "__name__", type(self.main).__name__)
+        return name if name != "<lambda>" else "main"
+
     def replay(self, seed: int) -> str:
-        """The call that shows the run of a seed."""
-        words = [getattr(self.main, "__name__", "main"), f"ranks={self.ranks}"]
+        """The call that shows the run of a seed, to be written into the script."""
+        words = [self.name, f"ranks={self.ranks}"]
         if self.network != Fabric():
             words.append(f'fabric="{self.network.kind}"' if self.network == Fabric(self.network.kind) else "fabric=...")
         words.append(f"seed={seed}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError
 from ep_lib.require import show
 from ep_lib.runtime.check import CheckReport
@@ -39,13 +40,14 @@ class Findings:
         parts = [_text(str(self._report).split("\n", 1)[0])]
         shown: set[int] = set()
         for number, finding in enumerate(self._report.findings, 1):
-            parts.append(_text(f"{number}. {finding}"))
+            parts.append(_text(f"{number}. {_in_short(finding)}"))
+            parts.append(_fold("All that the checker says of it", _text(str(finding))))
             if finding.seed in shown:
                 parts.append(_text(f"The run of seed {finding.seed} is above."))
             elif finding.seed in self._pages:
                 frame = self._pages[finding.seed]._repr_html_()
                 words = f"Go through the run of seed {finding.seed}, step by step"
-                parts.append(f'<details><summary style="cursor:pointer">{words}</summary>{frame}</details>')
+                parts.append(_fold(words, frame))
                 shown.add(finding.seed)
         return "".join(parts)
 
@@ -58,6 +60,20 @@ def findings(report: CheckReport) -> Findings:
     if not isinstance(report, CheckReport):
         raise ArgumentError(f"findings() shows what ep_lib.check returns, not {show(report)}")
     return Findings(report)
+
+
+def _in_short(finding: Finding) -> str:
+    """What is wrong, at which two lines, and what is missing."""
+    lines = [f"{finding.kind}: {finding.message}"]
+    for side in dict.fromkeys(side for side in (finding.first, finding.second) if side is not None):
+        who = "" if side.operation is None else "TMA, " if side.operation.by_tma else "the NIC, "
+        lines.append(f"   {who}{side.what} at {side.location or 'an unknown line'}: {side.source}")
+    lines += [f"   remedy: {finding.remedy}"] if finding.remedy else []
+    return "\n".join(lines)
+
+
+def _fold(head: str, body: str) -> str:
+    return f'<details><summary style="cursor:pointer">{head}</summary>{body}</details>'
 
 
 def _text(text: str) -> str:

@@ -12,7 +12,7 @@ from ep_lib.emulator.symbols import Place
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import sealed
 from ep_lib.require import whole_number
-from ep_lib.runtime.check import record
+from ep_lib.runtime.check import record, record_kept
 from ep_lib.viz.page import Page, make_page
 from ep_lib.viz.steps import Steps, make_steps
 
@@ -22,7 +22,7 @@ _MOST_LINES = 3000  # of a source file
 
 
 def time_travel(
-    main: Callable[..., Any],
+    main: Callable[..., Any] | str,
     ranks: int = 2,
     *,
     seed: int = 0,
@@ -42,8 +42,13 @@ def time_travel(
     who wrote it (striped while no reader is ordered after the write), and the lines of a race. ``steps``: how many are
     kept at most; those around the first finding, if there are more. The other arguments are those of ``ep_lib.check``,
     whose errors it raises.
+
+    In a notebook, ``main`` may be the name that a printed finding gives its program: ``time_travel("ring #3", seed=7)``
+    is the run of that finding, with the arguments that it was checked with. Raises ArgumentError for an unknown name.
     """
     steps = whole_number("steps", steps, 1, 1_000_000)
+    if isinstance(main, str):
+        return page_of(record_kept(main, seed), steps)
     recording = record(
         main,
         ranks,
