@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from ep_lib import errors
 from ep_lib.workshop import prediction, progress
+from ep_lib.workshop.notes import Note
 from ep_lib.workshop.prediction import Prediction, predict
 from ep_lib.workshop.saving import before_saving
 
@@ -83,6 +85,38 @@ def test_it_is_revealed_on_a_click() -> None:
     asked._widget._buttons["1"].click()
     assert asked.answer == "2", "what is revealed is answered"
     assert WIDGETS not in asked._bundle(), "no buttons where all is said"
+
+
+def test_what_would_give_it_away_shows_with_the_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ipywidgets")
+    asked = predict("99.a", "?", ["1", "2"])
+    print("12 of", 20, "<runs>", file=asked)
+    compared = asked.compare("1", shown=Note("A table", "of numbers"))
+    assert "12 of" not in capsys.readouterr().out and asked._widget is not None
+    assert "12 of" not in asked.as_html() + asked._widget._below.value and "A table" not in asked._widget._below.value
+    asked._widget._buttons["2"].click()
+    below = asked._widget._below.value
+    assert below.index("12 of 20 &lt;runs&gt;") < below.index("A table") < below.index("It is: 1")
+    assert repr(compared).startswith("12 of 20 <runs>\nA table\n  of numbers\nYou predicted: 2. It is: 1")
+    assert "12 of" not in repr(asked.compare("1")), "what an earlier run has printed is gone"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_cell_shows_the_outcome_before_the_question(path: Path) -> None:
+    """The cell behind a question has its run, and prints nothing but into the prediction."""
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    sources = [re.sub(r"^%%with_nixl\n", "", "".join(cell["source"])) for cell in cells]
+    for asks, runs in itertools.pairwise(sources):
+        match = re.search(r"^(\w+) = predict\(", asks, re.M)
+        if match is None:
+            continue
+        assert f"{match[1]}.compare(" in runs, f"the cell behind the question of {match[1]} does not run it"
+        for call in (node for node in ast.walk(ast.parse(runs)) if isinstance(node, ast.Call)):
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            if ast.unparse(call.func) == "print":
+                assert given.get("file") == match[1], f"print(..., file={match[1]}) in: {runs}"
+            if ast.unparse(call.func) == "expect":
+                assert given.get("show_now") == "False", f"expect(..., show_now=False) in: {runs}"
 
 
 def test_before_the_run_an_answer_can_be_changed() -> None:

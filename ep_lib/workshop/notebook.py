@@ -24,7 +24,7 @@ from ep_lib.jit import pieces, sealed
 from ep_lib.require import a_path, several, show, text
 from ep_lib.workshop import exercises
 from ep_lib.workshop.exercises import Exercise, file_of_the_course, workshop_root
-from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, show_note
+from ep_lib.workshop.notes import ORANGE, RED, Note, code_box, highlight, marked, number_before, show_note
 from ep_lib.workshop.prediction import predict
 
 __all__ = ["Caught", "Source", "as_note", "expect", "find", "predict", "show_source", "watched"]
@@ -84,7 +84,7 @@ class Source:
         return code_box(self._line_html(number, line) for number, line in colored)
 
     def _line_html(self, number: int, line: str) -> str:
-        text = f'<span style="color:#999999; user-select:none">{number:4}  </span>{line}'
+        text = number_before(number, line)
         return marked(text) if number in self.marked else text
 
 
@@ -193,17 +193,18 @@ def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
 class Caught:
-    """The exception that :func:`expect` caught, or None."""
+    """The exception that :func:`expect` caught, or None, and the note that shows it."""
 
     error: EpError | None = None
+    note: Note
 
 
 @contextmanager
-def expect(*kinds: type[EpError]) -> Iterator[Caught]:
+def expect(*kinds: type[EpError], show_now: bool = True) -> Iterator[Caught]:
     """Shows the error that the cell provokes on purpose, without its traceback, and goes on.
 
     ``kinds`` are classes of ``ep_lib.errors``, by default all of them; other errors are not caught. If nothing is
-    raised, the note says so.
+    raised, the note says so. ``show_now=False`` leaves the note to the cell: ``caught.note``.
     """
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, EpError)):
@@ -215,10 +216,12 @@ def expect(*kinds: type[EpError]) -> Iterator[Caught]:
         if kinds and not isinstance(error, kinds):
             raise
         caught.error = error
-        show_note(as_note(error))
+        caught.note = as_note(error)
     else:
         names = " or ".join(kind.__name__ for kind in kinds) or "EpError"
-        show_note(Note(f"No {names} this time", "This cell was meant to provoke one.", ORANGE))
+        caught.note = Note(f"No {names} this time", "This cell was meant to provoke one.", ORANGE)
+    if show_now:
+        show_note(caught.note)
 
 
 def as_note(error: BaseException) -> Note:

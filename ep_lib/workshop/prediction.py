@@ -2,8 +2,9 @@
 
 The answer is kept in mine/progress.json, so it survives another run of the cell, of the notebook and of the kernel.
 Once the outcome is known, it is revealed where the question was answered; why it is so stands in answers/, not in the
-notebook's cells. What is displayed has a form as HTML beside the buttons: a saved notebook shows it without a kernel
-(saving.py).
+notebook's cells. What a run prints into the prediction (``print(..., file=prediction)``) shows together with the
+outcome, so that somebody who has not answered yet is asked before, not after. What is displayed has a form as HTML
+beside the buttons: a saved notebook shows it without a kernel (saving.py).
 """
 
 from __future__ import annotations
@@ -46,6 +47,13 @@ class Prediction:
         self._has_changed = kept is not None and kept not in self.choices  # since it was answered
         self._widget: _Buttons | None = None
         self._displays: list[Any] = []
+        self._printed = ""  # since the last comparison
+        self._told = ""  # as HTML: what the comparison shows beside the outcome
+
+    def write(self, printed: str) -> int:
+        """For ``print(..., file=prediction)``: kept for :meth:`compare`."""
+        self._printed += text("what is printed into a prediction", printed)
+        return len(printed)
 
     @property
     def outcome(self) -> str | None:
@@ -73,11 +81,13 @@ class Prediction:
         if self.note() is not None:
             progress.put(progress.OUTCOMES, self.key, self.outcome)
 
-    def compare(self, actual: object = None, holds: bool = True) -> Comparison:
-        """What happened, beside what was predicted, and why.
+    def compare(self, actual: object = None, holds: bool = True, shown: object = None) -> Comparison:
+        """What happened, beside what was predicted, and why; with it, what was printed into this prediction.
 
         Without ``actual`` it is what answers/ says, for what a run can only confirm; ``holds`` says whether it did.
+        ``shown``: something that displays itself, and would give the answer away as well.
         """
+        printed, self._printed = self._printed.rstrip("\n"), ""
         told, why = _told(self.key)
         happened = (told if actual is None else str(actual)) if holds else "something else, this time"
         if happened is None:
@@ -86,7 +96,8 @@ class Prediction:
         self._keep_outcome()
         if self.answer is not None:
             self._refresh()
-        return Comparison(self, happened, why)
+        self._told = _printed_as_html(printed) + _as_html(shown)
+        return Comparison(self, happened, why, printed, shown)
 
     def note(self) -> Note | None:
         """What was predicted and what happened; None as long as either is unknown."""
@@ -148,10 +159,13 @@ class Prediction:
 class Comparison:
     """What :meth:`Prediction.compare` shows. Without an answer, it asks again, and reveals the outcome on a click."""
 
-    def __init__(self, prediction: Prediction, happened: str, why: str) -> None:
+    def __init__(self, prediction: Prediction, happened: str, why: str, printed: str, shown: object) -> None:
         self._prediction = prediction
         self._happened = happened
         self._why = why
+        self._printed = printed
+        self._shown = shown
+        self._html = prediction._told
 
     def _note(self) -> Note:
         made = self._prediction.note()
@@ -160,21 +174,20 @@ class Comparison:
         return Note(f"It is: {self._happened}", f"(You made no prediction.)\n{self._why}", BLUE)
 
     def __repr__(self) -> str:
-        return repr(self._note())
+        shown = "" if self._shown is None else repr(self._shown)
+        return "\n".join(part for part in (self._printed, shown, repr(self._note())) if part)
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        if self._prediction.answer is not None or not has_widgets():
-            display(self._note())  # type: ignore[no-untyped-call]
+        prediction, outcome = self._prediction, self._html + self._note()._repr_html_()
+        forms = {"text/plain": repr(self), "text/html": outcome}
+        if prediction.answer is not None or not has_widgets():
+            display(forms, raw=True)  # type: ignore[no-untyped-call]
             return
-        prediction = self._prediction
         # Without widgets the outcome unfolds, and is not in the reader's face either.
-        fold = f"<details><summary>What happened</summary>{self._note()._repr_html_()}</details>"
-        forms = {
-            "text/plain": repr(self),
-            "text/html": f'<div style="{_FRAME}">{title(prediction.question)}{fold}</div>',
-        }
+        fold = f"<details><summary>What happened</summary>{outcome}</details>"
+        forms["text/html"] = f'<div style="{_FRAME}">{title(prediction.question)}{fold}</div>'
         bundle = {**prediction._bundle(), **forms}
         shown = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         if shown is not None:
@@ -211,7 +224,7 @@ class _Buttons:
             if note is not None and choice in (prediction.answer, prediction.outcome):
                 button.button_style = "success" if choice == prediction.outcome else "warning"
         if note is not None:
-            self._below.value = note._repr_html_()
+            self._below.value = prediction._told + note._repr_html_()
         elif prediction.answer is not None:
             kept = f"<br>{html.escape(progress.problem())}" if progress.problem() else ""
             chosen = html.escape(prediction.answer)
@@ -227,6 +240,15 @@ def predict(key: str, question: str, choices: Sequence[str], answer: str | None 
     prediction = Prediction(key, question, choices, answer)
     prediction.show()
     return prediction
+
+
+def _printed_as_html(printed: str) -> str:
+    return f'<pre style="margin:0.3em 0; white-space:pre-wrap">{html.escape(printed)}</pre>' if printed else ""
+
+
+def _as_html(shown: object) -> str:
+    as_html = getattr(shown, "_repr_html_", None)
+    return as_html() if as_html is not None else _printed_as_html("" if shown is None else repr(shown))
 
 
 def title(question: str) -> str:
