@@ -118,6 +118,23 @@ def test_it_shows_itself_as_text_and_as_html() -> None:
         shown.hint(4)
 
 
+def test_lines_of_the_template_are_called_as_they_are_shown() -> None:
+    """However many lines the learner's own answer has."""
+    puzzle = ALL["00.3"]
+    shown = repr(workshop.puzzle("00.3"))
+    (number,) = re.findall(r"^ *(\d+) .*wait_until_ge", shown, re.M)
+    for own in ("ep::signal_add(flag, 1, peer);", "\n// one\n// two\nep::signal_add(flag, 1, peer);"):
+        lines = puzzle.source(own).split("\n")
+        (at,) = (n for n, line in enumerate(lines, 1) if "wait_until_ge" in line)
+        assert puzzle._line(at, own) == f"line {number} of the template"
+        assert f">{number:>4}  </span>" in workshop.puzzle("00.3")._repr_html_()
+
+
+def test_a_stray_brace_is_said() -> None:
+    said = ALL["00.1"].attempt("*ep::peer_ptr(box, peer) = 100 + me;\n}").text
+    assert said.endswith("Your lines open 0 braces { and close 1 }: one is missing, or too many.")
+
+
 @pytest.mark.slow
 def test_a_right_answer_is_kept(own_mine: Path) -> None:
     assert answer("00.1", "*box = 7;").verdict.kind == "wrong"

@@ -60,10 +60,17 @@ def marked(line: str) -> str:
     return f'<span style="display:inline-block; min-width:100%; background:#fff3bf">{line}</span>'
 
 
-def code_as_html(code: str, language: str, mark: str = "") -> str:
+def code_as_html(code: str, language: str, mark: str = "", *, numbered: bool = False) -> str:
     """A box of code in a ``language`` that Pygments knows; lines that contain ``mark`` are highlighted."""
     plain, colored = code.split("\n"), highlight(code, language).split("\n")
+    if numbered:
+        colored = [number_before(number, line) for number, line in enumerate(colored, 1)]
     return code_box(marked(line) if mark and mark in text else line for text, line in zip(plain, colored, strict=True))
+
+
+def number_before(number: int, line: str) -> str:
+    """A line of code with its number, which is not copied with it."""
+    return f'<span style="color:#767676; user-select:none">{number:4}  </span>{line}'
 
 
 def prose_as_html(text: str) -> str:

@@ -7,6 +7,7 @@ import html
 import io
 from dataclasses import dataclass
 
+import ep_lib
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
 from ep_lib.viz.page import Page
@@ -29,7 +30,7 @@ class Shown:
     def __repr__(self) -> str:
         lines = [f"Puzzle {self.puzzle.number}: {self.puzzle.title}", self.puzzle.task.strip(), ""]
         lines += [
-            self.puzzle.template.strip("\n"),
+            *(f"{n:3}  {line}" for n, line in enumerate(self.puzzle.template.strip("\n").split("\n"), 1)),
             "",
             f"Hints: workshop.puzzle({self.puzzle.number!r}).hint(1) to (3)",
         ]
@@ -51,7 +52,7 @@ class Shown:
         puzzle = self.puzzle
         language = "python" if puzzle.is_python else "cuda"
         mark = PYTHON_LINES if puzzle.is_python else CUDA_LINES
-        template = code_as_html(puzzle.template.strip("\n"), language, mark=mark)
+        template = code_as_html(puzzle.template.strip("\n"), language, mark=mark, numbered=True)
         inner = ""  # the ladder: each hint unfolds inside the one before
         for head, hint in reversed(list(zip(_HINTS, puzzle.hints, strict=True))):
             inner = _fold(f"Hint: {head.lower()}", prose_as_html(hint) + inner)
@@ -130,7 +131,13 @@ def watch() -> Page:
     """The run of the last answer, step by step. Raises ArgumentError if there is none."""
     if _last is None or _last.verdict.main is None:
         raise ArgumentError("there is no run to look at: run a cell with %%puzzle first")
-    return viz.time_travel(_last.verdict.main, _last.puzzle.ranks, seed=_last.verdict.seed, fabric=_last.puzzle.fabric)
+    puzzle, verdict, main = _last.puzzle, _last.verdict, _last.verdict.main
+
+    def run(rank: ep_lib.Rank) -> None:
+        main(rank)
+
+    run.__name__ = f"puzzle {puzzle.number}: {puzzle.title}"  # what the page is headed by
+    return viz.time_travel(run, puzzle.ranks, seed=verdict.seed, fabric=puzzle.fabric)
 
 
 def run_cell(line: str, cell: str) -> None:

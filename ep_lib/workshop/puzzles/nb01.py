@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _ROUNDS = 7
+_RETURNS = {r"\breturn\b": "Return if the wait fails: `if (!ep::wait_until_ge(...)) return;`. It has a limit."}
 
 
 def _hear_four(bench: Bench) -> None:
@@ -67,7 +68,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard) {
         main=_hear_four,
         hints=(
             "`ld_relaxed_sys_u64(address)` and `ld_acquire_sys_u64(address)` both read eight bytes that another GPU "
-            "may write at the same time. Rung 0 of this notebook uses one of them.",
+            "may write at the same time. `ep::wait_until_ge` in `<ep/wait.cuh>` polls with one of them.",
             "The sender's signal is a release. What must your load be, so that what came *before* the signal is there "
             "when you go on?",
             "`while (ep::ld_acquire_sys_u64(flag) < ...) {` and `}`",
@@ -82,10 +83,17 @@ relaxed load sees the signal just as early, but then the loads of `box` may be o
 worse still: the compiler may read it once and loop for ever.
 """,
         wrong={
+            "for (int i = 0; i < 4; ++i) heard[i] = 100 * peer + i;\nreturn;": "wait for it",
             "while (ep::ld_relaxed_sys_u64(flag) < 1) {\n}": "acquire",
             "while (*flag < 1) {\n}": "line 2 of your cell",
             "if (ep::ld_acquire_sys_u64(flag) < 1) return;": "should hold",
         },
+        flows=(
+            Flow("flag", "reads", "own", "Nobody has looked at `flag`: wait for it."),
+            Flow(
+                "box", "reads", "own", "`heard` must be what is read from `box`; the last line of the template does it."
+            ),
+        ),
     ),
     Puzzle(
         number="01.2",
@@ -109,7 +117,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard) {
 """,
         main=_a_warp_writes,
         hints=(
-            "Look again at what the kernel of rung 3 lacks: the prediction was about just this.",
+            "Compare the kernel of rung 3 with the broken one below it, which the prediction was about.",
             "A release covers what *its own thread* wrote before. What can make 31 other lanes' stores come before it?",
             "A store by every lane, `__syncwarp();`, and `if (lane == 0) ep::signal_add(...);`",
         ),
@@ -124,6 +132,8 @@ before the barrier, the barrier before lane 0's release, the release before the 
 loads. Take one link out of this chain, and the checker names it.
 """,
         wrong={
+            "if (lane == 0) {\n    for (int i = 0; i < 32; ++i) ep::peer_ptr(box, peer)[i] = 100 * me + i;\n"
+            "    ep::signal_add(flag, 1, peer);\n}": "All 32 lanes",
             "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;\nif (lane == 0) ep::signal_add(flag, 1, peer);": (
                 "__syncwarp"
             ),
@@ -132,6 +142,12 @@ loads. Take one link out of this chain, and the checker names it.
             "ep::peer_ptr(box, peer)[lane] = 100 * me + lane;": "line 4 of your cell",
         },
         picture=("box", "flag"),
+        flows=(
+            Flow("box", "writes", "another", "All 32 lanes have to write a word of the peer's box.", threads=32),
+            Flow(
+                "box", "reads", "own", "`heard` must be what is read from `box`; the last line of the template does it."
+            ),
+        ),
     ),
     Puzzle(
         number="01.3",
@@ -185,6 +201,7 @@ for that many credits. The last argument, a `WaitInfo`, does nothing but say wha
 the phase, which rank is waited for, and which slot (-1: none in particular).
 """,
         wrong={
+            "if (round >= 2) ep::wait_until_ge(credits, round - 1, {ep::kPhaseCredit, peer, -1});": "Return if the",
             "if (!ep::wait_until_ge(credits, round + 1 - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": "timeout",
             "if (round >= 2 && !ep::wait_until_ge(credits, round - 2, {ep::kPhaseCredit, peer, -1}))\n    return;": (
                 "credit"
@@ -194,6 +211,8 @@ the phase, which rank is waited for, and which slot (-1: none in particular).
             ),
         },
         picture=("slots", "arrived", "credits"),
+        flows=(Flow("credits", "reads", "own", "Nobody has looked at `credits`: wait for them."),),
+        requires=_RETURNS,
     ),
     Puzzle(
         number="01.4",
@@ -238,10 +257,12 @@ has been read: that is the second signal, the **acknowledgement**. Later noteboo
 double buffer.
 """,
         wrong={
+            "ep::wait_until_ge(read, epoch, {ep::kPhaseCredit, peer, -1});": "Return if the wait fails",
             "if (!ep::wait_until_ge(read, epoch + 1, {ep::kPhaseCredit, peer, -1})) return;": "timeout",
             "if (!ep::wait_until_ge(flag, epoch, {ep::kPhaseCredit, peer, -1})) return;": "credit before reuse",
             "if (epoch > 1 && !ep::wait_until_ge(read, 1, {ep::kPhaseCredit, peer, -1})) return;": "credit",
         },
         picture=("box", "flag", "read"),
+        requires=_RETURNS,
     ),
 )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from ep_lib.nixl import DeviceHost
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _WORDS = 32
 
 
 def _inside(bench: Bench) -> None:
-    region = (1000, 100)
     cases = [(1000, 100), (1000, 1), (1099, 1), (1040, 20), (1000, 101), (999, 2), (1099, 2), (950, 200), (1100, 1)]
-    for address, nbytes in cases:
+    for (address, nbytes), moved in itertools.product(cases, (0, 4096)):
         want = address >= 1000 and address + nbytes <= 1100
-        got = bench.call(*region, address, nbytes)
+        address += moved
+        got = bench.call(1000 + moved, 100, address, nbytes)
         bench.require(got is not None, "`inside` has no value: assign True or False to it.")
-        says = f"1000 to 1100 is registered. Bytes {address} to {address + nbytes} are {'' if want else 'not '}inside"
+        says = f"{1000 + moved} to {1100 + moved} is registered. Bytes {address} to {address + nbytes} are "
+        says += f"{'' if want else 'not '}inside"
         bench.require(bool(got) is want, f"{says}, and your line says {got!r}.")
 
 
@@ -112,6 +115,7 @@ Half-open ranges need no `- 1`: an end is compared with an end, by `<=`. A NIC m
 packet, with the region that its **key** names; NIXL's host makes none, so `DeviceHost` does it for you.
 """,
         wrong={
+            "inside = 1000 <= address and address + nbytes <= 1100": "is registered",
             "inside = begin <= address < begin + size": "are not inside",
             "inside = begin <= address and address + nbytes < begin + size": "are inside",
             "inside = address < begin + size and begin < address + nbytes": "are not inside",
@@ -180,11 +184,17 @@ No address in sight: the handle holds both sides, and the kernel says only *how 
 host's work was for. Data, then signal, as always.
 """,
         wrong={
+            "for (size_t i = 0; i < bytes / 8; ++i) ep::peer_ptr(const_cast<uint64_t*>(data), 1)[i] = 100 + i;\n"
+            "ep::signal_add(bell, 1, 1);": "by its handle",
             "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);\n"
             "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);": "race",
             "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes + 8, 0, true);\n"
             "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);": "registered",
             "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);": "waits",
+        },
+        requires={
+            "nixlGpuPostSingleWriteXferReq": "Post the write by its handle: `nixlGpuPostSingleWriteXferReq`.",
+            "nixlGpuPostSignalXferReq": "Add to the bell by its handle: `nixlGpuPostSignalXferReq`.",
         },
     ),
     Puzzle(
@@ -212,10 +222,22 @@ them, the signal is posted by one, and it comes after the work of all. A call at
 0)` waits for 31 lanes that never come, on a GPU for ever.
 """,
         wrong={
+            "if (lane == 0) {\n    constexpr auto THREAD = nixl_gpu_level_t::THREAD;\n"
+            "    nixlGpuPostSingleWriteXferReq<THREAD>(write, 0, 0, 0, bytes, 0, true);\n"
+            "    nixlGpuPostSignalXferReq<THREAD>(ring, 0, 1, 0, 0, true);\n}": "All 32 lanes",
             "nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);\n"
             "nixlGpuPostSignalXferReq<nixl_gpu_level_t::THREAD>(ring, 0, 1, 0, 0, true);": "should hold [1]",
             "if (lane == 0) nixlGpuPostSingleWriteXferReq<LEVEL>(write, 0, 0, 0, bytes, 0, true);\n"
             "nixlGpuPostSignalXferReq<LEVEL>(ring, 0, 1, 0, 0, true);": "",
         },
+        requires={
+            "nixlGpuPostSingleWriteXferReq": "Post the write by its handle: `nixlGpuPostSingleWriteXferReq`.",
+            "nixlGpuPostSignalXferReq": "Add to the bell by its handle: `nixlGpuPostSignalXferReq`.",
+        },
+        flows=(
+            Flow(
+                "data", "writes", "another", "All 32 lanes have to share the write: call it at WARP level.", threads=2
+            ),
+        ),
     ),
 )

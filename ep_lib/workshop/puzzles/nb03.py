@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ep_lib.compat import ibgda
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _LANES = 32
 _HEAD = """
@@ -99,6 +99,7 @@ Put, quiet, signal. Without the quiet it would be right on InfiniBand, as long a
 by all lanes would count 32 messages.
 """,
         wrong={
+            "got[lane] = 100 * (2 - ep::rank()) + lane;\nif (lane == 0) *arrived = 1;\nreturn;": "nothing came from",
             "nvshmemi_ibgda_put_nbi_warp(to, from, 256, peer, qp, lane, 0);\n"
             "if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);": "signal overtakes data",
             "nvshmemi_ibgda_put_nbi_warp(to, from, 256, peer, qp, lane, 0);\n"
@@ -109,6 +110,15 @@ by all lanes would count 32 messages.
             "if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);": "should hold",
         },
         fabric="srd",
+        flows=(
+            Flow(
+                "inbox",
+                "writes",
+                "another",
+                "`got` is right, but nothing came from the other rank: send to its `inbox`.",
+            ),
+            Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
+        ),
     ),
     Puzzle(
         number="03.2",
@@ -190,12 +200,24 @@ A signal speaks for its own data and for nothing else, so each message has one, 
 before it reads. The quiet at the end is for the outbox, not for the receiver.
 """,
         wrong={
+            "ep::net_put_nbi(inbox, outbox, 256, peer);\nep::net_quiet(peer);\n"
+            "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "Nobody waits",
             "for (int i = 0; i < 4; ++i)\n"
             "    ep::net_put_signal_nbi(inbox + 8 * i, outbox + 8 * i, 64, signals, 1, peer);": "waits",
             "for (int i = 0; i < 4; ++i) ep::net_put_nbi(inbox + 8 * i, outbox + 8 * i, 64, peer);\n"
             "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "signal overtakes data",
         },
         fabric="srd",
+        flows=(
+            Flow(
+                "inbox",
+                "writes",
+                "another",
+                "`got` is right, but nothing came from the other rank: send to its `inbox`.",
+            ),
+            Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
+        ),
+        forbids={r"quiet|fence|wait": "Nobody waits between the messages: neither a quiet nor another wait is needed."},
     ),
     Puzzle(
         number="03.4",
@@ -226,10 +248,16 @@ Each rank has a word of its own: rank 0's is written by its GPU only, rank 1's b
 kinds of writers, too, so with more ranks there are more words. Two *blocks* of one rank may share one.
 """,
         wrong={
+            "if (i == 0) nvshmemi_ibgda_amo_nonfetch_add(counters + me, 2, target, qp);": "adds 1, twice",
             "nvshmemi_ibgda_amo_nonfetch_add(counters, 1, target, qp);": "one kind of writer",
             "nvshmemi_ibgda_amo_nonfetch_add(counters + blockIdx.x, 1, target, qp);": "one kind of writer",
             "nvshmemi_ibgda_amo_nonfetch_add(counters + me, 1, me, qp);": "8 were added in all",
         },
         fabric="rc",
+        flows=(
+            Flow("counters", "writes", "another", "Each of the four threads adds 1 twice, rank 1's through the NIC."),
+            Flow("counters", "writes", "own", "Both blocks of rank 0 have to add, too.", threads=2),
+        ),
+        requires={r"[,(]\s*1u?\s*,": "Each thread adds 1, twice."},
     ),
 )

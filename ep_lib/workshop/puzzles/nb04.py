@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _COMMANDS, _SLOTS = 12, 4
 
@@ -141,6 +141,7 @@ comparison: it puts the stores into the slot behind the proxy's loads out of it.
             "while (ep::ld_acquire_sys_u64(taken) + 4 < n) continue;": "waits in a polling loop",
         },
         ranks=1,
+        flows=(Flow("taken", "reads", "own", "Nobody has looked at `taken`: wait for it."),),
     ),
     Puzzle(
         number="04.3",
@@ -186,6 +187,8 @@ at `head`. What orders the command before the proxy's read is the release of its
 up those behind it, and loses nothing.
 """,
         wrong={
+            "const uint64_t number = command - 100;\nslots[number] = command;\n"
+            "ep::st_release_sys_u64(numbers + number, number + 1);": "must come from `*head`",
             "const uint64_t number = (*head)++;\nslots[number] = command;\n"
             "ep::st_release_sys_u64(numbers + number, number + 1);": "race",
             "const uint64_t number = threadIdx.x;\nslots[number] = command;\n"
@@ -194,6 +197,9 @@ up those behind it, and loses nothing.
             "ep::st_release_sys_u64(numbers + number, number + 1);\nslots[number] = command;": "line 4 of your cell",
         },
         ranks=1,
+        flows=(
+            Flow("head", "writes", "own", "The number must come from `*head`: 32 threads take one each.", threads=16),
+        ),
     ),
     Puzzle(
         number="04.4",

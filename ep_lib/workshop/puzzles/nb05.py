@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _WORDS = 8
 
@@ -100,6 +100,7 @@ The signal does two jobs: the rows are there, and so many. It is *set*, since it
 addition behind it the same holds on RC only; on SRD the addition may overtake the put.
 """,
         wrong={
+            "for (int i = 0; i < 7 - rows; ++i) got[i] = 10 * (2 - ep::rank()) + i;\nreturn;": "nothing came from",
             "ep::net_put_nbi(inbox, outbox, rows * 8, peer);\nep::net_atomic_add_u64_nbi(arrived, rows, peer);": (
                 "signal overtakes data"
             ),
@@ -109,6 +110,15 @@ addition behind it the same holds on RC only; on SRD the addition may overtake t
             ),
         },
         fabric="srd",
+        flows=(
+            Flow(
+                "inbox",
+                "writes",
+                "another",
+                "`got` is right, but nothing came from the other rank: send to its `inbox`.",
+            ),
+            Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
+        ),
     ),
     Puzzle(
         number="05.2",
@@ -213,7 +223,7 @@ extern "C" __global__ void puzzle(unsigned* slot, unsigned* staging, uint64_t* a
 """,
         main=_credit,
         hints=(
-            "`receive_one_by_one` above, behind the copy; `empty_slot` ends with the line that is missing here.",
+            "`receive_one_by_one` above, behind the copy; `empty_slot` ends with one of the two lines.",
             "Lane 0 may be done while lane 17 still reads. When may the slot be overwritten?",
             "`__syncwarp();` and then `if (lane == 0) ep::net_atomic_add_u64_nbi(credits, 1, peer);`",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _VECTORS = 70  # of a row
 
@@ -49,6 +49,8 @@ def _a_warp_copies(bench: Bench) -> None:
     heard = bench.array("heard", np.zeros(4 * _VECTORS, np.int32))
     bench.launch(1, 32, row, token, _VECTORS, flag, heard)
     bench.expect("heard", np.arange(4 * _VECTORS) + 1000 * (1 - bench.me), "This is the other rank's token.")
+    bench.rank.barrier()
+    bench.expect("flag", 1, "The peer is told once.")
 
 
 PUZZLES = (
@@ -86,12 +88,16 @@ every row a question crosses the link and an answer comes back before the row ma
 is that of the questions: another one on every run. Both are reasons to **count first**.
 """,
         wrong={
+            "ep::peer_ptr(rows, to)[8 * ep::rank() + threadIdx.x] = mine;": "has to ask",
             "const uint32_t row = ep::atom_add_relaxed_sys_u32(next_row, 1);\nep::peer_ptr(rows, to)[row] = mine;": (
                 "each of"
             ),
             "const uint32_t row = (*ep::peer_ptr(next_row, to))++;\nep::peer_ptr(rows, to)[row] = mine;": "race",
             "ep::peer_ptr(rows, to)[threadIdx.x] = mine;": "each of",
         },
+        flows=(
+            Flow("next_row", "writes", "another", "Each token has to ask `next_row` of rank 0 for its row.", threads=8),
+        ),
     ),
     Puzzle(
         number="06.2",
@@ -158,6 +164,8 @@ added up through shared memory (`ep::sum_of_lower_warps`), and for all ranks the
 there is to it: three prefix sums, one inside the other.
 """,
         wrong={
+            "int below = 0;\nfor (int l = 0; l < lane; ++l) below += goes[l];\n"
+            "place[lane] = goes[lane] ? below : -1;": "No loop",
             "const unsigned votes = __ballot_sync(ep::kFullWarp, goes[lane]);\n"
             "place[lane] = goes[lane] ? __popc(votes & ((2u << lane) - 1)) : -1;": "should hold",
             "const unsigned votes = __ballot_sync(ep::kFullWarp, goes[lane]);\n"
@@ -168,6 +176,9 @@ there is to it: three prefix sums, one inside the other.
         },
         ranks=1,
         seeds=2,
+        forbids={
+            r"\b(?:for|while|do)\b|atom|red_add": "No loop and no atomics: one vote tells every lane about all others."
+        },
     ),
     Puzzle(
         number="06.4",
@@ -208,6 +219,12 @@ it is notebook 01's rule. In a dispatch the signal waits for **all** rows, and c
 row.
 """,
         wrong={
+            "if (lane == 0) {\n    for (int v = 0; v < vectors; ++v) ep::peer_ptr(row, peer)[v] = token[v];\n"
+            "    ep::signal_add(flag, 1, peer);\n}": "All 32 lanes",
+            "for (int v = 3 * lane; v < 3 * lane + 3 && v < vectors; ++v) ep::peer_ptr(row, peer)[v] = token[v];\n"
+            "__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "lane l begins with",
+            "for (int v = lane; v < vectors; v += 32) ep::peer_ptr(row, peer)[v] = token[v];\n"
+            "__syncwarp();\nep::signal_add(flag, 1, peer);": "told once",
             "for (int i = lane; i < vectors; i += ep::kWarpSize) ep::peer_ptr(row, peer)[i] = token[i];\n"
             "if (lane == 0) ep::signal_add(flag, 1, peer);": "race",
             "for (int i = lane; i + 32 <= vectors; i += 32) ep::peer_ptr(row, peer)[i] = token[i];\n"
@@ -215,5 +232,16 @@ row.
             "for (int i = lane; i < vectors; i += ep::kWarpSize) row[i] = token[i];\n"
             "__syncwarp();\nif (lane == 0) ep::signal_add(flag, 1, peer);": "should hold",
         },
+        flows=(
+            Flow(
+                "row",
+                "writes",
+                "another",
+                "All 32 lanes have to copy, beside each other: lane l begins with vector l.",
+                threads=32,
+                begins_within=512,
+            ),
+            Flow("row", "reads", "own", "`heard` must be what is read from `row`; the template does it."),
+        ),
     ),
 )

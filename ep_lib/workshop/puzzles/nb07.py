@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _RANKS, _TOKENS, _TOP_K, _EXPERTS_PER_RANK = 4, 8, 3, 2
 _GROUPS, _GROUP_WORDS = 3, 64
@@ -232,5 +232,9 @@ group: it waits until the group's stores have arrived, so groups should not be t
             "__syncwarp();\nif (lane == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(arrived + group, owner), 1);": "race",
         },
         seeds=8,
+        flows=(
+            Flow("rows", "writes", "another", "The rows go to the other rank."),
+            Flow("arrived", "writes", "another", "The owner has to be told by its own `arrived`."),
+        ),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ep_lib import reference
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _ROUNDS = 6
 
@@ -134,6 +134,7 @@ by side look the same in every test on the emulator; the checker knows that noth
             "ep::st_relaxed_sys_u64x2(&ep::peer_ptr(box, peer)->data, round + 1, value);": "waited",
             "ep::st_relaxed_sys_u64x2(&box->data, value, round + 1);": "waited",
         },
+        flows=(Flow("box", "writes", "another", "The packet goes to the other rank's box."),),
     ),
     Puzzle(
         number="08.3",
@@ -195,7 +196,7 @@ extern "C" __global__ void puzzle(int* box, uint64_t* flag, int* heard, int roun
 """,
         main=_rounds,
         hints=(
-            "Rung 7 below does the same with whole inboxes.",
+            "Rung 7 above does the same with whole inboxes.",
             "When you are in round 2, the peer has sent its round 1: what has it read by then?",
             "`const int at = ...;` with a value that is 0, 1, 0, 1, ...",
         ),
@@ -205,9 +206,12 @@ You are in round 2 because you have read the peer's round 1, which it sent after
 is free again, without a credit. With one word the peer may still be reading round 0 when your round 1 arrives.
 """,
         wrong={
+            "const int at = 0;\nif (!ep::wait_until_ge(flag, 2 * round, {ep::kPhaseSignal, peer, round})) return;": "",
             "const int at = 0;": "should hold",
             "const int at = round / 2 % 2;": "should hold",
             "const int at = round;": "past the end",
         },
+        flows=(Flow("box", "writes", "another", "The word goes to the other rank's box."),),
+        forbids={r"wait|while|signal": "Nobody waits or signals here; the choice of the word is enough."},
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _EXPERTS = 6
 
@@ -79,7 +79,7 @@ def puzzle(logits, top_k):
 ''',
         main=_weights,
         hints=(
-            "`route` in the exercise's file does the same in torch.",
+            "The comment in `route` of exercise 09_router says the same of torch's `topk`.",
             "`np.argsort` sorts upwards. Of what must it sort, for the largest to come first? The division by the sum "
             "is written already: what is left of a softmax?",
             "`experts = np.argsort(-logits)[...]` and `weights = np.exp(logits[...])`.",
@@ -129,11 +129,22 @@ Relaxed is enough: the counts are read by another kernel, and the end of this on
 the smallest scope that reaches all blocks. The picture shows how uneven the load is: hot experts are hot words, too.
 """,
         wrong={
+            "if (i == 0) {\n    for (int k = 0; k < count; ++k)\n"
+            "        if (topk_idx[k] >= 0) load[topk_idx[k]] += 1;\n}": "The work is shared",
             "if (topk_idx[i] >= 0) load[topk_idx[i]] += 1;": "race",
             "ep::red_add_relaxed_gpu_u32(load + topk_idx[i], 1);": "load",
             "if (topk_idx[i] > 0) ep::red_add_relaxed_gpu_u32(load + topk_idx[i], 1);": "Each choice counts once",
         },
         ranks=1,
+        flows=(
+            Flow(
+                "load",
+                "writes",
+                "own",
+                "The work is shared: each thread counts for the choices of its own turns of the loop.",
+                threads=20,
+            ),
+        ),
     ),
     Puzzle(
         number="09.3",
@@ -209,9 +220,18 @@ the sum is the order of the choices, so its bits are the same on every run. The 
 makes the results readable; in one kernel, that would be a signal.
 """,
         wrong={
+            "sum = 7500.5f;": "must be read there",
             "sum += weights[k] * made[expert % 4];": "the weighted sum of what its experts made",
             "sum += weights[k] * ep::peer_ptr(made, expert % 2)[expert / 2];": "the weighted sum",
             "sum += weights[k] * ep::peer_ptr(made, expert / 4)[expert];": "out",
         },
+        flows=(
+            Flow(
+                "made",
+                "reads",
+                "another",
+                "What the other rank's expert made must be read there: through `ep::peer_ptr`.",
+            ),
+        ),
     ),
 )

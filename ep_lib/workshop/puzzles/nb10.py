@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Puzzle
+from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
 
 _MATES = 2  # of 4 ranks
 
@@ -166,6 +166,9 @@ else's, so no two ranks write to the same words.
         },
         ranks=4,
         seeds=4,
+        flows=(
+            Flow("box", "writes", "another", "Nobody has handed a row on: rank 0 has one for rank 1, for instance."),
+        ),
     ),
     Puzzle(
         number="10.4",
@@ -209,5 +212,6 @@ run, and a training run that cannot be repeated.
         },
         ranks=4,
         seeds=4,
+        flows=(Flow("y", "reads", "another", "The results of other ranks are read through `ep::peer_ptr`."),),
     ),
 )

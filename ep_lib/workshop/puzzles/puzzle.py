@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -27,14 +28,15 @@ from ep_lib.viz.accesses import NamedArray
 CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
 KERNEL = FUNCTION = "puzzle"
 _SEEDS = 8
+_NOT_AS_ASKED = "The values are right, but this is not what the task asks for"
 _ASSERTION = "assertion"  # of main: attempt.reasons has its words
-_TIMEOUT_S = 1.0  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
+_TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
 _LOOK_S = 0.2  # of the run for the picture, which may end early
 _MOST_SHOWN = 16  # numbers of an array in a message
 # What a finding says of the library's own insides: the loop of a wait, the fault record at the start of the heap, and a
 # time limit that is not the learner's to set.
 _INSIDE = re.compile(
-    r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, less work, or a higher timeout="
+    r" \(in <[^>]+>:\d+\)|, rank \d+ heap\+0x0 \(sees 0\)| \(spawn's timeout=\)|, or less work, or a higher timeout="
 )
 _IN_HEAP = re.compile(r"(?:rank (\d+) )?heap\+0x([0-9a-f]+)")
 Kernels = Callable[[str], ep_lib.Kernel]  # by name
@@ -156,6 +158,39 @@ def _numbers(array: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Flow:
+    """What must be seen in the run of a right answer, so that nobody computes what should have come from elsewhere.
+
+    The named ``array`` of at least one rank is accessed by so many different ``threads`` of one rank: ``"another"`` one
+    or its ``"own"``. ``does`` is ``"reads"`` or ``"writes"`` (an atomic does both; a NIC is one thread of the
+    rank that posts). ``begins_within``: the first access of each thread lies in so many bytes from the array's start.
+    """
+
+    array: str
+    does: str
+    by: str
+    otherwise: str  # what is said to an answer without it
+    threads: int = 1
+    begins_within: int = 0
+
+    def is_seen(self, accesses: Sequence[MemoryAccess], arrays: Sequence[NamedArray]) -> bool:
+        for array in (each for each in arrays if each.name == self.array):
+            end = array.address + array.words * array.word_bytes
+            first: dict[tuple[int, int, int], int] = {}  # by thread
+            for access in accesses:
+                did = access.writes if self.does == "writes" else access.reads
+                if not did or (access.rank == array.rank) is not (self.by == "own"):
+                    continue
+                if access.address < end and access.address + access.bytes > array.address:
+                    first.setdefault((access.rank, access.block, access.thread), access.address - array.address)
+            is_near = not self.begins_within or all(offset < self.begins_within for offset in first.values())
+            by_rank = Counter(rank for rank, _, _ in first)
+            if is_near and max(by_rank.values(), default=0) >= self.threads:
+                return True
+        return False
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``, of a run of
     ``main`` with ``seed``."""
@@ -183,6 +218,9 @@ class Puzzle:
 
     ``hints``: three: where to look, what to think of, nearly the code. ``wrong``: answers that people really give, with
     words that the verdict on them must hold. ``picture``: the names of the arrays to show, by default all.
+
+    Right values are not all that a task asks for: ``flows`` are what must be seen in the run. Where the run cannot
+    tell, ``requires`` and ``forbids`` are regular expressions for the lines, with what is said if they do not hold.
     """
 
     number: str
@@ -198,6 +236,9 @@ class Puzzle:
     fabric: str | None = None
     seeds: int = _SEEDS
     picture: tuple[str, ...] = ()
+    flows: tuple[Flow, ...] = ()
+    requires: Mapping[str, str] = field(default_factory=dict)
+    forbids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_python(self) -> bool:
@@ -224,8 +265,7 @@ class Puzzle:
 
     def attempt(self, lines: str) -> Verdict:
         """Runs an answer, and says what is right or wrong with it."""
-        code = re.sub(r"#.*", "", lines) if self.is_python else without_comments(lines)
-        if not code.strip():
+        if not self._code(lines).strip():
             return Verdict("to do", f"Puzzle {self.number} is yours to solve", self._what_to_do())
         if self.is_python:
             return self._judge(lines, _Attempt(self, None))
@@ -238,8 +278,25 @@ class Puzzle:
         try:
             kernel(find_global_functions([source]).names[0]).compile()
         except EpError as error:
-            return Verdict("wrong", "This does not compile", self._in_cell(str(error), lines))
+            text = self._in_cell(str(error), lines)
+            return Verdict("wrong", "This does not compile", f"{text}\n{_braces(self._code(lines))}".strip())
         return self._judge(lines, _Attempt(self, kernel))
+
+    def _code(self, lines: str) -> str:
+        """The learner's lines without comments."""
+        return re.sub(r"#.*", "", lines) if self.is_python else without_comments(lines)
+
+    def _beside_the_task(self, lines: str, attempt: _Attempt) -> tuple[str, Sequence[MemoryAccess]]:
+        """What the task asks for and an answer with the right values has not done, or ""; and the accesses of a run."""
+        attempt.arrays.clear()
+        accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=0, timeout=_LOOK_S) if self.ranks else ()
+        code = self._code(lines)
+        said = [
+            *(text for pattern, text in self.requires.items() if not re.search(pattern, code)),
+            *(text for pattern, text in self.forbids.items() if re.search(pattern, code)),
+            *(flow.otherwise for flow in self.flows if not flow.is_seen(accesses, attempt.arrays)),
+        ]
+        return said[0] if said else "", accesses
 
     def judge(self, lines: str, kernel: Kernels) -> Verdict:
         """As :meth:`attempt`, with kernels that somebody else has made of these lines."""
@@ -255,7 +312,8 @@ class Puzzle:
                 attempt.functions = self._functions(lines)
             if not self.ranks:
                 self.main(Bench(attempt, None))
-                return Verdict("right", "Right")
+                missing, _ = self._beside_the_task(lines, attempt)
+                return Verdict("wrong", _NOT_AS_ASKED, missing) if missing else Verdict("right", "Right")
         except AssertionError as error:
             return Verdict("wrong", "Not right yet", attempt.reasons[-1] if attempt.reasons else str(error))
         except SyntaxError as error:
@@ -282,7 +340,9 @@ class Puzzle:
                 break
         if wrong_at is None:
             tried = f"{self.seeds} schedules, and the checker finds nothing to complain about."
-            return Verdict("right", "Right", tried, *self._look(attempt, 0), attempt.main)
+            missing, accesses = self._beside_the_task(lines, attempt)
+            kind, headline, text = ("wrong", _NOT_AS_ASKED, missing) if missing else ("right", "Right", tried)
+            return Verdict(kind, headline, text, accesses, self._shown(attempt), attempt.main)
         text = "\n".join([*attempt.reasons[:1], *told[:1]])
         headline = f"Not right yet (seen with seed {wrong_at})"
         return Verdict("wrong", headline, text, *self._look(attempt, wrong_at), attempt.main, wrong_at)
@@ -291,8 +351,12 @@ class Puzzle:
         """Runs it once more, for the picture."""
         attempt.arrays.clear()
         accesses = accesses_of(attempt.main, self.ranks, self.fabric, seed=seed, timeout=_LOOK_S)
+        return accesses, self._shown(attempt)
+
+    def _shown(self, attempt: _Attempt) -> Sequence[NamedArray]:
+        """The arrays of the picture."""
         shown = [array for array in attempt.arrays if not self.picture or array.name in self.picture]
-        return accesses, sorted(shown, key=lambda array: (array.name, array.rank))
+        return sorted(shown, key=lambda array: (array.name, array.rank))
 
     def _functions(self, lines: str) -> dict[str, Any]:
         source, namespace = self.source(lines), {"np": np}
@@ -323,7 +387,16 @@ class Puzzle:
         height = ours.strip("\n").count("\n") + 1
         if before < number <= before + height:
             return f"line {number - before + dropped + 1} of your cell"
-        return f"line {number} of the template"
+        # The template is shown with its own numbers: there, one line stands for all of the learner's.
+        return f"line {number if number <= before else number - height + 1} of the template"
+
+
+def _braces(code: str) -> str:
+    """What a compiler says of a missing or stray brace is rarely where it is."""
+    opened, closed = code.count("{"), code.count("}")
+    if opened == closed:
+        return ""
+    return f"Your lines open {opened} brace{'s' * (opened != 1)} {{ and close {closed} }}: one is missing, or too many."
 
 
 def _short(finding: Finding) -> str:
