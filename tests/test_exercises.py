@@ -11,7 +11,7 @@ import pytest
 
 import ep_lib
 from ep_lib import workshop
-from ep_lib.errors import GradingError
+from ep_lib.errors import GradingError, KernelFault
 from ep_lib.jit import nvrtc
 from ep_lib.workshop import exercises, generate, hidden
 from ep_lib.workshop.exercises import Exercise
@@ -57,6 +57,51 @@ def test_the_library_runs_the_solution(name: str) -> None:
         runs = (exercise.root / exercise.runs_as / piece).read_text("utf-8")
         solution = (exercise.solution_dir / piece).read_text("utf-8").splitlines()
         assert runs.splitlines() == [line for line in solution if " EXERCISE-" not in line]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_points_in_the_text_are_those_that_are_given(name: str) -> None:
+    """In the files that learners fill in, each task's points once, however many holes it has; and in the README."""
+    exercise = exercises.find(name)
+    told: dict[int, set[str]] = {}
+    for piece in exercise.pieces:
+        text = (exercise.exercise_dir / piece).read_text()
+        for at, points, together in re.findall(r"TASK (\d+[a-z]?) \((\d+) points( for [^)]+ together)?\)", text):
+            number = int(at.rstrip("abcdefgh"))
+            holes = [hole.at for hole in exercise.holes if hole.task == number]
+            assert together == (f" for {' and '.join(holes)} together" if len(holes) > 1 else "")
+            told.setdefault(number, set()).add(points)
+    given = {task.number: {str(task.points)} for task in exercise.tasks}
+    assert told == given
+    rows = re.findall(r"^\| (\d+) \| .* \| (\d+) \|$", (exercise.exercise_dir / "README.md").read_text(), re.M)
+    assert {int(number): {points} for number, points in rows} == given
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_readme_leads_to_the_kernels_and_not_to_the_answer(name: str) -> None:
+    exercise = exercises.find(name)
+    text = (exercise.exercise_dir / "README.md").read_text()
+    assert "solutions" not in text
+    assert not any(f"{exercise.runs_as}/{piece}" in text for piece in exercise.pieces), "that is the answer"
+    for path, include in re.findall(r'from_file\("([^"]+)", name(?:, include=\["([^"]+)"\])?\)', text):
+        file = exercise.exercise_dir / Path(path).name if path.startswith("mine/") else exercise.root / path
+        assert "__global__" in file.read_text(), f"{path} has no kernel"
+        assert not include or f"#include <{exercise.pieces[0]}>" in file.read_text()
+
+
+def test_the_line_of_the_readme_compiles_with_the_learners_piece() -> None:
+    exercise = exercises.find("00_first_kernel")
+    text = (exercise.exercise_dir / "README.md").read_text()
+    (path,) = re.findall(r'from_file\("([^"]+)", name', text)
+    kernel = ep_lib.Kernel.from_file(exercise.root / path, "pass_on", include=[exercise.exercise_dir])
+    with pytest.raises(KernelFault, match="Task 1 is still to do"):
+        ep_lib.spawn(_pass_on, 2, "emulator", args=(kernel,))
+
+
+def _pass_on(rank: ep_lib.Rank, kernel: ep_lib.Kernel) -> None:
+    box, flag, peer = rank.symmetric(1, "int32"), rank.symmetric(1, "uint64"), 1 - rank.rank
+    kernel.launch(rank, 1, 1, box, rank.empty(1, "int32"), 1, flag, rank.empty(1, "int32"), peer, peer)
+    rank.synchronize()
 
 
 def test_the_tutorial_kernels_run_the_piece_of_exercise_01() -> None:

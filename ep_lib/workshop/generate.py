@@ -66,7 +66,9 @@ def _hole_text(exercise: Exercise, hole: Hole, indent: str, *, python: bool) -> 
     task = exercise.task(hole.task)
     comment = "#" if python else "//"
     message = f"Task {hole.at} is still to do: {task.title}"
-    body = [f"TASK {hole.at} ({task.points} points): {task.title}"]
+    together = [each.at for each in exercise.holes if each.task == hole.task]
+    points = f"{task.points} points" + (f" for {' and '.join(together)} together" if len(together) > 1 else "")
+    body = [f"TASK {hole.at} ({points}): {task.title}"]
     for paragraph in hole.hint.split("\n\n"):
         body += textwrap.wrap(" ".join(paragraph.split()), _WIDTH - len(indent))
     lines = [f"{comment} {text}".rstrip() for text in body]
@@ -124,21 +126,25 @@ def _readme(exercise: Exercise) -> str:
     pieces = ", ".join(f"`{piece}`" for piece in exercise.pieces)
     python = exercise.pieces[0].endswith(".py")
     stopped = "its function" if python else "its kernel"
-    library = f"{exercise.runs_as}/{exercise.pieces[0]}"
-    use = (
-        f"The course's own is `{library}`; in a notebook,\n"
-        f'`workshop.python_piece("{exercise.short_name}")` imports yours.'
-        if python
-        else "Your file replaces the library's of the same name, so every kernel can use it:\n"
-        f'`ep_lib.Kernel.from_file(path, name, include=["mine/{exercise.name}"])`.'
-        if exercise.runs_as == "ep_lib/device"
-        else f"The kernels are those of `{exercise.runs_as}/{exercise.pieces[0]}`; run yours with\n"
-        f'`ep_lib.Kernel.from_file("mine/{exercise.name}/{exercise.pieces[0]}", name)`.'
-    )
+    mine = f"mine/{exercise.name}"
+    if python:
+        use = f'In a notebook, `workshop.python_piece("{number}")` imports yours.'
+    elif exercise.runs_as == "ep_lib/device":
+        use = (
+            "Your file replaces the library's of the same name, so every kernel can use it:\n"
+            f'`ep_lib.Kernel.from_file(path, name, include=["{mine}"])`.'
+        )
+    elif exercise.pieces[0].endswith(".cuh"):
+        use = (
+            "The kernels that call them are in another file, which finds yours:\n"
+            f'`ep_lib.Kernel.from_file("{_kernels_with(exercise)}", name, include=["{mine}"])`.'
+        )
+    else:
+        use = f'Run your kernels with\n`ep_lib.Kernel.from_file("{mine}/{exercise.pieces[0]}", name)`.'
     rows = "".join(f"| {task.number} | {task.title} | {task.points} |\n" for task in exercise.tasks)
     return f"""# Exercise {number}: {exercise.title}
 
-{intro}Generated from solutions/{exercise.name}: edit a copy of your own instead. In Python or a notebook:
+{intro}Do not edit this folder, but a copy of your own. In Python or a notebook:
 
     from ep_lib import workshop
     workshop.start("{number}")    # copies this folder to mine/{exercise.name}, once
@@ -152,6 +158,15 @@ others count all the same. {use}
 | task | what | points |
 | --- | --- | --- |
 {rows}"""
+
+
+def _kernels_with(exercise: Exercise) -> str:
+    """The file with the kernels that include this exercise's piece."""
+    folder, include = exercise.root / exercise.runs_as, f"#include <{exercise.pieces[0]}>"
+    files = [file for file in sorted(folder.glob("*.cu")) if include in file.read_text(encoding="utf-8")]
+    if not files:
+        raise GradingError(f"no .cu file of {exercise.runs_as} has the line {include}: which kernels call the piece?")
+    return f"{exercise.runs_as}/{files[0].name}"
 
 
 def generated(exercise: Exercise) -> dict[Path, str]:

@@ -87,7 +87,7 @@ EP_DEVICE void write_many_and_signal_warp(const Write* writes, int count, uint64
 // slot it waits until the peer has taken the previous round out of it. Counters only grow and start at zero. False
 // after a wait that ran into its limit.
 EP_DEVICE bool pipe_send_warp(const Pipe& pipe, const void* source, uint64_t round, int peer) {
-    // TASK 5a (4 points): a pipe of many rounds, with credits
+    // TASK 5a (4 points for 5a and 5b together): a pipe of many rounds, with credits
     // Round r goes into slot r % num_slots (slot s begins at pipe.slots + s * pipe.slot_bytes). The first
     // num_slots rounds may go at once. For each later one, how many credits must *pipe.credits show before its
     // slot is free? wait_until_ge_warp of <ep/wait.cuh> waits as a warp. Then write, and add 1 to the peer's
@@ -100,7 +100,7 @@ EP_DEVICE bool pipe_send_warp(const Pipe& pipe, const void* source, uint64_t rou
 // The other end: a warp waits for the data of a round, copies it from its slot to `target` (any memory of this rank),
 // and gives the peer the credit to use the slot again. False after a wait that ran into its limit.
 EP_DEVICE bool pipe_receive_warp(const Pipe& pipe, void* target, uint64_t round, int peer) {
-    // TASK 5b (4 points): a pipe of many rounds, with credits
+    // TASK 5b (4 points for 5a and 5b together): a pipe of many rounds, with credits
     // Wait until the data of this round has arrived: what does *pipe.arrived show then? Copy it from its slot to
     // `target` (copy_bytes of <ep/put.cuh>, or a loop), and add 1 to the peer's pipe.credits. When has every
     // lane read its part?

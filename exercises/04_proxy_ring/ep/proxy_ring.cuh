@@ -139,7 +139,7 @@ EP_DEVICE bool proxy_push_warp(ProxyRing ring, const ProxyCommand& command, int 
 
 // Waits until a command is done, and all that have smaller numbers in its ring. False after the time limit.
 EP_DEVICE bool proxy_wait(const ProxyRing& ring, uint64_t number) {
-    // TASK 5a (2 points): wait until commands are done
+    // TASK 5a (2 points for 5a and 5b together): wait until commands are done
     // detail::proxy_wait_for(ring, count) waits until `count` commands are done, those with the smallest
     // numbers. How many are that when command `number` is among them, the first of which has number 0?
     assert(!"Task 5a is still to do: wait until commands are done");
@@ -150,7 +150,7 @@ EP_DEVICE bool proxy_wait(const ProxyRing& ring, uint64_t number) {
 // Waits until all that was pushed into the ring before is done, by this thread or by threads that have synchronised with
 // it.
 EP_DEVICE bool proxy_flush(const ProxyRing& ring) {
-    // TASK 5b (2 points): wait until commands are done
+    // TASK 5b (2 points for 5a and 5b together): wait until commands are done
     // How many commands were pushed up to now? ring.producer->head says so.
     assert(!"Task 5b is still to do: wait until commands are done");
     return false;

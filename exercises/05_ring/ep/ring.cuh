@@ -61,7 +61,7 @@ EP_DEVICE char* ring_received(const Ring& ring, uint64_t message) {
 // How many messages must have been read before this one may be filled in: the one that used its slot before, and all
 // earlier ones. The first num_slots need no credit.
 EP_DEVICE uint64_t ring_credits_needed(const Ring& ring, uint64_t message) {
-    // TASK 1a (3 points): when is a slot free?
+    // TASK 1a (3 points for 1a and 1b together): when is a slot free?
     // Message m uses slot m % num_slots. The first num_slots messages need no credit. A later one takes the slot
     // of message m - num_slots: how many messages have been read when the receiver has read that one, and all
     // before it? Counts are unsigned: mind what 0 - 1 is.
@@ -72,7 +72,7 @@ EP_DEVICE uint64_t ring_credits_needed(const Ring& ring, uint64_t message) {
 
 // Whether a message may be filled in now. One thread asks; a __syncwarp passes the answer's acquire on to the others.
 EP_DEVICE bool ring_has_room(const Ring& ring, uint64_t message) {
-    // TASK 1b (3 points): when is a slot free?
+    // TASK 1b (3 points for 1a and 1b together): when is a slot free?
     // Look at *ring.credits, do not wait. Which kind of load lets this thread use the slot after what it saw?
     assert(!"Task 1b is still to do: when is a slot free?");
     return false;
@@ -102,7 +102,7 @@ EP_DEVICE void ring_post(const Ring& ring, uint64_t message, size_t bytes) {
 
 // Waits until a message has arrived. One thread calls; `phase` is for the report of a wait that ran into its limit.
 EP_DEVICE bool ring_wait_for_message(const Ring& ring, uint64_t message, Phase phase = kPhaseSignal) {
-    // TASK 3a (2 points): wait for a message, return its credit
+    // TASK 3a (2 points for 3a and 3b together): wait for a message, return its credit
     // wait_until_ge(pointer, expected, {phase, ring.peer, ring_slot(ring, message)}): which signal, and what
     // does it show once this message lies in its slot?
     assert(!"Task 3a is still to do: wait for a message, return its credit");
@@ -113,7 +113,7 @@ EP_DEVICE bool ring_wait_for_message(const Ring& ring, uint64_t message, Phase p
 // Tells the sender that one more message has been read. One thread calls, after a __syncwarp with the lanes that read
 // it.
 EP_DEVICE void ring_return_credit(const Ring& ring) {
-    // TASK 3b (2 points): wait for a message, return its credit
+    // TASK 3b (2 points for 3a and 3b together): wait for a message, return its credit
     // Adds 1 to the sender's ring.credits, through the NIC: net_atomic_add_u64_nbi(counter, value, peer, queue
     // pair).
     assert(!"Task 3b is still to do: wait for a message, return its credit");
@@ -125,7 +125,7 @@ EP_DEVICE void ring_return_credit(const Ring& ring) {
 
 // Sends one message of up to slot_bytes bytes from `source`, any memory of this rank.
 EP_DEVICE bool ring_send_warp(const Ring& ring, const void* source, size_t bytes, uint64_t message) {
-    // TASK 4a (4 points): a warp at each end
+    // TASK 4a (4 points for 4a and 4b together): a warp at each end
     // Lane 0 waits for room and posts, all lanes copy `bytes` bytes into ring_staging(ring, message). Hand lane
     // 0's answer to all (__shfl_sync(kFullWarp, ok, 0)); if it is false, return false. Where is a __syncwarp
     // needed, so that no slot is filled before it is free, and nothing is posted before it is filled?
@@ -136,7 +136,7 @@ EP_DEVICE bool ring_send_warp(const Ring& ring, const void* source, size_t bytes
 
 // Takes one message of `bytes` bytes out of the ring and copies it to `target`, any memory of this rank.
 EP_DEVICE bool ring_receive_warp(const Ring& ring, void* target, size_t bytes, uint64_t message) {
-    // TASK 4b (4 points): a warp at each end
+    // TASK 4b (4 points for 4a and 4b together): a warp at each end
     // The mirror image: lane 0 waits for the message and returns the credit, all lanes copy it from
     // ring_received(ring, message) to `target`. When may the slot be given back?
     assert(!"Task 4b is still to do: a warp at each end");
@@ -147,7 +147,7 @@ EP_DEVICE bool ring_receive_warp(const Ring& ring, void* target, size_t bytes, u
 // Sends `bytes` bytes in full messages and a last, shorter one: the flush. `*message` is the number of the next message,
 // before and after.
 EP_DEVICE bool ring_send_stream_warp(const Ring& ring, const void* source, size_t bytes, uint64_t* message) {
-    // TASK 5a (2 points): streams: full messages, and a flush
+    // TASK 5a (2 points for 5a and 5b together): streams: full messages, and a flush
     // Cut `bytes` bytes into messages of ring.slot_bytes and send one after the other. The last one has what is
     // left; where nothing is left, none is sent. *message is the number of the next message: leave it right for
     // the next call. If a send fails, return false.
@@ -158,7 +158,7 @@ EP_DEVICE bool ring_send_stream_warp(const Ring& ring, const void* source, size_
 
 // The other end of ring_send_stream_warp; both know `bytes`.
 EP_DEVICE bool ring_receive_stream_warp(const Ring& ring, void* target, size_t bytes, uint64_t* message) {
-    // TASK 5b (2 points): streams: full messages, and a flush
+    // TASK 5b (2 points for 5a and 5b together): streams: full messages, and a flush
     // The other end cuts in the same way, so the length of a message need not be sent.
     assert(!"Task 5b is still to do: streams: full messages, and a flush");
     return false;

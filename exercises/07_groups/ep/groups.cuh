@@ -17,7 +17,7 @@ namespace ep {
 
 // How many groups `rows` rows make; the last one may be shorter.
 EP_DEVICE int num_groups(int rows, int group_rows) {
-    // TASK 1a (2 points): rows in groups
+    // TASK 1a (2 points for 1a and 1b together): rows in groups
     // Rows over group_rows, rounded up.
     assert(!"Task 1a is still to do: rows in groups");
     return 0;
@@ -26,7 +26,7 @@ EP_DEVICE int num_groups(int rows, int group_rows) {
 
 // Whether row `index` is the last one of its group, if there are `rows` rows.
 EP_DEVICE bool completes_group(int index, int rows, int group_rows) {
-    // TASK 1b (2 points): rows in groups
+    // TASK 1b (2 points for 1a and 1b together): rows in groups
     // Two cases: the group is full, or there are no more rows.
     assert(!"Task 1b is still to do: rows in groups");
     return false;

@@ -23,7 +23,7 @@ EP_DEVICE float add_weighted(float sum, float weight, float value) {
 
 // A 32-bit word of a row holds two bfloat16 numbers, the first one in its lower half. Each as a float32.
 EP_DEVICE float bfloat16_low(int word) {
-    // TASK 2a (3 points): bfloat16 to float32
+    // TASK 2a (3 points for 2a and 2b together): bfloat16 to float32
     // A bfloat16 is the upper half of a float32. So its bits need to move, and nothing is computed:
     // __int_as_float(bits).
     assert(!"Task 2a is still to do: bfloat16 to float32");
@@ -31,7 +31,7 @@ EP_DEVICE float bfloat16_low(int word) {
     // end of TASK 2a
 }
 EP_DEVICE float bfloat16_high(int word) {
-    // TASK 2b (3 points): bfloat16 to float32
+    // TASK 2b (3 points for 2a and 2b together): bfloat16 to float32
     // This one is in its place already. What lies below it must go.
     assert(!"Task 2b is still to do: bfloat16 to float32");
     return 0.0f;
