@@ -86,7 +86,7 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
 
 _COME = "what is waited for must come: a signal, a credit or a barrier"
 _STILL_RUNS = (
-    "a loop that ends, or less work, or a higher timeout=: all threads still compute, or they poll memory by plain loads; "
+    "a loop that ends, or less work, or a higher timeout=: all threads still compute, or poll memory by plain loads; "
     "who waits for another thread's store does it by ep::wait_until_ge, behind the stores that the other one waits for"
 )
 _TOGETHER = "every thread that a barrier or a mask names must reach it: no return and no branch around it"
