@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.workshop import grader, watched
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
@@ -74,14 +73,12 @@ def test_plain_code_is_not_refused(code: str, tmp_path: Path) -> None:
 
 
 def test_bytes_count_as_seen_where_a_write_was() -> None:
-    def access(address: int, size: int, *, writes: bool = True) -> MemoryAccess:
-        return MemoryAccess(0, 0, 0, address, size, reads=not writes, writes=writes, is_atomic=False)
-
     before = np.zeros(8, np.uint8)
     after = np.array([0, 1, 1, 1, 0, 0, 0, 1], np.uint8)
-    accesses = [access(98, 4), access(103, 1, writes=False), access(107, 9)]
-    assert watched.unseen_bytes(accesses, [(100, before, after)]) == 2
-    assert watched.unseen_bytes([*accesses, access(102, 2)], [(100, before, after)]) == 0
+    writes = np.array([(98, 4), (107, 9)])
+    assert watched.unseen_bytes(writes, [(100, before, after)]) == 2
+    assert watched.unseen_bytes(np.vstack([writes, (102, 2)]), [(100, before, after)]) == 0
+    assert watched.unseen_bytes(writes[:0], [(100, before, after)]) == 4
 
 
 SIGNAL = "signal_add(signal, increment, peer);  // a release: it publishes this thread's stores before it"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ep_lib.config import Config
-from ep_lib.emulator.accesses import MemoryAccess
+from ep_lib.emulator.accesses import Accesses
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import EpError
 from ep_lib.runtime import arguments
@@ -23,7 +23,7 @@ def accesses_of(
     timeout: float | None = None,
     heap_bytes: int | None = None,
     most: int = 1 << 16,
-) -> list[MemoryAccess]:
+) -> Accesses:
     """Calls ``main(rank, *args)`` on emulated ranks under the checker, with the schedule of ``seed``; returns what
     kernels and NICs did to memory, in the order in which it happened, the first ``most`` accesses.
 

@@ -123,7 +123,7 @@ class Runner:
             heap_bytes=scenario.heap_bytes,
             most=_MOST_ACCESSES,
         )
-        return unseen_bytes(accesses, changed)
+        return unseen_bytes(accesses.writes(), changed)
 
     def main(
         self, scenario: Scenario, changed: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]] | None = None

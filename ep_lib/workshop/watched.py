@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
 from ep_lib.jit.names import without_comments
@@ -141,18 +140,14 @@ def require_kernels_own(library: Path) -> None:
         raise KernelCompileError(f"your code calls or defines {listed}, which kernels do not have", log="")
 
 
-def unseen_bytes(
-    accesses: Sequence[MemoryAccess], changed: Sequence[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]
-) -> int:
-    """How many bytes changed without a write that was seen. ``changed``: address, bytes before and after, of arrays."""
-    begins = np.array([each.address for each in accesses if each.writes], np.uint64)
-    sizes = np.array([each.bytes for each in accesses if each.writes], np.uint64)
+def unseen_bytes(writes: NDArray[np.int64], changed: Sequence[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]) -> int:
+    """How many bytes changed without a write that was seen. ``writes``: address and number of bytes of each;
+    ``changed``: address, bytes before and after, of arrays."""
+    begins, sizes = writes.T
     unseen = 0
     for address, before, after in changed:
         depth = np.zeros(before.size + 1, np.int64)
-        low = np.clip(begins.astype(np.int64) - address, 0, before.size)
-        high = np.clip((begins + sizes).astype(np.int64) - address, 0, before.size)
-        np.add.at(depth, low, 1)
-        np.add.at(depth, high, -1)
+        np.add.at(depth, np.clip(begins - address, 0, before.size), 1)
+        np.add.at(depth, np.clip(begins + sizes - address, 0, before.size), -1)
         unseen += int(np.sum((before != after) & (np.cumsum(depth)[:-1] == 0)))
     return unseen
