@@ -77,6 +77,8 @@ pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run 
 # One thread a process: the tests fill the cores, and NumPy's threads would spin beside them.
 test quick nightly: export OPENBLAS_NUM_THREADS = 1
 test quick nightly: export OMP_NUM_THREADS = 1
+# pytest takes seconds to rewrite the tests' assertions: their bytecode is kept for all workers, whatever the shell says.
+test quick nightly: export PYTHONDONTWRITEBYTECODE =
 
 test: $(CORE_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
@@ -152,8 +154,11 @@ $(SITE_INSTALLED): $(LAB_INSTALLED)
 	$(PIP) --editable '.[lab,site]'
 	@touch "$@"
 
+# Collecting the tests imports what they need, torch included, and leaves the bytecode of that alone: a quarter of all that
+# is installed. What is wrong with a test, the run after it says.
 $(TEST_BYTECODE): $(TEST_INSTALLED)
-	@$(BYTECODE)
+	@"$(PY)" -m compileall -qq ep_lib
+	@"$(PY)" -m pytest --collect-only -q > /dev/null 2>&1 || true
 	@touch "$@"
 
 clean:  ## remove what the tools left; the environment and compiled kernels stay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -42,6 +43,12 @@ def rounds(request: pytest.FixtureRequest) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first: the short ones fill the gaps at the end, however many workers there are."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Five thousand tests and torch stay as long as the process: no collection of garbage need look at them again, and
+    processes that are forked do not copy them."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
