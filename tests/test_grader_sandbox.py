@@ -206,14 +206,32 @@ WALLS = {
     "a connection": "socket.create_connection(('127.0.0.1', 22))",
     "a server": "socket.socket().bind(('127.0.0.1', 0))",
     "a unix socket": "socket.socket(socket.AF_UNIX)",
+    "the grader's limits": "resource.prlimit(grader, resource.RLIMIT_CPU)",
+    "the grader's cores": "os.sched_setaffinity(grader, os.sched_getaffinity(0))",
+    "the grader's priority": "os.setpriority(os.PRIO_PROCESS, grader, 19)",
+    "times of files": "os.utime(root + '/ep_lib/version.py')",
+    "modes of files": "os.chmod(root + '/README.md', 0)",
+    "owners of files": "os.chown(root + '/README.md', 0, 0)",
+    "attributes of files": "os.setxattr(root + '/README.md', 'user.x', b'')",
+    "leases on files": "fcntl.fcntl(0, fcntl.F_SETLEASE, fcntl.F_RDLCK)",
+    "signals by way of a pipe": "fcntl.fcntl(0, fcntl.F_SETOWN, grader)",
+    "memory without a process": "os.memfd_create('x')",
+    "memory that goes uncounted": "mmap.mmap(-1, 4096)",
+    "shared memory": "called('shmget', 0, 4096, 0o1600)",
+    "message queues": "called('msgget', 0, 0o1600)",
+    "keys": "called('syscall', 250, 0, 0)",
+    "passwords of the machine": "open('/etc/shadow')",
+    "the user's home": "os.listdir(home)",
 }
 
 
 @pytest.mark.skipif(bool(walls.missing()), reason="; ".join(walls.missing()))
 def test_a_wall_stands_on_every_side(scripted) -> None:  # type: ignore[no-untyped-def]
     box = scripted(
-        "import os, socket\nfrom ep_lib.workshop.scenario import pack\n"
-        f"root, cache, grader = {str(ROOT)!r}, {str(cache_dir())!r}, {os.getpid()}\n"
+        "import ctypes, fcntl, mmap, os, resource, socket\nfrom ep_lib.workshop.scenario import pack\n"
+        "def called(name, *words):\n"
+        "    if getattr(ctypes.CDLL(None, use_errno=True), name)(*words) < 0: raise OSError(ctypes.get_errno(), name)\n"
+        f"root, cache, grader, home = {str(ROOT)!r}, {str(cache_dir())!r}, {os.getpid()}, {str(Path.home())!r}\n"
         f"bytecode = {sys.modules['ep_lib.workshop.hidden.ex01_write_signal'].__cached__!r}\n"
         "def attempt(code):\n"
         "    try: eval(code)\n"

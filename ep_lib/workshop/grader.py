@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import numpy as np
 
 import ep_lib
 from ep_lib.errors import ArgumentError, GradingError
-from ep_lib.jit import cache, pieces
+from ep_lib.jit import cache as compile_cache
+from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.toolkit import find_compiler
-from ep_lib.processes import temporary_folder
+from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, advice_for, failure_text, what_failed
@@ -38,7 +40,11 @@ SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
 _OUT_OF_TIME = ("KernelTimeout", "timeout", ChildTookTooLong.__name__)  # kinds of failures
 _SHOWN = 2000  # characters of what the learner's code printed
 _SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
-_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc", "/dev/zero", "/dev/random", "/dev/urandom")
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/random", "/dev/urandom")
+# Of /etc what the loader and Debian's compilers need. As root, a submission could read all of it, also /etc/shadow.
+_SYSTEM += ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+_OF_A_PREFIX = ("bin", "lib", "lib64", "libexec", "include")
+_OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libexec/gcc)(?:/|$)")
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
 _ENDLESS = ("DeadlockError", "KernelTimeout")  # how a wait without a limit ends
@@ -319,12 +325,12 @@ def _prepare_cache(folder: Path) -> None:
     """
     for kind in _SHARED:
         (folder / kind).mkdir(parents=True)
-        for entry in (entry for place in cache.places() for entry in (place / kind).glob("[!.]*")):
+        for entry in (entry for place in compile_cache.places() for entry in (place / kind).glob("[!.]*")):
             with contextlib.suppress(FileExistsError):
                 (folder / kind / entry.name).symlink_to(entry)
     for kind in ("compilers", "headers"):
         with contextlib.suppress(OSError):  # small files that only save time
-            shutil.copytree(cache.cache_dir() / kind, folder / kind)
+            shutil.copytree(compile_cache.cache_dir() / kind, folder / kind)
 
 
 def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
@@ -336,14 +342,17 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
     package = Path(ep_lib.__file__).resolve().parent
     workshop = package / "workshop"
     hidden = workshop / "hidden"
-    places = {exercise.root, package.parent}  # a wheel's workshop has no ep_lib/ of its own
-    answers = [place / exercise.runs_as / piece for place in places for piece in exercise.pieces]
-    private = [*answers, hidden, workshop / "answers", workshop / "puzzles", package / "_workshop"]
-    homes = [Path(os.environ[name]) for name in _COMPILER_HOMES if os.environ.get(name)]
-    homes += [Path(find_compiler().path).resolve().parent.parent, Path(sys.prefix), Path(sys.base_prefix)]
-    homes += [Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages")]
+    trees = {exercise.root, package.parent}  # a wheel's workshop has no ep_lib/ of its own
+    answers = [tree / exercise.runs_as / piece for tree in trees for piece in exercise.pieces]
+    bytecode = [each for piece in answers for each in piece.parent.glob(f"__pycache__/{piece.stem}.*")]
+    private = [*answers, *bytecode, hidden, workshop / "answers", workshop / "puzzles", package / "_workshop"]
+    compiler = Path(find_compiler().path)
+    prefixes = [Path(os.environ[name]) for name in _COMPILER_HOMES if os.environ.get(name)]
+    prefixes += [*_installation(compiler), Path(sys.prefix), Path(sys.base_prefix)]
+    prefixes += [Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages")]
+    places = [compiler, *map(Path, _SYSTEM), *(part for each in prefixes for part in _without_home(each.resolve()))]
     closed = [package, exercise.root / "ep_lib", exercise.root / "solutions"]
-    roots = {each.resolve() for each in (*map(Path, _SYSTEM), *homes) if each.exists()}
+    roots = {each.resolve() for each in places if each.exists()}
     return {
         "readable": [
             *(part for root in roots for part in beneath(root, closed)),
@@ -351,7 +360,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
             *tests.folder.glob("*.cuh"),
             *(Path(source) for source, _ in tests.kernels),
             tests.folder / f"play{exercise.name}.py",
-            *(place / kind for place in cache.places() for kind in _SHARED),
+            *(place / kind for place in compile_cache.places() for kind in _SHARED),
             *map(Path, _PROC),
             *tests.readable,
             work / "mine",
@@ -359,6 +368,20 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
         "writable": [work / "cwd", work / "cache", Path("/dev/null")],
         "listable": [package],
     }
+
+
+@cache
+def _installation(compiler: Path) -> tuple[Path, ...]:
+    """The folder that a compiler was installed into, as it says itself: its own file may be a link or a script."""
+    told = run([str(compiler), "-print-search-dirs"], cpu_s=10, idle_s=10).stdout
+    found = _OF_AN_INSTALLATION.search(told)
+    return (Path(found["prefix"]),) if found else ()
+
+
+def _without_home(prefix: Path) -> list[Path]:
+    """A folder with software; of one that holds the user's own files as well, the parts that are software."""
+    home = Path.home().resolve()
+    return [prefix / part for part in _OF_A_PREFIX] if prefix in (home, *home.parents) else [prefix]
 
 
 def _sources(tests: HiddenTests) -> list[Path]:

@@ -1,16 +1,16 @@
 """Walls around a submission that Linux itself enforces, without root: Landlock, seccomp, and a supervisor.
 
-A process that called :func:`confine`, and all that it starts, can open the files it was given and no others, makes no
-connection, and signals nobody outside. What the kernel of this machine cannot enforce, :func:`missing` says in words.
+A process that called :func:`confine`, and all that it starts, can open the files it was given and no others, changes
+no file's mode and time, makes no connection, and signals nobody outside. What the kernel of this machine cannot
+enforce, :func:`missing` says in words.
 
 Landlock (Linux 5.13; TCP since 6.7, signals since 6.12): https://docs.kernel.org/userspace-api/landlock.html
-Seccomp filters: https://docs.kernel.org/userspace-api/seccomp_filter.html
+Seccomp filters: :mod:`ep_lib.workshop.syscalls`. That a file is there, and its size, no wall hides.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import platform
 import stat
@@ -18,6 +18,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+from ep_lib.workshop import syscalls
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,7 +31,7 @@ _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _BITS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights on files each version knows
 _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract unix sockets, signals
-_TCP_SINCE, _SCOPES_SINCE = 4, 6
+_TRUNCATE_SINCE, _TCP_SINCE, _SCOPES_SINCE = 3, 4, 6
 
 # ---- prctl and seccomp -----------------------------------------------------------------------------------------------
 _SET_SECCOMP, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 22, 36, 38
@@ -39,18 +41,6 @@ _CAPGET, _CAPSET = (125, 126) if platform.machine() == "x86_64" else (90, 91)
 _CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 40
 _KEPT = 1 << 1 | 1 << 3  # CAP_DAC_OVERRIDE, CAP_FOWNER
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000  # the second: the call fails with the errno in its low half
-_X86_64 = 0xC000003E
-_X32 = 0x40000000  # system calls of the x32 ABI have this bit
-_REFUSED = {  # on x86-64
-    "socket": 41,  # of any kind: also unix sockets, behind which there may be a container engine
-    "ptrace": 101,
-    "process_vm_readv": 310,
-    "process_vm_writev": 311,
-    "io_uring_setup": 425,  # would make connections that this filter does not see
-    "pidfd_getfd": 438,
-}
 
 
 @cache
@@ -60,7 +50,7 @@ def _landlock_abi() -> int:
 
 
 def _has_seccomp() -> bool:
-    return platform.machine() == "x86_64" and Path("/proc/sys/kernel/seccomp/actions_avail").is_file()
+    return platform.machine() in syscalls.MACHINES and Path("/proc/sys/kernel/seccomp/actions_avail").is_file()
 
 
 def missing() -> tuple[str, ...]:
@@ -72,7 +62,12 @@ def missing() -> tuple[str, ...]:
             "a submission can read and write what you can: this Linux has no Landlock (5.13 or later, enabled)"
         )
     if not _has_seccomp():
-        lines.append("a submission can use the network: this Linux has no seccomp filters for x86-64")
+        lines.append(
+            "a submission can use the network, change limits and priorities of your other processes, and modes and "
+            f"times of your files: that takes seccomp filters of Linux on {' or '.join(syscalls.MACHINES)}"
+        )
+    if 0 < abi < _TRUNCATE_SINCE:
+        lines.append("a submission can empty files that you may write to: to keep it from that takes Linux 6.2")
     if abi < _SCOPES_SINCE:
         lines.append("a submission can send signals to your other processes: that takes Landlock of Linux 6.12")
     return tuple(lines)
@@ -163,18 +158,9 @@ def _add_rule(ruleset: int, path: str, rights: int) -> None:
 
 
 def _seccomp() -> None:
-    """Refuses the calls of _REFUSED with EACCES, on x86-64 and in its x32 form."""
-    numbers = sorted(_REFUSED.values())
-    program = [  # (what to do, how far to jump if true, if false, with which number)
-        (_LOAD, 0, 0, 4),  # the architecture
-        (_JUMP_EQUAL, 0, len(numbers) + 3, _X86_64),
-        (_LOAD, 0, 0, 0),  # the call's number
-        (_JUMP_AT_LEAST, len(numbers) + 1, 0, _X32),
-        *((_JUMP_EQUAL, to_go, 0, number) for to_go, number in zip(range(len(numbers), 0, -1), numbers, strict=True)),
-        (_RETURN, 0, 0, _ALLOW),
-        (_RETURN, 0, 0, _FAIL | errno.EACCES),
-    ]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    """Refuses the system calls of :mod:`ep_lib.workshop.syscalls`."""
+    program = syscalls.program()
+    code = ctypes.create_string_buffer(b"".join(program))
     header = struct.pack("@HP", len(program), ctypes.addressof(code))
     _prctl(_SET_SECCOMP, _FILTER_MODE, header)
 
