@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 
 from ep_lib import processes
 from ep_lib.jit.cache import cache_dir
+from ep_lib.jit.toolkit import find_compiler
 from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.hidden import load
@@ -244,6 +246,32 @@ def test_a_wall_stands_on_every_side(scripted) -> None:  # type: ignore[no-untyp
     if not Path(sys.modules["ep_lib.workshop.hidden.ex01_write_signal"].__cached__).exists():
         assert outcomes.pop("their bytecode") == "FileNotFoundError"
     assert outcomes == dict.fromkeys(outcomes, "PermissionError")
+
+
+def opened(exercise: str, work: Path) -> set[Path]:
+    around = grader._open_to(find(exercise), load(exercise, public=False), work)
+    return {each.resolve() for each in around["readable"]}
+
+
+@pytest.mark.parametrize("exercise", [each for each in names() if any(".py" in piece for piece in find(each).pieces)])
+def test_bytecode_of_a_closed_source_is_closed_too(exercise: str, tmp_path: Path) -> None:
+    around = opened(exercise, tmp_path)
+    for piece in find(exercise).pieces:
+        source = find(exercise).root / find(exercise).runs_as / piece
+        for closed in (source, Path(importlib.util.cache_from_source(str(source)))):
+            assert not {closed, *closed.parents} & around, closed
+
+
+def test_a_compiler_in_the_home_opens_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home" / "bin").mkdir(parents=True)
+    compiler = tmp_path / "home" / "bin" / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {find_compiler().path} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EP_LIB_CXX", str(compiler))
+    around = opened("01_write_signal", tmp_path / "work")
+    assert compiler in around
+    assert not {tmp_path / "home", tmp_path} & around
 
 
 def test_an_interrupt_ends_the_child_too(scripted, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ep_lib.errors import GradingError
+from ep_lib.workshop import grader
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
@@ -67,6 +68,7 @@ def test_only_files_of_its_own_are_taken(tmp_path: Path, make, says: str) -> Non
     "line",
     [
         "#include_next <ep/write_signal.cuh>",
+        "#include P",
         "#  include_next <ep/write_signal.cuh>",
         f'#include "{LIBRARYS}"',
         "#include <ep/../../../solutions/01_write_signal/ep/write_signal.cuh>",
@@ -109,7 +111,10 @@ def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, dat
         f"#define WHERE <{EXERCISE.root / 'ep_lib/workshop/hidden/ex01_write_signal.py'}>\n#include WHERE\n",
     ],
 )
-def test_a_name_put_together_meets_the_wall_and_is_flagged(tmp_path: Path, text: str) -> None:
+def test_a_name_put_together_meets_the_wall_and_is_flagged(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grader, "reaches_out", lambda *_: "")  # the words that it looks for say it earlier
     result = grade("01", submission(tmp_path, text))
     assert result.points == 0
     assert "Permission denied" in result.flags[0]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import without_comments
 
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _DEVICE = re.compile(r"\b(?:__global__|__device__|EP_DEVICE|EP_HOST_DEVICE)\b")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ep_lib.errors import EpError, KernelCompileError
 from ep_lib.jit import digest, headers, names, pieces, toolkit
 from ep_lib.jit.elf import AtLoad
+from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.source import ENTRY_FILE, KernelSource
 
 UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
@@ -239,7 +240,7 @@ class _Report:
         """The first inline assembly in the learner's source, if the messages are about assembly."""
         if not _ASM_PROBLEM.search(self.raw):
             return None
-        code = names.without_comments(self.kernel.source)
+        code = without_comments(self.kernel.source)
         match = _ASM.search(code)
         return _Place(self.source_path, code.count("\n", 0, match.start()) + 1) if match else None
 

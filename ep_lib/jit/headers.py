@@ -7,7 +7,7 @@ import functools
 import re
 
 from ep_lib.jit import toolkit
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import without_comments
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _QUALIFIED = re.compile(r"\b((?:[A-Za-z_]\w*::)+)([A-Za-z_]\w*)")

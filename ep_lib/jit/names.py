@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ep_lib.errors import KernelNotFoundError
+from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.source import KernelSource
 
-_COMMENT_OR_LITERAL = re.compile(
-    r"""//(?:\\.|[^\\\n])*|/\*.*?(?:\*/|\Z)|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
-    re.DOTALL,
-)
 _GLOBAL = re.compile(r"\b__global__\b")
 _PLAIN = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)\n]*\) )?(\w+)\(', re.MULTILINE)
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
@@ -37,16 +34,6 @@ class GlobalFunctions(NamedTuple):
 def base_name(expression: str) -> str:
     """``copy`` of ``ep::copy<float, ns::T>``."""
     return expression.partition("<")[0].strip().rpartition("::")[2].strip()
-
-
-def without_comments(text: str, *, keep_strings: bool = False) -> str:
-    """The code with comments and literals as spaces, or with ``keep_strings`` only comments; nothing moves."""
-
-    def spaces(match: re.Match[str]) -> str:
-        found = match.group()
-        return found if keep_strings and not found.startswith(("//", "/*")) else re.sub(r"[^\n]", " ", found)
-
-    return _COMMENT_OR_LITERAL.sub(spaces, text)
 
 
 def unclosed_brace(source: str) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import without_comments
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOTS = (_PACKAGE / "device", _PACKAGE)  # of <ep/...> and <moe/...>

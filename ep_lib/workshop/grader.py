@@ -344,7 +344,7 @@ def _open_to(exercise: Exercise, tests: HiddenTests, work: Path) -> Walls:
     hidden = workshop / "hidden"
     trees = {exercise.root, package.parent}  # a wheel's workshop has no ep_lib/ of its own
     answers = [tree / exercise.runs_as / piece for tree in trees for piece in exercise.pieces]
-    bytecode = [each for piece in answers for each in piece.parent.glob(f"__pycache__/{piece.stem}.*")]
+    bytecode = [piece.parent / "__pycache__" for piece in answers if piece.suffix == ".py"]  # whole: it may come later
     private = [*answers, *bytecode, hidden, workshop / "answers", workshop / "puzzles", package / "_workshop"]
     compiler = Path(find_compiler().path)
     prefixes = [Path(os.environ[name]) for name in _COMPILER_HOMES if os.environ.get(name)]

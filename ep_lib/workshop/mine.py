@@ -20,8 +20,9 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from ep_lib.errors import GradingError, KernelCompileError
-from ep_lib.jit import names, pieces
+from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel
+from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.structs import enumerators
 from ep_lib.require import a_path
 from ep_lib.workshop import exercises
@@ -145,7 +146,7 @@ def _examined(piece: Piece) -> Piece:
                 f'({exercise.changed.strip() or "it is older"}): workshop.start("{number}") puts the new file beside '
                 "yours; bring your code over, and keep yours",
             )
-        code = text if name.endswith(".py") else names.without_comments(text, keep_strings=True)
+        code = text if name.endswith(".py") else without_comments(text, keep_strings=True)
         if todo := _TODO.search(code):
             return replace(piece, stands_in=f"unfinished: task {todo[1]} is still to do in {here}")
         if problem := _compile_error(file, name, text):

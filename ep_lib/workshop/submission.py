@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from ep_lib.errors import GradingError
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import logical
 from ep_lib.workshop.exercises import Exercise
 
 MAX_PIECE_BYTES = 1 << 20
@@ -19,8 +19,9 @@ MAX_PIECE_BYTES = 1 << 20
 # What reads files that are not the exercise's. The walls keep such files shut in any case, however they are named; here
 # the learner, and the instructor, get a sentence with the line instead of the compiler's.
 _REACHES_OUT = re.compile(
-    r"""(?P<what> \#\s*include_next\b | \#\s*embed\b | \.\s*incbin\b
-        | \#\s*(?:include|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]* )""",
+    r"""(?P<what> (?:\#|%:)\s*include_next\b | (?:\#|%:)\s*embed\b | \.\s*incbin\b
+        | (?:\#|%:)\s*(?:include|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
+        | (?:\#|%:)[ \t]*include\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may say anything
     re.VERBOSE,
 )
 
@@ -42,14 +43,19 @@ def reaches_out(exercise: Exercise, mine: Path) -> str:
     for piece in exercise.pieces:
         if piece.endswith(".py"):
             continue
-        text = (mine / piece).read_text(encoding="utf-8", errors="replace")
-        if found := _REACHES_OUT.search(without_comments(text, keep_strings=True)):
+        text = logical(source_text(mine / piece))
+        if found := _REACHES_OUT.search(text):
             line = text.count("\n", 0, found.start()) + 1
             return (
                 f"{piece}:{line}: `{found['what'].strip()}` asks for a file that is not part of the exercise. A piece "
                 "includes the library's headers (`#include <ep/...>`) and the standard ones."
             )
     return ""
+
+
+def source_text(file: Path) -> str:
+    """A piece as a compiler reads it: lines end with a newline, also where a carriage return comes before it."""
+    return file.read_bytes().decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
 
 
 def not_text(exercise: Exercise, mine: Path) -> str:

@@ -94,7 +94,7 @@ def confine(*, readable: Iterable[str], writable: Iterable[str], listable: Itera
 
 
 def beneath(root: Path, without: Iterable[Path]) -> Iterator[Path]:
-    """Files and folders that together hold all of ``root`` and nothing of ``without``."""
+    """Files and folders that together hold all of ``root`` and nothing of ``without``, be that there or not yet."""
     if root.is_symlink():
         return  # where it leads is named by itself, or not meant
     inside = [path for path in without if path == root or root in path.parents]

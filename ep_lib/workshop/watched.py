@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import doubt, logical, without_comments
 from ep_lib.jit.toolkit import EMULATOR_INCLUDE
 from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.submission import source_text
 
 _IN_PLAIN_CUDA = "write it in plain CUDA C++"
 _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -72,8 +73,12 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
     for piece in exercise.pieces:
         if piece.endswith(".py"):
             continue
-        text = without_comments((mine / piece).read_text("utf-8", errors="replace"), keep_strings=True)
-        text = re.sub(r"\\\s*?\n", "", text)  # a backslash goes on in the next line
+        source = source_text(mine / piece)
+        if doubtful := doubt(source):
+            return _told(
+                piece, source, doubtful[0], doubtful[1], "compilers do not agree where code ends: leave it out"
+            )
+        text = logical(source)
         for pattern, why in _HIDES:
             if found := pattern.search(text):
                 return _told(piece, text, found.start(), found.group(), why)

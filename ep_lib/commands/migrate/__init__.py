@@ -24,7 +24,7 @@ from ep_lib.commands import efa_environment
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import cuda_source
 from ep_lib.jit.cuda_source import Call, Function, Node
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import without_comments
 
 Severity = Literal["wrong", "slow", "look", "host"]
 Step = Literal["done", "to do", "by hand"]

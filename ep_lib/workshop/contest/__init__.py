@@ -29,7 +29,7 @@ import numpy as np
 from ep_lib import reference
 from ep_lib.errors import GradingError
 from ep_lib.jit.kernel import Kernel
-from ep_lib.jit.names import without_comments
+from ep_lib.jit.lexer import without_comments
 from ep_lib.version import __version__
 from ep_lib.workshop.exercises import Exercise, Task, workshop_root
 from ep_lib.workshop.grader import Grade, examine

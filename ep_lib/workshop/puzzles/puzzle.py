@@ -21,7 +21,8 @@ import ep_lib
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.jit.names import find_global_functions, without_comments
+from ep_lib.jit.lexer import without_comments
+from ep_lib.jit.names import find_global_functions
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.viz.accesses import NamedArray
 

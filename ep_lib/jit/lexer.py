@@ -1,0 +1,124 @@
+"""Comments and literals of C++17 as a compiler tells them from code: digit separators, raw strings, joined lines."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_JOINED = re.compile(r"\\[ \t\f\v]*\n")  # compilers let spaces follow the backslash
+_TOKEN = re.compile(
+    r"""(?P<comment> //[^\n]* | /\*.*?(?:\*/|\Z) )
+      | (?P<raw> (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\( )
+      | (?P<literal> "(?:\\.|[^"\\\n])*"? | '(?:\\.|[^'\\\n])*'? )
+      | (?P<number> \.?[0-9](?: [eEpP][+-] | '[A-Za-z0-9_] | [\w$.] )* )
+      | (?P<word> [^\W0-9][\w$]* | \$[\w$]* )""",
+    re.DOTALL | re.VERBOSE,
+)
+_SUFFIX = re.compile(r"(?:[^\W0-9][\w$]*)?")
+_RAW_BEFORE = re.compile(r"(?<![\w$])(?:u8|[uUL])?R\Z")
+# What compilers do not read alike, or this file does not read: header names are no literals.
+_DOUBTFUL_LINE = re.compile(
+    r"""(?:(?:\#|%:)[\s\x01]*(?:include\w*|import|embed)\b[ \t\x01]*|__has_\w+[\s\x01]*\(?[\s\x01]*)<[^>\n]*[\x01"]"""
+)
+
+
+class Piece(NamedTuple):
+    """A comment or a literal: ``text[begin:end]``. ``doubt``: why compilers may see it otherwise; "" if they do not."""
+
+    begin: int
+    end: int
+    is_comment: bool
+    doubt: str = ""
+
+
+def without_comments(text: str, *, keep_strings: bool = False) -> str:
+    """The code with comments and literals as spaces, or with ``keep_strings`` only comments; nothing moves."""
+    parts, at = [], 0
+    for piece in _pieces(text):
+        if piece.is_comment or not keep_strings:
+            parts += [text[at : piece.begin], re.sub(r"[^\n]", " ", text[piece.begin : piece.end])]
+            at = piece.end
+    return "".join([*parts, text[at:]])
+
+
+def logical(text: str) -> str:
+    """The code and its literals as a compiler goes on with them: a space for each comment, joined lines in one."""
+    parts, at = [], 0
+    for piece in _pieces(text):
+        if piece.is_comment:
+            gap = re.sub(r"[^\n]", "", text[piece.begin : piece.end])  # lines keep their numbers
+            parts += [_JOINED.sub("", text[at : piece.begin]), f" {gap}"]
+            at = piece.end
+    return "".join([*parts, _JOINED.sub("", text[at:])])
+
+
+def doubt(text: str) -> tuple[int, str] | None:
+    """Where in a source compilers may tell code from comments otherwise than this module does, and what is there."""
+    code, at = [], 0
+    for piece in _pieces(text):
+        if piece.doubt:
+            return piece.begin, piece.doubt
+        code += [text[at : piece.begin], "\x01" if piece.is_comment else '""']
+        at = piece.end
+    joined = _JOINED.sub("", "".join([*code, text[at:]]))
+    if found := _DOUBTFUL_LINE.search(joined):
+        return text.find(found.group().split("<")[0].strip()), "the name of a header has quotes or a comment in it"
+    stray = next((each for each in joined if each > "\x7f" and not _may_be_in_a_name(each)), None)
+    return None if stray is None else (text.index(stray), f"the character U+{ord(stray):04X} outside of a text")
+
+
+def _may_be_in_a_name(character: str) -> bool:
+    return ("a" + character).isidentifier() and unicodedata.is_normalized("NFKC", character)
+
+
+def _pieces(text: str) -> Iterator[Piece]:
+    joined, places = _join(text)
+
+    def place(position: int) -> int:
+        """Of a position in ``joined``, in ``text``."""
+        return position + sum(length for begin, length in places if begin <= position) if places else position
+
+    at = 0
+    while found := _TOKEN.search(joined, at):
+        at = found.end()
+        begin = place(found.start())
+        if found["comment"] is not None:
+            yield Piece(begin, place(at - 1) + 1, is_comment=True)
+        elif found["raw"] is not None:
+            # Lines are not joined in it: its end is looked for in the text as it was written.
+            closing = f'){found["mark"]}"'
+            end = text.find(closing, place(at - 1) + 1)
+            end = len(text) if end < 0 else end + len(closing)
+            joined, places = _join(text, end)
+            at, why = _suffix(joined, end)
+            yield Piece(begin, end, is_comment=False, doubt=why)
+        elif found["literal"] is not None:
+            end = place(at - 1) + 1
+            at, why = _suffix(joined, at)
+            if found.group().startswith('"') and _RAW_BEFORE.search(joined[: found.start()][-5:]):
+                why = "a raw string with a mark that none may have"
+            yield Piece(begin, end, is_comment=False, doubt=why)
+        elif found["number"] is not None and joined[at : at + 1] == "'":
+            yield Piece(place(at), place(at), is_comment=False, doubt="a quote behind a number")
+
+
+def _suffix(joined: str, at: int) -> tuple[int, str]:
+    """Where the suffix of a literal ends (``"x"_s``), and whether it might be the beginning of a raw string."""
+    found = _SUFFIX.match(joined, at)
+    assert found is not None  # it may be empty
+    is_raw = found.group().endswith("R") and joined.startswith('"', found.end())
+    return found.end(), "a raw string directly behind another text" if is_raw else ""
+
+
+def _join(text: str, start: int = 0) -> tuple[str, list[tuple[int, int]]]:
+    """The text with lines that end in a backslash joined, from ``start`` on; and where how many characters went."""
+    if not _JOINED.search(text, start):
+        return text, []
+    places, gone = [], 0
+    for found in _JOINED.finditer(text, start):
+        length = len(found.group())
+        places.append((found.start() - gone, length))
+        gone += length
+    return text[:start] + _JOINED.sub("", text[start:]), places
