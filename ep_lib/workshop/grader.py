@@ -40,9 +40,9 @@ SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
 _OUT_OF_TIME = ("KernelTimeout", "timeout", ChildTookTooLong.__name__)  # kinds of failures
 _SHOWN = 2000  # characters of what the learner's code printed
 _SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
-_SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/random", "/dev/urandom")
-# Of /etc what the loader and Debian's compilers need. As root, a submission could read all of it, also /etc/shadow.
-_SYSTEM += ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+# Of /etc what the loader and Debian's compilers need: as root, a submission could read all of it, also /etc/shadow.
+_ETC = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+_SYSTEM = (*("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/random", "/dev/urandom"), *_ETC)
 _OF_A_PREFIX = ("bin", "lib", "lib64", "libexec", "include")
 _OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libexec/gcc)(?:/|$)")
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
