@@ -29,7 +29,7 @@ from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
 from ep_lib.moe.direct.memory import make_direct_map
 from ep_lib.moe.direct.mode import DirectMode
-from ep_lib.moe.handle import Arrived, DispatchHandle, Received, refuse_other_rows, require_owner
+from ep_lib.moe.handle import Arrived, DispatchHandle, Received, make_record, refuse_other_rows, require_owner
 from ep_lib.moe.hierarchical.memory import make_hierarchical_map, make_hierarchical_sizes
 from ep_lib.moe.hierarchical.mode import HierarchicalMode
 from ep_lib.moe.hierarchical.nodes import find_ranks_per_node
@@ -685,9 +685,10 @@ class Buffer:
         if plan.contents is not None:
             require_same_content(plan.contents)
         assert arrivals is not None
-        handle = DispatchHandle(
+        handle = make_record(
+            DispatchHandle,
             num_tokens=payload.x.shape[0],
-            num_recv_tokens=options.num_worst_tokens or int(plan.received.sum()),
+            num_recv_tokens=options.num_worst_tokens or sum(plan.received.tolist()),
             recv_tokens_per_rank=plan.received,
             tokens_per_expert=plan.tokens_per_expert,
             _owner=self._owner,
@@ -706,13 +707,16 @@ class Buffer:
     ) -> Received:
         """The caller's view of what arrived."""
         tokens, alignment = handle.tokens_per_expert, options.expert_alignment
+        if not handle._counts_on_device:
+            tokens = tokens.copy() if alignment == 1 else -(-tokens // alignment) * alignment
         if self._arrived is not None:
             self._arrived.remember(arrivals.x, handle)
-        return Received.of(
+        return make_record(
+            Received,
             x=arrivals.x if arrivals.scales is None else (arrivals.x, arrivals.scales),
             topk_idx=handle._recv_topk_idx,
             topk_weights=arrivals.weights,
-            tokens_per_expert=tokens if handle._counts_on_device else -(-tokens // alignment) * alignment,
+            tokens_per_expert=tokens,
             src_rank=handle._recv_src_rank,
             src_token=handle._recv_src_token,
             handle=handle,

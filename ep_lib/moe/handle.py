@@ -6,7 +6,7 @@ import ctypes
 import functools
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,16 @@ from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
 from ep_lib.moe.mode import Routing
+
+Record = TypeVar("Record")
+
+
+def make_record(kind: type[Record], **fields: Any) -> Record:
+    """``kind(**fields)`` of a frozen dataclass with all of its fields, in a third of the time: it would set them one by
+    one, and each call makes one."""
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +71,6 @@ class Received:
     handle: DispatchHandle
     by_expert: ExpertRows | None = None  # with sorted_by_expert: the rows grouped for a grouped GEMM
     event: Event | None = None  # with async_finish: when all of this is there
-
-    @staticmethod
-    def of(**fields: Any) -> Received:
-        """The same, made in a third of the time: a frozen dataclass sets its fields one by one."""
-        made = object.__new__(Received)
-        made.__dict__.update(fields)
-        return made
 
 
 class Arrived:

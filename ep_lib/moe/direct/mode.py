@@ -189,7 +189,7 @@ class DirectMode:
                 plan, num_rows = routing.plan_on_device(), options.num_worst_tokens
             else:
                 plan = self._await_plan(experts, weights)
-                num_rows = int(plan.received.sum())
+                num_rows = sum(plan.received.tolist())
             arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=True)
             if options.sorted_by_expert:
                 most = self._sorter.most(num_rows, options.expert_alignment)
