@@ -115,10 +115,20 @@ def test_nothing_forbidden_is_seen_in_any_test() -> None:
 
 @pytest.mark.slow
 def test_each_test_is_as_the_axioms_say(seeds: int) -> None:
-    """In `make nightly`, with 1,000 seeds, 2,000 launches of all of them; in `make test` 20 launches."""
-    forbidden, missing = differences(TESTS, 2 * seeds)
+    """In `make nightly`, with 1,000 seeds, 2,000 launches of all of them; in `make test` a sample.
+
+    Outcomes of CoRR2's 16 tests (four threads, 30 outcomes each) can be rarer than one in 2,000.
+    """
+    nightly = seeds >= 1000
+    forbidden, missing = differences(TESTS if nightly else TESTS[::10], 2 * seeds)
     assert forbidden == []
-    assert missing == [] or seeds < 1000
+    if not nightly:
+        return
+    rare = {name for name, _ in missing}
+    assert [name for name in rare if not name.startswith("CoRR2 ")] == []
+    forbidden, still_missing = differences([BY_NAME[name] for name in sorted(rare)], 16 * seeds)
+    assert forbidden == []
+    assert set(missing) & set(still_missing) == set()
 
 
 def test_one_memory_for_all_is_sequentially_consistent() -> None:
@@ -223,7 +233,7 @@ def message(rank: ep_lib.Rank, words: dict[str, str]) -> Any:
 )
 def test_a_relaxed_flag_is_told_in_words(store: str, load: str, says: str) -> None:
     words = {"STORE": f"EPEMU_{store}", "LOAD": f"EPEMU_{load}"}
-    assert ep_lib.check(message, 2, seeds=40, args=(words,)).ok
+    assert ep_lib.check(message, 2, seeds=40, args=(words,), memory="sc").ok
     report = ep_lib.check(message, 2, seeds=40, args=(words,), memory="ptx")
     assert [f.kind for f in report.findings] == ["values differ", "weak memory"]
     weak = report.findings[1]
@@ -251,7 +261,7 @@ def dekker(rank: ep_lib.Rank, words: dict[str, str]) -> None:
 
 
 def test_store_buffering_is_told_in_words() -> None:
-    assert ep_lib.check(dekker, 2, seeds=40, args=({},), compare_values=False).ok
+    assert ep_lib.check(dekker, 2, seeds=40, args=({},), compare_values=False, memory="sc").ok
     for fence in ("", "ep::fence_acq_rel_sys()"):
         report = ep_lib.check(dekker, 2, seeds=40, args=({"FENCE": fence},), compare_values=False, memory="ptx")
         assert {f.kind for f in report.findings} == {"assertion", "weak memory"}, str(report)
@@ -303,6 +313,18 @@ def test_threads_may_see_signals_of_two_nics_in_different_orders(fabric: str) ->
         seen: list[tuple[int, ...]] = []
         ep_lib.check(two_signals, 3, fabric, 120, (seen,), compare_values=False, memory=memory)
         assert ((1, 0, 1, 0) in seen) == expected
+
+
+def test_what_passes_with_one_memory_is_also_tried_under_weak_memory() -> None:
+    """Every fourth schedule: the first ones are those of memory="sc"."""
+    report = ep_lib.check(message, 2, seeds=60, args=({},))
+    assert report.seeds == tuple(range(60))
+    assert [f.kind for f in report.findings] == ["values differ", "weak memory"]
+    assert report.seeds_again[-1] == report.findings[0].seed
+    assert set(report.seeds_again) <= set(range(3, 60, 4))
+    assert report.memory == "ptx"
+    assert f"{len(report.seeds_again)} of them again with weak memory" in str(report)
+    assert all(f.replay.endswith('memory="ptx")') for f in report.findings)
 
 
 @pytest.mark.parametrize("memory", ["weak", "", None, 3])

@@ -69,9 +69,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory",
-        choices=("sc", "ptx"),
-        default="sc",
-        help="ptx: loads may return older values, as far as PTX's memory model allows it (default: %(default)s)",
+        choices=("mixed", "sc", "ptx"),
+        default="mixed",
+        help="sc: one memory for all; ptx: loads may return older values, as far as PTX's memory model allows it; "
+        "mixed: every fourth schedule under ptx too, if nothing else is found (default: %(default)s)",
     )
     parser.add_argument("--resident-blocks", type=int, help="the most blocks of a rank that run at a time")
 
@@ -176,6 +177,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  # the script may raise anything
         return {"error": f"{script.name}: main raised {_describe(error, script)}"}
     again = request["again"]
+    if report.memory == "ptx" and request["memory"] == "mixed":
+        again += " --memory ptx"
     findings = [dataclasses.replace(found, replay=again.format(found.seed)) for found in report.findings]
     report = dataclasses.replace(report, findings=tuple(findings))
     return {"report": report.to_dict(), "text": str(report)}

@@ -41,7 +41,8 @@ _UNPROVEN = (
 
 
 _VOLATILE = ("relaxed", "plain")
-_MEMORY = ("sc", "ptx")
+_MEMORY = ("mixed", "sc", "ptx")
+_ONE_IN = 4  # schedules of "mixed" that also run under weak memory
 _WEAK = "weak memory"  # kind of findings: older values that a run has read; nothing is wrong unless the run goes wrong
 _LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA does not say what the program gets
 
@@ -61,8 +62,10 @@ class CheckReport:
 
     ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried, of them
     ``random_walks`` by the tempered random walk and ``pct[d]`` by PCT with a depth of d. ``values_differ``: whether
-    main's results depended on the schedule. ``seconds``: how long all took. ``record(seed)`` runs one of them
-    again and keeps what happens, step by step (``ep_lib.viz.findings`` does that at a click).
+    main's results depended on the schedule. ``memory``: of the runs in which something was found, or of the
+    last ones. ``seeds_again``: of memory="mixed", the schedules that were also run under weak memory. ``seconds``: how
+    long all took. ``record(seed)`` runs one of them again and keeps what happens, step by step
+    (``ep_lib.viz.findings`` does that at a click).
     """
 
     findings: tuple[Finding, ...]
@@ -73,6 +76,8 @@ class CheckReport:
     seconds: float
     random_walks: int
     pct: dict[int, int]
+    memory: str = "sc"
+    seeds_again: tuple[int, ...] = ()
     record: Callable[[int], Recording] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -86,7 +91,8 @@ class CheckReport:
         if self.pct:
             depths = " to ".join(map(str, sorted({min(self.pct), max(self.pct)})))
             kinds.append(f"{sum(self.pct.values())} by priorities (PCT, depth {depths})")
-        tried += f" ({' and '.join(kinds)}; {self.seconds:.1f} s)"
+        again = f"{len(self.seeds_again)} of them again with weak memory; " if self.seeds_again else ""
+        tried += f" ({' and '.join(kinds)}; {again}{self.seconds:.1f} s)"
         if self.ok:
             return f"no findings in {tried}. {_UNPROVEN}"
         return "\n\n".join(
@@ -118,7 +124,7 @@ def check(
     resident_blocks: int | None = None,
     volatile: str = "relaxed",
     transport: str | None = None,
-    memory: str = "sc",
+    memory: str = "mixed",
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
 
@@ -134,10 +140,13 @@ def check(
     most blocks of a rank that run at a time, as a GPU holds only so many (SMs x blocks an SM; None: all that fit into
     2,048 threads on each of 132 SMs): a grid barrier of more blocks never ends. ``volatile``: "relaxed" is the letter
     of PTX, by which two volatile accesses are no race; "plain" reports two that nothing orders if no thread polls what
-    they touch, as data behind a lock must not rely on it. ``memory``: "sc" is one memory for all, whose last value each
-    load returns; under "ptx" loads may return older values and stores come late, as far as the memory model of PTX
-    allows it, seed 0 is first run with one memory, and all others' results are compared with that. ``fabric``,
-    ``transport``, ``heap_bytes`` and ``timeout`` as for :func:`ep_lib.spawn`; a run into the time limit is the last.
+    they touch, as data behind a lock must not rely on it. ``fabric``, ``transport``, ``heap_bytes`` and ``timeout`` as
+    for :func:`ep_lib.spawn`; a run into the time limit ends the search.
+
+    ``memory``: "sc" is one memory for all, whose last value each load returns. Under "ptx" loads may return older
+    values and stores come late, as far as the memory model of PTX allows it (a relaxed flag may come before its data);
+    seed 0 is first run with one memory, and results are compared with that. "mixed" is "sc" and, if nothing is found,
+    every fourth of these schedules once more under "ptx", until something is.
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
@@ -156,11 +165,20 @@ def check(
         if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.failed):
             break
     depths = Counter(map(pct_depth, search.tried))
+    again = chosen[_ONE_IN - 1 :: _ONE_IN] if program.memory == "mixed" and not search.told else ()
+    seeds_tried = tuple(search.tried)
+    if again:
+        program = search.program = dataclasses.replace(program, memory="ptx")
+        for seed in again:
+            if search.try_schedule(seed) or search.told:
+                break
     found = merge_findings(search.told)
     replay = program.replay if not (found and _is_interactive()) else _by_name(_keep(program))
     return CheckReport(
         findings=tuple(dataclasses.replace(finding, replay=replay(finding.seed)) for finding in found),
-        seeds=tuple(search.tried),
+        seeds=seeds_tried,
+        seeds_again=tuple(search.tried[len(seeds_tried) :]),
+        memory="ptx" if program.weak_memory else "sc",
         values_differ=search.values_differ,
         ranks=program.ranks,
         fabric=program.network,
@@ -270,8 +288,8 @@ def _program(
     plain = one_of("volatile", volatile, _VOLATILE) == "plain"
     transport = arguments.emulator_transport(transport)
     network = make_fabric(fabric, ranks)
-    weak = one_of("memory", memory, _MEMORY) == "ptx"
-    return _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, plain, transport, weak)
+    memory = one_of("memory", memory, _MEMORY)
+    return _Program(main, ranks, network, args, heap_bytes, timeout, resident_blocks, plain, transport, memory)
 
 
 def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
@@ -301,7 +319,11 @@ class _Program:
     resident_blocks: int | None
     plain_volatile: bool
     transport: str
-    weak_memory: bool
+    memory: str
+
+    @property
+    def weak_memory(self) -> bool:
+        return self.memory == "ptx"
 
     @property
     def name(self) -> str:
@@ -339,7 +361,7 @@ class _Search:
         self.findings: dict[tuple[str, ...], Finding] = {}
         self.tried: list[int] = []
         self.values_differ = False
-        self._program = program
+        self.program = program
         self._compare_values = compare_values
         self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
         self._steps = 0  # of the run of seed 0
@@ -378,7 +400,7 @@ class _Search:
 
     def try_schedule(self, seed: int, recorded: bool = False) -> bool:
         """Runs main once. Returns whether it ran into the time limit."""
-        run = self._run(seed, recorded, self._program.weak_memory)
+        run = self._run(seed, recorded, self.program.weak_memory)
         if run.end is not None:
             self.failed = True
             self.add([run.end])
@@ -391,7 +413,7 @@ class _Search:
         return run.out_of_time
 
     def _run(self, seed: int, recorded: bool = False, weak_memory: bool = False) -> _Run:
-        program = self._program
+        program = self.program
         machine = make_machine(
             program.ranks,
             seed=seed,

@@ -29,7 +29,9 @@ def passes(piece: Any, kernel: str, numbers: Sequence[Sequence[int]], hops: int,
     try:
         got = ep_lib.spawn(main, ranks=len(numbers), backend="emulator", seed=seed, heap_bytes=1 << 20, timeout=5)
         if hops < 0:
-            report = ep_lib.check(main, len(numbers), seeds=2, heap_bytes=1 << 20, timeout=5, stop_at_first=True)
+            report = ep_lib.check(
+                main, len(numbers), seeds=2, heap_bytes=1 << 20, timeout=5, stop_at_first=True, memory="sc"
+            )
             got += [f"{found.kind}: {found.message}; {found.remedy}"[:300] for found in report.findings[:1]]
         return got
     finally:

@@ -55,7 +55,9 @@ def exchanges(
         got = ep_lib.spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
         findings = []
         if checks:
-            report = ep_lib.check(main, ranks, seeds=checks, heap_bytes=heap_bytes, timeout=5, stop_at_first=True)
+            report = ep_lib.check(
+                main, ranks, seeds=checks, heap_bytes=heap_bytes, timeout=5, stop_at_first=True, memory="sc"
+            )
             findings = [f"{found.kind}: {found.message}; {found.remedy}"[:300] for found in report.findings[:2]]
         return {"got": got, "findings": findings}
     finally:
