@@ -39,7 +39,7 @@ from typing import Any
 import gpu_libraries
 import gpu_peers
 from gpu_clock import WARM_UP, watch_of
-from gpu_inputs import ROUTINGS, Shape
+from gpu_inputs import ROUTINGS, Shape, most_experts
 from gpu_libraries import LOW_LATENCY_TOKENS, Case, Library, Limits, Operation
 from gpu_machine import git_commit, machine
 from gpu_rows import Row, Rows, merge, with_rates, write
@@ -47,8 +47,9 @@ from gpu_rows import Row, Rows, merge, with_rates, write
 import ep_lib
 
 ROUNDS = 5  # of the calls back to back
-LIBRARIES = {
+LIBRARIES: dict[str, Any] = {
     "ep_lib": gpu_libraries.EpLib,
+    "ep_lib_areas": gpu_libraries.EpLibAreas,
     "nccl": gpu_libraries.Nccl,
     "torch": gpu_libraries.Torch,
     "deep_ep_v1": gpu_libraries.DeepEpV1,
@@ -149,8 +150,8 @@ def main(rank: ep_lib.Rank, options: argparse.Namespace) -> None:
 def make_library(rank: ep_lib.Rank, options: argparse.Namespace, limits: Limits, shape: Shape) -> Library:
     """Collective: the library of ``options.library``; all but ep_lib use torch's process group."""
     name = options.library
-    if name == "ep_lib":
-        return gpu_libraries.EpLib(rank, limits, shape)
+    if name.startswith("ep_lib"):
+        return LIBRARIES[name](rank, limits, shape)
     import torch
     import torch.distributed as dist
 
@@ -270,8 +271,9 @@ def numbers(text: str) -> list[int]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, default in {"ranks": 2, "experts": 256, "top-k": 8, "sms": 24, "repeats": 100, "calls": 50}.items():
+    for option, default in {"ranks": 2, "top-k": 8, "sms": 24, "repeats": 100, "calls": 50}.items():
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--experts", type=int, help="default: 256, or the next smaller multiple of the ranks")
     parser.add_argument("--libraries", default=",".join(LIBRARIES), help="default: all")
     parser.add_argument("--tokens", type=numbers, default="128,1000,4096,8192", help="per rank; default %(default)s")
     parser.add_argument("--hidden", type=numbers, default="2048,4096,7168", help="default %(default)s")
@@ -294,6 +296,7 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     for name in ("libraries", "routings", "dtypes"):
         setattr(options, name, [part for part in getattr(options, name).split(",") if part])
+    options.experts = options.experts or most_experts(options.ranks)
     if unknown := [name for name in options.libraries if name not in LIBRARIES]:
         parser.error(f"--libraries: {unknown[0]!r} is not one of {', '.join(LIBRARIES)}")
     if unknown := [kind for kind in options.routings if kind not in ROUTINGS]:
@@ -308,10 +311,10 @@ def arguments() -> argparse.Namespace:
 def be_one_library(options: argparse.Namespace) -> int:
     options.port = gpu_peers.free_port()
     heap = 4 << 20
-    if options.library == "ep_lib":
+    if options.library.startswith("ep_lib"):
         limits = Limits(max(options.tokens), max(options.hidden), options.sms)
         shape = Shape(options.ranks, limits.tokens, limits.hidden, options.experts, options.top_k)
-        sizes = [gpu_libraries.EpLib.arguments(shape, limits, hidden) for hidden in options.hidden]
+        sizes = [LIBRARIES[options.library].arguments(shape, limits, hidden) for hidden in options.hidden]
         heap += max(ep_lib.Buffer.symmetric_bytes(options.ranks, **size) for size in sizes)
     ep_lib.spawn(main, ranks=options.ranks, backend=options.backend, args=(options,), heap_bytes=heap)
     return 0

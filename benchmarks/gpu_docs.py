@@ -3,9 +3,9 @@
     python benchmarks/gpu_docs.py [--check]
 
 Between `<!-- table: NAME -->` and `<!-- end of table -->` of docs/performance.md and benchmarks/README.md it puts the
-table NAME of benchmarks/results/h200x4.json (`h200x2` for tables whose name ends in " 2"; `h200x2-compare`, which
-gpu_compare.py wrote, for those whose name begins with "compared"). --check changes nothing and exits with 1 if a
-document differs from its JSON; tests/test_gpu_docs.py does the same.
+table NAME of benchmarks/results/h200x4.json, or of h200x2-compare.json, which gpu_compare.py wrote, if NAME begins with
+"compared". A number behind NAME is that of the GPUs, so "machine 2" comes from h200x2.json. --check changes nothing and
+exits with 1 if a document differs from its JSON; tests/test_gpu_docs.py does the same.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def metrics(report: dict[str, Any]) -> str:
 
 # ---- ep_lib beside its peers, by one protocol (gpu_compare.py) ------------------------------------------------------
 
-LIBRARIES = ("ep_lib", "DeepEP V1", "DeepEP V2", "NCCL", "torch")
+OURS, PEERS = ("ep_lib", "ep_lib, 3 areas"), ("DeepEP V1", "DeepEP V2", "NCCL", "torch")
+LIBRARIES = OURS + PEERS
 CACHED, COUNTED = "cached handle", "counted"
 COMPARED = (
     ("dispatch", "fp8", CACHED),
@@ -287,12 +288,15 @@ def compared_views(report: dict[str, Any]) -> str:
             same = {"what": what, "dtype": dtype, "note": note, "tokens": tokens, "hidden": _largest(report)["hidden"]}
             for library in LIBRARIES:
                 rows = find(report, group="compare", by=library, routing="random", **same)
-                kinds = {row["outputs"]: row for row in rows}
-                if len(kinds) == 2:
-                    owned, view = (_short(kinds[kind]["us"]) for kind in ("owned", "view"))
-                    more = kinds["owned"]["us"] / kinds["view"]["us"] - 1
-                    lines.append([f"{library}, {dtype.upper()}, {tokens} tokens", owned, view, f"{more:+.0%}"])
-    return markdown(["dispatch, us: event", "owned", "view", "owning costs"], lines)
+                kinds = {row["outputs"]: row["us"] for row in rows}
+                if len(kinds) < 2:
+                    continue
+                areas = _compared(report, f"{library}, 3 areas", routing="random", **same)
+                cells = [_short(kinds["owned"]), _short(areas["us"]) if areas else "-", _short(kinds["view"])]
+                more = f"{kinds['owned'] / kinds['view'] - 1:+.0%}"
+                more += f", {areas['us'] / kinds['view'] - 1:+.0%}" if areas else ""
+                lines.append([f"{library}, {dtype.upper()}, {tokens} tokens", *cells, more])
+    return markdown(["dispatch, us: event", "owned", "owned, 3 areas", "view", "owning costs"], lines)
 
 
 def compared_decode(report: dict[str, Any]) -> str:
@@ -311,28 +315,33 @@ def compared_decode(report: dict[str, Any]) -> str:
     return markdown(["us; called: event / queued / host", *heads], lines)
 
 
+def _lost(report: dict[str, Any], rows: Iterable[Row], key: str) -> str:
+    """In how many of our ``rows`` no peer is quicker by the clock ``key``, and the one where we lose most."""
+    wins = places = 0
+    worst, where = EVEN, ""
+    for row in rows:
+        same = {name: row.get(name) for name in ("what", "dtype", "note", "tokens", "hidden", "routing")}
+        peers = [peer for library in PEERS if (peer := _compared(report, library, **same))]
+        if not peers:
+            continue
+        rival = min(peers, key=lambda peer: float(peer[key]))
+        ratio = row[key] / rival[key]
+        places, wins = places + 1, wins + (ratio < EVEN)
+        if ratio > worst:
+            routing = "" if row["routing"] == "random" else f" {row['routing']}"
+            worst, where = ratio, f"; {ratio:.1f} x {rival['by']} at {row['tokens']} x {row['hidden']}{routing}"
+    return f"{wins} of {places}{where}" if places else "-"
+
+
 def compared_losses(report: dict[str, Any]) -> str:
     """How often ep_lib is the quickest, and where it loses most, by each clock; all sizes and ways of routing."""
     lines = []
     for what, dtype, note in COMPARED:
-        cells = []
-        for _, key in CLOCKS:
-            wins = places = 0
-            worst, where = 1.0, ""
-            for row in find(report, group="compare", by="ep_lib", what=what, dtype=dtype, note=note, outputs="owned"):
-                same = {name: row[name] for name in ("tokens", "hidden", "routing")} | {"what": what, "dtype": dtype}
-                others = [_compared(report, library, note=note, **same) for library in LIBRARIES[1:]]
-                peers = [other for other in others if other is not None]
-                if not peers:
-                    continue
-                rival = min(peers, key=lambda peer: float(peer[key]))
-                ratio = row[key] / rival[key]
-                places, wins = places + 1, wins + (ratio < EVEN)
-                if ratio > max(worst, EVEN):
-                    routing = "" if row["routing"] == "random" else f" {row['routing']}"
-                    worst, where = ratio, f"; {ratio:.1f} x {rival['by']} at {row['tokens']} x {row['hidden']}{routing}"
-            cells.append(f"{wins} of {places}{where}" if places else "-")
-        lines.append([_title(what, dtype, note), *cells])
+        for library in OURS:
+            rows = find(report, group="compare", by=library, what=what, dtype=dtype, note=note, outputs="owned")
+            if rows:
+                cells = [_lost(report, rows, key) for _, key in CLOCKS]
+                lines.append([_title(what, dtype, note) + library.removeprefix("ep_lib"), *cells])
     return markdown(["quickest in; at worst", *[name for name, _ in CLOCKS]], lines)
 
 
@@ -376,12 +385,12 @@ def filled(text: str, results: Path = RESULTS) -> str:
     """A document's text with new tables. Raises KeyError for a table that is not in TABLES."""
 
     def fill(match: re.Match[str]) -> str:
-        name, kept = match[2], "h200x4"
-        if name.startswith("compared"):
-            kept = "h200x2-compare"
-        elif name.endswith(" 2"):
-            name, kept = name.removesuffix(" 2"), "h200x2"
-        report = json.loads((results / f"{kept}.json").read_text(encoding="utf-8"))
+        name, is_compared = match[2], match[2].startswith("compared")
+        ranks = "2" if is_compared else "4"
+        if name[-1].isdigit() and name not in TABLES:
+            name, _, ranks = name.rpartition(" ")
+        kept = f"h200x{ranks}{'-compare' if is_compared else ''}.json"
+        report = json.loads((results / kept).read_text(encoding="utf-8"))
         return match[1] + TABLES[name](report) + match[3]
 
     return BLOCK.sub(fill, text)

@@ -31,6 +31,11 @@ class Shape(NamedTuple):
         return 2 * self.hidden if dtype == "bf16" else self.hidden + 4 * (self.hidden // SCALE_BLOCK)
 
 
+def most_experts(ranks: int) -> int:
+    """256, or the largest number below that ``ranks`` divides: 255 for 3."""
+    return max(1, 256 // ranks) * ranks
+
+
 def device_of(rank: ep_lib.Rank) -> str:
     """Torch's name for the memory of this rank."""
     return "cuda" if rank.backend == "cuda" else "cpu"

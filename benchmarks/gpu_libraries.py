@@ -134,17 +134,19 @@ class EpLib(Library):
     """This library's public calls."""
 
     by = "ep_lib"
+    receive_areas = 1
 
     def __init__(self, rank: ep_lib.Rank, limits: Limits, shape: Shape) -> None:
         super().__init__(rank, limits, shape)
         self._buffer: Any = None
         self._hidden = 0
 
-    @staticmethod
-    def arguments(shape: Shape, limits: Limits, hidden: int) -> dict[str, int]:
+    @classmethod
+    def arguments(cls, shape: Shape, limits: Limits, hidden: int) -> dict[str, int]:
         """What a Buffer is made with."""
         sizes = {"num_experts": shape.experts, "top_k": shape.top_k, "hidden": hidden, "max_tokens": limits.tokens}
-        return {**sizes, "num_max_dispatch_tokens_per_rank": min(LOW_LATENCY_TOKENS, limits.tokens)}
+        more = {"num_max_dispatch_tokens_per_rank": min(LOW_LATENCY_TOKENS, limits.tokens)}
+        return {**sizes, **more, "receive_areas": cls.receive_areas}
 
     def _of(self, hidden: int) -> Any:
         if hidden != self._hidden:
@@ -158,29 +160,25 @@ class EpLib(Library):
         recv = buffer.dispatch(sets[0], case.idx, case.weights)
         handle = recv.handle
 
-        def cached(**options: Any) -> list[Callable[[], Any]]:
-            return [lambda x=x: buffer.dispatch(x, handle=handle, **options).x for x in sets]
-
         def same_places(x: Any) -> bool:
             return case.arrived(x, recv.src_rank, recv.src_token)
 
-        yield Operation("dispatch", CACHED, OWNED, cached(), same_places)
+        cached = [lambda x=x: buffer.dispatch(x, handle=handle).x for x in sets]
+        yield Operation("dispatch", CACHED, OWNED, cached, same_places)
         counted = [lambda x=x: buffer.dispatch(x, case.idx, case.weights) for x in sets]
         yield Operation(
             "dispatch", COUNTED, OWNED, counted, lambda r: case.arrived(r.x, r.src_rank, r.src_token), waits=True
         )
+        if self.receive_areas > 1:  # all else is as with one
+            return
+        views = [lambda x=x: buffer.dispatch(x, handle=handle, copy=False).x for x in sets]
+        yield Operation("dispatch", CACHED, VIEW, views, same_places)
         if dtype == "bf16":
-            rows = recv.x
+            rows, place = recv.x, buffer.combine_input(handle, recv.x)
             yield Operation("combine", "", OWNED, [lambda: buffer.combine(rows, handle)], case.combined)
-        yield Operation("dispatch", CACHED, VIEW, cached(copy=False), same_places)
-        if dtype == "bf16":
-            place = buffer.combine_input(handle, rows)
-
-            def from_place() -> Any:
-                return buffer.combine(place, handle)
-
             place.copy_(rows)
-            yield Operation("combine", "rows in the Buffer's memory", OWNED, [from_place], case.combined)
+            in_place = [lambda: buffer.combine(place, handle)]
+            yield Operation("combine", "rows in the Buffer's memory", OWNED, in_place, case.combined)
 
     def low_latency(self, case: Case) -> Iterator[Operation]:
         buffer, x, idx = self._of(case.shape.hidden), case.sets("bf16")[0], case.idx
@@ -197,6 +195,16 @@ class EpLib(Library):
         if self._buffer is not None:
             self._buffer.close()
             self._buffer, self._hidden = None, 0
+
+
+class EpLibAreas(EpLib):
+    """The same with three receive areas: a result stays where it arrived, and is the caller's until it is dropped."""
+
+    by = "ep_lib, 3 areas"
+    receive_areas = 3
+
+    def low_latency(self, case: Case) -> Iterator[Operation]:
+        return iter(())
 
 
 class DeepEpV1(Library):

@@ -355,9 +355,10 @@ def summarise(results: list[dict[str, Any]], args: argparse.Namespace) -> dict[s
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, default in {
-        "ranks": 4, "hidden": 7168, "experts": 256, "top-k": 8, "repeats": 20, "chain": 100
+        "ranks": 4, "hidden": 7168, "top-k": 8, "repeats": 20, "chain": 100
     }.items():  # fmt: skip
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--experts", type=int, help="default: 256, or the next smaller multiple of the ranks")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="per rank; default %(default)s")
     parser.add_argument(
         "--sweep", default="", help="also try numbers of blocks and threads, for these numbers of tokens: 128,1"
@@ -368,6 +369,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     options.tokens = [int(t) for t in options.tokens.split(",")]
     options.sweep = [int(t) for t in options.sweep.split(",") if t]
+    options.experts = options.experts or gpu_inputs.most_experts(options.ranks)
     options.date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     heap = 4 * options.ranks * max(*options.tokens, *options.sweep, 128) * (options.hidden * 2 + options.top_k * 40) + (
         4 << 20

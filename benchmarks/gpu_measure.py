@@ -18,7 +18,7 @@ import gpu_ceilings
 import gpu_normal
 import gpu_peers
 from gpu_clock import watch_of
-from gpu_inputs import Shape
+from gpu_inputs import Shape, most_experts
 from gpu_machine import git_commit, machine
 from gpu_report import show
 from gpu_rows import Rows, merge, with_rates, write
@@ -58,9 +58,10 @@ def symmetric_bytes(args: argparse.Namespace) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, default in {
-        "ranks": 4, "tokens": 4096, "hidden": 7168, "experts": 256, "top-k": 8, "repeats": 12, "ceiling-mb": 64
+        "ranks": 4, "tokens": 4096, "hidden": 7168, "top-k": 8, "repeats": 12, "ceiling-mb": 64
     }.items():  # fmt: skip
         parser.add_argument(f"--{option}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--experts", type=int, help="default: 256, or the next smaller multiple of the ranks")
     parser.add_argument("--parts", default=",".join(PARTS), help="default: all")
     parser.add_argument("--sms", default="8,16,24,32", help="num_sms of the Buffers, default 8,16,24,32")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "emulator"))
@@ -73,6 +74,7 @@ if __name__ == "__main__":
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"--parts: {unknown[0]!r} is not one of {', '.join(PARTS)}")
     options.sms = [int(number) for number in options.sms.split(",")]
+    options.experts = options.experts or most_experts(options.ranks)
     options.shape = Shape(options.ranks, options.tokens, options.hidden, options.experts, options.top_k)
     options.port = gpu_peers.free_port()
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -176,7 +176,13 @@ def test_each_library_has_its_own_environment(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_the_script_runs_on_the_emulator(tmp_path: Path) -> None:
-    settings = {"backend": "emulator", "libraries": "ep_lib,deep_ep_v1", "tokens": 4, "hidden": 256, "experts": 8}
+    settings = {
+        "backend": "emulator",
+        "libraries": "ep_lib,ep_lib_areas,deep_ep_v1",
+        "tokens": 4,
+        "hidden": 256,
+        "experts": 8,
+    }
     settings |= {"top-k": 2, "repeats": 2, "calls": 2, "tokens-skewed": 4, "routings": "incast", "dtypes": "bf16"}
     options = [f"--{name}={value}" for name, value in settings.items()]
     path = tmp_path / "compare.json"
@@ -185,15 +191,17 @@ def test_the_script_runs_on_the_emulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(path.read_text())
     assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
-    rows = [(row["what"], row["dtype"], row.get("note"), row["outputs"], row["routing"]) for row in report["rows"]]
-    assert len(set(rows)) == len(rows) == 12
-    assert ("dispatch", "bf16", "counted", "owned", "incast") in rows
-    assert ("low-latency combine", "bf16", "called", "owned", "random") in rows
+    keys = ("by", "what", "note", "outputs", "routing")
+    rows = [tuple(row.get(key) for key in keys) for row in report["rows"]]
+    assert len(set(rows)) == len(rows) == 16
+    assert ("ep_lib", "dispatch", "counted", "owned", "incast") in rows
+    assert ("ep_lib, 3 areas", "dispatch", "cached handle", "owned", "incast") in rows
+    assert ("ep_lib", "low-latency combine", "called", "owned", "random") in rows
 
 
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for options, says in (
-        (["--libraries", "nvl"], "'nvl' is not one of ep_lib, nccl"),
+        (["--libraries", "nvl"], "'nvl' is not one of ep_lib, ep_lib_areas"),
         (["--routings", "zip"], "'zip' is not one of random"),
         (["--ranks", "1"], "2 or more"),
         (["--deep-ep-v2", "/x"], "--nccl as well"),

@@ -58,6 +58,7 @@ COMPARED = REPORT | {
         compared("ep_lib", 140.0, 160.0, 90.0), compared("ep_lib", 100.0, 110.0, 80.0, outputs="view"),
         compared("DeepEP V2", 150.0, 150.0, 60.0), compared("NCCL", 180.0, 200.0, 99.0, launched_late=2),
         compared("ep_lib", 90.0, 160.0, 90.0, routing="zipf"), compared("DeepEP V2", 60.0, 150.0, 60.0, routing="zipf"),
+        compared("ep_lib, 3 areas", 55.0, 200.0, 90.0, routing="zipf"),
         compared("ep_lib", 17.0, 17.5, 0.5, what="low-latency dispatch", note="in a graph"),
         compared("DeepEP V1", 30.0, 31.0, 29.0, what="low-latency dispatch", note="called", outputs="view"),
     ],
@@ -101,14 +102,18 @@ def test_tables_say_what_the_rows_say(tmp_path: Path) -> None:
 
 def test_tables_that_compare_say_where_we_lose() -> None:
     tables = {name: make(COMPARED) for name, make in gpu_docs.TABLES.items() if name.startswith("compared")}
-    row = "| FP8 dispatch, cached handle | 140 (141) / 160 / 90.0 | - | 150 (151) / 150 / 60.0 | 180 / 200 / 99.0 |"
+    row = "| FP8 dispatch, cached handle | 140 (141) / 160 / 90.0 | - | - | 150 (151) / 150 / 60.0 | 180 / 200 / 99.0 |"
     assert row in tables["compared"], "owned first; no p99 where the host was late"
-    assert "| 4096 x 7168 | 140 / 160 | - | 150 / 150 | 180 / 200 | - |" in tables["compared sizes fp8 dispatch"]
+    assert "| 4096 x 7168 | 140 / 160 | - | - | 150 / 150 | 180 / 200 | - |" in tables["compared sizes fp8 dispatch"]
     lost = "| FP8 dispatch, cached handle | 1 of 2; 1.5 x DeepEP V2 at 4096 x 7168 zipf | 0 of 2; 1.1 x DeepEP V2 at "
     assert lost in tables["compared losses"]
-    assert "zipf | 90.0 (91.0) | - | 60.0 (61.0) | - | - |" in tables["compared skew"]
-    assert "| ep_lib, FP8, 4096 tokens | 140 | 100 | +40% |" in tables["compared views"]
+    assert "| FP8 dispatch, cached handle, 3 areas | 1 of 1 | 0 of 1; 1.3 x" in tables["compared losses"]
+    assert "zipf | 90.0 (91.0) | 55.0 (56.0) | - | 60.0 (61.0) | - | - |" in tables["compared skew"]
+    assert "| ep_lib, FP8, 4096 tokens | 140 | - | 100 | +40% |" in tables["compared views"]
     assert "| FP8 dispatch, 7168 | 17.0 | - | - | 30.0 / 31.0 / 29.0 |" in tables["compared decode"]
+    assert gpu_docs.filled("<!-- table: machine 2 -->\n<!-- end of table -->") != gpu_docs.filled(
+        "<!-- table: machine -->\n<!-- end of table -->"
+    )
     assert "DeepEP V1 -, DeepEP V2 dd758ca" in tables["compared machine"]
 
 

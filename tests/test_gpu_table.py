@@ -118,6 +118,7 @@ def test_routing_and_traffic() -> None:
     idx = gpu_inputs.routing(shape, 1, "skewed", "cpu")
     assert int((idx == 0).sum()) == shape.tokens // 2, "half of the tokens name expert 0"
     assert all(len(set(row)) == shape.top_k for row in idx.tolist())
+    assert [gpu_inputs.most_experts(ranks) for ranks in (2, 3, 8)] == [256, 255, 256]
     incast = gpu_inputs.routing(shape, 1, "incast", "cpu")
     assert int(incast.max()) < shape.experts_per_rank, "all go to rank 0"
     many = shape._replace(tokens=4096)
