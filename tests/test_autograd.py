@@ -107,6 +107,45 @@ def test_gradients_are_those_of_the_formula(dtype: str) -> None:
     ep_lib.spawn(formula, 2, "emulator", args=(dtype,))
 
 
+def grouped(rank: ep_lib.Rank) -> None:
+    """Rows grouped by expert: what they give, and the gradients, are those of rows as they came, and of both added."""
+    x, idx, weights = inputs_of(rank, rank.rank, 4 - 2 * (rank.rank % 2), torch.float32)
+    chosen = (idx >= 0).float()
+    total = (weights * chosen).sum(dim=1, keepdim=True).detach()
+    with Buffer(rank, **SHAPE) as buffer:
+        for worst in (0, 8):
+            beside = {} if worst else {"async_finish": True}
+            came = dispatch(
+                buffer, x, idx, weights, sorted_by_expert=True, expert_alignment=3, num_worst_tokens=worst, **beside
+            )
+            if came.event is not None:
+                came.event.current_stream_wait()
+                came.event.synchronize()
+            sorted_rows = came.by_expert
+            counts = (sorted_rows.offsets[1:] - sorted_rows.offsets[:-1]).tolist()
+            assert counts == came.tokens_per_expert.tolist() and all(count % 3 == 0 for count in counts)
+            by_expert = combine(
+                buffer, 2 * sorted_rows.x * sorted_rows.weights.unsqueeze(1), came.handle, sorted_by_expert=True
+            )
+            as_came = combine(buffer, came.x * came.topk_weights.sum(dim=1, keepdim=True), came.handle)
+            torch.testing.assert_close(by_expert, 2 * x * total)
+            torch.testing.assert_close(as_came, x * total)
+            seed = torch.randn(x.shape, generator=torch.Generator().manual_seed(9)).to(x.device)
+            for result, gain in ((by_expert, 2.0), (by_expert + as_came, 3.0)):
+                gradient = torch.autograd.grad(result, (x, weights), seed, retain_graph=True)
+                torch.testing.assert_close(gradient[0], gain * seed * total)
+                wanted = (gain * seed * x).sum(dim=1, keepdim=True) * chosen
+                torch.testing.assert_close(gradient[1], wanted.detach(), atol=1e-5, rtol=1e-5)
+        with pytest.raises(ArgumentError, match="exclude each other"):
+            dispatch(buffer, x, idx, weights, async_finish=True, num_worst_tokens=8)
+        with pytest.raises(ArgumentError, match="topk_weights cannot be given"):
+            combine(buffer, sorted_rows.x, came.handle, weights, sorted_by_expert=True)
+
+
+def test_gradients_of_rows_grouped_by_expert() -> None:
+    ep_lib.spawn(grouped, 2, "emulator")
+
+
 def test_gradients_in_pcie_mode() -> None:
     ep_lib.spawn(formula, 2, "emulator", args=("float32", True))
 

@@ -15,6 +15,7 @@ records it (``torch.autograd.Function``); how code under ``torch.compile`` does 
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,11 @@ from torch.library import custom_op
 from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import describe, like
 from ep_lib.moe import registry
+from ep_lib.moe.checks import InputChecks
+from ep_lib.moe.direct.expert_rows import ExpertRows
+from ep_lib.moe.event import Event
 from ep_lib.moe.handle import DispatchHandle, Received
-from ep_lib.require import refuse, show, whole_number
+from ep_lib.require import at_least_one, flag, refuse, show, whole_number
 
 Rows = Tensor | tuple[Tensor, Tensor]
 _ALIGNMENT_BYTES = 16  # of the rows that kernels read
@@ -50,6 +54,8 @@ class Dispatched(NamedTuple):
     topk_weights: Tensor | None  # float32 [N, top_k]
     tokens_per_expert: Tensor  # int32 [experts_per_rank], in host memory; on the device with num_worst_tokens
     handle: Ticket
+    by_expert: ExpertRows | None = None  # with sorted_by_expert; its x and weights have gradients as well
+    event: Event | None = None  # with async_finish: when all of this is there
 
 
 def dispatch(
@@ -60,12 +66,18 @@ def dispatch(
     *,
     handle: Ticket | None = None,
     num_worst_tokens: int = 0,
+    expert_alignment: int = 1,
+    sorted_by_expert: bool = False,
+    async_finish: bool = False,
 ) -> Dispatched:
     """:meth:`ep_lib.Buffer.dispatch` with gradients for ``x`` and ``topk_weights``; collective, like its backward.
 
     ``x`` ``[T, hidden]`` in the Buffer's dtype, of any layout (a copy is made only where kernels cannot read it), or an
     FP8 pair, which can have no gradient. ``topk_idx`` ``[T, top_k]`` int64 or int32, ``topk_weights`` float32.
     ``num_worst_tokens`` gives results of so many rows; those past the received ones are zeros.
+    ``expert_alignment``, ``sorted_by_expert`` and ``async_finish`` as there: gradients flow through ``by_expert.x`` and
+    ``by_expert.weights`` too, and backward itself runs in the caller's stream. With async_finish rows past the received
+    ones are not cleared, so it excludes num_worst_tokens.
 
     Raises what Buffer.dispatch raises; in backward also BufferClosedError after ``buffer.close()``. Differentiating
     twice raises ArgumentError.
@@ -76,6 +88,9 @@ def dispatch(
             require_tensor(name, part)
         _require_choices(topk_idx, topk_weights)
         num_worst_tokens = whole_number("num_worst_tokens", num_worst_tokens, 0, 2**31 - 1)
+        expert_alignment = at_least_one("expert_alignment", expert_alignment)
+        if flag("async_finish", async_finish) and num_worst_tokens:
+            raise ArgumentError("async_finish and num_worst_tokens exclude each other here; pass one of them")
         if handle is not None and not isinstance(handle, Ticket):
             raise HandleError(f"handle is {show(handle)}; this dispatch takes the one that ep_lib.moe.dispatch gave")
     quantized = isinstance(x, tuple)
@@ -87,6 +102,11 @@ def dispatch(
     if torch.compiler.is_compiling():
         if quantized or handle is not None or topk_idx is None:
             raise ArgumentError("under torch.compile dispatch takes x in the Buffer's dtype and topk_idx, no handle")
+        if expert_alignment != 1 or sorted_by_expert or async_finish:
+            raise ArgumentError(
+                "under torch.compile dispatch takes no expert_alignment, sorted_by_expert or async_finish: leave them "
+                "out, or call it outside of the compiled function"
+            )
         config = buffer.config
         rows, idx, weights, counts, token = dispatch_operator(
             x, topk_idx, topk_weights, buffer.key, config.experts_per_rank, num_worst_tokens
@@ -97,23 +117,39 @@ def dispatch(
     if handle is not None:
         num_worst_tokens = handle.num_worst_tokens
     data, scales = x if isinstance(x, tuple) else (x, None)
-    rows, came_scales, idx, weights, counts, anchor, eager = _RECORD_DISPATCH(
-        buffer, data, scales, topk_idx, topk_weights, eager, num_worst_tokens
+    options: dict[str, Any] = {}
+    if expert_alignment != 1:
+        options["expert_alignment"] = expert_alignment
+    if flag("sorted_by_expert", sorted_by_expert):
+        options["sorted_by_expert"] = True
+    if async_finish:
+        options["async_finish"] = True
+    rows, came_scales, idx, weights, counts, anchor, sorted_x, sorted_weights, received = _RECORD_DISPATCH(
+        buffer, data, scales, topk_idx, topk_weights, eager, num_worst_tokens, options
     )
+    by_expert = received.by_expert
+    if by_expert is not None:
+        grouped = by_expert.x if quantized else sorted_x
+        by_expert = replace(by_expert, x=grouped, weights=None if weights is None else sorted_weights)
     return Dispatched(
         (rows, came_scales) if quantized else rows,
         idx,
         weights,
         counts,
-        Ticket(eager, anchor, data.shape[0], num_worst_tokens),
+        Ticket(received.handle, anchor, data.shape[0], num_worst_tokens),
+        by_expert,
+        received.event,
     )
 
 
-def combine(buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None = None) -> Tensor:
+def combine(
+    buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None = None, *, sorted_by_expert: bool = False
+) -> Tensor:
     """:meth:`ep_lib.Buffer.combine` with gradients for ``x`` and ``topk_weights``; collective, like its backward.
 
     ``x`` ``[N, hidden]`` in the Buffer's dtype, the rows of the dispatch that gave ``handle``; returns
     ``[T, hidden]``. ``topk_weights``, float32 ``[T, top_k]``: of this rank's own tokens, as in Buffer.combine.
+    ``sorted_by_expert``: x ``[M, hidden]`` is made of by_expert.x, in the same order; no topk_weights then.
 
     Raises what Buffer.combine raises. Differentiating twice raises ArgumentError.
     """
@@ -127,6 +163,8 @@ def combine(buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None 
         require_tensor("x", x)
         _require_choices(None, topk_weights)
     if torch.compiler.is_compiling():
+        if sorted_by_expert:
+            raise ArgumentError("under torch.compile combine takes no sorted_by_expert: call it outside")
         if not isinstance(handle.handle, Tensor):
             raise HandleError("this handle comes from outside of the compiled function: dispatch inside of it")
         out: Tensor = combine_operator(
@@ -134,7 +172,10 @@ def combine(buffer: Any, x: Tensor, handle: Ticket, topk_weights: Tensor | None 
         )
         return out
     eager = _eager_handle(handle)
-    out = _RECORD_COMBINE(buffer, x, topk_weights, eager, handle.anchor, handle.num_worst_tokens)
+    grouped = flag("sorted_by_expert", sorted_by_expert)
+    if grouped and topk_weights is not None:
+        InputChecks.expert_rows(eager, topk_weights)  # raises
+    out = _RECORD_COMBINE(buffer, x, topk_weights, eager, handle.anchor, handle.num_worst_tokens, grouped)
     return out
 
 
@@ -215,31 +256,52 @@ def send(
     topk_weights: Tensor | None,
     handle: DispatchHandle | None = None,
     num_worst_tokens: int = 0,
+    more: dict[str, Any] | None = None,
 ) -> Received:
-    """``buffer.dispatch`` of inputs in any layout. Rows past the received ones, if there are any, become zeros: an
-    expert may run on them, and the gradient of its weights stays what it is."""
+    """``buffer.dispatch`` of inputs in any layout, with ``more`` options. Rows past the received ones, if there are
+    any, become zeros: an expert may run on them, and the gradient of its weights stays what it is."""
     x = (dense(x[0]), x[1].contiguous()) if isinstance(x, tuple) else dense(x)
     topk_idx = None if topk_idx is None else topk_idx.contiguous()
     topk_weights = None if topk_weights is None else topk_weights.detach().contiguous()
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if more is None else dict(more)
     if handle is not None:
         options["handle"] = handle  # it knows how many rows there will be
     elif num_worst_tokens:
         options["num_worst_tokens"] = num_worst_tokens
     received: Received = buffer.dispatch(x, topk_idx, topk_weights, **options)
     if num_worst_tokens:
-        empty = (received.topk_idx < 0).all(dim=1, keepdim=True)
-        for rows in received.x if isinstance(received.x, tuple) else (received.x,):
-            (rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows).masked_fill_(empty, 0)
-        if received.topk_weights is not None:
-            received.topk_weights.masked_fill_(empty, 0)
+        _clear(received.x, received.topk_weights, (received.topk_idx < 0).all(dim=1))
+        if (sorted_rows := received.by_expert) is not None:
+            number = torch.arange(len(sorted_rows.row), device=sorted_rows.row.device)
+            _clear(sorted_rows.x, sorted_rows.weights, number >= sorted_rows.offsets[-1])
     return received
 
 
-def bring_back(buffer: Any, x: Tensor, handle: DispatchHandle, topk_weights: Tensor | None = None) -> Tensor:
+def _clear(x: Rows, weights: Tensor | None, empty: Tensor) -> None:
+    """Zeros in the rows that are ``empty``."""
+    for rows in x if isinstance(x, tuple) else (x,):
+        (rows.view(torch.uint8) if rows.dtype == torch.float8_e4m3fn else rows).masked_fill_(empty.unsqueeze(1), 0)
+    if weights is not None:
+        weights.masked_fill_(empty if weights.dim() == 1 else empty.unsqueeze(1), 0)
+
+
+def from_experts(rows: Tensor, sorted_rows: Tensor, slot: Tensor) -> Tensor:
+    """``rows`` ``[N, ...]`` plus what stands in ``sorted_rows`` for each of a row's choices, in the order of k, in
+    float32, rounded once. ``slot``: that of :class:`ep_lib.moe.direct.expert_rows.ExpertRows`."""
+    behind = torch.cat([sorted_rows, sorted_rows.new_zeros(1, *sorted_rows.shape[1:])])  # where -1 points to
+    total = rows.float()
+    for k in range(slot.shape[1]):
+        total = total + behind[slot[:, k].long()].float()
+    return total.to(rows.dtype)
+
+
+def bring_back(
+    buffer: Any, x: Tensor, handle: DispatchHandle, topk_weights: Tensor | None = None, sorted_by_expert: bool = False
+) -> Tensor:
     """``buffer.combine`` of inputs in any layout."""
     weights = () if topk_weights is None else (topk_weights.contiguous(),)
-    out: Tensor = buffer.combine(dense(x), handle, *weights)
+    options = {"sorted_by_expert": True} if sorted_by_expert else {}
+    out: Tensor = buffer.combine(dense(x), handle, *weights, **options)
     return out
 
 
@@ -314,9 +376,10 @@ class _Dispatch(torch.autograd.Function):
         topk_weights: Tensor | None,
         handle: DispatchHandle | None,
         num_worst_tokens: int,
+        options: dict[str, Any],
     ) -> tuple[Any, ...]:
         payload = x if scales is None else (x, scales)
-        received = send(buffer, payload, topk_idx, topk_weights, handle, num_worst_tokens)
+        received = send(buffer, payload, topk_idx, topk_weights, handle, num_worst_tokens, options)
         rows, came_scales = received.x if isinstance(received.x, tuple) else (received.x, None)
         idx, weights = received.topk_idx, received.topk_weights
         counts = received.tokens_per_expert
@@ -324,20 +387,29 @@ class _Dispatch(torch.autograd.Function):
         anchor = rows.new_empty(0, dtype=torch.float32)
         fixed = [idx, counts] if scales is None else [idx, counts, rows, came_scales]
         ctx.mark_non_differentiable(*fixed)
-        ctx.save_for_backward(idx)
+        sorted_rows = received.by_expert
+        sorted_x = sorted_weights = slot = None
+        if sorted_rows is not None:
+            sorted_x = sorted_rows.x if scales is None else None
+            sorted_weights, slot = sorted_rows.weights, sorted_rows.slot
+        ctx.save_for_backward(idx, slot)
         ctx.buffer, ctx.handle = buffer, received.handle
-        return rows, came_scales, idx, weights, counts, anchor, received.handle
+        return rows, came_scales, idx, weights, counts, anchor, sorted_x, sorted_weights, received
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        (idx,) = ctx.saved_tensors
-        _, wants_x, _, _, wants_weights, _, _ = ctx.needs_input_grad
+        idx, slot = ctx.saved_tensors
+        _, wants_x, _, _, wants_weights, *_ = ctx.needs_input_grad
+        grad_x, grad_weights = grads[0] if wants_x else None, grads[3] if wants_weights else None
         with torch.no_grad():
-            x, weights = dispatch_backward(
-                ctx.buffer, ctx.handle, grads[0] if wants_x else None, grads[3] if wants_weights else None, idx
-            )
+            if slot is not None and grad_x is not None:
+                grad_x = from_experts(grad_x, grads[6], slot)
+            if slot is not None and grad_weights is not None:
+                of_choices = torch.cat([grads[7], grads[7].new_zeros(1)])  # where -1 points to
+                grad_weights = grad_weights + of_choices[slot.long()]
+            x, weights = dispatch_backward(ctx.buffer, ctx.handle, grad_x, grad_weights, idx)
         x, weights = _only_once((x, weights), grads)
-        return None, x, None, None, weights, None, None
+        return None, x, None, None, weights, None, None, None
 
 
 class _Combine(torch.autograd.Function):
@@ -350,25 +422,33 @@ class _Combine(torch.autograd.Function):
         handle: DispatchHandle,
         anchor: Tensor | None,
         num_worst_tokens: int,
+        sorted_by_expert: bool,
     ) -> Tensor:
         ctx.buffer, ctx.handle, ctx.num_worst_tokens = buffer, handle, num_worst_tokens
+        ctx.sorted_by_expert = sorted_by_expert
         # Something is always saved, so that checkpointing, which recomputes up to the last saved tensor, gets here on
         # every rank, whatever that rank's experts saved.
         wants_weights = topk_weights is not None and topk_weights.requires_grad
         ctx.save_for_backward(x if wants_weights else x.new_empty(0), topk_weights)
-        return bring_back(buffer, x, handle, topk_weights)
+        return bring_back(buffer, x, handle, topk_weights, sorted_by_expert)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         rows, weights = ctx.saved_tensors
-        _, wants_x, wants_weights, _, wants_anchor, _ = ctx.needs_input_grad
+        _, wants_x, wants_weights, _, wants_anchor, *_ = ctx.needs_input_grad
         with torch.no_grad():
-            x, grad_weights = combine_backward(
-                ctx.buffer, ctx.handle, grad, rows if wants_weights else None, weights, ctx.num_worst_tokens
-            )
+            if ctx.sorted_by_expert:
+                more = {"sorted_by_expert": True}
+                received = send(ctx.buffer, grad, None, None, ctx.handle, ctx.num_worst_tokens, more)
+                assert received.by_expert is not None
+                x, grad_weights = received.by_expert.x, None
+            else:
+                x, grad_weights = combine_backward(
+                    ctx.buffer, ctx.handle, grad, rows if wants_weights else None, weights, ctx.num_worst_tokens
+                )
         results = _only_once((x if wants_x else None, grad_weights), (grad,))
         anchor = grad.new_empty(0, dtype=torch.float32) if wants_anchor else None
-        return None, *results, None, anchor, None
+        return None, *results, None, anchor, None, None
 
 
 def _only_once(results: tuple[Tensor | None, ...], grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
