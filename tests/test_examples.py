@@ -1,0 +1,79 @@
+"""The programs in examples/ end in an assert that holds: on the emulator, and on GPUs where there are some."""
+
+from __future__ import annotations
+
+import ast
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.mpi import mpiexec
+from support.waiting import ENOUGH
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ALONE = ["fp8_experts.py", "own_kernel.py", "serve_low_latency.py"]  # they spawn their ranks
+STARTED = ["lost_rank.py", "mpi_ranks.py", "train_torchrun.py"]
+pytestmark = pytest.mark.slow
+
+
+def needs(name: str) -> None:
+    if "torch" in (EXAMPLES / name).read_text(encoding="utf-8"):
+        pytest.importorskip("torch")
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> None:
+    said = [process.communicate(timeout=ENOUGH) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+
+
+def start(command: list[str], **environment: str) -> subprocess.Popen[str]:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES.parent)} | environment
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(name: str, backend: str) -> None:
+    file = str(EXAMPLES / name)
+    if name == "mpi_ranks.py":
+        finish([start([*mpiexec(4), "-m", "mpi4py", file], EP_LIB_BACKEND=backend)])
+    elif name == "train_torchrun.py":  # as torchrun does it, without a process of its own
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "EP_LIB_BACKEND": backend}
+        finish([start([sys.executable, file], RANK=str(r), LOCAL_RANK=str(r), **world) for r in range(2)])
+    else:
+        finish([start([sys.executable, file], EP_LIB_BACKEND=backend)])
+
+
+def test_every_example_is_run_and_ends_in_an_assert() -> None:
+    programs = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert programs == sorted(ALONE + STARTED)
+    for name in programs:
+        tree = ast.parse((EXAMPLES / name).read_text(encoding="utf-8"))
+        last = tree.body[-1]
+        inside = last.body[-1] if isinstance(last, ast.If) else last
+        assert isinstance(inside, ast.Assert), f"{name} does not end in an assert"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_example_that_spawns_on_the_emulator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs(name)
+    monkeypatch.setenv("EP_LIB_BACKEND", "emulator")
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_an_example_that_is_started_on_the_emulator(name: str) -> None:
+    needs(name)
+    run(name, "emulator")
+
+
+@pytest.mark.gpu(count=2)
+@pytest.mark.parametrize("name", [*ALONE, "train_torchrun.py"])
+def test_an_example_on_gpus(name: str) -> None:
+    needs(name)
+    run(name, "cuda")
