@@ -14,7 +14,7 @@ from ep_lib import Buffer
 from ep_lib.moe import combine, dispatch
 from ep_lib.moe.direct.expert_rows import ExpertRows
 
-HIDDEN, FFN, EXPERTS, TOP_K, TOKENS, STEPS = 32, 64, 4, 2, 32, 6
+HIDDEN, FFN, EXPERTS, TOP_K, TOKENS, STEPS, RATE = 32, 64, 4, 2, 32, 8, 2.0
 
 has_gpus = torch.cuda.is_available() and os.environ.get("EP_LIB_BACKEND", "cuda") == "cuda"
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpus else torch.device("cpu")
@@ -43,7 +43,7 @@ torch.manual_seed(0)
 gate = nn.Linear(HIDDEN, EXPERTS, bias=False).to(device)  # the same on every rank
 torch.manual_seed(1 + me)
 experts = Experts().to(device)
-optimizer = torch.optim.AdamW([*gate.parameters(), *experts.parameters()], lr=0.05)
+parameters = [*gate.parameters(), *experts.parameters()]
 shape = {
     "num_experts": EXPERTS,
     "top_k": TOP_K,
@@ -61,13 +61,13 @@ with Buffer.open(dist.group.WORLD, backend=backend, **shape) as buffer:  # its h
         came = dispatch(buffer, x, chosen, weights, sorted_by_expert=True, expert_alignment=8)
         y = combine(buffer, experts(came.by_expert), came.handle, sorted_by_expert=True)
         loss = (y - x.roll(1, dims=1)).pow(2).mean()
-        optimizer.zero_grad()
         loss.backward()  # collective, as forward is
         for parameter in gate.parameters():
             dist.all_reduce(parameter.grad)
-        for parameter in (*gate.parameters(), *experts.parameters()):  # experts have seen all ranks' tokens already
-            parameter.grad /= ranks
-        optimizer.step()
+        with torch.no_grad():
+            for parameter in parameters:  # gradients of experts are sums over all ranks' tokens already
+                parameter -= RATE * parameter.grad / ranks
+                parameter.grad = None
         total = loss.detach().clone()
         dist.all_reduce(total)
         losses.append(total.item() / ranks)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import types
@@ -139,6 +140,12 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
         refused(lambda: raw.get_local_buffer_tensor(torch.int32, torch.Size([300])), ArgumentError, "250 elements")
 
     ep_lib.spawn(main, ranks=1, backend="emulator")
+
+
+def test_the_program_of_the_guide_runs() -> None:
+    text = (ROOT / "docs" / "migrate-from-deepep.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(compile(program, "docs/migrate-from-deepep.md", "exec"), {"__name__": "__main__"})
 
 
 def test_the_name_deep_ep_is_this_module_where_one_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
