@@ -17,6 +17,7 @@ from support.waiting import ENOUGH
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ALONE = ["fp8_experts.py", "own_kernel.py", "serve_low_latency.py"]  # they spawn their ranks
 STARTED = ["lost_rank.py", "mpi_ranks.py", "train_torchrun.py"]
+_LIMIT_S = 3 * ENOUGH  # the first process that needs it compiles the emulator
 pytestmark = pytest.mark.slow
 
 
@@ -26,7 +27,11 @@ def needs(name: str) -> None:
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
-    said = [process.communicate(timeout=ENOUGH) for process in processes]
+    try:
+        said = [process.communicate(timeout=_LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert [process.returncode for process in processes] == [0] * len(processes), said
 
 
