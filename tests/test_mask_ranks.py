@@ -10,10 +10,10 @@ from ep_lib import Buffer, Fabric, Rank
 from ep_lib.errors import ArgumentError, BackendUnavailable, HandleError, PeerTimeout
 
 
-def leave_and_return(rank: Rank, ways: list[str], seed: int) -> bool:
+def leave_and_return(rank: Rank, ways: list[str], seed: int, areas: int = 1) -> bool:
     """Rank 1 leaves, then rank 3; rank 1 comes back, and rank 3 at last."""
     me = rank.rank
-    with Buffer(rank, **BOTH) as buffer:
+    with Buffer(rank, **BOTH, receive_areas=areas) as buffer:
 
         def layer(number: int) -> None:
             for way in ways:
@@ -40,6 +40,10 @@ def leave_and_return(rank: Rank, ways: list[str], seed: int) -> bool:
 def test_ranks_leave_and_return(ways: list[str]) -> None:
     for seed in range(3):
         assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=seed, args=(ways, seed)) == [True] * RANKS
+
+
+def test_ranks_leave_and_return_where_rows_stay() -> None:
+    assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=0, args=(["normal"], 0, 3)) == [True] * RANKS
 
 
 @pytest.mark.gpu(count=RANKS)

@@ -242,7 +242,7 @@ class DirectMode:
         row_vectors = x.shape[1] * config.dtype.itemsize // VECTOR_BYTES
         # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
         number = Tag(tag.epoch, _NUMBER_OF_WAY[way], tag.row_vectors).number
-        key = (number, row_vectors, *(b.address for b in bias))
+        key = (number, row_vectors, *[b.address for b in bias])
         uses = (routing.info, *bias)
         with self._streams.begin(x.kind, async_finish):
             if by_expert is not None:

@@ -206,7 +206,7 @@ class LowLatencyMode:
         """:meth:`ep_lib.Buffer.low_latency_combine`."""
         config = self.config
         self._require_own(handle)
-        if any(handle is waiting for waiting in self._without_rows):
+        if self._without_rows and any(handle is waiting for waiting in self._without_rows):
             raise HandleError("the rows of this handle's dispatch have not been received: call its hook first")
         rows = self._check_rows("x", x, (config.experts_per_rank, capacity_of(config), config.hidden))
         kind = rows.kind
@@ -425,9 +425,9 @@ class LowLatencyMode:
             if not self.shapes:
                 self._dispatches[key] = known
         came = [None if array is None else describe(array) for array in arrivals]
-        rows_at, scales_at, counts_at, index_at, token_counts_at, weights_at = (
+        rows_at, scales_at, counts_at, index_at, token_counts_at, weights_at = [
             0 if info is None else info.address for info in came
-        )
+        ]
         known.kernel.launch(
             self.rank,
             known.shape.blocks,
