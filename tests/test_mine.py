@@ -141,7 +141,9 @@ def test_an_edit_counts_from_the_next_run_on(mine: Path) -> None:
             ep_lib.spawn(exchange, ranks=2, backend="emulator", args=(True,))
     line = file.read_text().split("messag <")[0].count("\n") + 1
     assert caught.value.file == str(file) and caught.value.line == line
-    assert "Your own pieces were in use: 01_write_signal, 05_ring" in "".join(caught.value.__notes__)
+    said = "".join(caught.value.__notes__)
+    assert "01_write_signal/ep/write_signal.cuh" in said and "05_ring/ep/ring.cuh" in said
+    assert "`ep-lib grade 01_write_signal`, `ep-lib grade 05_ring`" in said
 
 
 @pytest.mark.slow

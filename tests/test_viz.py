@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from ep_lib import viz
@@ -132,3 +134,46 @@ def test_small_helpers() -> None:
     assert ink_on("#000000") == "white"
     assert ink_on("#F0E442") != "white"
     assert len({viz.rank_color(rank) for rank in range(8)}) == 8
+
+
+# Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (IEEE TVCG
+# 2009), table 1: what somebody without one kind of cones sees, in linear RGB (severity 1.0)
+_SEEN_BY = {
+    "everybody": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+_XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+_APART = 15.0  # of CIE 1976: 2.3 is just noticeable, side by side
+
+
+def lab(color: str, seen: list[list[float]]) -> np.ndarray:
+    """What is seen of an sRGB colour, in CIELAB (D65)."""
+    srgb = np.array(to_rgb(color))
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    t = _XYZ @ np.clip(np.array(seen) @ linear, 0, 1) / (_XYZ @ np.ones(3))
+    f = np.where(t > (6 / 29) ** 3, np.cbrt(t), t / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eyes", _SEEN_BY)
+def test_the_colours_of_ranks_are_told_apart_by(eyes: str) -> None:
+    seen = {color: lab(color, _SEEN_BY[eyes]) for color in viz.RANK_COLORS}
+    for one, other in itertools.combinations(seen, 2):
+        apart = float(np.linalg.norm(seen[one] - seen[other]))
+        assert apart > _APART, f"{one} and {other} are {apart:.1f} apart"

@@ -23,13 +23,20 @@ from ep_lib.workshop import contest
 from ep_lib.workshop.grader import printable
 
 _MOST_LETTERS = 40  # of a name
+_ALSO_ALL_TO_ALL = ("all_to_all", "all-to-all")  # as the exercise is called, and as people write it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ep-lib contest``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = __doc__
-    parser.add_argument("task", nargs="?", choices=tuple(contest.CONTESTS), help="without it: the standings of all")
+    parser.add_argument(
+        "task",
+        nargs="?",
+        type=lambda word: "alltoall" if word in _ALSO_ALL_TO_ALL else word,
+        choices=tuple(contest.CONTESTS),
+        help="without it: the standings of all",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--mine", metavar="DIR", type=Path, help="the folder with your file")
     what.add_argument("--start", metavar="DIR", type=Path, help="put a file to begin with into this folder")

@@ -69,6 +69,7 @@ class Access:
     location: str  # file:line
     source: str  # the text of that line
     operation: Operation | None = None
+    caller: str = ""  # file:line: text, of the call that leads there; empty for the kernel's own lines
 
     def __str__(self) -> str:
         who = f"kernel '{self.kernel}', {self.thread}"
@@ -126,9 +127,9 @@ class Finding:
         if self.where:
             lines.append(f"    where   {self.where}")
         if self.first is not None:
-            lines.append(f"    first   {self.first}")
+            lines.append(f"    first   {self.first}{self.called(self.first)}")
         if self.second is not None and self.second != self.first:
-            lines.append(f"    second  {self.second}")
+            lines.append(f"    second  {self.second}{self.called(self.second)}")
         if self.detail:
             lines.append(f"    note    {self.detail}")
         if self.remedy:
@@ -141,6 +142,13 @@ class Finding:
         more = f" (seen with {len(seeds)} seeds)" if len(seeds) > 1 else ""
         lines.append(f"    replay  seed={self.seed}{more}" + (f": {self.replay}" if self.replay else ""))
         return "\n".join(lines)
+
+    def called(self, side: Access) -> str:
+        """From where, if both accesses are in one line, and only the way there tells them apart."""
+        one, other = self.first, self.second
+        if one is None or other is None or one.location != other.location or one.caller == other.caller:
+            return ""
+        return f"\n      called at {side.caller}" if side.caller else ""
 
     def _elsewhere(self) -> str:
         told = self.second or self.first
@@ -229,7 +237,7 @@ def _access(entry: Mapping[str, Any]) -> tuple[Access, Place]:
     place = _place(entry)
     thread = ThreadId(entry["rank"], tuple(entry["block"]), tuple(entry["thread"]))
     operation = Operation(**entry["operation"]) if entry["operation"] else None
-    return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation), place
+    return Access(entry["what"], thread, entry["kernel"], place.location, place.source, operation, place.caller), place
 
 
 def _place(spot: Mapping[str, Any] | None) -> Place:

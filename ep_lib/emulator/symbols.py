@@ -22,7 +22,8 @@ _HEADER = re.compile(r"(?:^|/)((?:ep|moe)/.*\.cuh)$")
 class Place:
     """``location`` is ``file:line`` (empty if unknown), ``source`` the text of that line without indentation.
 
-    ``name`` is what its user calls the file, ``file`` where its text is.
+    ``name`` is what its user calls the file, ``file`` where its text is. ``caller``: ``file:line: text`` of the call,
+    if the line is of a function that the compiler has put into another one of the user's.
     """
 
     location: str = ""
@@ -30,6 +31,7 @@ class Place:
     file: Path = Path()
     name: str = ""
     line: int = 0
+    caller: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.line)
@@ -97,7 +99,10 @@ def find(image: str, offset: int) -> Place:
     if users and frames[0] != users[0] and not _is_installed(frames[0][0]):
         inner, inner_line = frames[0]
         location += f" (in <{_header_of_ours(inner)}>:{inner_line})"
-    return Place(location, _text_of(str(file), line), file, _short(file), line)
+    caller = ""
+    if len(users) > 1:
+        caller = f"{_short(users[1][0])}:{users[1][1]}: {_text_of(str(users[1][0]), users[1][1])}"
+    return Place(location, _text_of(str(file), line), file, _short(file), line, caller)
 
 
 def _text_of(file: str, line: int) -> str:

@@ -66,8 +66,11 @@ def unused() -> Iterator[None]:
 def note(error: BaseException) -> None:
     """Adds to an error of a run whose pieces were in use: what may be at fault is the learner's."""
     if roots := active():
-        names = ", ".join(root.name for root in roots)
-        error.add_note(f"Your own pieces were in use: {names}. `ep-lib grade NAME` tests one of them by itself.")
+        files = [os.path.relpath(file) for root in roots for file in sorted(root.rglob("*.cu*")) if file.is_file()]
+        error.add_note(
+            f"Your own pieces were in use: {', '.join(files)}. What is waited for may be what one has not sent, "
+            f"or its own wait. Each is tested alone: {', '.join(f'`ep-lib grade {root.name}`' for root in roots)}."
+        )
 
 
 def among(files: Iterable[str]) -> tuple[Path, ...]:

@@ -67,7 +67,9 @@ def _in_short(finding: Finding) -> str:
     lines = [f"{finding.kind}: {finding.message}"]
     for side in dict.fromkeys(side for side in (finding.first, finding.second) if side is not None):
         who = "" if side.operation is None else "TMA, " if side.operation.by_tma else "the NIC, "
-        lines.append(f"   {who}{side.what} at {side.location or 'an unknown line'}: {side.source}")
+        called = finding.called(side).strip()
+        where = f"{side.location or 'an unknown line'}: {side.source}" + (f" ({called})" if called else "")
+        lines.append(f"   {who}{side.what} at {where}")
     lines += [f"   remedy: {finding.remedy}"] if finding.remedy else []
     return "\n".join(lines)
 

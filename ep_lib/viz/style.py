@@ -4,7 +4,8 @@ Pictures are :class:`matplotlib.figure.Figure` objects made without pyplot: noth
 touched, no backend is chosen. Save one with ``figure.savefig(path)``; a notebook shows the last expression of a cell.
 
 Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with any kind of colour blindness
-can tell apart; black is replaced by grey, so that text stays readable on every colour.
+can tell apart; black is replaced by a grey that is dark enough for that, too, so that text stays readable on every
+colour. (A light grey and the pink are one colour to many: tests/test_viz.py measures it.)
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ T = TypeVar("T")
 # What Python, NumPy and matplotlib make of data that is not what a picture shows
 _NO_PICTURE = (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, OSError, RuntimeError)
 
-RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
 """One colour per rank; they repeat from rank 8 on, with hatching where there is room."""
 
 INK = "#222222"

@@ -285,7 +285,7 @@ function sumOf({kind, first, number, of}, state) {
   if (!written) return race ? `${race} in a race` : "no kernel has written here";
   const open = written - ordered;
   return [...by].map(([who, n]) => `${n} of ${number} by ${who}`).join(", ") +
-    (open ? `; ${open} with no reader ordered after them` : "; a reader is ordered after all of them") + (race ? `; ${race} in a race` : "");
+    (open ? `; ${open} with no thread of this rank ordered after them` : "; threads of this rank are ordered after all of them") + (race ? `; ${race} in a race` : "");
 }
 
 // ---- drawing a step ------------------------------------------------------------------------------------------------
@@ -355,13 +355,22 @@ const actions = {
     let step = -1;
     const state = stateAfter(at - 1);
     for (let s = slot; s >= 0 && s < slot + number; s++) step = Math.max(step, cell(state[s]).written ? cell(state[s]).step : -1);
-    if (step >= 0) go(step);
+    if (step >= 0) { go(step); return; }
+    $("now").textContent += slot < 0 ? " This step touches no memory." : ` Nobody has written this before${writtenLater(slot, number)}.`;
   },
   play: () => {
     if (timer) { clearInterval(timer); timer = 0; return; }
     timer = setInterval(() => { if (at >= count - 1) actions.play(); else go(at + 1); }, 180);
   },
 };
+function writtenLater(slot, number) {
+  for (let s = at + 1; s < count; s++) {
+    const [begin, size] = steps.touched[s];
+    const writes = steps.write[s] || steps.kind[s] === K.nic_write || steps.kind[s] === K.nic_signal;
+    if (writes && begin < slot + number && slot < begin + size) return `: it is written later, in step ${s + 1}`;
+  }
+  return "";
+}
 function finding(direction) {
   if (!data.marks.length) return;
   const order = data.marks.map((mark, number) => [mark.step, number]).sort((a, b) => a[0] - b[0]);
