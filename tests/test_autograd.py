@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 import subprocess
@@ -75,12 +76,11 @@ def test_gradcheck_of_the_whole_world(check: Callable[..., bool]) -> None:
     assert ep_lib.spawn(check, 2, "emulator") == [True, True]
 
 
-def formula(rank: ep_lib.Rank, dtype_name: str, pcie: bool = False) -> None:
+def formula(rank: ep_lib.Rank, dtype_name: str, **ways: Any) -> None:
     """Experts that multiply by 2: gradients are known in closed form. By handle as well, and with odd layouts."""
     dtype = getattr(torch, dtype_name)
     tokens = 4 - 2 * (rank.rank % 2)
     x, idx, weights = inputs_of(rank, rank.rank, tokens, dtype)
-    ways = {"allow_nvlink_for_normal_mode": False, "num_sms": 4} if pcie else {}
     with Buffer(rank, **(SHAPE | {"dtype": dtype, **ways})) as buffer:
         came = dispatch(buffer, x.t().contiguous().t(), idx, weights)
         rows = 2 * came.x.float() * came.topk_weights.sum(dim=1, keepdim=True)
@@ -147,7 +147,12 @@ def test_gradients_of_rows_grouped_by_expert() -> None:
 
 
 def test_gradients_in_pcie_mode() -> None:
-    ep_lib.spawn(formula, 2, "emulator", args=("float32", True))
+    ways = {"allow_nvlink_for_normal_mode": False, "num_sms": 4}
+    ep_lib.spawn(functools.partial(formula, **ways), 2, "emulator", args=("float32",))
+
+
+def test_gradients_where_rows_stay_where_they_arrived() -> None:
+    ep_lib.spawn(functools.partial(formula, receive_areas=3), 2, "emulator", args=("bfloat16",))
 
 
 def weights_come_back_exactly(rank: ep_lib.Rank) -> None:
