@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -44,6 +45,50 @@ def test_normal_mode_returns_what_deep_ep_returns() -> None:
 
 def test_low_latency_mode_returns_what_deep_ep_returns() -> None:
     ep_lib.spawn(deep_ep_cases.low_latency_mode, ranks=4, backend="emulator")
+
+
+def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
+    nodes = ep_lib.Fabric("rc", ranks_per_node=2)
+    assert ep_lib.spawn(deep_ep_cases.several_nodes, ranks=4, backend="emulator", fabric=nodes) == [[192]] * 4
+
+
+# DeepEP V1's parameters, in its order: callers pass some of them by position.
+ASYNC = "previous_event async_finish allocate_on_comm_stream"
+LAYOUT = "num_tokens_per_rank num_tokens_per_rdma_rank is_token_in_rank num_tokens_per_expert"
+SIZES = "num_max_dispatch_tokens_per_rank hidden"
+SURFACE = {
+    "__init__": "group num_nvl_bytes num_rdma_bytes low_latency_mode num_qps_per_rank "
+    "allow_nvlink_for_low_latency_mode allow_mnnvl explicitly_destroy enable_shrink comm",
+    "destroy": "",
+    "is_sm90_compiled": "",
+    "set_num_sms": "new_num_sms",
+    "capture": "",
+    "get_low_latency_rdma_size_hint": f"{SIZES} num_ranks num_experts",
+    "get_comm_stream": "",
+    "get_local_buffer_tensor": "dtype size offset use_rdma_buffer",
+    "get_dispatch_config": "num_ranks",
+    "get_combine_config": "num_ranks",
+    "get_dispatch_layout": f"topk_idx num_experts {ASYNC}",
+    "dispatch": f"x handle {LAYOUT} topk_idx topk_weights expert_alignment num_worst_tokens config {ASYNC}",
+    "combine": f"x handle topk_weights bias config {ASYNC}",
+    "clean_low_latency_buffer": f"{SIZES} num_experts",
+    "low_latency_dispatch": "x topk_idx num_max_dispatch_tokens_per_rank num_experts "
+    "cumulative_local_expert_recv_stats dispatch_wait_recv_cost_stats use_fp8 round_scale use_ue8m0 async_finish "
+    "return_recv_hook",
+    "low_latency_combine": "x topk_idx topk_weights handle use_logfmt zero_copy async_finish return_recv_hook out "
+    "combine_wait_recv_cost_stats",
+    "low_latency_update_mask_buffer": "rank_to_mask mask",
+    "low_latency_query_mask_buffer": "mask_status",
+    "low_latency_clean_mask_buffer": "",
+    "get_next_low_latency_combine_buffer": "handle",
+}
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_parameters_come_in_deep_eps_order(name: str) -> None:
+    parameters = [word for word in inspect.signature(getattr(deep_ep.Buffer, name)).parameters if word != "self"]
+    wanted = SURFACE[name].split()
+    assert parameters[: len(wanted)] == wanted
 
 
 def run_program(backend: str, folder: Path) -> None:

@@ -184,3 +184,19 @@ def low_latency_mode(rank: ep_lib.Rank) -> None:
         buffer.low_latency_query_mask_buffer(status)
         assert status.nonzero().flatten().tolist() == masked
     rank.barrier()
+
+
+def several_nodes(rank: ep_lib.Rank) -> list[int]:
+    """Two ranks on each of two nodes, which NICs connect; one rank has more tokens the second time."""
+    buffer = deep_ep.Buffer(rank)
+    for tokens in (4, 5 + 150 * (rank.rank == 2), 3):
+        x, idx, weights = choices(rank.rank, tokens)
+        per_rank, per_node, per_expert, sent, _ = buffer.get_dispatch_layout(idx, EXPERTS)
+        assert per_node.tolist() == [int(sent[:, node : node + 2].any(1).sum()) for node in (0, 2)]
+        came, _, came_weights, _, handle, _ = buffer.internode_dispatch(
+            x, None, per_rank, per_node, sent, per_expert, idx, weights, 1, deep_ep.Config(4)
+        )
+        out, out_weights, _ = buffer.internode_combine(came, handle, came_weights)
+        assert torch.equal(out, x * sent.sum(1, keepdim=True))
+        assert torch.equal(out_weights, weights.masked_fill(idx < 0, 0))
+    return [engine.max_tokens for engine in buffer._engines.values()]
