@@ -329,7 +329,7 @@ def _lost(report: dict[str, Any], rows: Iterable[Row], key: str) -> str:
         places, wins = places + 1, wins + (ratio < EVEN)
         if ratio > worst:
             routing = "" if row["routing"] == "random" else f" {row['routing']}"
-            worst, where = ratio, f"; {ratio:.1f} x {rival['by']} at {row['tokens']} x {row['hidden']}{routing}"
+            worst, where = ratio, f"; {ratio:.2f} x {rival['by']} at {row['tokens']} x {row['hidden']}{routing}"
     return f"{wins} of {places}{where}" if places else "-"
 
 

@@ -105,9 +105,9 @@ def test_tables_that_compare_say_where_we_lose() -> None:
     row = "| FP8 dispatch, cached handle | 140 (141) / 160 / 90.0 | - | - | 150 (151) / 150 / 60.0 | 180 / 200 / 99.0 |"
     assert row in tables["compared"], "owned first; no p99 where the host was late"
     assert "| 4096 x 7168 | 140 / 160 | - | - | 150 / 150 | 180 / 200 | - |" in tables["compared sizes fp8 dispatch"]
-    lost = "| FP8 dispatch, cached handle | 1 of 2; 1.5 x DeepEP V2 at 4096 x 7168 zipf | 0 of 2; 1.1 x DeepEP V2 at "
+    lost = "| FP8 dispatch, cached handle | 1 of 2; 1.50 x DeepEP V2 at 4096 x 7168 zipf | 0 of 2; 1.07 x DeepEP V2 at "
     assert lost in tables["compared losses"]
-    assert "| FP8 dispatch, cached handle, 3 areas | 1 of 1 | 0 of 1; 1.3 x" in tables["compared losses"]
+    assert "| FP8 dispatch, cached handle, 3 areas | 1 of 1 | 0 of 1; 1.33 x" in tables["compared losses"]
     assert "zipf | 90.0 (91.0) | 55.0 (56.0) | - | 60.0 (61.0) | - | - |" in tables["compared skew"]
     assert "| ep_lib, FP8, 4096 tokens | 140 | - | 100 | +40% |" in tables["compared views"]
     assert "| FP8 dispatch, 7168 | 17.0 | - | - | 30.0 / 31.0 / 29.0 |" in tables["compared decode"]
