@@ -1,10 +1,11 @@
 """How many wrong answers the hidden tests let through: every solution, mutated, graded by the tests of its own tasks.
 
-    python benchmarks/mutants.py [EXERCISE ...] [--most 100] [--list] [--json FILE]
+    python benchmarks/mutants.py [EXERCISE ...] [--most 100] [--check] [--list] [--json FILE]
 
 A mutant is a solution with one small change (mutate.py). It is killed if a hidden test of the task that it is part of
 fails. Some changes make no difference: those stand in mutants_equivalent.toml, each with the reason, and are not run.
 The others that live are shown, and the exit status is 1 if they are more than 3 % of an exercise's mutants.
+With ``--check`` it is about the public checks: a mutant lives if they say "ok" and the hidden tests find it.
 
 Grading compiles for a second or two, so all mutants of a piece become one program: a chain of ``if`` in each hole, over
 the number in $EP_MUTANT, compiled once. Every mutant runs in a fork of this process, without walls: its code is ours.
@@ -245,10 +246,11 @@ def _equivalent(exercise: Exercise) -> list[str]:
     return [mutant for group in groups if group["reason"] for mutant in group["mutants"]]
 
 
-def examine(name: str, most: int, only: str = "") -> dict[str, Any]:
+def examine(name: str, most: int, only: str = "", *, check: bool = False) -> dict[str, Any]:
     """The row of one exercise; says what lives."""
     exercise = exercises.find(name)
-    tests = hidden.load(exercise.name, public=False)
+    tests = hidden.load(exercise.name, public=check)
+    stricter = hidden.load(exercise.name, public=False)
     equivalent = _equivalent(exercise)
     everything = candidates(exercise)
     began = time.monotonic()
@@ -264,6 +266,8 @@ def examine(name: str, most: int, only: str = "") -> dict[str, Any]:
             raise SystemExit(f"{exercise.name}: the solution itself fails: {problem}")
         run = [each for each in some if each not in known and only in each.name]
         fates = [(each, _fate(exercise, each, folder, tests)) for each in run]
+        if check:
+            fates = [(each, fate or not _fate(exercise, each, folder, stricter)) for each, fate in fates]
     alive = [each for each, fate in fates if not fate]
     for each in alive:
         print(f"  lives: {exercise.name}: {each.name}")
@@ -291,6 +295,7 @@ def main() -> int:
         "--most", type=int, default=100, help="mutants of an exercise, before those that do not compile"
     )
     parser.add_argument("--only", default="", help="mutants whose name has this in it")
+    parser.add_argument("--check", action="store_true", help="which mutants do the public checks let through")
     parser.add_argument("--list", action="store_true", help="show the mutants, run none")
     parser.add_argument("--json", type=Path, help="write the table there")
     options = parser.parse_args()
@@ -300,7 +305,7 @@ def main() -> int:
             for each in candidates(exercises.find(name)):
                 print(each.name)
             continue
-        row = examine(name, options.most, options.only)
+        row = examine(name, options.most, options.only, check=options.check)
         rows.append(row)
         told = "{exercise:<18} {mutants:>4} mutants {killed:>4} killed {equivalent:>3} equivalent {alive:>3} alive"
         print(told.format(**row), f"{row['seconds']:>4} s", flush=True)

@@ -252,6 +252,7 @@ def test_renamed_and_rearranged_code_is_alike_and_right_answers_are_not() -> Non
     assert not similar._alike(marks(OWN), marks(OWN.replace("for", "while").replace("total", "if (x) total")))
     assert marks(SOLUTION.decode()) == frozenset()
     assert similar.is_the_solution(EXERCISE.name, {PIECE: SOLUTION + b"\n\n"})
+    assert similar.is_the_solution(EXERCISE.name, {PIECE: b"\xef\xbb\xbf" + SOLUTION.replace(b"\n", b"\r\n")})
 
 
 def test_twins_are_named_in_the_views(tmp_path: Path) -> None:
@@ -285,6 +286,10 @@ def test_the_command_keeps_writes_and_gives(
     assert "bob,01_write_signal,3,4,2,1," in table.read_text() and (out / "bob" / "feedback.html").exists()
     assert main([*words, "--give", "bob", "01.two", "1", "--note", "half"]) == 2
     assert main([*words, "--give", "bob", "01", "1"]) == 2
+    capsys.readouterr()
+    assert main([*words, "--give", "bob", "01.2", "99", "--note", "a slip"]) == 2
+    assert "task 2 of 01_write_signal has 2 points, and --give says 99" in capsys.readouterr().err
+    assert main([*words, "--give", "bob", "01.9", "1", "--note", "a slip"]) == 2
     assert main([*words, "--deadline", "soon"]) == 2
     capsys.readouterr()
     assert main(["grade", "--book", book, "--deadline", "2001-01-01", "--late", "100", "--json"]) == 0

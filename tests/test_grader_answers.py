@@ -90,6 +90,36 @@ def test_a_right_answer_gets_full_marks_however_it_is_written(
     assert result.full, result.as_json()
 
 
+# Wrong lines that a first, easy case does not show.
+WRONG_LINES = {
+    ("10_plan", 1): ("if expert >= 0:", "if True:"),
+    ("10_plan", 3): ("source != rank", "source + 1 != rank"),
+    ("09_router", 2): (", minlength=num_experts", ""),
+    ("04_proxy_loop", 1): ("while count < self.most - len(self.batch):", "while True:"),
+    ("02_handshake", 3): ("zlib.crc32(body) != checksum", "False"),
+}
+
+
+@pytest.mark.parametrize(("name", "task"), WRONG_LINES)
+def test_check_is_as_strict_as_its_ok(name: str, task: int, tmp_path: Path) -> None:
+    exercise = find(name)
+    text = (exercise.solution_dir / exercise.pieces[0]).read_text()
+    right, wrong = WRONG_LINES[name, task]
+    assert right in text
+    (tmp_path / exercise.pieces[0]).write_text(text.replace(right, wrong))
+    failed = [each.task.number for each in grade(name, tmp_path, public=True).tasks if not each.passed]
+    assert task in failed
+
+
+def test_whole_numbers_may_be_floats(tmp_path: Path) -> None:
+    exercise = find("10_plan")
+    text = (exercise.solution_dir / exercise.pieces[0]).read_text()
+    floats = text.replace("int(counts[:source].sum())", "float(counts[:source].sum())")
+    assert floats != text
+    (tmp_path / exercise.pieces[0]).write_text(floats)
+    assert grade("10_plan", tmp_path).full
+
+
 @pytest.mark.parametrize("name", names())
 def test_the_solution_gets_full_marks(name: str) -> None:
     result = grade(name, find(name).solution_dir)

@@ -94,7 +94,8 @@ def test_comments_and_the_librarys_headers_are_free(tmp_path: Path) -> None:
         (b"// x\x00", "is no text: its byte 4 is zero"),
         (b"\xef\xbb\xbf// with a mark\r\n", ""),
         (b"// f\xfcr\n", ""),
-        (b"", ""),
+        (b"", "is empty: hand in what you wrote"),
+        (b"\xef\xbb\xbf \r\n", "is empty"),
     ],
 )
 def test_what_is_no_text_is_said_before_the_compiler_says_it(tmp_path: Path, data: bytes, says: str) -> None:

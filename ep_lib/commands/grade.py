@@ -104,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="points by hand, which regrading leaves alone; `-` for points takes them back; needs --note",
     )
     group.add_argument("--note", default="", help="why, for --give; the learner reads it")
+    group.add_argument("--bonus", action="store_true", help="--give may be more than a task or an exercise has")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -189,10 +190,25 @@ def _change(book: Book, options: argparse.Namespace) -> None:
         name, _, task = of.partition(".")
         exercise = name if graded.is_of_puzzles(name) else find(name).name
         try:
-            values = int(task) if task else None, None if points == "-" else float(points)
+            number, given = int(task) if task else None, None if points == "-" else float(points)
         except ValueError:
             raise GradingError(f"--give is {of} {points}; write 01 or 01.2, and a number of points or -") from None
-        book.give(learner, exercise, *values, options.note)
+        if given is not None and not options.bonus:
+            _require_no_more(name, number, given)
+        book.give(learner, exercise, number, given, options.note)
+
+
+def _require_no_more(name: str, task: int | None, points: float) -> None:
+    """Raises GradingError for more points than there are: a slip of the key, unless --bonus says that it is none."""
+    if graded.is_of_puzzles(name):
+        return  # their number is the notebook's
+    exercise = find(name)
+    tasks = [each.points for each in exercise.tasks if task in (None, each.number)]
+    if not tasks:
+        raise GradingError(f"exercise {exercise.name} has no task {task}; its tasks are 1 to {len(exercise.tasks)}")
+    if points > sum(tasks):
+        what = exercise.name if task is None else f"task {task} of {exercise.name}"
+        raise GradingError(f"{what} has {sum(tasks)} points, and --give says {points:g}; with --bonus it may be more")
 
 
 def _exercises(options: argparse.Namespace) -> list[Exercise]:

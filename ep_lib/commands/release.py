@@ -26,6 +26,6 @@ def run(args: argparse.Namespace) -> int:
     files = release.release(args.to, pieces=args.pieces)
     if left_out := release.unknown_to_git():
         print(f"Left out, since git does not know them (`git add` does): {', '.join(left_out)}")
-    print(f"{len(files)} files are in {args.to}: no solutions, no hidden tests, the library's pieces {args.pieces}.")
+    print(f"{len(files)} files are in {args.to}: no solutions, the checks sealed, the library's pieces {args.pieces}.")
     print("Learners run `make lab` there. You grade from this checkout: `ep-lib grade --help`.")
     return 0

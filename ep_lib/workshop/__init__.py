@@ -92,7 +92,8 @@ def check(exercise: str | int, mine: Path | str | None = None) -> Grade:
 
     ``mine`` is the folder with your files; by default ``mine/<exercise>``, or ``exercises/<exercise>`` if that does not
     exist. Your code runs in a process of its own, so an endless loop or a crash cannot hurt the notebook. The public
-    checks are few and small; ``ep-lib grade`` runs many more. Raises GradingError for an unknown exercise or folder.
+    checks begin small and go on with the beginning of each hidden test, with numbers of their own; ``ep-lib grade``
+    runs all of them. Raises GradingError for an unknown exercise or folder.
     """
     from ep_lib.workshop import grader
 

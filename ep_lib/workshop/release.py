@@ -3,7 +3,7 @@
 What a release leaves out, and what it changes:
 
 - solutions/ keeps each exercise.toml, which says what is asked, and no solution. tests/ and the history of git go.
-- hidden tests: of each module only what the public checks use stays, so `ep-lib grade` needs ``--tests``.
+- hidden tests: of each module only what the public checks use stays, sealed; `ep-lib grade` needs ``--tests``.
 - the library's own copies of the pieces show the holes of the exercises; the code is sealed (ep_lib/jit/sealed.py), so
   that the demo and later notebooks run where a learner's piece is missing. With ``pieces="holed"`` it is not there at
   all: what needs an unfinished piece stops, and names the task.

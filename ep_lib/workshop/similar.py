@@ -8,6 +8,7 @@ only because there is one way to write them.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import re
@@ -44,7 +45,10 @@ def is_the_solution(exercise: str, files: Mapping[str, bytes]) -> bool:
     found = find(exercise)
     folders = (found.solution_dir, file_of_the_course(found.runs_as, found.root))
     return any(
-        all(data.split() == _read(folder / piece).split() for piece, data in files.items()) for folder in folders
+        all(
+            data.removeprefix(codecs.BOM_UTF8).split() == _read(folder / piece).split() for piece, data in files.items()
+        )
+        for folder in folders
     )
 
 

@@ -59,11 +59,13 @@ def source_text(file: Path) -> str:
 
 
 def not_text(exercise: Exercise, mine: Path) -> str:
-    """What is wrong with a piece that no compiler reads as text; "" if nothing is."""
+    """What is wrong with a piece that is empty or that no compiler reads as text; "" if nothing is."""
     for piece in exercise.pieces:
         data = (mine / piece).read_bytes()
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return f"{piece} is stored as UTF-16: save it as UTF-8 in your editor"
+        if not data.removeprefix(codecs.BOM_UTF8).strip():
+            return f"{piece} is empty: hand in what you wrote, or begin again with exercises/{exercise.name}/{piece}"
         if b"\0" in data:
             return f"{piece} is no text: its byte {data.index(0)} is zero. Hand in the source"
     return ""

@@ -4,7 +4,8 @@ Such a module runs in the grader's own process and gives
 
     KERNELS      (path of a .cu file, kernel) of everything its scenarios launch
     BEHAVIOURS   what ``ep-lib grade`` examines, a tuple of :class:`Behaviour`; messages never show expected values
-    PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: small, and its messages may show everything
+    PUBLIC       what ``ep_lib.workshop.check`` examines in the notebook: something small first, whose messages may show
+                 everything, then the beginning of what each hidden test does (``rehearsed``)
     IMPORTS      (if any) packages that take long to import and that learners' code needs: the zygote has them already
 
 Each behaviour yields cases: inputs for the child, and a judge that stays here, with the expected values in its closure.
@@ -19,8 +20,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -138,6 +140,16 @@ def one(made: Callable[[Rng], Case]) -> Cases:
 def first(cases: Cases) -> Cases:
     """The first case alone, for a public check."""
     return one(lambda rng: next(cases(rng)))
+
+
+def rehearsed(behaviours: Iterable[Behaviour], most: int = 3) -> tuple[Behaviour, ...]:
+    """The first ``most`` cases of each, for the public checks: what they call "ok" is not wrong in kind. The hidden
+    tests have the other cases; ``benchmarks/mutants.py --check`` shows what would get through here and fail there."""
+    return tuple(replace(each, cases=_beginning(each.cases, most)) for each in behaviours)
+
+
+def _beginning(cases: Cases, most: int) -> Cases:
+    return lambda rng: itertools.islice(cases(rng), most)
 
 
 def all_of(*several: Cases) -> Cases:

@@ -7,7 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ep_lib.workshop.hidden import BOTH, PAIR, RING, Behaviour, Case, Cases, Rng, Route, one, refs, under_checker
+from ep_lib.workshop.hidden import (
+    BOTH,
+    PAIR,
+    RING,
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    Route,
+    one,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -101,4 +114,5 @@ BEHAVIOURS = (
 PUBLIC = (
     Behaviour(1, "100 numbers, 64 threads", one(lambda rng: _case(1, rng, 1, 100, 64)), _STRIDE),
     Behaviour(2, "64 numbers, one signal", under_checker(_counts(2, (64, 64)), 2), _ALL),
+    *rehearsed(BEHAVIOURS),
 )

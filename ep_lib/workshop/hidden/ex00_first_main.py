@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play00_first_main.py"))
@@ -72,4 +72,5 @@ PUBLIC = (
     Behaviour(1, "the ring closes", _neighbours),
     Behaviour(2, "two ranks swap ten numbers", one(lambda rng: _passes(rng, 2, 10, _ONCE, 0)), _SYMMETRIC),
     Behaviour(3, "two hops among three ranks", one(lambda rng: _passes(rng, 3, 5, 2, 0))),
+    *rehearsed(BEHAVIOURS),
 )

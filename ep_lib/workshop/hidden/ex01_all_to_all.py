@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play01_all_to_all.py"))
@@ -94,4 +94,5 @@ PUBLIC = (
     Behaviour(1, "three ranks, one epoch", one(lambda rng: _case(1, rng, 0, 3, 1)), _ROWS),
     Behaviour(2, "three ranks, three epochs", one(lambda rng: _case(2, rng, 0, 3, 3)), _EPOCH),
     Behaviour(3, "three ranks, four epochs", one(lambda rng: _case(3, rng, 0, 3, 4)), _TWO),
+    *rehearsed(BEHAVIOURS),
 )

@@ -28,6 +28,7 @@ from ep_lib.workshop.hidden import (
     one,
     random_bytes,
     refs,
+    rehearsed,
     round_up,
     under_checker,
 )
@@ -484,4 +485,5 @@ PUBLIC = (
     Behaviour(4, "three writes come with one signal", one(lambda rng: message_case(4, rng, 1, Job(steps=3)))),
     Behaviour(5, "two rounds go through two slots", one(lambda rng: pipe_case(rng, 1, Job(slots=2, steps=2)))),
     Behaviour(5, "five rounds go through two slots", one(lambda rng: pipe_case(rng, 1, Job(slots=2, steps=5)))),
+    *rehearsed(BEHAVIOURS),
 )

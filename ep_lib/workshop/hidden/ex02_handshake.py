@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, one
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play02_handshake.py"))
@@ -233,4 +233,5 @@ PUBLIC = (
     _b(3, "right frames are read, one behind the other", [one(_good_frames)], _WHOLE),
     _b(4, "a hello says what is registered", [one(_hello)], _REGISTER),
     _b(5, "two that run it meet", [one(_meeting)], _BOTH),
+    *rehearsed(BEHAVIOURS, most=99),
 )

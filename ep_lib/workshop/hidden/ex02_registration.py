@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, all_of, one
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, all_of, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play02_registration.py"))
@@ -243,4 +243,5 @@ PUBLIC = (
     Behaviour(2, "registrations are shared", _acquires, _SHARE),
     Behaviour(3, "idle ones stay within the limit", _releases, _IDLE),
     Behaviour(4, "what touches freed memory ends", _forgets, _TOUCH),
+    *rehearsed(BEHAVIOURS),
 )

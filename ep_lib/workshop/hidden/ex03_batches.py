@@ -26,6 +26,7 @@ from ep_lib.workshop.hidden import (
     on_fabrics,
     random_bytes,
     refs,
+    rehearsed,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -248,4 +249,5 @@ PUBLIC = (
     Behaviour(2, "four messages over EFA", on_fabrics(under_checker(_batched((320, 4))), SRD), _ORDER),
     Behaviour(3, "four ranks count over EFA", on_fabrics(_counts(4), SRD), _OWN_COUNTER),
     Behaviour(4, "two channels over EFA", on_fabrics(under_checker(_channels((320, 4, 2, 2))), SRD), _ORDER),
+    *rehearsed(BEHAVIOURS),
 )

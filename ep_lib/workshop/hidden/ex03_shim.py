@@ -28,6 +28,7 @@ from ep_lib.workshop.hidden import (
     one,
     random_bytes,
     refs,
+    rehearsed,
     round_up,
     under_checker,
 )
@@ -285,4 +286,5 @@ PUBLIC = (
     Behaviour(3, "64 bytes over InfiniBand and over EFA", on_fabrics(_messages(3, _QUIET), RC, SRD), _POSTED),
     Behaviour(4, "adds to a peer within reach", on_fabrics(_messages(4, _STORE), _P2P), _ORDER),
     Behaviour(4, "adds over the NIC", on_fabrics(_adds(PAIR), RC)),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, first
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, first, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play04_proxy_loop.py"))
@@ -199,4 +199,5 @@ PUBLIC = (
     Behaviour(3, "a full queue loses nothing", _post, _QUEUE),
     Behaviour(4, "completions in any order", first(_complete), _GAP),
     Behaviour(5, "a few rounds", first(_step), _ROUND),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -9,7 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib.transports.proxy.rings import CREDITS, PRODUCER, op
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, of_kernels, refs, under_checker
+from ep_lib.workshop.hidden import (
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    all_of,
+    job_numbers,
+    of_kernels,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Ref, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -214,4 +225,5 @@ PUBLIC = (
     Behaviour(
         5, "a proxy whose NIC is three commands behind", all_of(_waits(5, _WAIT, 3), _waits(5, _FLUSH, 3)), _DONE
     ),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -24,6 +24,7 @@ from ep_lib.workshop.hidden import (
     one,
     random_bytes,
     refs,
+    rehearsed,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -333,4 +334,5 @@ PUBLIC = (
         on_fabrics(all_of(_merged_with(_SEND_FIRST), _merged_with(_RECEIVE_FIRST), _checked(5, _MERGED, 2)), SRD),
         _EITHER,
     ),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -27,6 +27,7 @@ from ep_lib.workshop.hidden import (
     one,
     random_bytes,
     refs,
+    rehearsed,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -344,4 +345,5 @@ PUBLIC = (
         on_fabrics(one(lambda rng: _stream_case(rng, 1, _Job(bytes=193, learners=_STREAM))), RC),
         _CUT,
     ),
+    *rehearsed(BEHAVIOURS, most=99),
 )

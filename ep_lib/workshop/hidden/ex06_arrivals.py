@@ -19,6 +19,7 @@ from ep_lib.workshop.hidden import (
     on_fabrics,
     one,
     refs,
+    rehearsed,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -202,4 +203,5 @@ PUBLIC = (
     Behaviour(1, "three ranks, three epochs", under_checker(_epochs(1, _SIGNAL, 3)), _TABLE),
     Behaviour(2, "three ranks, three epochs", under_checker(_epochs(2, _WAIT, 3)), _ALL),
     Behaviour(3, "three blocks, three epochs", under_checker(_epochs(3, _LAST, 2)), _COUNT),
+    *rehearsed(BEHAVIOURS),
 )

@@ -9,7 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import NODES, Behaviour, Case, Cases, Rng, job_numbers, on_fabrics, one, refs, under_checker
+from ep_lib.workshop.hidden import (
+    NODES,
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    job_numbers,
+    on_fabrics,
+    one,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -157,4 +169,5 @@ PUBLIC = (
     Behaviour(2, "four warps, five calls", under_checker(_for_each(_warps_case, 4)), _SHARED),
     Behaviour(3, "four ranks", one(lambda rng: _ranks_case(rng, 1, 4, 5)), _BEFORE),
     Behaviour(4, "rows of 448 vectors on four ranks", one(lambda rng: _address_case(rng, 1, 4, 448, 4096)), _ROW),
+    *rehearsed(BEHAVIOURS),
 )

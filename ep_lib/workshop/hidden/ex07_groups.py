@@ -18,6 +18,7 @@ from ep_lib.workshop.hidden import (
     job_numbers,
     on_fabrics,
     refs,
+    rehearsed,
     under_checker,
 )
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
@@ -210,4 +211,5 @@ PUBLIC = (
     Behaviour(2, "four ranks, three groups", lambda rng: iter([_order_case(rng, 1, 4, 3)]), _FAIR),
     Behaviour(3, "three ranks, three epochs", under_checker(_trips(3, _SIGNAL, 3)), _TELL),
     Behaviour(4, "three ranks, three epochs", under_checker(_trips(4, _WAIT, 3)), _LOOK),
+    *rehearsed(BEHAVIOURS),
 )

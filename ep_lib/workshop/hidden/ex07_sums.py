@@ -10,7 +10,19 @@ import ml_dtypes
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import RC, SRD, Behaviour, Case, Rng, job_numbers, on_fabrics, one, refs, under_checker
+from ep_lib.workshop.hidden import (
+    RC,
+    SRD,
+    Behaviour,
+    Case,
+    Rng,
+    job_numbers,
+    on_fabrics,
+    one,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -191,4 +203,5 @@ PUBLIC = (
     Behaviour(2, "300 random words", one(lambda rng: _halves_case(rng, 1)), _MOVE),
     Behaviour(3, "400 pairs, half of them exactly between two", one(lambda rng: _rounding_case(rng, 1)), _NEAREST),
     Behaviour(4, "four ranks of two experts", one(lambda rng: _weights_case(rng, 1, 4, 2, 3)), _THERE),
+    *rehearsed(BEHAVIOURS),
 )

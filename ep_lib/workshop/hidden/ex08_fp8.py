@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ep_lib import reference
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, random_bytes, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, random_bytes, refs, rehearsed, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -288,4 +288,5 @@ PUBLIC = (
     Behaviour(3, "infinities and NaN", one(lambda rng: _pair_case(rng, 1, "infinities and NaN")), _PAIR),
     Behaviour(4, "one warp", one(lambda rng: _lanes_case(rng, 1, "ordinary numbers", 1)), _ORDER),
     Behaviour(5, "three rows of 640", one(lambda rng: _rows_case(rng, 1, "ordinary numbers", 640, 3, 1, 1)), _ROW),
+    *rehearsed(BEHAVIOURS),
 )

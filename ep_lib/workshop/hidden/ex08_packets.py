@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib.memory.device_state import FAULT_TIMEOUT, PHASE_NAMES
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, rehearsed, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -177,4 +177,5 @@ PUBLIC = (
     Behaviour(2, "a packet that never comes", _timeouts(2, _WAIT, 8, 1), _LOAD),
     Behaviour(3, "40 words", one(lambda rng: _ping_pong(3, rng, 1, _Job(40, learners=_SEND_WARP))), _STRIDE),
     Behaviour(4, "40 words", under_checker(_rounds(4, _WAIT_WARP, 40, seeds=1), 2), _VOTE),
+    *rehearsed(BEHAVIOURS),
 )

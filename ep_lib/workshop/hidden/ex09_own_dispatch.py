@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ep_lib.memory.device_state import FAULT_TIMEOUT
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, one, refs, under_checker
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, job_numbers, one, refs, rehearsed, under_checker
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
 _SOURCE = str(Path(__file__).with_suffix(".cu"))
@@ -269,4 +269,5 @@ PUBLIC = (
     ),
     Behaviour(5, "six tokens, four ranks", one(lambda rng: _dispatch(rng, 0, _Job(learners=_ALL), _Shape())), _ORDER),
     Behaviour(5, "it is fast", _in_time(replace(_BUSY, learners=_ALL), _Shape(blocks=4, warps=4), "it"), _ORDER),
+    *rehearsed(BEHAVIOURS),
 )

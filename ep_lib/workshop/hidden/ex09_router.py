@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Array, Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play09_router.py"))
@@ -195,4 +195,5 @@ PUBLIC = (
     Behaviour(2, "six tokens, four experts", one(lambda rng: _loads(_ids(rng, 6, 2, 4), 4)), _COUNT),
     Behaviour(3, "an even load", one(_even), _EVEN),
     Behaviour(4, "twenty tokens, six experts, room for five", one(_limits), _FULL),
+    *rehearsed(BEHAVIOURS),
 )

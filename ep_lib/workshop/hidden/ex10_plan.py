@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ep_lib.workshop.hidden import Behaviour, Case, Rng, first
+from ep_lib.workshop.hidden import Behaviour, Case, Rng, first, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
 
 _PROGRAM = str(Path(__file__).with_name("play10_plan.py"))
@@ -128,4 +128,5 @@ PUBLIC = (
     Behaviour(3, "two nodes of two ranks", first(_all_handed_on), _PARTNER),
     Behaviour(4, "four ranks", first(_all_first_rows), _SUMS),
     Behaviour(5, "two nodes of two ranks", first(_all_rows), _CROSS),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from ep_lib.emulator.fabric import Fabric
-from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, all_of, first, job_numbers, refs, under_checker
+from ep_lib.workshop.hidden import (
+    Behaviour,
+    Case,
+    Cases,
+    Rng,
+    all_of,
+    first,
+    job_numbers,
+    refs,
+    rehearsed,
+    under_checker,
+)
 from ep_lib.workshop.lessons.two_levels import by_node
 from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
 
@@ -232,4 +243,5 @@ PUBLIC = (
     Behaviour(2, "two nodes of two ranks", first(_cases(2, _forward_case)), _HAND_ON),
     Behaviour(3, "two nodes of two ranks", first(_cases(3, _sum_case)), _ORDER),
     Behaviour(4, "two nodes of two ranks", first(_cases(4, _return_case)), _BACK),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -23,4 +23,6 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    return int(value) if isinstance(value, (bool, np.bool_, int, np.integer)) else None
+    if isinstance(value, (float, np.floating)):
+        return float(value)  # 4.0 is as right as 4
+    return int(value) if isinstance(value, (bool, np.bool_, int, np.integer)) else repr(value)[:40]
