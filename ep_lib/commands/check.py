@@ -15,6 +15,7 @@ import json
 import os
 import select
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,12 +24,14 @@ from typing import Any
 
 from ep_lib import processes
 from ep_lib.emulator.fabric import KINDS, Fabric
+from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
 
 _MODULE = "ep_lib.commands.check"
 _STDERR = 2  # the descriptor: a notebook's sys.stderr has none
+_OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
 _LOOK_S = 0.2  # between two looks at the script's time
 
 
@@ -40,6 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument("--seeds", type=int, default=20, help="how many schedules to try (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="every schedule of a small program, instead of seeds; Ctrl-C reports"
+    )
+    parser.add_argument("--preemptions", type=int, help="with --exhaustive: the most of a schedule")
+    parser.add_argument("--events", type=int, default=2000, help="the most events of a schedule (default: %(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="of a wait that counts, while nothing changes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="with --exhaustive: report after that (default: 0.9 of --timeout)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
 
@@ -80,8 +94,18 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.seeds < 1 or args.first_seed < 0:
         raise ArgumentError(f"--seeds is {args.seeds}, --first-seed {args.first_seed}; they must be at least 1 and 0")
-    seeds = list(range(args.first_seed, args.first_seed + args.seeds))
-    answer = in_a_process(args, {"seeds": seeds, "again": _again(args)})
+    if not args.exhaustive and (args.preemptions is not None or args.seconds is not None):
+        raise ArgumentError("--preemptions and --seconds are bounds of an exhaustive check: add --exhaustive")
+    task: dict[str, Any] = {"seeds": list(range(args.first_seed, args.first_seed + args.seeds))}
+    if args.exhaustive:
+        task = {
+            "exhaustive": True,
+            "preemptions": args.preemptions,
+            "events": args.events,
+            "turns": args.turns,
+            "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
+        }
+    answer = in_a_process(args, {"checks": task, "again": _again(args)})
     print(json.dumps(answer["report"]) if args.json else answer["text"])
     return 0 if answer["report"]["ok"] else 1
 
@@ -95,7 +119,7 @@ def _again(args: argparse.Namespace) -> str:
         value = getattr(args, name)
         if value != defaults.get_default(name):
             words.append(f"--{name.replace('_', '-')} {value}")
-    return " ".join([*words, "--seed {} --html replay.html"])
+    return " ".join([*words, '--schedule "{}"' if args.exhaustive else "--seed {}", "--html replay.html"])
 
 
 def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
@@ -132,8 +156,15 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
             )
         finally:
             os.close(theirs)
+        own = processes.OwnTime(lambda: processes.in_group(child.pid))
         try:
-            answer = _read(answers, processes.OwnTime(lambda: processes.in_group(child.pid)), args.timeout)
+            try:
+                answer = _read(answers, own, args.timeout)
+            except KeyboardInterrupt:
+                if not task.get("checks", {}).get("exhaustive"):
+                    raise
+                os.kill(child.pid, signal.SIGINT)  # it reports what it has covered
+                answer = _read(answers, own, args.timeout)
         except processes.TookTooLong:
             raise CheckFailed(
                 f"{args.script} did not end within {args.timeout:g} s (--timeout). A kernel that never ends is found "
@@ -171,7 +202,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         main = _load_main(script)
         if "replay" in request:
             return _replayed(main, request)
-        report = check(seeds=request["seeds"], **_run_of(main, request))
+        report = check(**request["checks"], **_run_of(main, request))
     except EpError as error:
         return {"error": str(error)}
     except Exception as error:  # noqa: BLE001  # the script may raise anything
@@ -179,16 +210,20 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     again = request["again"]
     if report.memory == "ptx" and request["memory"] == "mixed":
         again += " --memory ptx"
-    findings = [dataclasses.replace(found, replay=again.format(found.seed)) for found in report.findings]
+    findings = [dataclasses.replace(found, replay=again.format(_run_named(found))) for found in report.findings]
     report = dataclasses.replace(report, findings=tuple(findings))
     return {"report": report.to_dict(), "text": str(report)}
+
+
+def _run_named(finding: Finding) -> int | str:
+    return finding.seed if finding.schedule is None else finding.schedule
 
 
 def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
     """Of ``ep-lib replay``: records the run of one seed and writes its page."""
     from ep_lib.viz.time_travel import page_of
 
-    recording = record(seed=request["replay"], **_run_of(main, request))
+    recording = record(**request["replay"], **_run_of(main, request))
     page_of(recording, request["steps"]).save(request["html"])
     texts = [f"{found.finding.kind}: {found.finding.message}" for found in recording.found]
     return {"findings": texts, "steps": recording.steps}

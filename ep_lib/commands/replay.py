@@ -16,6 +16,7 @@ from ep_lib.errors import ArgumentError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_run_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="which run: the finding says it (default: %(default)s)")
+    parser.add_argument("--schedule", help='which run of an exhaustive check: "12:1 30:2", as the finding says')
     parser.add_argument(
         "--html", type=Path, default=Path("replay.html"), help="the page that is written (default: %(default)s)"
     )
@@ -27,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--seed is {args.seed}, --steps {args.steps}; they must be at least 0 and 1")
     if not args.html.resolve().parent.is_dir():
         raise ArgumentError(f"--html is {args.html}, and there is no folder {args.html.parent}; make it first")
-    answer = check.in_a_process(args, {"replay": args.seed, "html": str(args.html.resolve()), "steps": args.steps})
+    which = {"seed": args.seed} if args.schedule is None else {"schedule": args.schedule}
+    answer = check.in_a_process(args, {"replay": which, "html": str(args.html.resolve()), "steps": args.steps})
     for number, text in enumerate(answer["findings"], 1):
         print(f"{number}. {text}")
     if not answer["findings"]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ep_lib.emulator.machine import Machine
 
 WHOLE, REDUNDANT, CUT, STRAYED = range(4)  # Exploration::Outcome
+NONE, SLEEPING, WITHIN_BOUND = range(3)  # Exploration::Reduction
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,13 @@ class Exploration:
     """Which runs of a program are still to be made. One machine after the other makes them.
 
     ``preemptions``: the most of a run; None for any number. ``events``: of a run, at most. ``turns``: how often a loop
-    that waits and counts may go round. ``reduces``: False makes every order of events, equivalent or not.
+    that waits and counts may go round. ``reduction``: NONE makes every order of events, equivalent or not; SLEEPING as
+    few as possible, but with a bound on preemptions perhaps not all that are within it; WITHIN_BOUND does.
     """
 
-    def __init__(self, *, preemptions: int | None = None, events: int, turns: int, reduces: bool = True) -> None:
+    def __init__(self, *, preemptions: int | None = None, events: int, turns: int, reduction: int = SLEEPING) -> None:
         self._lib = library.load()
-        bounds = library.Bounds(-1 if preemptions is None else preemptions, reduces, events, turns)
+        bounds = library.Bounds(-1 if preemptions is None else preemptions, reduction, events, turns)
         self._handle = int(self._lib.epemu_explore_create(ctypes.byref(bounds)))
         weakref.finalize(self, self._lib.epemu_explore_destroy, self._handle)
 
@@ -63,6 +65,11 @@ class Exploration:
         status = library.ExplorationStatus()
         self._lib.epemu_explore_status(self._handle, ctypes.byref(status))
         return Status(*(getattr(status, name) for name, *_ in library.ExplorationStatus._fields_))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run that was just made went to its end."""
+        return self.status.outcome == WHOLE
 
     @property
     def schedule(self) -> str:

@@ -84,7 +84,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. ``seed`` replays it; ``count`` is how often it was seen, over all seeds in ``seeds``.
+    """One mistake. ``seed`` replays it, or ``schedule`` where an exhaustive check found it; ``count`` is how often it
+    was seen, over all seeds in ``seeds``.
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout",
@@ -109,6 +110,7 @@ class Finding:
     certainty: int = 0
     lines: tuple[str, ...] = ()  # of a deadlock: where threads wait
     replay: str = ""  # what leads to this run, step by step: a call or a command
+    schedule: str | None = None  # of an exhaustive check: the run, instead of its seed
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -139,8 +141,9 @@ class Finding:
         if others := self._elsewhere():
             lines.append(f"    also    {others}")
         seeds = self.seeds or (self.seed,)
-        more = f" (seen with {len(seeds)} seeds)" if len(seeds) > 1 else ""
-        lines.append(f"    replay  seed={self.seed}{more}" + (f": {self.replay}" if self.replay else ""))
+        what, name = ("seeds", f"seed={self.seed}") if self.schedule is None else ("schedules", f'"{self.schedule}"')
+        more = f" (seen with {len(seeds)} {what})" if len(seeds) > 1 else ""
+        lines.append(f"    replay  {name}{more}" + (f": {self.replay}" if self.replay else ""))
         return "\n".join(lines)
 
     def called(self, side: Access) -> str:

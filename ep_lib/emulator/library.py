@@ -64,7 +64,7 @@ class Range(Structure):
 class Bounds(Structure):
     """``epemu::Exploration::Bounds`` in runtime/exhaustive.hpp."""
 
-    _fields_ = [("preemptions", c_int64), ("reduces", c_int64), ("events", c_uint64), ("turns", c_uint64)]
+    _fields_ = [("preemptions", c_int64), ("reduction", c_int64), ("events", c_uint64), ("turns", c_uint64)]
 
 
 class ExplorationStatus(Structure):

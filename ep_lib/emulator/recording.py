@@ -140,6 +140,7 @@ class Recording:
 
     program: str
     seed: int
+    schedule: str | None  # instead of the seed
     ranks: int
     fabric: str
     events: npt.NDArray[Any]
@@ -213,6 +214,7 @@ def read(
     *,
     program: str,
     seed: int,
+    schedule: str | None,
     ranks: int,
     fabric: str,
     numbered: Sequence[tuple[int, Finding]],
@@ -239,6 +241,7 @@ def read(
     return Recording(
         program=program,
         seed=seed,
+        schedule=schedule,
         ranks=ranks,
         fabric=fabric,
         events=events,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 import sys
 import time
 from collections import Counter
@@ -12,7 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from ep_lib.config import Config
+from ep_lib.emulator import exploration as runs
+from ep_lib.emulator.exploration import Exploration
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
 from ep_lib.emulator.host_watch import HostAccess
@@ -30,6 +35,7 @@ from ep_lib.errors import (
     PeerTimeout,
 )
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, whole_number
+from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
@@ -39,6 +45,12 @@ _UNPROVEN = (
     "of what the host's Python does with arrays while a kernel may run, only what the ranks' own arrays tell is seen."
 )
 
+_UNPROVEN_EXHAUSTIVELY = "This proves nothing about other inputs, sizes and numbers of ranks"
+_WEAKER = ', nor about weak memory (memory="ptx")'
+# What makes two runs of main differ, by the names that a function uses.
+_DIFFERS_BY_ITSELF = re.compile(
+    r"^(time|perf_counter|monotonic|now|random|default_rng|urandom|open|read_text|environ)$"
+)
 
 _VOLATILE = ("relaxed", "plain")
 _MEMORY = ("mixed", "sc", "ptx")
@@ -54,6 +66,60 @@ _kept_so_far = itertools.count(1)
 
 # What wrong data can make of main: said together with what made the data wrong, and raised if nothing was found.
 _MAY_FOLLOW = (EpError, ArithmeticError, LookupError, ValueError)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which schedules an exhaustive check has made.
+
+    ``schedules``: runs that are not equivalent to each other, as far as the reduction sees it; ``redundant`` ones were
+    given up. ``cut``: of ``schedules``, those that went on for more than ``events`` events. ``counted``: those in which
+    a wait that counts went round more than ``turns`` times. ``preemptions``: of a run at most; None: any number.
+    ``skipped``: places from which only runs with more preemptions go on. ``stopped``: why it ended early, or "".
+    ``share``: of all schedules, as far as they are known. ``most_events``: of a run.
+    """
+
+    schedules: int
+    redundant: int
+    cut: int
+    counted: int
+    skipped: int
+    share: float
+    most_events: int
+    preemptions: int | None
+    events: int
+    turns: int
+    stopped: str
+
+    @property
+    def ended_by_finding(self) -> bool:
+        """Whether it was to end there."""
+        return self.stopped == _FIRST_FINDING
+
+    @property
+    def complete(self) -> bool:
+        """Whether every schedule is equivalent to one that was made."""
+        return not (self.stopped or self.cut or self.counted or self.skipped)
+
+    def __str__(self) -> str:
+        if self.stopped:
+            share = f", about {self.share:.1%} of the whole" if 0 < self.share < 1 else ""
+            text = f"{_count(self.schedules, 'inequivalent schedule')}{share}; {self.stopped}"
+            if not self.ended_by_finding:
+                text += f" (a run has up to {self.most_events:,} events: fewer threads, or preemptions=, make it less)"
+        elif self.skipped:
+            bound = _count(self.preemptions or 0, "preemption")
+            text = f"all with at most {bound}: {_count(self.schedules, 'schedule')}"
+        else:
+            text = f"all {_count(self.schedules, 'inequivalent schedule')}"
+        if self.cut:
+            text += f"; {self.cut:,} of them were cut off after {self.events:,} events (events=)"
+        if self.counted:
+            text += (
+                f"; waits that count their turns were followed for {self.turns} turns without a change (turns=), and "
+                f"then taken to go on until something changes"
+            )
+        return text
 
 
 @dataclass(frozen=True)
@@ -78,7 +144,9 @@ class CheckReport:
     pct: dict[int, int]
     memory: str = "sc"
     seeds_again: tuple[int, ...] = ()
-    record: Callable[[int], Recording] | None = field(default=None, repr=False, compare=False)
+    record: Callable[[int | str], Recording] | None = field(default=None, repr=False, compare=False)
+    coverage: Coverage | None = None
+    resume: Callable[..., CheckReport] | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -86,6 +154,8 @@ class CheckReport:
         return not self.findings
 
     def __str__(self) -> str:
+        if self.coverage is not None:
+            return self._of_exhaustion(self.coverage)
         tried = f"{_count(len(self.seeds), 'schedule')} of {self.ranks} ranks on {self.fabric.kind}"
         kinds = [_count(self.random_walks, "random walk")] if self.random_walks else []
         if self.pct:
@@ -95,17 +165,23 @@ class CheckReport:
         tried += f" ({' and '.join(kinds)}; {again}{self.seconds:.1f} s)"
         if self.ok:
             return f"no findings in {tried}. {_UNPROVEN}"
-        return "\n\n".join(
-            [
-                f"{_count(len(self.findings), 'finding')} in {tried}",
-                *(f"{i}. {f}" for i, f in enumerate(self.findings, 1)),
-            ]
-        )
+        return self._told(f"{_count(len(self.findings), 'finding')} in {tried}")
+
+    def _of_exhaustion(self, coverage: Coverage) -> str:
+        where = f" ({self.ranks} ranks on {self.fabric.kind}; {self.seconds:.1f} s)"
+        if self.ok:
+            one = "it is not wrong" if coverage.schedules == 1 else "none of them wrong"
+                weaker = "" if self.memory == "ptx" else _WEAKER
+            return f"{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
+        return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
+
+    def _told(self, head: str) -> str:
+        return "\n\n".join([head, *(f"{i}. {f}" for i, f in enumerate(self.findings, 1))])
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        fields = dataclasses.asdict(dataclasses.replace(self, record=None))
-        del fields["record"]
+        fields = dataclasses.asdict(dataclasses.replace(self, record=None, resume=None))
+        del fields["record"], fields["resume"]
         return {**fields, "fabric": self.fabric.to_dict(), "ok": self.ok}
 
 
@@ -125,6 +201,12 @@ def check(
     volatile: str = "relaxed",
     transport: str | None = None,
     memory: str = "mixed",
+    exhaustive: bool = False,
+    preemptions: int | None = None,
+    events: int = 2000,
+    turns: int = 3,
+    seconds: float | None = None,
+    progress: bool | None = None,
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
 
@@ -147,12 +229,25 @@ def check(
     values and stores come late, as far as the memory model of PTX allows it (a relaxed flag may come before its data);
     seed 0 is first run with one memory, and results are compared with that. "mixed" is "sc" and, if nothing is found,
     every fourth of these schedules once more under "ptx", until something is.
+    ``exhaustive``: instead of seeds, every schedule of a small program, but for those that differ only in the order of
+    steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp). The
+    report's ``coverage`` says what was covered; with ``memory="ptx"`` also which store each load reads. Bounds: ``preemptions`` of a run, ``events`` of a run, ``turns`` of a
+    wait that counts, and ``seconds`` for all. Without a bound on preemptions, runs with at most two come first, as
+    most mistakes need no more: if one is found there, the others are not made. Ctrl-C and ``seconds`` keep what was
+    covered, and ``report.resume()`` goes on there. ``progress``: whether to show a bar (None: on a terminal).
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
     are raised.
     """
     program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport, memory)
+    if flag("exhaustive", exhaustive):
+        bounds = _bounds(preemptions, events, turns)
+        search = _Search(program, flag("compare_values", compare_values))
+        first = flag("stop_at_first", stop_at_first) or flag("stop_at_failure", stop_at_failure)
+        return _Exhaustion(program, search, bounds, first).go_on(seconds=seconds, progress=progress)
+    if preemptions is not None or seconds is not None:
+        raise ArgumentError("preemptions and seconds are bounds of an exhaustive check: add exhaustive=True")
     chosen = _seeds(seeds)
     compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
     stop_at_failure = flag("stop_at_failure", stop_at_failure)
@@ -196,6 +291,7 @@ def record(
     seed: int = 0,
     args: Sequence[Any] = (),
     *,
+    schedule: str | None = None,
     heap_bytes: int | None = None,
     timeout: float | None = None,
     resident_blocks: int | None = None,
@@ -205,10 +301,12 @@ def record(
 ) -> Recording:
     """The run that :func:`check` makes of this seed with the same arguments, event by event, and what was found in it.
 
+    ``schedule``: the one of a finding of an exhaustive check, instead of a seed.
+
     Raises what ``check`` raises. ``ep_lib.viz.time_travel`` shows it.
     """
     program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport, memory)
-    return _record(program, arguments.a_seed(seed))
+    return _record(program, arguments.a_seed(seed) if schedule is None else a_schedule(schedule))
 
 
 def record_kept(name: str, seed: int) -> Recording:
@@ -243,11 +341,18 @@ def _by_name(name: str) -> Callable[[int], str]:
     return lambda seed: f'from ep_lib import viz; viz.time_travel("{name}", seed={seed})'
 
 
-def _record(program: _Program, seed: int) -> Recording:
+def _record(program: _Program, run: int | str) -> Recording:
     search = _Search(program, compare_values=True)
-    if seed != 0 or program.weak_memory:
-        search.measure()
-    search.try_schedule(seed, recorded=True)
+    if isinstance(run, str):
+        seed = 0
+        search.try_next(_follower(""))
+        search.forget()
+        search.try_next(_follower(run), recorded=True)
+    else:
+        seed = run
+        if seed != 0 or program.weak_memory:
+            search.measure()
+        search.try_schedule(seed, recorded=True)
     assert search.recorded is not None
     events, info, notes, numbered = search.recorded
     told = {finding.key: finding for finding in merge_findings(search.told)}
@@ -258,6 +363,7 @@ def _record(program: _Program, seed: int) -> Recording:
         notes,
         program=program.name,
         seed=seed,
+        schedule=run if isinstance(run, str) else None,
         ranks=program.ranks,
         fabric=program.network.kind,
         numbered=[(number, told[finding.key]) for number, finding in numbered if finding.key in told],
@@ -303,7 +409,7 @@ def _seeds(seeds: int | Iterable[int]) -> Sequence[int]:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -331,12 +437,12 @@ class _Program:
         name = getattr(self.main, "__name__", type(self.main).__name__)
         return name if name != "<lambda>" else "main"
 
-    def replay(self, seed: int) -> str:
-        """The call that shows the run of a seed, to be written into the script."""
+    def replay(self, run: int | str) -> str:
+        """The call that shows the run of a seed, or a schedule, to be written into the script."""
         words = [self.name, f"ranks={self.ranks}"]
         if self.network != Fabric():
             words.append(f'fabric="{self.network.kind}"' if self.network == Fabric(self.network.kind) else "fabric=...")
-        words.append(f"seed={seed}")
+        words.append(f"seed={run}" if isinstance(run, int) else f'schedule="{run}"')
         words += ["args=..."] if self.args else []
         words += [f'transport="{self.transport}"'] if self.transport != "emulated" else []
         words += [f"resident_blocks={self.resident_blocks}"] if self.resident_blocks else []
@@ -352,6 +458,7 @@ class _Run(NamedTuple):
     found: list[Finding]
     end: Finding | None
     out_of_time: bool
+    is_whole: bool = True  # it was not given up before its end
 
 
 class _Search:
@@ -401,28 +508,52 @@ class _Search:
     def try_schedule(self, seed: int, recorded: bool = False) -> bool:
         """Runs main once. Returns whether it ran into the time limit."""
         run = self._run(seed, recorded, self.program.weak_memory)
-        if run.end is not None:
-            self.failed = True
-            self.add([run.end])
-        self.add(finding for finding in run.found if finding.kind != _WEAK)
-        differs = run.end is None and self._compare_values and self.compare(run.result, seed)
-        if differs or run.end is not None:
-            weak = [finding for finding in run.found if finding.kind == _WEAK]
-            self.add(f for f in weak if f.certainty == max(w.certainty for w in weak))
-        self.tried.append(seed)
+        self._take(run, seed)
         return run.out_of_time
 
-    def _run(self, seed: int, recorded: bool = False, weak_memory: bool = False) -> _Run:
+    def try_next(self, exploration: Exploration, recorded: bool = False) -> tuple[_Run, bool]:
+        """Runs main as it has not been run. Returns the run, and whether there is another one to make."""
+        number = len(self.tried)
+        run = self._run(number, recorded, self.program.weak_memory, exploration)
+        more = exploration.next()
+        if exploration.status.outcome != runs.REDUNDANT:
+            self._take(run, number, exploration.schedule)
+        return run, more
+
+    def _take(self, run: _Run, seed: int, schedule: str | None = None) -> None:
+        def named(found: Finding) -> Finding:
+            return dataclasses.replace(found, schedule=schedule)
+
+        if run.end is not None:
+            self.failed = True
+            self.add([named(run.end)])
+        self.add(named(finding) for finding in run.found if finding.kind != _WEAK)
+        is_compared = run.end is None and run.is_whole and self._compare_values
+        differs = is_compared and self.compare(run.result, seed, schedule)
+        if differs or run.end is not None:
+            weak = [finding for finding in run.found if finding.kind == _WEAK]
+            self.add(named(f) for f in weak if f.certainty == max(w.certainty for w in weak))
+        self.tried.append(seed)
+
+    def forget(self) -> None:
+        """What was found so far: but for what results are compared with."""
+        self.findings.clear()
+
+    def _run(
+        self, seed: int, recorded: bool = False, weak_memory: bool = False, exploration: Exploration | None = None
+    ) -> _Run:
         program = self.program
         machine = make_machine(
             program.ranks,
-            seed=seed,
+            seed=seed if exploration is None else 0,
             heap_bytes=program.heap_bytes,
             fabric=program.network,
             resident_blocks=program.resident_blocks,
             program_steps=self._steps,
         )
         machine.begin_checks(program.plain_volatile, weak_memory)
+        if exploration is not None:
+            exploration.begin(machine)
         if recorded:
             machine.begin_recording()
         error: Exception | None = None
@@ -447,13 +578,14 @@ class _Search:
                 *(finding for _, finding in numbered),
                 *(_of_host(access, seed) for access in machine.host_accesses),
             ]
-            if error is not None and not found and not isinstance(error, _FINDINGS):
+            is_whole = exploration is None or exploration.is_whole
+            if error is not None and is_whole and not found and not isinstance(error, _FINDINGS):
                 raise error
             if seed == 0 and not self._steps:
                 self._steps = machine.steps
             self._has_values |= result is not None and any(value is not None for value in result)
-            end = None if error is None else from_error(error, seed, machine.standstill)
-            return _Run(result, found, end, isinstance(error, KernelTimeout))
+            end = None if error is None or not is_whole else from_error(error, seed, machine.standstill)
+            return _Run(result, found, end, isinstance(error, KernelTimeout), is_whole)
         finally:
             del error  # it and this frame refer to each other, and both to the machine
 
@@ -469,7 +601,7 @@ class _Search:
             ranks = tuple(sorted({*known.ranks, *finding.ranks}))
             self.findings[key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds, ranks=ranks)
 
-    def compare(self, result: Any, seed: int) -> bool:
+    def compare(self, result: Any, seed: int, schedule: str | None = None) -> bool:
         """Whether main's results are not those of the first run."""
         if self._first is None:
             self._first = (seed, result, digest(result))
@@ -479,14 +611,168 @@ class _Search:
             return False
         self.values_differ = True
         difference = describe_difference(first, result)
-        text = f"main returns other values with this seed than with seed {first_seed}{difference.where}"
-        found = Finding("values differ", text, seed, difference.remedy, seeds=(seed,))
+        other = f"seed than with seed {first_seed}" if schedule is None else "schedule than with the calm one"
+        text = f"main returns other values with this {other}{difference.where}"
+        found = Finding("values differ", text, seed, difference.remedy, seeds=(seed,), schedule=schedule)
         key = ("values differ",)
         known = self.findings.get(key)
         if known is not None:
             found = dataclasses.replace(known, count=known.count + 1, seeds=(*known.seeds, seed))
         self.findings[key] = found
         return True
+
+
+_SCHEDULE = re.compile(r"(\d+:\d+( \d+:\d+)*)?")
+
+
+def a_schedule(schedule: Any) -> str:
+    """The line by which a finding of an exhaustive check is replayed. Raises ArgumentError."""
+    line = schedule.strip() if isinstance(schedule, str) else None
+    if line is None or not _SCHEDULE.fullmatch(line):
+        raise ArgumentError(
+            f"schedule is {brief(schedule)}; take the line that a finding of an exhaustive check says: numbers like "
+            '"12:1 30:2", or "" for the calm run'
+        )
+    return line
+
+
+def _follower(schedule: str) -> Exploration:
+    exploration = Exploration(events=_MOST_EVENTS, turns=_MOST_EVENTS)
+    exploration.follow(schedule)
+    return exploration
+
+
+_MOST_EVENTS = 1_000_000
+_FEW = 2  # preemptions
+_FIRST_FINDING = "stopped at the first finding"
+
+
+def _bounds(preemptions: Any, events: Any, turns: Any) -> dict[str, Any]:
+    if preemptions is not None:
+        preemptions = whole_number("preemptions", preemptions, 0, 1000)
+    return {
+        "preemptions": preemptions,
+        "events": whole_number("events", events, 10, _MOST_EVENTS),
+        "turns": whole_number("turns", turns, 1, 255),
+    }
+
+
+class _Exhaustion:
+    """One run after the other, until all have been made or a bound is met."""
+
+    def __init__(self, program: _Program, search: _Search, bounds: dict[str, Any], stop_at_first: bool) -> None:
+        self._program = program
+        self._search = search
+        self._bounds = bounds
+        self._stop_at_first = stop_at_first
+        few = {**bounds, "preemptions": _FEW}
+        self._stages = [few, bounds] if bounds["preemptions"] is None else [bounds]
+        self._exploration = self._of_stage()
+        self._seconds = 0.0
+
+    def go_on(self, *, seconds: float | None = None, progress: bool | None = None) -> CheckReport:
+        """What is known when all schedules have been made, after so many more seconds, or after Ctrl-C."""
+        limit = None if seconds is None else a_time("seconds", seconds)
+        begin, stopped, more = time.perf_counter(), "", True
+        search = self._search
+        shown = progress if progress is not None else sys.stderr.isatty()
+        with tqdm(desc="schedules", unit="", disable=not shown, delay=1, leave=False) as bar:
+            try:
+                while more:
+                    run, more = search.try_next(self._exploration)
+                    status = self._exploration.status
+                    if status.outcome == runs.STRAYED:
+                        raise ArgumentError(self._strays(self._exploration.strayed))
+                    bar.update()
+                    bar.set_postfix_str(f"{status.share:.1%} of what is known", refresh=False)
+                    if run.out_of_time and run.is_whole:
+                        stopped = "stopped by a run that met its time limit (timeout=)"
+                    elif self._stop_at_first and search.told:
+                        stopped = _FIRST_FINDING
+                    elif limit is not None and more and time.perf_counter() - begin > limit:
+                        stopped = f"stopped after {limit:g} s"
+                    if stopped:
+                        break
+                    if not more and status.skipped and len(self._stages) > 1 and not search.told:
+                        del self._stages[0]
+                        self._exploration, more = self._of_stage(), True
+            except KeyboardInterrupt:
+                stopped = "stopped by an interrupt"
+        self._seconds += time.perf_counter() - begin
+        return self._report(stopped if more else "")
+
+    def _of_stage(self) -> Exploration:
+        bounded = self._stages[0]["preemptions"] is not None
+        return Exploration(**self._stages[0], reduction=runs.WITHIN_BOUND if bounded else runs.SLEEPING)
+
+    def _report(self, stopped: str) -> CheckReport:
+        status, program, bounds = self._exploration.status, self._program, self._stages[0]
+        return CheckReport(
+            findings=tuple(
+                dataclasses.replace(finding, replay=program.replay(finding.schedule or ""))
+                for finding in map(self._reduced, merge_findings(self._search.told))
+            ),
+            seeds=(),
+            values_differ=self._search.values_differ,
+            ranks=program.ranks,
+            fabric=program.network,
+            seconds=self._seconds,
+            random_walks=0,
+            pct={},
+            memory="ptx" if program.weak_memory else "sc",
+            record=functools.partial(_record, program),
+            coverage=Coverage(
+                schedules=status.explored,
+                redundant=status.redundant,
+                cut=status.cut,
+                counted=status.counted,
+                skipped=status.skipped,
+                share=status.share,
+                most_events=status.most_events,
+                stopped=stopped,
+                **bounds,
+            ),
+            resume=self.go_on if stopped else None,
+        )
+
+    def _reduced(self, finding: Finding) -> Finding:
+        return reduce_schedule(self._program, finding)
+
+    def _strays(self, how: str) -> str:
+        code = getattr(self._program.main, "__code__", None)
+        names = sorted(filter(_DIFFERS_BY_ITSELF.match, code.co_names if code else ()))
+        said = f"main uses {', '.join(names)}: pass" if names else "is there a clock, a random number or a file? Pass"
+        return (
+            f"main does not do the same in every run, so its schedules cannot be counted ({how}). {said[0].upper()}"
+            f"{said[1:]} what changes in args=, or leave exhaustive out"
+        )
+
+
+def reduce_schedule(program: _Program, finding: Finding) -> Finding:
+    """The same finding in a run with the fewest switches that delta debugging finds (Zeller, Hildebrandt, 2002)."""
+    words = (finding.schedule or "").split()
+
+    def shows(kept: list[str]) -> Finding | None:
+        search = _Search(program, compare_values=finding.kind == "values differ")
+        if finding.kind == "values differ":
+            search.try_next(_follower(""))
+            search.forget()
+        exploration = _follower(" ".join(kept))
+        search.try_next(exploration)
+        return next((found for found in search.told if _same_place(found, finding)), None)
+
+    size = len(words)
+    while words and size:
+        for begin in range(0, len(words), size):
+            found = shows(words[:begin] + words[begin + size :])
+            if found is not None:
+                words = (found.schedule or "").split()  # those of the rest that still mean something
+                finding = dataclasses.replace(finding, schedule=found.schedule)
+                size = min(size, len(words))
+                break
+        else:
+            size //= 2
+    return finding
 
 
 def _of_host(access: HostAccess, seed: int) -> Finding:

@@ -27,7 +27,7 @@ class Findings:
         for finding in report.findings:
             if finding.seed in self._pages or len(self._pages) == _MOST_PAGES:
                 continue
-            recording = report.record(finding.seed)
+            recording = report.record(finding.seed if finding.schedule is None else finding.schedule)
             if recording.steps:  # main may have failed before it launched anything
                 self._pages[finding.seed] = page_of(recording, _MOST_STEPS)
 
@@ -43,13 +43,17 @@ class Findings:
             parts.append(_text(f"{number}. {_in_short(finding)}"))
             parts.append(_fold("All that the checker says of it", _text(str(finding))))
             if finding.seed in shown:
-                parts.append(_text(f"The run of seed {finding.seed} is above."))
+                parts.append(_text("That run is above."))
             elif finding.seed in self._pages:
                 frame = self._pages[finding.seed]._repr_html_()
-                words = f"Go through the run of seed {finding.seed}, step by step"
+                words = f"Go through {_run_of(finding)}, step by step"
                 parts.append(_fold(words, frame))
                 shown.add(finding.seed)
         return "".join(parts)
+
+
+def _run_of(finding: Finding) -> str:
+    return f"the run of seed {finding.seed}" if finding.schedule is None else "its run"
 
 
 def findings(report: CheckReport) -> Findings:

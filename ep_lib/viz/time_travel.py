@@ -26,6 +26,7 @@ def time_travel(
     ranks: int = 2,
     *,
     seed: int = 0,
+    schedule: str | None = None,
     fabric: Fabric | str | None = None,
     args: Sequence[Any] = (),
     steps: int = _MOST_STEPS,
@@ -37,6 +38,8 @@ def time_travel(
     memory: str = "sc",
 ) -> Page:
     """The run that ``ep_lib.check`` makes of ``seed``, as a page to go through step by step.
+
+    ``schedule``: that of a finding of an exhaustive check, instead of a seed.
 
     It shows whose turn it was, which threads wait where, messages on their way, the memory of every rank coloured by
     who wrote it (striped while no reader is ordered after the write), and the lines of a race. ``steps``: how many are
@@ -55,6 +58,7 @@ def time_travel(
         fabric,
         seed,
         args,
+        schedule=schedule,
         heap_bytes=heap_bytes,
         timeout=timeout,
         resident_blocks=resident_blocks,
@@ -73,9 +77,8 @@ def page_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str]
     steps = make_steps(recording, limit)
     if not len(steps):
         raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
-    return make_page(
-        "time_travel", f"{recording.program}, seed {recording.seed}", _data(recording, steps, tell), _HEIGHT
-    )
+    which = f"seed {recording.seed}" if recording.schedule is None else f'schedule "{recording.schedule}"'
+    return make_page("time_travel", f"{recording.program}, {which}", _data(recording, steps, tell), _HEIGHT)
 
 
 def _data(recording: Recording, steps: Steps, tell: Callable[[str], str]) -> dict[str, Any]:

@@ -70,6 +70,15 @@ int64_t Exploration::cost(const Node& node, int process) const {
            contains(node.enabled, node.last_thread);
 }
 
+// An operation of a NIC may come earlier without a preemption more; a thread may not.
+bool Exploration::may_sleep(int process) const {
+    return bounds.reduction == kSleeping || (bounds.reduction == kWithinBound && keys_[process][0] != 0);
+}
+
+bool Exploration::is_within_bound(const Node& node, int process) const {
+    return bounds.preemptions < 0 || node.preemptions + cost(node, process) <= bounds.preemptions;
+}
+
 int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
     const size_t depth = events_.size();
     if (depth >= bounds.events) {
@@ -95,17 +104,21 @@ int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
         node.enabled = enabled;
         node.last_thread = last_thread;
         node.preemptions = 0;
-        if (!bounds.reduces) node.todo = enabled;
-        if (depth && bounds.reduces) {
+        if (bounds.reduction == kNone) node.todo = enabled;
+        if (depth && bounds.reduction != kNone) {
             const Node& before = nodes_[depth - 1];
             node.preemptions = before.preemptions + cost(before, before.chosen);
-            if (bounds.preemptions < 0)
-                for (const auto* list : {&before.sleep, &before.done})
-                    for (const Asleep& s : *list)
-                        if (s.process != before.chosen && !conflict(s.touches, events_.back().touches))
-                            node.sleep.push_back(s);
+            for (const auto* list : {&before.sleep, &before.done})
+                for (const Asleep& s : *list)
+                    if (s.process != before.chosen && may_sleep(s.process) &&
+                        !conflict(s.touches, events_.back().touches))
+                        node.sleep.push_back(s);
         }
-        while (index < enabled.size() && sleeps(node, enabled[index])) index++;
+        for (; index < enabled.size(); index++) {
+            if (sleeps(node, enabled[index])) continue;
+            if (is_within_bound(node, enabled[index])) break;
+            status.skipped++;
+        }
         if (index == enabled.size()) {
             status.outcome = kRedundant;
             return -1;
@@ -195,12 +208,13 @@ void Exploration::reverse(int i, int j) {
         if (is_first && contains(node.enabled, process)) initials.push_back(process);
     }
     const int wanted = events_[j].process;
-    if (bounds.preemptions >= 0) {
+    if (bounds.reduction == kWithinBound) {
         const auto add_here = [&](Node& at) {
-            if (contains(at.enabled, wanted))
-                add(at, wanted);
-            else
-                add_all(at);
+            if (sleeps(at, wanted)) return;
+            if (contains(at.enabled, wanted)) return add(at, wanted);
+            for (const int process : initials)
+                if (contains(at.enabled, process)) return add(at, process);
+            add_all(at);
         };
         add_here(node);
         if (const int thread = node.last_thread; thread >= 0 && contains(node.enabled, thread)) {
@@ -261,14 +275,14 @@ bool Exploration::next() {
     status.decisions = decisions_;
     status.switches = made_.size();
     status.most_events = std::max<uint64_t>(status.most_events, events_.size());
-    if (status.outcome == kWhole || status.outcome == kCut) status.explored++;
-    if (status.outcome == kRedundant) status.redundant++;
     if (status.outcome == kCut) status.cut++;
     if (follows_ || status.outcome == kStrayed) return false;
     compute_clocks();
-    if (bounds.reduces)
+    if (bounds.reduction != kNone)
         for (const auto& [i, j] : races_) reverse(i, j);
     status.equivalence = equivalence();
+    const bool is_new = status.outcome != kRedundant && seen_.insert(status.equivalence).second;
+    (is_new ? status.explored : status.redundant)++;
     nodes_.resize(std::min(nodes_.size(), events_.size()));
     for (size_t i = 0; i < nodes_.size(); i++)
         for (const Touched& touched : events_[i].touches) {
@@ -291,7 +305,7 @@ bool Exploration::next() {
             if (sleeps(node, process)) return false;
             for (const Asleep& d : node.done)
                 if (d.process == process) return false;
-            if (bounds.preemptions < 0 || node.preemptions + cost(node, process) <= bounds.preemptions) return true;
+            if (is_within_bound(node, process)) return true;
             status.skipped++;
             return false;
         };

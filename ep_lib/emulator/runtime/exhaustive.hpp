@@ -13,8 +13,10 @@
 //   would (sleep sets, Godefroid 1996): a run in which all sleep is given up;
 // - a look at memory from which the thread comes back to its very state, stack and registers, has not happened: a loop
 //   that waits is one event (the last), however often it goes round;
-// - with a bound on preemptions (Musuvathi and Qadeer, PLDI 2007) each race is also reversed where the thread began that
-//   runs there, and nothing sleeps (Coons, Musuvathi, McKinley, "Bounded partial-order reduction", OOPSLA 2013).
+// - with a bound on preemptions (Musuvathi and Qadeer, PLDI 2007) that is to be kept whole, each race is also reversed
+//   where the thread began that runs there, and threads do not sleep (Coons, Musuvathi, McKinley, "Bounded
+//   partial-order reduction", OOPSLA 2013). Of runs that differ only in when a NIC does something, the one in which it
+//   does so earliest is counted.
 //
 // Plain accesses do not end an event: where two of them can meet, the checker finds a race, in whatever order they come.
 #pragma once
@@ -22,6 +24,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "schedule.hpp"
@@ -31,15 +34,20 @@ namespace epemu {
 // What is known of all runs so far, and which run is next. It outlives the machines on which they are made.
 class Exploration {
   public:
+    enum Reduction {
+        kNone,         // every order of events is a run of its own, to compare with
+        kSleeping,     // with a bound on preemptions this may lose runs that are within it
+        kWithinBound,  // this does not, and makes more equivalent runs
+    };
     struct Bounds {
         int64_t preemptions;  // the most of a run; -1: any number
-        int64_t reduces;      // 0: every order of events is a run of its own, to compare with
+        int64_t reduction;    // a Reduction
         uint64_t events;      // of a run, at most: what goes on longer is cut off
         uint64_t turns;       // of a loop that waits and changes its state meanwhile (it counts), at most
     };
     struct Status {
-        uint64_t explored;   // runs that went to their end
-        uint64_t redundant;  // given up: they had been made in another order
+        uint64_t explored;   // runs of which no two are equivalent
+        uint64_t redundant;  // runs that had been made in another order; most are given up
         uint64_t cut;        // runs that met the bound on events
         uint64_t counted;    // runs in which a wait met the bound on turns
         uint64_t skipped;    // places from which the bound on preemptions let no run go on
@@ -109,6 +117,8 @@ class Exploration {
 
     bool sleeps(const Node& node, int process) const;
     int64_t cost(const Node& node, int process) const;
+    bool may_sleep(int process) const;
+    bool is_within_bound(const Node& node, int process) const;
     void compute_clocks();
     uint64_t equivalence() const;
     void reverse(int i, int j);
@@ -123,7 +133,8 @@ class Exploration {
     std::vector<Event> events_;             // of this run
     std::vector<std::vector<int>> clocks_;  // by event and process: the last event + 1 that happens before, or is it
     std::vector<std::pair<int, int>> races_;
-    size_t depth_ = 0, data_ = 0;
+    std::unordered_set<uint64_t> seen_;  // classes of equivalent runs
+    size_t data_ = 0;
     std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
     bool follows_ = false;
     uint64_t decisions_ = 0;

@@ -1,0 +1,190 @@
+"""Exhaustive checks: every schedule of small programs, compared with plain enumeration, and what is said of them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ep_lib
+from ep_lib.emulator.exploration import CUT, NONE, SLEEPING, WHOLE, Exploration
+from ep_lib.emulator.fabric import make_fabric
+from ep_lib.runtime.emulated import make_machine, run_program
+
+KERNELS = Path(__file__).parent / "kernels" / "small_programs.cu"
+
+# Small programs, and how many threads they have.
+PROGRAMS = {
+    "store_buffering": 2,
+    "load_buffering": 2,
+    "message_passing": 2,
+    "two_plus_two_writes": 2,
+    "independent_readers": 3,
+    "write_to_read": 3,
+    "coherent_reads": 3,
+    "counter": 3,
+    "lost_update": 3,
+    "apart": 2,
+    "cas_race": 3,
+    "cas_loop": 2,
+    "waits_for_it": 2,
+    "ping_pong": 2,
+    "spin_lock": 2,
+    "barrier_between": 2,
+    "shuffled": 2,
+    "dekker": 2,
+    "sequence_lock": 2,
+    "turns": 2,
+}
+
+
+@functools.cache
+def kernel(name: str) -> ep_lib.Kernel:
+    return ep_lib.Kernel.from_file(KERNELS, name)
+
+
+def program(rank: ep_lib.Rank, name: str, threads: int) -> list[list[int]]:
+    x, out = rank.to_device(np.zeros(8, np.uint32)), rank.to_device(np.zeros(8, np.uint32))
+    kernel(name).launch(rank, 1, threads, x, out)
+    return [rank.to_host(x).tolist(), rank.to_host(out).tolist()]
+
+
+def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
+    """Outcomes, classes of equivalent runs, and how many runs were made."""
+    exploration = Exploration(events=300, turns=3, reduction=reduction)
+    outcomes, classes, made, more = set(), set(), 0, True
+    while more:
+        machine = make_machine(1, seed=0, fabric=make_fabric(None, 1), heap_bytes=1 << 16)
+        machine.begin_checks()
+        exploration.begin(machine)
+        try:
+            result = run_program(program, machine, (name, PROGRAMS[name]))
+        except ep_lib.errors.EpError:
+            result = []
+        machine.end_checks()
+        more = exploration.next()
+        made += 1
+        if exploration.status.outcome in (WHOLE, CUT):
+            outcomes.add(repr(result))
+            classes.add(exploration.status.equivalence)
+    return outcomes, classes, made
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_reduction_loses_no_outcome_and_makes_few_runs(name: str) -> None:
+    outcomes, classes, made = runs_of(name, SLEEPING)
+    all_outcomes, all_classes, _ = runs_of(name, NONE)
+    assert outcomes == all_outcomes
+    assert made <= 1.2 * len(all_classes)
+    assert len(classes) <= len(all_classes)
+
+
+def one_rank(rank: ep_lib.Rank, name: str, threads: int = 2) -> None:
+    program(rank, name, threads)
+
+
+def over_network(rank: ep_lib.Rank, name: str) -> int:
+    data, flag, out = rank.symmetric(8, np.uint64), rank.symmetric(1, np.uint64), rank.to_device(np.zeros(1, np.uint64))
+    kernel(name).launch(rank, 1, 1, data, flag, out)
+    return int(rank.to_host(out)[0])
+
+
+def stack(rank: ep_lib.Rank, threads: int, counts: bool) -> None:
+    nodes, owners = rank.symmetric(8, np.uint32), rank.symmetric(8, np.uint32)
+    if rank.rank == 0:
+        nodes[:] = np.array([1, 2, 3, 0, 0, 0, 0, 0], np.uint32)
+    rank.barrier()
+    kernel("stack_of").launch(rank, 1, threads, nodes, owners, int(counts))
+
+
+def exhausted(main: Any, ranks: int = 1, fabric: str | None = None, args: tuple[Any, ...] = (), **bounds: Any) -> Any:
+    return ep_lib.check(main, ranks, fabric, args=args, exhaustive=True, heap_bytes=1 << 16, **bounds)
+
+
+def test_it_says_what_it_has_covered() -> None:
+    report = exhausted(one_rank, args=("dekker",))
+    assert report.ok and report.coverage.complete
+    assert str(report).startswith("all 7 inequivalent schedules, none of them wrong (1 ranks on p2p")
+    few = exhausted(one_rank, args=("sequence_lock",), preemptions=0)
+    assert (
+        str(few).startswith("all with at most 0 preemptions: 2 schedules, none of them wrong") and few.coverage.skipped
+    )
+    assert few.to_dict()["coverage"]["preemptions"] == 0
+
+
+@pytest.mark.parametrize("fabric", ["rc", "srd"])
+def test_a_network_is_exhausted_too(fabric: str) -> None:
+    assert exhausted(over_network, 2, fabric, ("put_and_signal",)).ok
+    apart = exhausted(over_network, 2, fabric, ("put_then_signal",))
+    assert apart.ok == (fabric == "rc")
+    looks = exhausted(over_network, 2, fabric, ("look_while_it_comes",), compare_values=False)
+    assert {f.kind for f in looks.findings} == {"race"}
+    assert looks.coverage.complete and looks.coverage.schedules == 6
+
+
+def test_aba_is_found_and_its_story_is_short_and_replays() -> None:
+    report = exhausted(stack, 2, args=(2, False), stop_at_first=True)
+    (found,) = report.findings
+    assert found.kind == "fault" and "__trap" in found.message
+    assert len(found.schedule.split()) <= 3 and f'schedule="{found.schedule}"' in found.replay
+    assert "stopped at the first finding" in str(report)
+    recording = ep_lib.runtime.check.record(stack, 2, args=(2, False), schedule=found.schedule, heap_bytes=1 << 16)
+    assert [f.finding.kind for f in recording.found] == ["fault"]
+
+
+@pytest.mark.slow
+def test_a_counted_head_repairs_it() -> None:
+    assert exhausted(stack, 2, args=(2, True), preemptions=1).ok
+    assert exhausted(stack, 1, args=(2, True)).coverage.complete
+
+
+def test_a_lost_update_is_found() -> None:
+    report = exhausted(program, args=("lost_update", 2))
+    assert [f.kind for f in report.findings] == ["values differ"]
+    assert "with this schedule than with the calm one" in str(report)
+
+
+def test_a_wait_that_is_satisfied_only_in_some_schedules() -> None:
+    report = exhausted(program, args=("waits_in_vain", 2), compare_values=False)
+    assert [f.kind for f in report.findings] == ["deadlock"]
+
+
+def test_it_stops_in_time_and_goes_on() -> None:
+    first = exhausted(stack, 1, args=(3, True), seconds=0.2, preemptions=1)
+    assert "stopped after 0.2 s" in first.coverage.stopped and not first.coverage.complete
+    more = first.resume()
+    assert more.resume is None and more.coverage.schedules > first.coverage.schedules
+
+
+def test_a_program_that_is_not_the_same_each_time() -> None:
+    turn = iter(range(100))
+
+    def main(rank: ep_lib.Rank) -> None:
+        program(rank, ("store_buffering", "counter")[next(turn) % 2], 2 + next(turn) % 4)
+
+    with pytest.raises(ep_lib.errors.ArgumentError, match="does not do the same in every run"):
+        exhausted(main)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"preemptions": 2}, "bounds of an exhaustive check: add exhaustive=True"),
+        ({"exhaustive": True, "preemptions": -1}, "preemptions is -1"),
+        ({"exhaustive": True, "events": 3}, "events is 3"),
+        ({"exhaustive": True, "turns": 0}, "turns is 0"),
+        ({"exhaustive": True, "seconds": -1}, "seconds is -1"),
+        ({"exhaustive": 2}, "exhaustive is 2"),
+    ],
+)
+def test_bad_bounds(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ep_lib.errors.ArgumentError, match=says):
+        ep_lib.check(one_rank, 1, args=("dekker",), **options)
+
+
+def test_a_schedule_that_is_none() -> None:
+    with pytest.raises(ep_lib.errors.ArgumentError, match="take the line that a finding"):
+        ep_lib.runtime.check.record(one_rank, 1, args=("dekker",), schedule="5")
