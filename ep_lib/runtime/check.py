@@ -171,7 +171,7 @@ class CheckReport:
         where = f" ({self.ranks} ranks on {self.fabric.kind}; {self.seconds:.1f} s)"
         if self.ok:
             one = "it is not wrong" if coverage.schedules == 1 else "none of them wrong"
-                weaker = "" if self.memory == "ptx" else _WEAKER
+            weaker = "" if self.memory == "ptx" else _WEAKER
             return f"{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
         return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
 
@@ -230,11 +230,12 @@ def check(
     seed 0 is first run with one memory, and results are compared with that. "mixed" is "sc" and, if nothing is found,
     every fourth of these schedules once more under "ptx", until something is.
     ``exhaustive``: instead of seeds, every schedule of a small program, but for those that differ only in the order of
-    steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp). The
-    report's ``coverage`` says what was covered; with ``memory="ptx"`` also which store each load reads. Bounds: ``preemptions`` of a run, ``events`` of a run, ``turns`` of a
-    wait that counts, and ``seconds`` for all. Without a bound on preemptions, runs with at most two come first, as
-    most mistakes need no more: if one is found there, the others are not made. Ctrl-C and ``seconds`` keep what was
-    covered, and ``report.resume()`` goes on there. ``progress``: whether to show a bar (None: on a terminal).
+    steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp); with
+    ``memory="ptx"`` also every store that a load may read. The report's ``coverage`` says what was covered. Bounds:
+    ``preemptions`` of a run, ``events`` of a run, ``turns`` of a wait that counts, and ``seconds`` for all. Without a
+    bound on preemptions, runs with at most two come first, as most mistakes need no more: if one is found there, the
+    others are not made. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` goes on there.
+    ``progress``: whether to show a bar (None: on a terminal).
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
     wrong data may have led to, in runs in which something else was found. Others, such as an error of the compiler,
