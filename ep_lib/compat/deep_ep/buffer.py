@@ -14,6 +14,7 @@ from ep_lib.compat.deep_ep.config import Config
 from ep_lib.compat.deep_ep.engines import Engine, Shape, members_of
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
 from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_handle
+from ep_lib.compat.deep_ep.layout import Layout, layout_by_kernel, layout_by_torch, ranks_of
 from ep_lib.compat.deep_ep.scales import (
     by_columns,
     cast_with_powers_of_two,
@@ -29,7 +30,6 @@ from ep_lib.reference import FP8_GROUP
 from ep_lib.require import at_least_one, flag, index, instance, refuse, whole_number
 
 Rows = Tensor | tuple[Tensor, Tensor]
-Layout = tuple[Tensor, Tensor | None, Tensor, Tensor, EventOverlap]
 Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
 Combined = tuple[Tensor, Tensor | None, EventOverlap]
 Hook = Callable[[], None]
@@ -177,22 +177,25 @@ class Buffer:
         previous_event: EventOverlap | None = None,
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> Layout:
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, EventOverlap]:
         """``(num_tokens_per_rank, num_tokens_per_rdma_rank, num_tokens_per_expert, is_token_in_rank, event)``. Local:
         dispatch works this out by itself, and takes from here only how many experts there are."""
         self._require_usable()
         if at_least_one("num_experts", num_experts) % self.group_size:
             refuse("num_experts", num_experts, f"a multiple of the {self.group_size} ranks")
 
-        def layout() -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-            sent = self._ranks_of(topk_idx, num_experts)
-            chosen = torch.where(topk_idx < 0, num_experts, topk_idx).long().flatten()
-            choices = torch.zeros(num_experts + 1, dtype=torch.int32, device=topk_idx.device)
-            choices.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.int32))
-            return sent.sum(0, dtype=torch.int32), self._per_node(sent), choices[:num_experts], sent
+        backend = "cuda" if topk_idx.is_cuda else "emulator"
+        rank = next((e.buffer.rank for e in self._engines.values() if e.shape.backend == backend), None)
 
-        found, event = self._run(layout, topk_idx, previous_event, async_finish, (topk_idx,))
-        return *found, event
+        def count() -> tuple[Layout, Tensor | None]:
+            if rank is None:
+                counted = layout_by_torch(topk_idx, num_experts, self.group_size)
+            else:
+                counted = layout_by_kernel(topk_idx, num_experts, rank)
+            return counted, self._per_node(counted.is_token_in_rank)
+
+        (found, per_node), event = self._run(count, topk_idx, previous_event, async_finish, (topk_idx,))
+        return found.num_tokens_per_rank, per_node, found.num_tokens_per_expert, found.is_token_in_rank, event
 
     def dispatch(
         self,
@@ -273,7 +276,7 @@ class Buffer:
         if topk_idx is None and not num_worst_tokens:
             counts = self._count_choices(num_tokens_per_expert, expert_alignment)
         if sent is None:
-            sent = self._ranks_of(ids, num_experts)
+            sent = ranks_of(ids, num_experts, self.group_size)
         return (
             _rows(received.x, back),
             None if topk_idx is None else received.topk_idx,
@@ -577,12 +580,6 @@ class Buffer:
         if async_finish and hooked:
             raise ArgumentError("async_finish and return_recv_hook exclude each other: pass one of them")
         return self._run(step, like, None, async_finish, keep)
-
-    def _ranks_of(self, topk_idx: Tensor, num_experts: int) -> Tensor:
-        """bool ``[T, ranks]``: whether a token goes to a rank."""
-        home = torch.where(topk_idx < 0, self.group_size, topk_idx // (num_experts // self.group_size)).long()
-        sent = torch.zeros(len(topk_idx), self.group_size + 1, dtype=torch.bool, device=topk_idx.device)
-        return sent.scatter_(1, home, True)[:, : self.group_size].contiguous()
 
     def _per_node(self, sent: Tensor) -> Tensor | None:
         each = self._members.ranks_per_node
