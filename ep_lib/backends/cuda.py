@@ -224,7 +224,8 @@ class CudaBackend:
         shared_bytes: int = 0,
         uses: Sequence[Any] = (),
     ) -> None:
-        self._check_open()
+        if self._closed or self._lost is not None:
+            self._check_open()
         known = self._kernels.get(kernel)
         if known is not None and type(grid) is type(block) is type(shared_bytes) is int:
             again = known.again.get((grid, block, shared_bytes))

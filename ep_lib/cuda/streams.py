@@ -41,9 +41,9 @@ class CudaStreams:
         self._own.append(self._make())
         return self._own[-1]
 
-    def on(self, stream: int) -> _Choice:
+    def on(self, stream: int) -> Choice:
         """Kernels launched inside go to ``stream``, whatever is current."""
-        return _Choice(self, stream)
+        return Choice(self, stream)
 
     def record(self, stream: int) -> int:
         """An event that has passed when everything in ``stream`` so far is done. Give it back by :meth:`release`."""
@@ -93,16 +93,16 @@ class CudaStreams:
         self._own, self._spare, self._held = [], [], {}
 
 
-class _Choice:
-    """See :meth:`CudaStreams.on`. A class, since every operation has one: a generator takes three times as long."""
+class Choice:
+    """See :meth:`CudaStreams.on`. A class, since every operation enters one: a generator takes three times as long."""
 
-    __slots__ = ("_before", "_stream", "_streams")
+    __slots__ = ("_before", "_streams", "stream")
 
     def __init__(self, streams: CudaStreams, stream: int) -> None:
-        self._streams, self._stream = streams, stream
+        self._streams, self.stream = streams, stream
 
     def __enter__(self) -> None:
-        self._before, self._streams.chosen = self._streams.chosen, self._stream
+        self._before, self._streams.chosen = self._streams.chosen, self.stream
 
     def __exit__(self, *_: object) -> None:
         self._streams.chosen = self._before
@@ -114,6 +114,7 @@ class CudaOperationStreams:
     def __init__(self, streams: CudaStreams) -> None:
         self._streams = streams
         self._beside: int | None = None
+        self._choice = Choice(streams, 0)  # one for all operations, of which none is inside another
         self.last: int | None = None  # in which the last operation ran
 
     def begin(self, kind: str, async_finish: bool) -> contextlib.AbstractContextManager[None]:
@@ -132,4 +133,5 @@ class CudaOperationStreams:
         last, self.last = self.last, stream
         if last is not None and last != stream and streams.is_capturing(last) == streams.is_capturing(stream):
             streams.order(last, stream)
-        return streams.on(stream)
+        self._choice.stream = stream
+        return self._choice

@@ -724,25 +724,6 @@ class Buffer:
             event=self._mode.finished(arrivals.x, (*keep, arrivals)) if options.async_finish else None,
         )
 
-    def _begin_operation(self) -> None:
-        """What raises here is of an earlier operation."""
-        if self._is_direct:
-            try:
-                self._require_agreement()
-            except (HandleError, RankMismatchError):
-                self._unusable = "the ranks passed different handles or options to an earlier operation"
-                raise
-        self._mode.epoch += 1
-
-    def _end_operation(self, error: BaseException) -> None:
-        """Errors that all ranks see together leave the Buffer usable, others do not."""
-        if isinstance(error, (HandleError, RankMismatchError)):
-            return
-        if isinstance(error, ArgumentError):  # found on the GPU before it signalled other ranks
-            self._mode.epoch -= 1
-        else:
-            self._unusable = f"an operation on it failed ({type(error).__name__}), so the ranks may be out of step"
-
     def _require_usable(self) -> None:
         if not self._unusable:
             if self._rank.is_closed:
@@ -809,10 +790,24 @@ class _Operation:
         self._buffer = buffer
 
     def __enter__(self) -> None:
-        self._buffer._begin_operation()
+        """What raises here is of an earlier operation."""
+        buffer = self._buffer
+        if buffer._is_direct:
+            try:
+                buffer._require_agreement()
+            except (HandleError, RankMismatchError):
+                buffer._unusable = "the ranks passed different handles or options to an earlier operation"
+                raise
+        buffer._mode.epoch += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._buffer._end_operation(error)
+        """Errors that all ranks see together leave the Buffer usable, others do not."""
+        if error is None or isinstance(error, (HandleError, RankMismatchError)):
+            return
+        if isinstance(error, ArgumentError):  # found on the GPU before it signalled other ranks
+            self._buffer._mode.epoch -= 1
+            return
+        name = type(error).__name__
+        self._buffer._unusable = f"an operation on it failed ({name}), so the ranks may be out of step"
