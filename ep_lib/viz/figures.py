@@ -142,7 +142,8 @@ def roofline(report: Report, *, latency_us: float | None = None, title: str | No
 
 @draws
 def shares_of_ceiling(report: Report, *, tokens: int | None = None, title: str | None = None) -> Figure:
-    """One panel per operation, one bar per library and number of SMs: which share of the ceiling it reaches.
+    """One panel per operation, one bar per library and number of SMs: which share of the ceiling it reaches. Dispatches
+    whose rows are copied out, to tensors of the caller's own as NCCL's are, come before those that leave a view.
 
     A full bar means the time in which the ceiling carries what must cross: each token once to each rank. The light bar
     behind it is what a library made the links carry beyond that. ``tokens`` is per rank; None: the most in the report.
@@ -269,15 +270,24 @@ def _bars(rows: Iterable[Row], what: str, dtype: str) -> list[Row]:
     best: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         if (row["what"], row.get("dtype")) == (what, dtype) and "wire_bytes" in row:
-            key = (row["by"], row.get("sms"), None if row["by"] == _OURS else row.get("note"))
+            key = (row["by"], row.get("sms"), _outputs(row) if row["by"] == _OURS else row.get("note"))
             if row["us"] < best.get(key, {"us": float("inf")})["us"]:
                 best[key] = row
-    return sorted(best.values(), key=lambda row: (row["by"] != _OURS, row.get("sms") or 0, row["us"]))
+    return sorted(best.values(), key=lambda row: (row["by"] != _OURS, _outputs(row), row.get("sms") or 0, row["us"]))
+
+
+def _outputs(row: Row) -> str:
+    """What the others' rows do not have in common with one of ours: results that are views, inputs in place."""
+    if row["by"] != _OURS:
+        return ""
+    if row["what"] == "combine":
+        return ", rows in place" if row.get("note") == "from combine_input" else ""
+    return ", copied out" if "copied out" in row.get("note", "") else ", view"
 
 
 def _who(row: Row) -> str:
     if row["by"] == _OURS:
-        return f"ep_lib, {row['sms']} SMs"
+        return f"ep_lib, {row['sms']} SMs{_outputs(row)}"
     return f"{row['by']}\n{row['note']}" if row.get("note") else str(row["by"])
 
 
