@@ -12,10 +12,9 @@ from pathlib import Path
 
 from ep_lib.emulator.findings import Access
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong
-from ep_lib.workshop.scenario import BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
+from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Complaint, Failure, Outputs, Scenario, Side
 
 STILL_TO_DO = "is still to do"  # what the holes say: see generate.py
-CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
 UNSEEN = (
     "your writes could not be watched: {} bytes changed, and the checker saw no write to them. What it does not see "
     "proves nothing"

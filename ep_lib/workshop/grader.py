@@ -26,14 +26,15 @@ from ep_lib.jit.toolkit import find_compiler
 from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
-from ep_lib.workshop.feedback import CHECKER_IS_OFF, STILL_TO_DO, advice_for, failure_text, what_failed
+from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
 from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox, Walls
-from ep_lib.workshop.scenario import BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
+from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
+from ep_lib.workshop.seal import Tampered
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
 from ep_lib.workshop.walls import beneath, missing
-from ep_lib.workshop.watched import unwatchable
+from ep_lib.workshop.watched import unwatchable, worth_a_look
 
 SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
@@ -47,6 +48,7 @@ _OF_A_PREFIX = ("bin", "lib", "lib64", "libexec", "include")
 _OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libexec/gcc)(?:/|$)")
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
+_EMPTY_KERNEL = 'extern "C" __global__ void nothing() {}'
 _ENDLESS = ("DeadlockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
@@ -265,6 +267,7 @@ def examine(
         copy_pieces(exercise, folder, work / "mine")
         outside = reaches_out(exercise, work / "mine")
         hidden_away = unwatchable(exercise, work / "mine", _sources(tests))
+        looks = worth_a_look(exercise, work / "mine")
         (work / "cwd").mkdir()
         _prepare_cache(work / "cache")
         environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
@@ -284,7 +287,11 @@ def examine(
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
             output = sandbox.output.decode(errors="replace")
     found = [task if problem else _blame(task, found) for task in found]
-    flags = (outside or hidden_away,) if outside or hidden_away else ((problem,) if _SHUT.search(problem) else ())
+    flags: tuple[str, ...] = (
+        (outside or hidden_away,) if outside or hidden_away else ((problem,) if _SHUT.search(problem) else ())
+    )
+    flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
+    flags += looks
     return Grade(exercise, folder, tuple(found), time.monotonic() - began, problem, output, public, flags, seed)
 
 
@@ -310,6 +317,8 @@ def prepare(exercise: Exercise, *, public: bool = False) -> None:
 
 def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
     with pieces.unused():
+        if not tests.kernels:  # a piece in Python, whose ranks may launch kernels: the emulator should be there
+            Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
         for source, kernel in tests.kernels:
             include = [
                 exercise.solution_dir,
@@ -394,7 +403,9 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
     """Compiles all that the tests launch, imports what is Python; returns what went wrong, or ""."""
     nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
-    request = {"nonce": nonce, "compile": tests.kernels, "import": python}
+    program = tests.folder / f"play{exercise.name}.py"
+    programs = [str(program)] if python and program.exists() else []
+    request = {"nonce": nonce, "compile": tests.kernels, "programs": programs, "import": python}
     outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
     return failure_text(outputs.failure, work) if outputs.failure else ""
 

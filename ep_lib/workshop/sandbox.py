@@ -1,10 +1,11 @@
 """A child process with limits and walls, so that a submission harms neither the machine nor another's grade.
 
 Time, memory, number of processes, file sizes and output are limited. The child and everything it started end when
-grading ends. Points never depend on what the child claims, only on arrays that the parent compares. The submission can
-read the system, Python, this library without the solution and the hidden tests, and its own files; it can write into
-its own folder and compile cache; it makes no connection and signals nobody outside (:mod:`ep_lib.workshop.walls`; what
-a machine cannot enforce, ``walls.missing()`` says).
+grading ends. Points never depend on what the child claims, only on arrays that the parent compares; of pieces in
+Python, on what a function of the grader's saw in the child (:mod:`ep_lib.workshop.seal`). The submission can read
+the system, Python, this library without the solution and the hidden tests, and its own files; it can write into its own
+folder and compile cache; it makes no connection and signals nobody outside (:mod:`ep_lib.workshop.walls`; what a
+machine cannot enforce, ``walls.missing()`` says).
 
 Walls of one kernel are no virtual machine: an error in Linux itself opens them.
 """

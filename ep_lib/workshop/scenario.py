@@ -23,6 +23,7 @@ from ep_lib.errors import EpError
 MAGIC = b"EPG1"
 FRAME = struct.Struct("<4sIQ")  # magic, bytes of the header, bytes of the body
 MAX_HEADER_BYTES = 64 * 1024
+CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
 
 Array = NDArray[Any]
 

@@ -12,3 +12,8 @@ extern "C" __global__ void pass_on(int* box, const int* numbers, int count, uint
     if (!ep::wait_until_ge_block(flag, 1, {ep::kPhaseSignal, from, -1})) return;
     for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = box[i];
 }
+
+// A race on purpose: a checker that does not report it was switched off.
+extern "C" __global__ void canary(int* word) {
+    if (threadIdx.x == 0) *word = static_cast<int>(blockIdx.x);  // canary
+}

@@ -18,3 +18,8 @@ extern "C" __global__ void wait_and_read(const uint64_t* signal, uint64_t expect
     if (!ep::wait_until_ge_block(signal, expected, {ep::kPhaseSignal, peer, -1})) return;
     for (size_t i = threadIdx.x; i < bytes; i += blockDim.x) out[i] = data[i];
 }
+
+// A race on purpose: a checker that does not report it was switched off.
+extern "C" __global__ void canary(int* word) {
+    if (threadIdx.x == 0) *word = static_cast<int>(blockIdx.x);  // canary
+}

@@ -1,0 +1,102 @@
+"""The grader's half of a process in which a learner's Python runs, and whether it is still as it was.
+
+A piece in Python is called by a function of the grader's in the same interpreter, and could put another function in
+the place of the library's. :func:`put_on` notes, before any piece is imported, what each name of the library stands
+for; the function it returns raises :class:`Tampered` once a name stands for something else. What looks through the
+whole process, as ``gc.get_objects()`` does, is refused from then on.
+
+This stops what Python offers for it, and no more: who reads and writes memory by address (ctypes, NumPy) is in the same
+process. Such a piece is flagged (:func:`ep_lib.workshop.watched.worth_a_look`), and an instructor looks at it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ep_lib.errors import EpError
+from ep_lib.jit.kernel import Kernel
+from ep_lib.runtime.check import check
+from ep_lib.runtime.rank import Rank
+from ep_lib.workshop.scenario import CHECKER_IS_OFF
+
+_OTHERS = (builtins, json, os, sys, np)
+_LOOK_THROUGH = frozenset(
+    ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions")
+)
+
+
+class Tampered(EpError):
+    """A piece has changed what is not its own, or looked through the grader's process."""
+
+
+def put_on() -> Callable[[], None]:
+    """Notes what the library's names stand for; returns what raises Tampered if one of them has changed since."""
+    before = dict(_names())
+    refused: list[str] = []
+
+    def watch(event: str, _: Any) -> None:
+        if event in _LOOK_THROUGH:
+            refused.append(event)
+            raise _tampered(f"{event}()", "looks through the process that grades it")
+
+    def require() -> None:
+        if refused:
+            raise _tampered(f"{refused[0]}()", "looks through the process that grades it")
+        now = dict(_names())
+        for name, meant in before.items():
+            found = now.get(name)
+            if found is None or any(mine is not theirs for mine, theirs in zip(found, meant, strict=True)):
+                raise _tampered(".".join(name), "has another meaning since your file was imported")
+
+    sys.addaudithook(watch)
+    return require
+
+
+def findings_of(main: Callable[..., Any], ranks: int, kernels: str, seeds: int, heap_bytes: int) -> list[str]:
+    """What the checker says of ``main(rank)``, a sentence each. After it rank 0 runs the kernel ``canary``, a race: a
+    checker that is silent about it was switched off."""
+    canary = Kernel.from_source(kernels, "canary")
+
+    def watched(rank: Rank) -> None:
+        main(rank)
+        if rank.rank == 0:
+            canary.launch(rank, 2, 32, rank.empty(1, np.int32))
+            rank.synchronize()
+
+    report = check(watched, ranks, seeds=seeds, heap_bytes=heap_bytes, timeout=5, compare_values=False, memory="sc")
+    found = report.findings
+    real = [each for each in found if each.first is None or "// canary" not in each.first.source]
+    if len(real) == len(found) and all(each.second is not None for each in found):  # it did not end early either
+        return [CHECKER_IS_OFF]
+    return [f"{each.kind}: {each.message}; {each.remedy}"[:300] for each in real]
+
+
+def _tampered(what: str, why: str) -> Tampered:
+    return Tampered(f"{what} {why}: a piece defines functions of its own, and leaves everything else as it is")
+
+
+def _names() -> Iterator[tuple[tuple[str, str], tuple[Any, ...]]]:
+    """(module or class, name) of every function, class and module that the library's names stand for, and those."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] != "ep_lib" and module not in _OTHERS:
+            continue
+        yield ("sys.modules", module_name), (module,)
+        for name, value in list(vars(module).items()):
+            if callable(value) or isinstance(value, ModuleType):
+                yield (module_name, name), _parts(value)
+                if isinstance(value, type) and value.__module__ == module_name:
+                    for inner, method in list(vars(value).items()):
+                        yield (f"{module_name}.{name}", inner), _parts(method)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """What is compared by identity: a function's code can be exchanged as well."""
+    return (value, value.__code__, value.__defaults__) if isinstance(value, FunctionType) else (value,)
