@@ -15,8 +15,8 @@ VENV ?= .venv
 LAB ?= 1
 TORCH_INDEX ?=
 PIP_FLAGS ?=
-# One process more than there are cores: tests that start processes wait for them.
-PYTEST_FLAGS ?= -n $(shell expr $$(nproc) + 1) --dist worksteal
+# One process more than there are cores: tests that start processes wait for them. (nproc believes OMP_NUM_THREADS.)
+PYTEST_FLAGS ?= -n $(shell expr $$(env -u OMP_NUM_THREADS nproc) + 1) --dist worksteal
 
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
