@@ -75,11 +75,12 @@ def test_what_a_rank_has(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
-def test_torch() -> None:
+@pytest.mark.parametrize("name", ["of_torch", pytest.param("of_deep_ep", marks=pytest.mark.slow)])
+def test_torch(name: str) -> None:
     pytest.importorskip("torch")
 
     def main(rank: Rank) -> Tally:
-        return try_some(hostile_calls.of_torch(rank), lambda: {**values(), **hostile.torch_values()})
+        return try_some(getattr(hostile_calls, name)(rank), lambda: {**values(), **hostile.torch_values()})
 
     [tally] = ep_lib.spawn(main, 1, "emulator")
     check(tally)

@@ -22,7 +22,7 @@ from ep_lib.bootstrap.torchrun import check_port
 from ep_lib.config import BACKENDS, Config
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.errors import ArgumentError, EpError
-from ep_lib.require import one_of, whole_number
+from ep_lib.require import is_about_the_call, one_of, show, whole_number
 from ep_lib.runtime import arguments
 from ep_lib.runtime.rank import Rank
 
@@ -152,7 +152,7 @@ def init(
         transport = arguments.a_transport(config.transport if transport is None else transport)
     alone = chosen == "emulator" and world.world_size == 1
     bootstrap = SingleBootstrap() if alone else make_bootstrap(world) if grouped is None else grouped
-    wanted = heap_bytes(bootstrap.world_size) if callable(heap_bytes) else heap_bytes
+    wanted = _of_ranks(heap_bytes, bootstrap.world_size) if callable(heap_bytes) else heap_bytes
     heap, _ = arguments.limits(config.heap_bytes if wanted is None else wanted, None)
     if chosen == "emulator":
         from ep_lib.runtime.emulated import process_rank, solo_rank
@@ -168,6 +168,15 @@ def init(
     return Rank(
         CudaBackend(bootstrap, heap_bytes=heap, kernel_timeout=timeout, device=device, transport=transport, gpus=gpus)
     )
+
+
+def _of_ranks(heap_bytes: Callable[[int], int], ranks: int) -> int:
+    try:
+        return heap_bytes(ranks)
+    except TypeError as error:
+        if not is_about_the_call(error):
+            raise
+        raise ArgumentError(f"heap_bytes is {show(heap_bytes)}; it must be bytes, or take a number of ranks") from error
 
 
 def rejoin(

@@ -56,6 +56,7 @@ def of_values(folder: Path) -> list[Call]:
         call("a folder", lambda place: Kernel.from_source(SOURCE, "k", include=[place]), place=folder),
         call("compile", K.compile, target="emulator"),
         call("symmetric_bytes", Buffer.symmetric_bytes, world_size=2, dtype="bfloat16", num_sms=4, **SHAPE),
+        call("heap_bytes", Buffer.heap_bytes, world_size=2, num_sms=4, **SHAPE),
         call("symmetric_bytes, PCIe", Buffer.symmetric_bytes, world_size=2, **SHAPE, **pcie),
         call("scaled", hardware.scaled, k=2.0),
         call("Link", ep_lib.Link, **{f.name: getattr(hardware.nic, f.name) for f in dataclasses.fields(hardware.nic)}),
@@ -66,12 +67,14 @@ def of_values(folder: Path) -> list[Call]:
 
 
 def of_spawn() -> list[Call]:
+    in_a_world: dict[str, Any] = {"backend": "emulator", "timeout": None}
     common: dict[str, Any] = {"main": nothing, "ranks": 1, "args": (), "heap_bytes": None, "timeout": None}
     return [
         call("spawn", ep_lib.spawn, **common, backend="emulator", seed=0, fabric=None, transport=None),
         call("check", ep_lib.check, **common, seeds=1, compare_values=True, volatile="relaxed", resident_blocks=None),
         call("simulate", ep_lib.simulate, **common, fabric=None, hardware="h20-cx7"),
-        call("init", lambda **a: ep_lib.init(**a).close(), backend="emulator", seed=0, heap_bytes=None, timeout=None),
+        call("init", lambda **a: ep_lib.init(**a).close(), **in_a_world, group=None, seed=0, heap_bytes=None),
+        call("Buffer.open", lambda **a: Buffer.open(**a).close(), **in_a_world, group=None, **SHAPE),
     ]
 
 
@@ -121,6 +124,7 @@ def of_low_latency(rank: Rank) -> list[Call]:
         call("low_latency_combine", buffer.low_latency_combine, x=sent.recv_x, handle=sent.handle, out=None, **some),
         call("next buffer", buffer.get_next_low_latency_combine_buffer, handle=sent.handle),
         call("mask", buffer.low_latency_update_mask_buffer, rank=1, mask=True),
+        call("masks", buffer.low_latency_query_mask_buffer, out=np.zeros(1, np.int32)),
     ]
 
 
@@ -283,9 +287,11 @@ def of_torch(rank: Rank) -> list[Call]:
     whole = layer.MoELayer.create(16, 8, 4, 2, torch.Generator())
     sizes = {"hidden": 16, "ffn": 8, "num_experts": 4, "top_k": 2}
     routed = {"topk_idx": idx, "topk_weights": weights}
+    grouped = {"sorted_by_expert": False}
+    more = {**grouped, "expert_alignment": 1, "async_finish": False}
     return [
-        call("moe.dispatch", moe.dispatch, buffer=buffer, x=x, **routed, handle=None, num_worst_tokens=0),
-        call("moe.combine", moe.combine, buffer=buffer, x=sent.x, handle=sent.handle, topk_weights=None),
+        call("moe.dispatch", moe.dispatch, buffer=buffer, x=x, **routed, handle=None, num_worst_tokens=0, **more),
+        call("moe.combine", moe.combine, buffer=buffer, x=sent.x, handle=sent.handle, topk_weights=None, **grouped),
         call("ExpertParallel", layer.ExpertParallel, where=buffer, experts=Same(), gate=None, num_worst_tokens=0),
         call("forward", layer.ExpertParallel(buffer, Same()), x=x, **routed),
         call("route", routing.route, logits=torch.zeros(4, 4), top_k=2),
@@ -297,4 +303,39 @@ def of_torch(rank: Rank) -> list[Call]:
         call("create", layer.MoELayer.create, **sizes, generator=torch.Generator()),
         call("layer", whole, x=torch.zeros(4, 16), buffer=None),
         call("shard", whole.shard, rank=0, world_size=2),
+    ]
+
+
+def of_deep_ep(rank: Rank) -> list[Call]:
+    import torch
+
+    from ep_lib.compat import deep_ep
+
+    buffer = deep_ep.Buffer(rank, 1 << 10)
+    x, idx, weights = torch.zeros(4, 128, dtype=torch.bfloat16), torch.tensor(IDX), torch.ones(4, 2)
+    _, _, choices, sent, _ = buffer.get_dispatch_layout(idx, 4)
+    layout: dict[str, Any] = {"is_token_in_rank": sent, "num_tokens_per_expert": choices, "topk_idx": idx}
+    beside: dict[str, Any] = {"config": None, "previous_event": None, "async_finish": False}
+    came, _, came_weights, _, handle, _ = buffer.dispatch(x, **layout, topk_weights=weights)
+    rows, _, low, _, _ = buffer.low_latency_dispatch(x, idx, 8, 4, use_fp8=False)
+    sizes: dict[str, Any] = {"num_max_dispatch_tokens_per_rank": 8, "num_experts": 4}
+    flags: dict[str, Any] = {"async_finish": False, "return_recv_hook": False}
+    fp8, scales = x.to(torch.float8_e4m3fn), torch.ones(4, 1)
+    return [
+        call("deep_ep.Buffer", deep_ep.Buffer, group=rank, num_nvl_bytes=0, explicitly_destroy=False, comm=None),
+        call("deep_ep.Config", deep_ep.Config, num_sms=2, num_max_nvl_chunked_send_tokens=2),
+        call("hint", deep_ep.Config().get_nvl_buffer_size_hint, hidden_bytes=128, num_ranks=2),
+        call("low latency hint", buffer.get_low_latency_rdma_size_hint, **sizes, hidden=128, num_ranks=2),
+        call("get_dispatch_layout", buffer.get_dispatch_layout, topk_idx=idx, num_experts=4, previous_event=None),
+        call("dispatch", buffer.dispatch, x=x, **layout, topk_weights=weights, expert_alignment=1, **beside),
+        call("dispatch FP8", lambda x, s: buffer.dispatch((x, s), **layout), x=fp8, s=scales),
+        call("dispatch again", buffer.dispatch, x=x, handle=handle, async_finish=False),
+        call("combine", buffer.combine, x=came, handle=handle, topk_weights=came_weights, bias=None, **beside),
+        call("low_latency_dispatch", buffer.low_latency_dispatch, x=x, topk_idx=idx, **sizes, use_fp8=True, **flags),
+        call("round_scale", buffer.low_latency_dispatch, x=x, topk_idx=idx, **sizes, round_scale=True, use_ue8m0=False),
+        call("low_latency_combine", buffer.low_latency_combine, x=rows, topk_idx=idx, topk_weights=weights, handle=low),
+        call("mask", buffer.low_latency_update_mask_buffer, rank_to_mask=1, mask=True),
+        call("masks", buffer.low_latency_query_mask_buffer, mask_status=torch.zeros(1, dtype=torch.int32)),
+        call("raw", buffer.get_local_buffer_tensor, dtype=torch.int32, size=torch.Size([4]), offset=0),
+        call("reserve", buffer.reserve, max_tokens=4, hidden=128, num_experts=4, top_k=2, like=x),
     ]

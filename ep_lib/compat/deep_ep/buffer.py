@@ -24,10 +24,10 @@ from ep_lib.compat.deep_ep.scales import (
 )
 from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError
 from ep_lib.moe.agreement import NoRoomError
-from ep_lib.moe.autograd import dense, return_weights
+from ep_lib.moe.autograd import dense, require_tensor, return_weights
 from ep_lib.moe.config import parse_dtype
 from ep_lib.reference import FP8_GROUP
-from ep_lib.require import at_least_one, flag, index, instance, refuse, whole_number
+from ep_lib.require import at_least_one, flag, index, instance, refuse, several, whole_number
 
 Rows = Tensor | tuple[Tensor, Tensor]
 Dispatched = tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]
@@ -126,8 +126,12 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
         """Bytes that low-latency mode takes here for these sizes (and a top-k of 8). Local."""
+        num_experts, hidden = at_least_one("num_experts", num_experts), at_least_one("hidden", hidden)
+        most = whole_number(
+            "num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1, _LOW_LATENCY_TOKENS
+        )
         top_k = min(_HINTED_TOP_K, num_experts)
-        shape = Shape("", num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, num_max_dispatch_tokens_per_rank)
+        shape = Shape("", num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, most)
         return moe.Buffer.symmetric_bytes(num_ranks, **shape.arguments(1, None))
 
     @staticmethod
@@ -155,7 +159,10 @@ class Buffer:
         """A view of ``num_nvl_bytes`` (``num_rdma_bytes``) of memory of this rank, from element ``offset``, which is
         the caller's to use: no operation has anything there. Local."""
         self._require_usable()
-        tensor = self._raw.get(use_rdma_buffer)
+        instance("dtype", dtype, torch.dtype, "a dtype of torch")
+        offset = whole_number("offset", offset, 0, 1 << 62)
+        sizes = [] if size is None else [whole_number("size", n, 0, 1 << 62) for n in several("size", size, "a size")]
+        tensor = self._raw.get(flag("use_rdma_buffer", use_rdma_buffer))
         if tensor is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
             nbytes = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
@@ -163,10 +170,10 @@ class Buffer:
         view = tensor[: tensor.numel() // dtype.itemsize * dtype.itemsize].view(dtype)[offset:]
         if size is None:
             return view
-        count = math.prod(size)
+        count = math.prod(sizes)
         if count > view.numel():
-            raise ArgumentError(f"size is {tuple(size)}, and there are {view.numel()} elements from offset {offset}")
-        return view[:count].view(size)
+            raise ArgumentError(f"size is {tuple(sizes)}, and there are {view.numel()} elements from offset {offset}")
+        return view[:count].view(sizes)
 
     # ---- Normal mode -------------------------------------------------------------------------------------------------
 
@@ -181,8 +188,8 @@ class Buffer:
         """``(num_tokens_per_rank, num_tokens_per_rdma_rank, num_tokens_per_expert, is_token_in_rank, event)``. Local:
         dispatch works this out by itself, and takes from here only how many experts there are."""
         self._require_usable()
-        if at_least_one("num_experts", num_experts) % self.group_size:
-            refuse("num_experts", num_experts, f"a multiple of the {self.group_size} ranks")
+        _require_ids(topk_idx)
+        num_experts = self._require_experts(num_experts)
 
         backend = "cuda" if topk_idx.is_cuda else "emulator"
         rank = next((e.buffer.rank for e in self._engines.values() if e.shape.backend == backend), None)
@@ -226,16 +233,19 @@ class Buffer:
         Raises what :meth:`ep_lib.Buffer.dispatch` raises, and NotSupportedError for scales of other forms.
         """
         self._require_usable()
+        if isinstance(x, tuple) and len(x) != 2:
+            refuse("x", x, "a tensor, or a pair: FP8 rows and their scales")
         rows, scales = x if isinstance(x, tuple) else (x, None)
-        instance("x", rows, Tensor, "a torch tensor, or a pair (FP8 rows, scales)")
-        rows = rows.detach()
+        rows = _require_rows("x", rows, 2)
+        worst = whole_number("num_worst_tokens", num_worst_tokens, 0, 2**31 - 1)
         back: Callable[[Tensor], Tensor] | None = None
         if scales is not None:
+            require_tensor("the scales of x", scales)
             require_groups(rows.shape[1], False)
             scales, back = spread_scales(scales, rows.shape[1])
         payload = dense(rows) if scales is None else (dense(rows), scales)
         keep = (x, topk_idx, topk_weights, is_token_in_rank)
-        options: dict[str, Any] = {"num_worst_tokens": num_worst_tokens, "expert_alignment": expert_alignment}
+        options: dict[str, Any] = {"num_worst_tokens": worst, "expert_alignment": expert_alignment}
         if handle is not None:
             require_handle(handle, Handle, "dispatch")
             if topk_idx is not None or topk_weights is not None:
@@ -248,16 +258,21 @@ class Buffer:
             return came, None, None, None, None, event
         if num_tokens_per_expert is None:
             raise ArgumentError("dispatch needs num_tokens_per_expert, as get_dispatch_layout returns it, or a handle")
-        num_experts = num_tokens_per_expert.numel()
+        num_experts = require_tensor("num_tokens_per_expert", num_tokens_per_expert).numel()
+        self._require_experts(num_experts)
         sent, ids = is_token_in_rank, topk_idx
-        if ids is None:
+        if sent is not None and (require_tensor("is_token_in_rank", sent).dtype != torch.bool or sent.dim() != 2):
+            refuse("is_token_in_rank", sent, f"a tensor of bool [{len(rows)}, {self.group_size}]")
+        if ids is not None:
+            _require_ids(ids)
+        else:
             if sent is None:
                 raise ArgumentError("dispatch needs topk_idx, or is_token_in_rank, or a handle")
             first = torch.arange(self.group_size, device=sent.device) * (num_experts // self.group_size)
             ids = torch.where(sent, first, -1)
         ids = ids.contiguous()
-        weights = None if topk_weights is None else topk_weights.detach().contiguous()
-        num_sms = Buffer.num_sms if config is None else config.num_sms
+        weights = None if topk_weights is None else require_tensor("topk_weights", topk_weights).detach().contiguous()
+        num_sms = Buffer.num_sms if config is None else instance("config", config, Config, "a Config, or None").num_sms
         shape = Shape(
             "cuda" if rows.is_cuda else "emulator",
             num_experts,
@@ -272,8 +287,8 @@ class Buffer:
             return self._dispatch_with_room(shape, payload, ids, weights, options)
 
         (received, engine), event = self._run(send, rows, previous_event, async_finish, keep)
-        counts: list[int] = [] if num_worst_tokens else received.tokens_per_expert.tolist()
-        if topk_idx is None and not num_worst_tokens:
+        counts: list[int] = [] if worst else received.tokens_per_expert.tolist()
+        if topk_idx is None and not worst:
             counts = self._count_choices(num_tokens_per_expert, expert_alignment)
         if sent is None:
             sent = ranks_of(ids, num_experts, self.group_size)
@@ -305,9 +320,14 @@ class Buffer:
         """
         self._require_usable()
         require_handle(handle, Handle, "dispatch")
-        rows = dense(instance("x", x, Tensor, "a torch tensor").detach())
+        rows = dense(_require_rows("x", x, 2))
         buffer = self._use(handle.engine, rows)
-        biases = bias if bias is None else tuple(map(dense, bias)) if isinstance(bias, tuple) else dense(bias)
+        given = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+        biases = tuple(dense(_require_rows("bias", one, 2)) for one in given) or None
+        if topk_weights is not None:
+            _require_rows("topk_weights", topk_weights, 2)
+            if topk_weights.dtype != torch.float32 or len(topk_weights) != len(rows):
+                refuse("topk_weights", topk_weights, f"float32 [{len(rows)}, k], as dispatch returned them")
 
         def bring() -> tuple[Tensor, Tensor | None]:
             out: Tensor = buffer.combine(rows, handle.inner, bias=biases)
@@ -358,9 +378,12 @@ class Buffer:
         """
         self._require_usable()
         _refuse_cost_stats("dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats)
+        flags = {"use_fp8": use_fp8, "round_scale": round_scale, "use_ue8m0": use_ue8m0}
+        for name, value in (flags | {"async_finish": async_finish, "return_recv_hook": return_recv_hook}).items():
+            flag(name, value)
         if use_ue8m0 and not round_scale:
             raise ArgumentError("use_ue8m0 has room for exponents only: pass round_scale=True with it")
-        rows, ids = dense(instance("x", x, Tensor, "a torch tensor").detach()), topk_idx.contiguous()
+        rows, ids = dense(_require_rows("x", x, 2)), _require_ids(topk_idx).contiguous()
         if use_fp8:
             require_groups(rows.shape[1], use_ue8m0)
         engine = self._low_latency_engine(rows, ids, num_max_dispatch_tokens_per_rank, num_experts)
@@ -408,12 +431,15 @@ class Buffer:
         Raises what that raises; NotSupportedError for ``use_logfmt`` and ``combine_wait_recv_cost_stats``.
         """
         self._require_usable()
+        for name, value in {"async_finish": async_finish, "return_recv_hook": return_recv_hook}.items():
+            flag(name, value)
         _refuse_cost_stats("combine_wait_recv_cost_stats", combine_wait_recv_cost_stats)
         if use_logfmt:
             raise NotSupportedError("use_logfmt: rows come back in bfloat16 here; leave use_logfmt out")
         require_handle(handle, LowLatencyFields, "low_latency_dispatch")
-        engine, rows = handle.engine, dense(instance("x", x, Tensor, "a torch tensor").detach())
-        buffer, ids, weights = self._use(engine, rows), topk_idx.contiguous(), topk_weights.detach().contiguous()
+        engine, rows = handle.engine, dense(_require_rows("x", x, 3))
+        buffer, ids = self._use(engine, rows), _require_ids(topk_idx).contiguous()
+        weights = _require_rows("topk_weights", topk_weights, 2).contiguous()
 
         def bring() -> tuple[Tensor, Hook]:
             came = buffer.low_latency_combine(
@@ -439,6 +465,7 @@ class Buffer:
         number = index(rank_to_mask)
         if number is None or not 0 <= number < self.group_size or number == self.rank:
             refuse("rank_to_mask", rank_to_mask, f"another rank than {self.rank}, 0 to {self.group_size - 1}")
+        flag("mask", mask)
         (self._masked.add if mask else self._masked.discard)(number)
         for engine in self._low_latency_engines():
             engine.buffer.low_latency_update_mask_buffer(number, bool(mask))
@@ -447,6 +474,9 @@ class Buffer:
         """Fill ``mask_status``, int32 ``[ranks]``: 1 for a rank that is left out. In stream order; nothing waits for a
         GPU. Local."""
         self._require_usable()
+        require_tensor("mask_status", mask_status)
+        if mask_status.dtype != torch.int32 or mask_status.shape != (self.group_size,):
+            refuse("mask_status", mask_status, f"a tensor of int32 [{self.group_size}]")
         found = [torch.empty_like(mask_status) for _ in self._low_latency_engines()]
         for status, engine in zip(found, self._low_latency_engines(), strict=True):
             engine.buffer.low_latency_query_mask_buffer(out=status)
@@ -476,10 +506,13 @@ class Buffer:
         """Collective: memory now for dispatches of up to ``max_tokens`` a rank, of tensors like ``like``, instead of in
         the first call: for calls that may not meet, in a CUDA graph or with a small ``num_worst_tokens``."""
         self._require_usable()
+        require_tensor("like", like)
+        num_experts, top_k = self._require_experts(num_experts), at_least_one("top_k", top_k)
+        hidden, max_tokens = at_least_one("hidden", hidden), at_least_one("max_tokens", max_tokens)
         dtype = "bfloat16" if like.dtype == torch.float8_e4m3fn else parse_dtype(like.dtype).name
         backend = "cuda" if like.is_cuda else "emulator"
         shape = Shape(backend, num_experts, top_k, hidden, dtype, Buffer.num_sms)
-        self._engines[shape] = self._make(shape, at_least_one("max_tokens", max_tokens), like)
+        self._engines[shape] = self._make(shape, max_tokens, like)
 
     # ---- How it is done ----------------------------------------------------------------------------------------------
 
@@ -525,7 +558,7 @@ class Buffer:
 
     def _low_latency_engine(self, rows: Tensor, ids: Tensor, most: int, num_experts: int) -> Engine:
         most = whole_number("num_max_dispatch_tokens_per_rank", most, 1, _LOW_LATENCY_TOKENS)
-        backend = "cuda" if rows.is_cuda else "emulator"
+        backend, num_experts = "cuda" if rows.is_cuda else "emulator", self._require_experts(num_experts)
         top_k, hidden = ids.shape[1], rows.shape[1]
         shape = Shape(backend, num_experts, top_k, hidden, "bfloat16", _LOW_LATENCY_SMS, most, self.enable_shrink)
         engine = self._engines.get(shape)
@@ -548,7 +581,10 @@ class Buffer:
     ) -> tuple[T, EventOverlap]:
         """What ``step`` returns, and an event: it runs in the caller's stream, or with ``async_finish`` in the Buffer's
         own, behind ``previous_event`` or else behind what the caller's stream has."""
-        before = None if previous_event is None else previous_event.event
+        before = None
+        if previous_event is not None:
+            before = instance("previous_event", previous_event, EventOverlap, "an EventOverlap, or None").event
+        flag("async_finish", async_finish)
         if not like.is_cuda:
             return step(), EventOverlap(EventHandle() if async_finish else None)
         if not async_finish:
@@ -602,9 +638,30 @@ class Buffer:
         came = return_weights(buffer, handle.inner, columns.flatten(1))
         return came.view(-1, self.group_size, weights.shape[1]).sum(1)
 
+    def _require_experts(self, num_experts: int) -> int:
+        number = at_least_one("num_experts", num_experts)
+        if number % self.group_size:
+            refuse("num_experts", num_experts, f"a multiple of the {self.group_size} ranks")
+        return number
+
     def _require_usable(self) -> None:
         if self._is_destroyed:
             raise BufferClosedError("this Buffer was destroyed; make a new one")
+
+
+def _require_rows(name: str, value: Any, dimensions: int) -> Tensor:
+    """A tensor with so many dimensions, without its gradient."""
+    tensor = require_tensor(name, value)
+    if tensor.dim() != dimensions:
+        refuse(name, value, f"a tensor with {dimensions} dimensions")
+    return tensor.detach()
+
+
+def _require_ids(topk_idx: Any) -> Tensor:
+    if _require_rows("topk_idx", topk_idx, 2).dtype not in (torch.int32, torch.int64):
+        refuse("topk_idx", topk_idx, "int64 or int32 [tokens, top_k]")
+    ids: Tensor = topk_idx
+    return ids
 
 
 def _rows(x: Any, back: Callable[[Tensor], Tensor] | None) -> Rows:

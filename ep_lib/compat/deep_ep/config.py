@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ep_lib.errors import ArgumentError
-from ep_lib.require import whole_number
+from ep_lib.require import at_least_one, whole_number
 
 _ALIGNMENT_BYTES = 128
 _NODE = 8  # ranks of a node, in DeepEP
@@ -33,13 +33,15 @@ class Config:
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """A size that grows with its arguments as DeepEP's does, for programs that compare such sizes. No memory is
         allocated by it: a Buffer learns from its calls what it needs."""
-        return self._size(hidden_bytes, min(num_ranks, _NODE), self.num_max_nvl_chunked_recv_tokens)
+        return self._size(
+            hidden_bytes, min(at_least_one("num_ranks", num_ranks), _NODE), self.num_max_nvl_chunked_recv_tokens
+        )
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """Likewise; 0 for the ranks of a node."""
-        nodes = num_ranks // _NODE if num_ranks > _NODE else 0
+        nodes = num_ranks // _NODE if at_least_one("num_ranks", num_ranks) > _NODE else 0
         return self._size(hidden_bytes, 2 * nodes, self.num_max_rdma_chunked_recv_tokens)
 
     def _size(self, hidden_bytes: int, peers: int, tokens: int) -> int:
-        nbytes = max(1, self.num_sms // 2) * peers * tokens * hidden_bytes
+        nbytes = max(1, self.num_sms // 2) * peers * tokens * at_least_one("hidden_bytes", hidden_bytes)
         return -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
