@@ -5,11 +5,20 @@
 #   sh benchmarks/build_deep_ep.sh v2 SOURCE TO NCCL     SOURCE: the same at dd758ca, with third-party/fmt;
 #                                                        NCCL: folder nvidia/nccl of a wheel nvidia-nccl-cu13 >= 2.30
 #
-# COMMIT=... names the commit if SOURCE is not a checkout. TO is then what --deep-ep-v1 or --deep-ep-v2 takes. All files are compiled at once, for sm_90, and the kernels between
-# hosts are left out: they take minutes to compile and one host never calls them. What would call them stops the program.
-# NVSHMEM comes from the wheel that torch brings. Takes about two minutes on 32 cores.
+# TO is then what --deep-ep-v1 or --deep-ep-v2 takes; COMMIT=... names the commit if SOURCE is not a checkout. All files
+# are compiled at once, for sm_90, and the kernels between hosts are left out: they take minutes to compile, and one host
+# never calls them. What would call them stops the program. NVSHMEM comes from the wheel that torch brings. 30 to 40 s on
+# 32 cores.
 set -eu
-version=$1 source=$(cd "$2" && pwd) to=$3 nccl=$(cd "${4:-.}" && pwd)
+if [ $# -lt 3 ] || { [ "$1" != v1 ] && [ "$1" != v2 ]; }; then
+    sed -n '3,7p' "$0" >&2
+    exit 2
+fi
+version=$1 source=$(cd "$2" && pwd) to=$3 nccl=
+if [ "$version" = v2 ]; then
+    [ -f "${4:-}/include/nccl_device.h" ] || { echo "v2 needs NCCL 2.30 or newer, got '${4:-}'" >&2; exit 2; }
+    nccl=$(cd "$4" && pwd)
+fi
 PYTHON=${PYTHON:-python3}
 mkdir -p "$to/objects"
 to=$(cd "$to" && pwd)
@@ -33,20 +42,17 @@ EOF
 cd "$source"
 case $version in
     v1)
-        nccl=
         module=deep_ep_cpp place=$to
         files="csrc/deep_ep.cpp csrc/kernels/runtime.cu csrc/kernels/layout.cu csrc/kernels/intranode.cu
             csrc/kernels/internode_ll.cu"
         includes="-Icsrc"
         ;;
     v2)
-        [ -f "$nccl/include/nccl_device.h" ] || { echo "v2 needs NCCL 2.30 or newer, got '$nccl'" >&2; exit 2; }
         module=_C place=$to/deep_ep
         files="csrc/python_api.cpp csrc/kernels/backend/nccl.cu csrc/kernels/backend/nvshmem.cu
             csrc/kernels/backend/cuda_driver.cu csrc/kernels/legacy/layout.cu"
         includes="-Ideep_ep/include -Ithird-party/fmt/include -I$nccl/include"
         ;;
-    *) echo "the version is v1 or v2, got '$version'" >&2; exit 2 ;;
 esac
 cp -r deep_ep "$to/"
 common="$includes -I$nvshmem/include -I$CUDA_HOME/include -I$CUDA_HOME/include/cccl $torch_includes $standard -O3

@@ -175,7 +175,7 @@ def test_each_library_has_its_own_environment(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_the_script_runs_on_the_emulator(tmp_path: Path) -> None:
+def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "backend": "emulator",
         "libraries": "ep_lib,ep_lib_areas,deep_ep_v1",
@@ -183,13 +183,18 @@ def test_the_script_runs_on_the_emulator(tmp_path: Path) -> None:
         "hidden": 256,
         "experts": 8,
     }
-    settings |= {"top-k": 2, "repeats": 2, "calls": 2, "tokens-skewed": 4, "routings": "incast", "dtypes": "bf16"}
+    settings |= {
+        "top-k": 2,
+        "repeats": 2,
+        "calls": 1,
+        "sms": 4,
+        "tokens-skewed": 4,
+        "routings": "incast",
+        "dtypes": "bf16",
+    }
     options = [f"--{name}={value}" for name, value in settings.items()]
-    path = tmp_path / "compare.json"
-    command = [sys.executable, str(ROOT / "benchmarks/gpu_compare.py"), *options, "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(path.read_text())
+    monkeypatch.setattr(sys, "argv", ["gpu_compare.py", *options])  # also of the processes for each library
+    report = gpu_compare.compare(gpu_compare.arguments())
     assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
     keys = ("by", "what", "note", "outputs", "routing")
     rows = [tuple(row.get(key) for key in keys) for row in report["rows"]]
@@ -197,6 +202,41 @@ def test_the_script_runs_on_the_emulator(tmp_path: Path) -> None:
     assert ("ep_lib", "dispatch", "counted", "owned", "incast") in rows
     assert ("ep_lib, 3 areas", "dispatch", "cached handle", "owned", "incast") in rows
     assert ("ep_lib", "low-latency combine", "called", "owned", "random") in rows
+
+
+def test_deep_ep_is_built_beside_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With compilers that only make files: what is compiled, and what stands in for the kernels that are left out."""
+    tools, source, nccl = tmp_path / "bin", tmp_path / "source", tmp_path / "nccl"
+    for folder in (tools, source / "deep_ep", nccl / "include"):
+        folder.mkdir(parents=True)
+    make = '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; echo made >"$2"\n'
+    paths = "nvshmem=/n nvshmem_lib=l torch_includes= torch_lib=/t standard=-std=c++20 suffix=.so"
+    left_out = "                 U _ZN7deep_ep9internode4initEv\n                 U cudaMalloc"
+    for name, text in {
+        "nvcc": make, "c++": make, "python3": f"#!/bin/sh\necho {paths}\n", "nm": f"#!/bin/sh\necho '{left_out}'\n"
+    }.items():  # fmt: skip
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("COMMIT", "567632d")
+
+    def build(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = ["sh", str(ROOT / "benchmarks/build_deep_ep.sh"), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    assert build().returncode == build("v3", source, tmp_path / "to").returncode == 2
+    refused = build("v2", source, tmp_path / "v2", nccl)
+    assert refused.returncode == 2 and "needs NCCL 2.30" in refused.stderr and not (tmp_path / "v2").exists()
+    (nccl / "include" / "nccl_device.h").touch()
+    for version, module in (("v1", "deep_ep_cpp.so"), ("v2", "deep_ep/_C.so")):
+        done = build(version, source, tmp_path / version, nccl)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(f"{module}, 1 functions left out\n") and (tmp_path / version / module).exists()
+        stand_in = (tmp_path / version / "objects" / "left_out.c").read_text()
+        assert "void _ZN7deep_ep9internode4initEv(void) { abort(); }" in stand_in and "cudaMalloc" not in stand_in
+        assert gpu_compare.built_from(tmp_path / version) == "567632d"
+    assert list(source.iterdir()) == [source / "deep_ep"], "nothing is written to the source"
 
 
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
