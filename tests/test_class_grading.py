@@ -27,7 +27,7 @@ from ep_lib.workshop import class_grading, marking, similar
 from ep_lib.workshop.class_grading import collect, grade_class, left_to_do
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.gradebook import Book
-from ep_lib.workshop.gradebook_views import standings_of
+from ep_lib.workshop.gradebook_views import standings_of, write_all
 from ep_lib.workshop.grader import Grade
 from ep_lib.workshop.marking import Job, Result
 from ep_lib.workshop.puzzles import graded
@@ -148,6 +148,39 @@ def test_two_time_outs_are_the_machines_if_the_solution_has_them(tmp_path: Path,
         (found,) = book.standings()
         assert found.points == (None if is_busy else 2)
         assert found.problem == (marking.TOO_BUSY if is_busy else "")
+
+
+@pytest.mark.parametrize("broken", ["error", "fails"])
+def test_what_the_solution_cannot_do_here_either_is_not_graded(tmp_path: Path, broken: str) -> None:
+    def no_disk(job: Job) -> Result:
+        if job.files[PIECE] != SOLUTION:
+            return result(job, task(1, 0, timed_out=True))
+        return marking.not_graded(job, "no disk") if broken == "error" else result(job, task(1, 0))
+
+    with Book() as book:
+        place = handed_in(tmp_path / "in", ada="// x")
+        graded_by(no_disk, book, place)
+        (found,) = book.standings()
+        assert (found.points, found.problem) == (None, marking.TOO_BUSY)
+        assert graded_by(by_its_comment, book, handed_in(tmp_path / "again", ada="// 2 2")) == ["ada"]
+        assert points_of(book) == {"ada": 4}
+
+
+def test_changed_limits_of_the_grader_grade_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job("ada", EXERCISE.name, {PIECE: SOLUTION})
+    marking._limits_at_first()
+    monkeypatch.setattr(marking, "limits_of", lambda pid: {0: (1, 1)})
+    assert marking.work(job).record["error"] == marking.LIMITS_CHANGED
+
+
+def test_a_learner_called_like_a_file_of_the_views_has_a_folder(tmp_path: Path) -> None:
+    names = ["grades.json", "overview.html", "Totals.CSV", "ada"]
+    with Book() as book:
+        graded_by(by_its_comment, book, handed_in(tmp_path / "in", **dict.fromkeys(names, "// 2 2")))
+        write_all(standings_of(book), tmp_path / "out")
+    found = [path.parent.name for path in (tmp_path / "out").glob("*/feedback.html")]
+    assert len(found) == 4 and "ada" in found
+    assert all((tmp_path / "out" / name).is_file() for name in ("grades.json", "overview.html", "totals.csv"))
 
 
 def test_what_was_graded_before_an_interrupt_stays(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from ep_lib.jit.toolkit import find_compiler
 from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
 from ep_lib.workshop.hidden import load
-from ep_lib.workshop.sandbox import ChildFailed, Limits, Sandbox
+from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox
 from ep_lib.workshop.scenario import BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
 pytestmark = pytest.mark.slow
@@ -153,6 +154,31 @@ def test_a_reply_is_read_and_the_output_kept_in_bounds(scripted) -> None:  # typ
         ("x = bytearray(4 << 30)", {"data_bytes": 1 << 30}, "exit code 1"),
         ("open('big', 'wb').write(bytes(2 << 20))", {"file_bytes": 1 << 20}, "exit code 1|SIGXFSZ"),
         (
+            "import os, time\nfor i in range(6): open(f'{i}', 'wb').write(bytes(1 << 20))\ntime.sleep(60)",
+            {"written_bytes": 4 << 20},
+            "more than 4 MiB into files",
+        ),
+        (
+            "import tempfile, time\nf = tempfile.TemporaryFile()\nf.write(bytes(6 << 20))\nf.flush()\ntime.sleep(60)",
+            {"written_bytes": 4 << 20},
+            "more than 4 MiB into files",
+        ),
+        (
+            "import os, time\nfor i in range(300): open(f'{i}', 'w').close()\ntime.sleep(60)",
+            {"files": 200},
+            "more than 200 files",
+        ),
+        (
+            "import os, time\nfor i in range(40): os.mkdir('x'); os.chdir('x')\ntime.sleep(60)",
+            {},
+            "folders in each other",
+        ),
+        (
+            "import threading, time\nfor i in range(40): threading.Thread(target=time.sleep, args=(60,)).start()",
+            {"threads": 20},
+            "more than 20 threads",
+        ),
+        (
             "import subprocess, sys, time\nfor i in range(20): subprocess.Popen(['sleep', '50'])\ntime.sleep(60)",
             {"processes": 8},
             "more than 8 processes",
@@ -165,6 +191,26 @@ def test_what_breaks_a_limit_ends_with_a_sentence(scripted, script: str, limits:
         ask(box, 3 if says == "did not end within" else 120)
     assert any(part in str(caught.value) for part in says.split("|")), caught.value
     assert not box.running
+
+
+def test_all_scenarios_together_have_a_limit(scripted) -> None:  # type: ignore[no-untyped-def]
+    box = scripted(
+        "import os, time\nfrom ep_lib.workshop.scenario import pack\n"
+        "while True:\n    time.sleep(0.3)\n    os.write(reply, pack({}))\n    sys.stdin.buffer.read(1)\n",
+        total_s=0.5,
+    )
+    with pytest.raises(ChildTookTooLong, match=r"0\.5 s that all of its tests have together|did not end within"):
+        for _ in range(20):
+            box.ask({"run": None}, reply_bytes=0, seconds=60)
+
+
+def test_a_zygote_with_other_limits_is_replaced(scripted) -> None:  # type: ignore[no-untyped-def]
+    ask(scripted(ANSWERS % "[]"))
+    process = zygote._kept[()]._process
+    hard = resource.prlimit(process.pid, resource.RLIMIT_DATA)[1]
+    resource.prlimit(process.pid, resource.RLIMIT_DATA, (64 << 20, hard))
+    assert json.loads(ask(scripted(ANSWERS % "[]"))[0]) == {"fds": []}
+    assert zygote._kept[()]._process is not process
 
 
 def test_nothing_survives_that_left_session_parent_and_environment(scripted) -> None:  # type: ignore[no-untyped-def]

@@ -72,7 +72,13 @@ def failure_text(failure: Failure, work: Path) -> str:
     """The child's exception without the paths of the temporary copy; for an unfinished task, only that it is one."""
     if todo := re.search(r"Task \w+ is still to do: [^\"]*", failure.message):
         return todo.group()
-    text = failure.message.replace(f"{work}/mine/", "").replace(f"{work}/", "").replace("../mine/", "").rstrip(". \n")
+    text = (
+        (failure.message or "without a word")
+        .replace(f"{work}/mine/", "")
+        .replace(f"{work}/", "")
+        .replace("../mine/", "")
+        .rstrip(". \n")
+    )
     if compiled := _IN_A_TEST.match(text):
         return f"{failure.kind}: {compiled['error']}\n{_RENAMED}"
     lines = _TEST_PLACE.sub(_role, text).splitlines()

@@ -25,6 +25,7 @@ from ep_lib.workshop import similar
 from ep_lib.workshop.gradebook import NOT_GRADED, Book, Standing, TaskStanding
 from ep_lib.workshop.grader import SCHEMA, printable
 
+_FILES = ("overview.html", "grades.csv", "totals.csv", "grades.json")  # beside the learners' folders
 _FORMULA = ("=", "+", "-", "@")  # with which a spreadsheet takes a text for a formula
 _MOST_FAILED = 12  # tasks in the overview's list of what failed most
 _NEEDS_HELP = 0.5  # of the points, below which a learner is in the list of those who need help
@@ -340,12 +341,8 @@ def write_all(standings: Sequence[Standing], folder: Path) -> None:
     and grades.json. Raises GradingError if they cannot be written."""
     learners = list(_by_learner(standings))
     names = [learner for learner, _ in learners]
-    files = {
-        "overview.html": overview(standings),
-        "grades.csv": grades_csv(standings),
-        "totals.csv": totals_csv(standings),
-        "grades.json": _json(standings),
-    }
+    views = (overview(standings), grades_csv(standings), totals_csv(standings), _json(standings))
+    files = dict(zip(_FILES, views, strict=True))
     for learner, by_exercise in learners:
         own = [by_exercise[exercise] for exercise in sorted(by_exercise)]
         place = folder_name(learner, names)
@@ -362,7 +359,7 @@ def _json(standings: Iterable[Standing]) -> str:
 def folder_name(learner: str, learners: Sequence[str]) -> str:
     """A folder's name for a learner: theirs if a file system takes it, else something like it that is as unique."""
     plain = re.sub(r'[/\\:*?"<>|\x00-\x1f]', "_", learner).strip(" .")[:100]
-    is_alone = sum(name.casefold() == learner.casefold() for name in learners) == 1
+    is_alone = sum(name.casefold() == learner.casefold() for name in [*learners, *_FILES]) == 1
     if learner and plain == learner and is_alone:
         return learner
     return f"{plain or 'learner'}_{hashlib.sha256(learner.encode('utf-8', 'replace')).hexdigest()[:8]}"

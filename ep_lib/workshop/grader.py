@@ -29,7 +29,7 @@ from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
 from ep_lib.workshop.generate import version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
-from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox, Walls
+from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
 from ep_lib.workshop.seal import Tampered
 from ep_lib.workshop.submission import copy_pieces, not_text, reaches_out
@@ -38,7 +38,11 @@ from ep_lib.workshop.watched import unwatchable, worth_a_look
 
 SCHEMA = 1  # of Grade.as_json
 SEED_BITS = 40  # of a grading: too many to guess, few enough to copy by hand
-_OUT_OF_TIME = ("KernelTimeout", "timeout", ChildTookTooLong.__name__)  # kinds of failures
+# Kinds of failures that a machine without time, memory or disk brings about as well.
+_MAY_BE_THE_MACHINES = (
+    *("KernelTimeout", "timeout", ChildTookTooLong.__name__, ChildKilled.__name__, "BackendUnavailable"),
+    *("MemoryError", "_ArrayMemoryError", "OSError", "BlockingIOError"),
+)
 _SHOWN = 2000  # characters of what the learner's code printed
 _SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
 # Of /etc what the loader and Debian's compilers need: as root, a submission could read all of it, also /etc/shadow.
@@ -68,7 +72,7 @@ class TaskGrade:
     passed: bool
     behaviour: str = ""
     message: str = ""
-    timed_out: bool = False  # it had no answer within its limits: an endless loop, or a machine that is too busy
+    timed_out: bool = False  # no answer within its limits, perhaps because the machine had no time, memory or disk
     scenario: Scenario | Call | None = field(default=None, repr=False, compare=False)  # what failed: see replaying.py
 
     @property
@@ -275,13 +279,15 @@ def examine(
         around = _open_to(exercise, tests, work)
         with Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports) as sandbox:
             problem = outside or hidden_away or not_text(exercise, work / "mine")
-            problem = problem or _compile(exercise, sandbox, tests, limits, work)
+            of_the_machine = False
+            if not problem:
+                problem, of_the_machine = _compile(exercise, sandbox, tests, limits, work)
             found = []
             for task in exercise.tasks:
                 if tasks and task.number not in tasks:
                     continue
                 if problem:
-                    found.append(TaskGrade(task, False, "the files compile", problem))
+                    found.append(TaskGrade(task, False, "the files compile", problem, of_the_machine))
                     continue
                 progress(f"task {task.number}: {task.title}")
                 found.append(_grade_task(exercise, task, tests.behaviours, sandbox, limits, work, seed))
@@ -399,15 +405,19 @@ def _sources(tests: HiddenTests) -> list[Path]:
     return [*sources, *(tests.folder.glob("*.cuh") if sources else ())]
 
 
-def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> str:
-    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or ""."""
+def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: Limits, work: Path) -> tuple[str, bool]:
+    """Compiles all that the tests launch, imports what is Python; returns what went wrong, or "", and whether the
+    machine may be at fault."""
     nonce = secrets.token_hex(16)
     python = [piece for piece in exercise.pieces if piece.endswith(".py")]
     program = tests.folder / f"play{exercise.name}.py"
     programs = [str(program)] if python and program.exists() else []
     request = {"nonce": nonce, "compile": tests.kernels, "programs": programs, "import": python}
-    outputs = _ask(sandbox, request, nonce, None, limits.compile_s)
-    return failure_text(outputs.failure, work) if outputs.failure else ""
+    seconds = limits.compile_s if tests.kernels else limits.request_s + limits.start_s
+    outputs = _ask(sandbox, request, nonce, None, seconds)
+    if outputs.failure is None:
+        return "", False
+    return failure_text(outputs.failure, work), outputs.failure.kind in _MAY_BE_THE_MACHINES
 
 
 def _grade_task(
@@ -435,7 +445,7 @@ def _grade_task(
                     message += _circumstances(case.scenario, found_by_checker=found_by_checker)
                     advice = f"{advice_for(outputs)} {test.advice}".strip()
                     message += f"{'' if message.endswith('?') else '.'} {advice}"
-                timed_out = outputs.failure is not None and outputs.failure.kind in _OUT_OF_TIME
+                timed_out = outputs.failure is not None and outputs.failure.kind in _MAY_BE_THE_MACHINES
                 return TaskGrade(task, False, test.title, message.strip(), timed_out, case.scenario)
     return TaskGrade(task, True)
 

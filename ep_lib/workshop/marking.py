@@ -4,8 +4,8 @@ A :class:`Job` and a :class:`Result` are plain data that pickle, and a job carri
 :func:`work` needs nothing of the machine that found the submission: threads run it here, mpi4py.futures and Dask on
 others, which have ep_lib and a compiler.
 
-What ran out of time is tried once more, alone, when all else is done. If the course's own solution has no time either,
-the machine is too busy, and the submission counts as not graded.
+What ran out of time, memory or disk is tried once more, alone, when all else is done. If the course's own solution does
+not pass then either, that was the machine, and the submission counts as not graded.
 """
 
 from __future__ import annotations
@@ -28,9 +28,16 @@ from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import SCHEMA, SEED_BITS, Grade, grade
 from ep_lib.workshop.puzzles import graded
 from ep_lib.workshop.sandbox import Stopped, stop_all
+from ep_lib.workshop.zygote import limits_of
 
-TOO_BUSY = "not graded: machine too busy (the course's own solution did not end in time either); grade it again later"
+TOO_BUSY = (
+    "not graded: this machine has too little time, memory or disk (the course's own solution did not pass either); "
+    "grade it again later"
+)
 CHANGED = "not graded: files of ep_lib changed after this grader had started (git pull?): run the same command again"
+LIMITS_CHANGED = (
+    "not graded: the limits of the grader's process were changed (prlimit) after it had started: start it anew"
+)
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IN_FLIGHT = 2  # jobs per worker that are handed to an executor at a time: an interrupt then loses few
 
@@ -84,6 +91,8 @@ def work(job: Job) -> Result:
     are no longer the same, right code fails: so nothing is graded then.
     """
     started_with = _first_seen()
+    if limits_of(0) != _limits_at_first():
+        return not_graded(job, LIMITS_CHANGED)
     try:
         with temporary_folder("ep_job_") as folder:
             for name, content in job.files.items():
@@ -103,6 +112,11 @@ def work(job: Job) -> Result:
 @cache
 def _first_seen() -> frozenset[tuple[str, Stamp]]:
     return _files()
+
+
+@cache
+def _limits_at_first() -> dict[int, tuple[int, int]]:
+    return limits_of(0)
 
 
 def _files() -> frozenset[tuple[str, Stamp]]:
@@ -189,7 +203,7 @@ def _once_more(first: Result, executor: Executor, work: Work) -> Result:
         return dataclasses.replace(second, job=first.job)
     if second.timed_out:
         own = executor.submit(work, dataclasses.replace(solution_of(job), tasks=second.timed_out)).result()
-        if own.timed_out:
+        if "error" in own.record or own.timed_out or not all(each["passed"] for each in own.record["tasks"]):
             return not_graded(first.job, TOO_BUSY)
     return Result(first.job, _merged(first.record, second.record))
 
@@ -199,4 +213,11 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     tasks = [anew.get(each["task"], each) for each in first["tasks"]]
     points = sum(each["points"] for each in tasks)
     seconds = round(first["seconds"] + second["seconds"], 2)
-    return {**first, "tasks": tasks, "points": points, "full": points == first["of"], "seconds": seconds}
+    return {
+        **first,
+        "problem": second["problem"],
+        "tasks": tasks,
+        "points": points,
+        "full": points == first["of"],
+        "seconds": seconds,
+    }

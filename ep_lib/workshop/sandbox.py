@@ -17,6 +17,7 @@ import os
 import pickle
 import select
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -38,6 +39,8 @@ _WATCH_SHARE = 0.05  # of this process's time, at most, for these counts: they r
 _END_S = 5.0  # do not wait longer for a killed process that hangs in the kernel
 _AT_START = ("LD_LIBRARY_PATH",)  # what the system's loader reads once, when a program starts
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_BLOCK = 512  # bytes, of which st_blocks counts
+_DEEPEST = 30  # folders in each other
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class Limits:
     data_bytes: int = 16 << 30  # RLIMIT_DATA: address space; the emulator reserves more than it touches
     file_bytes: int = 256 << 20  # RLIMIT_FSIZE
     processes: int = 32  # of this submission, the compiler's included, watched by the parent
+    threads: int = 256  # of all of them
+    total_s: float = 120.0  # of all scenarios together
+    written_bytes: int = 512 << 20  # that lie in its folders at a time, or in files that it removed and holds open
+    files: int = 20_000  # in its folders
     output_bytes: int = 64 * 1024  # of standard output and error that are kept
 
 
@@ -66,6 +73,10 @@ class ChildFailed(EpError):
 
 class ChildTookTooLong(ChildFailed):
     """The child had its time."""
+
+
+class ChildKilled(ChildFailed):
+    """Somebody else ended the child: the system, perhaps, which had no memory left."""
 
 
 class Stopped(EpError):
@@ -109,6 +120,8 @@ class Sandbox:
         self._child: Child | None = None
         self._stdin_fd = self._output_fd = self._control_fd = self._reply_fd = -1
         self._next_watch = 0.0
+        self._spent_s = 0.0  # of Limits.total_s
+        self._pids: list[int] = []  # the supervisor and all below it, when they were last looked at
         self.output = b""  # what the child printed, bounded
 
     def __enter__(self) -> Sandbox:
@@ -128,11 +141,20 @@ class Sandbox:
 
         Raises ChildFailed or BadReply, and ends the child, if no reply comes.
         """
+        left = self._limits.total_s - self._spent_s
+        if left <= 0:
+            raise ChildTookTooLong(f"it has used the {self._limits.total_s:g} s that all of its tests have together")
         if self._child is None:
             self._start()
         data = pickle.dumps(dict(request))
+        is_scenario = "run" in request
         try:
-            return self._exchange(REQUEST_BYTES.pack(len(data)) + data, reply_bytes, seconds)
+            return self._exchange(
+                REQUEST_BYTES.pack(len(data)) + data,
+                reply_bytes,
+                min(seconds, left) if is_scenario else seconds,
+                is_counted=is_scenario,
+            )
         except BaseException:  # KeyboardInterrupt too: leave nothing behind
             self.end()
             raise
@@ -200,7 +222,18 @@ class Sandbox:
         """What the child runs, once it is limited."""
         return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, Path({str(self._mine)!r}))"
 
-    def _exchange(self, request: bytes, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
+    def _exchange(self, request: bytes, reply_bytes: int, seconds: float, *, is_counted: bool) -> tuple[bytes, bytes]:
+        assert self._child is not None
+        self._pids = [self._child.pid, *descendants(self._child.pid)]
+        own = OwnTime(lambda: self._pids)
+        try:
+            return self._converse(request, reply_bytes, seconds, own)
+        finally:
+            if is_counted:
+                own.look()
+                self._spent_s += own.cpu + own.idle
+
+    def _converse(self, request: bytes, reply_bytes: int, seconds: float, own: OwnTime) -> tuple[bytes, bytes]:
         child = self._child
         assert child is not None
         to_send = memoryview(request)
@@ -208,14 +241,12 @@ class Sandbox:
         wanted = FRAME.size
         header = -1
         readable = [self._reply_fd, self._output_fd]
-        pids = [child.pid, *descendants(child.pid)]
-        own = OwnTime(lambda: pids)
         while True:
             if _stopping.is_set():
                 raise Stopped("the grading was stopped")
             if time.monotonic() >= self._next_watch:  # also across requests, which are short
                 began = time.thread_time()
-                pids = self._watch()
+                self._watch()
                 took = time.thread_time() - began
                 try:
                     own.require(cpu_s=seconds, idle_s=seconds)
@@ -238,10 +269,10 @@ class Sandbox:
             if self._reply_fd in ready:
                 chunk = os.read(self._reply_fd, min(1 << 20, wanted - len(reply)))
                 if not chunk:
-                    raise ChildFailed(self._how_it_ended())
+                    raise self._ended()
                 reply += chunk
             elif child.poll() is not None and not ready:
-                raise ChildFailed(self._how_it_ended())
+                raise self._ended()
             if len(reply) == wanted and header < 0:
                 header, body = frame_sizes(bytes(reply), reply_bytes)
                 wanted += header + body
@@ -258,31 +289,77 @@ class Sandbox:
         self.output += chunk[: max(0, self._limits.output_bytes - len(self.output))]
         return bool(chunk)
 
-    def _how_it_ended(self) -> str:
+    def _ended(self) -> ChildFailed:
         assert self._child is not None
         try:
             code = self._child.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            return "it closed the grader's pipe"
+            return ChildFailed("it closed the grader's pipe")
         if code == -signal.SIGXCPU:
-            return f"it used more than {self._limits.cpu_s} s of CPU time"
+            return ChildFailed(f"it used more than {self._limits.cpu_s} s of CPU time")
+        if code == -signal.SIGKILL:
+            return ChildKilled(
+                "it was ended by signal SIGKILL: it used too much CPU time, or the machine had no memory"
+            )
         if code < 0:
-            return f"it was ended by signal {signal.Signals(-code).name}"
-        return f"it ended the whole process with exit code {code} instead of returning"
+            return ChildFailed(f"it was ended by signal {signal.Signals(-code).name}")
+        return ChildFailed(f"it ended the whole process with exit code {code} instead of returning")
 
-    def _watch(self) -> list[int]:
-        """The supervisor and all below it. Raises ChildFailed if they are too many or use too much memory."""
+    def _watch(self) -> None:
+        """Looks what the child and all below it use. Raises ChildFailed if that is too much."""
         assert self._child is not None
-        pids = [self._child.pid, *descendants(self._child.pid)]
-        if len(pids) - 1 > self._limits.processes:
-            raise ChildFailed(f"it started more than {self._limits.processes} processes")
-        resident = 0
-        for pid in pids:
+        limits = self._limits
+        self._pids = [self._child.pid, *descendants(self._child.pid)]
+        if len(self._pids) - 1 > limits.processes:
+            raise ChildFailed(f"it started more than {limits.processes} processes")
+        resident = threads = 0
+        for pid in self._pids:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 resident += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-        if resident > self._limits.resident_bytes:
-            raise ChildFailed(f"it used more than {self._limits.resident_bytes >> 20} MiB of memory")
-        return pids
+                threads += sum(1 for _ in os.scandir(f"/proc/{pid}/task"))
+        if resident > limits.resident_bytes:
+            raise ChildFailed(f"it used more than {limits.resident_bytes >> 20} MiB of memory")
+        if threads > limits.threads:
+            raise ChildFailed(f"it started more than {limits.threads} threads")
+        files = {}
+        for place in self._open_to_it.get("writable", ()):
+            if place.is_dir():
+                for entry in _entries(place):
+                    files[entry.st_dev, entry.st_ino] = entry.st_blocks
+                    if len(files) > limits.files:
+                        raise ChildFailed(f"it made more than {limits.files} files")
+        for pid in self._pids:
+            files.update(_removed_files(pid))
+        if sum(files.values()) * _BLOCK > limits.written_bytes:
+            raise ChildFailed(f"it wrote more than {limits.written_bytes >> 20} MiB into files")
+
+
+def _entries(folder: Path, depth: int = _DEEPEST) -> Iterator[os.stat_result]:
+    """All files below a folder. Raises ChildFailed where they cannot be looked at: they could hold anything."""
+    if depth == 0:
+        raise ChildFailed(f"it made more than {_DEEPEST} folders in each other")
+    try:
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                yield entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _entries(Path(entry.path), depth - 1)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        raise ChildFailed("it made a folder that cannot be opened") from None
+
+
+def _removed_files(pid: int) -> dict[tuple[int, int], int]:
+    """The blocks of files that a process holds open and that no folder has."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                status = entry.stat()
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                    found[status.st_dev, status.st_ino] = status.st_blocks
+    return found
 
 
 def _user_processes() -> int:

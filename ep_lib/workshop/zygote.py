@@ -15,6 +15,7 @@ import gc
 import importlib
 import os
 import pickle
+import resource
 import select
 import signal
 import socket
@@ -83,6 +84,12 @@ class Child:
         return self._returncode
 
 
+def limits_of(pid: int) -> dict[int, tuple[int, int]]:
+    """A process's limits; 0 is this one. Others of the same user can change them."""
+    names = ("CPU", "DATA", "FSIZE", "AS", "STACK", "NPROC", "NOFILE", "MEMLOCK", "CORE", "RSS")
+    return {which: resource.prlimit(pid, which) for which in (getattr(resource, f"RLIMIT_{name}") for name in names)}
+
+
 class Zygote:
     """The grader's end. ``environment`` is what the process is started with, ``modules`` what it imports further."""
 
@@ -104,6 +111,7 @@ class Zygote:
                 env=dict(environment),
                 start_new_session=True,  # an interrupt is for the grader
             )
+        self._limits = limits_of(self._process.pid)
 
     def start(self, start: Start, fds: Sequence[int]) -> Child:
         """A child. ``fds``: its standard input, its standard output and error, control, reply; it gets copies."""
@@ -117,8 +125,12 @@ class Zygote:
             return -signal.SIGKILL
 
     def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether it is there, this process's own, and has this environment."""
-        return self._made_as == (os.getpid(), environment) and self._process.poll() is None
+        """Whether it is there, this process's own, has this environment, and the limits that it was given."""
+        if self._made_as != (os.getpid(), environment) or self._process.poll() is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            return limits_of(self._process.pid) == self._limits
+        return False
 
     def end(self) -> None:
         """Ends it; its children go on. Does nothing in a process that was forked from the one that made it."""

@@ -96,7 +96,9 @@ def grade(name: str, files: Mapping[str, bytes], *, seed: int | None = None, tas
     tests = HiddenTests((), behaviours, readable=(Path(__file__).parent,))
     with temporary_folder("ep_puzzles_") as folder:
         (folder / _PIECE).write_text(f"ANSWERS = {found!r}\n", encoding="utf-8")
-        return examine(exercise, folder, tests, Limits(request_s=_SECONDS), seed=seed, tasks=tasks)
+        return examine(
+            exercise, folder, tests, Limits(request_s=_SECONDS, total_s=_SECONDS * len(asked)), seed=seed, tasks=tasks
+        )
 
 
 def _behaviour(task: int, number: str) -> Behaviour:
