@@ -48,7 +48,7 @@ TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 
-.PHONY: help lab demo site pictures test quick nightly mutants sanitize matrix lint .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test quick nightly prove mutants sanitize matrix lint .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -93,6 +93,9 @@ nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the chec
 	"$(PY)" -m pytest $(PYTEST_FLAGS) --seeds 1000 --rounds 50 $(addprefix tests/test_,$(addsuffix .py,right_kernels pcie_checked \
 		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer))
+
+prove: $(TEST_INSTALLED)  ## every schedule of the smallest write+signal, ring, packets and barrier, on every fabric (a minute)
+	"$(PY)" benchmarks/prove.py
 
 mutants: $(TEST_INSTALLED)  ## how many wrong answers the hidden tests let through: about 100 mutants of each solution (a quarter of an hour)
 	"$(PY)" benchmarks/mutants.py

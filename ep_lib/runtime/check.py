@@ -645,6 +645,7 @@ def _follower(schedule: str) -> Exploration:
 
 _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
+_LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
 _FIRST_FINDING = "stopped at the first finding"
 
 
@@ -694,7 +695,8 @@ class _Exhaustion:
                         stopped = f"stopped after {limit:g} s"
                     if stopped:
                         break
-                    if not more and status.skipped and len(self._stages) > 1 and not search.told:
+                    in_vain = status.redundant > _LOST * (status.explored + _LOST)
+                    if ((not more and status.skipped) or in_vain) and len(self._stages) > 1 and not search.told:
                         del self._stages[0]
                         self._exploration, more = self._of_stage(), True
             except KeyboardInterrupt:

@@ -484,13 +484,16 @@ class Exhaustive : public Schedule {
             }
             thread.touching.resize(look.mark);
         }
+        const uint32_t begin = look.mark;  // of the loop, if it is one: what was looked at before is not of it
         look.state = state;
         look.mark = static_cast<uint32_t>(thread.touching.size());
         if (is_new || !is_same) return false;
         const bool counts_too_far = ++look.repeats >= all_.bounds.turns;
         if (!comes_back && !counts_too_far) return false;
-        for (int i = 0; i < seen.num_loads; i++)
-            if (read_raw(seen.loads[i].address, seen.loads[i].size) != seen.loads[i].value) return false;
+        for (int i = 0; i < seen.num_loads; i++) {
+            const PollSet::Seen& other = seen.loads[i];
+            if (other.mark >= begin && read_raw(other.address, other.size) != other.value) return false;
+        }
         if (!comes_back) has_counted_ = true;
         return true;
     }
