@@ -16,7 +16,8 @@ from support.waiting import ENOUGH
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ALONE = ["fp8_experts.py", "own_kernel.py", "serve_low_latency.py"]  # they spawn their ranks
-STARTED = ["lost_rank.py", "mpi_ranks.py", "train_torchrun.py"]
+STARTED = ["lost_rank.py", "mpi_ranks.py"]
+BY_TORCHRUN = "train_torchrun.py"
 _LIMIT_S = 3 * ENOUGH  # the first process that needs it compiles the emulator
 pytestmark = pytest.mark.slow
 
@@ -40,23 +41,28 @@ def start(command: list[str], **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def torchruns(ranks: int, backend: str) -> list[dict[str, str]]:
+    """What torchrun says to each rank, without a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "EP_LIB_BACKEND": backend}
+    return [world | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
 def run(name: str, backend: str) -> None:
     file = str(EXAMPLES / name)
     if name == "mpi_ranks.py":
         finish([start([*mpiexec(4), "-m", "mpi4py", file], EP_LIB_BACKEND=backend)])
-    elif name == "train_torchrun.py":  # as torchrun does it, without a process of its own
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "EP_LIB_BACKEND": backend}
-        finish([start([sys.executable, file], RANK=str(r), LOCAL_RANK=str(r), **world) for r in range(2)])
+    elif name == BY_TORCHRUN:
+        finish([start([sys.executable, file], **env) for env in torchruns(2, backend)])
     else:
         finish([start([sys.executable, file], EP_LIB_BACKEND=backend)])
 
 
 def test_every_example_is_run_and_ends_in_an_assert() -> None:
     programs = sorted(path.name for path in EXAMPLES.glob("*.py"))
-    assert programs == sorted(ALONE + STARTED)
+    assert programs == sorted([*ALONE, *STARTED, BY_TORCHRUN])
     for name in programs:
         tree = ast.parse((EXAMPLES / name).read_text(encoding="utf-8"))
         last = tree.body[-1]
@@ -71,6 +77,14 @@ def test_an_example_that_spawns_on_the_emulator(name: str, monkeypatch: pytest.M
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
+def test_the_example_of_torchrun_with_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two need torch in two more processes: they run on GPUs below, and test_deep_ep.py has groups on the emulator."""
+    needs(BY_TORCHRUN)
+    for variable, value in torchruns(1, "emulator")[0].items():
+        monkeypatch.setenv(variable, value)
+    runpy.run_path(str(EXAMPLES / BY_TORCHRUN), run_name="__main__")
+
+
 @pytest.mark.parametrize("name", STARTED)
 def test_an_example_that_is_started_on_the_emulator(name: str) -> None:
     needs(name)
@@ -78,7 +92,7 @@ def test_an_example_that_is_started_on_the_emulator(name: str) -> None:
 
 
 @pytest.mark.gpu(count=2)
-@pytest.mark.parametrize("name", [*ALONE, "train_torchrun.py"])
+@pytest.mark.parametrize("name", [*ALONE, BY_TORCHRUN])
 def test_an_example_on_gpus(name: str) -> None:
     needs(name)
     run(name, "cuda")
