@@ -174,6 +174,24 @@ def test_a_prediction_is_remembered(page: Any, lab: Lab) -> None:
     assert "model not found" not in page.content()
 
 
+def test_nothing_is_shown_before_the_question_is_answered(page: Any, lab: Lab) -> None:
+    """And the line of a printed finding, pasted into the next cell, shows its run."""
+    open_notebook(page, lab, "06_dispatch.ipynb")
+    for text in ("TOKENS = [7, 5, 0, 6]", "popularity = np", '"06.rows"'):  # in no other notebook that is open
+        run_cell(page, text)
+    shown = run_cell(page, "rows.compare(")
+    shown.get_by_role("button", name="fewer than").wait_for()
+    assert "rows\n" not in shown.inner_text() and "It is:" not in shown.inner_text()
+    shown.get_by_role("button", name="more than").click()
+    shown.get_by_text("It is: fewer than").wait_for()
+    assert re.search(r"^\d+ rows$", shown.inner_text(), re.M)
+    found = run_cell(page, 'args=("dispatch_without_atomics"')
+    line = re.search(r"from ep_lib import viz; viz\.time_travel\(.*\)", found.inner_text())
+    assert line is not None
+    travelled = write_into(page, "%%puzzle 06.1", line[0])
+    travelled.locator("iframe").content_frame.locator("#now").wait_for()
+
+
 def test_a_puzzle_is_solved_from_the_keyboard(page: Any, lab: Lab) -> None:
     open_notebook(page, lab, "00_start_here.ipynb")
     run_cell(page, "import ep_lib")

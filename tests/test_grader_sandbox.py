@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +21,10 @@ from ep_lib.jit.cache import cache_dir
 from ep_lib.jit.toolkit import find_compiler
 from ep_lib.workshop import grader, walls, zygote
 from ep_lib.workshop.exercises import find, names
+from ep_lib.workshop.feedback import failure_text
 from ep_lib.workshop.hidden import load
 from ep_lib.workshop.sandbox import ChildFailed, ChildTookTooLong, Limits, Sandbox
-from ep_lib.workshop.scenario import BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
+from ep_lib.workshop.scenario import FRAME, BadReply, Outputs, Scenario, frame_sizes, pack, unpack_outputs
 
 pytestmark = pytest.mark.slow
 
@@ -377,3 +380,35 @@ def test_the_child_sees_little_of_the_environment(scripted, monkeypatch: pytest.
     assert b"A_TOKEN" not in header
     assert b"PATH" in header
     assert os.environ["A_TOKEN_OF_THE_INSTRUCTOR"] == "secret"
+
+
+class _NoMemory:
+    """A sandbox whose first ``failing`` children have no memory."""
+
+    running = True
+
+    def __init__(self, failing: int, message: str = "") -> None:
+        self.failing, self.message, self.asked, self.ended = failing, message, 0, 0
+
+    def ask(self, request: dict[str, Any], *, reply_bytes: int, seconds: float) -> tuple[bytes, bytes]:
+        self.asked += 1
+        failure = (
+            {"kind": "MemoryError", "message": self.message, "location": ""} if self.asked <= self.failing else None
+        )
+        frame = pack({"nonce": request["nonce"], "failure": failure})
+        return frame[FRAME.size :], b""
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_a_child_without_memory_is_tried_once_more() -> None:
+    ask = functools.partial(grader._ask, request={"nonce": "n"}, nonce="n", scenario=None, seconds=1.0)
+    once, twice = _NoMemory(1), _NoMemory(2)
+    assert ask(once).failure is None and (once.asked, once.ended) == (2, 1)
+    failure = ask(twice).failure
+    assert failure is not None and failure_text(failure, Path("/nowhere")) == f"MemoryError: {grader._NO_MEMORY}"
+    assert twice.asked == 2, "and what judges a class tries again, alone"
+    own = _NoMemory(1, " (line 3 of 10_plan.py)")  # a list of the learner's that is too long
+    failure = ask(own).failure
+    assert failure is not None and failure.kind == "MemoryError" and own.asked == 1

@@ -53,6 +53,10 @@ _OF_AN_INSTALLATION = re.compile(r"(?P<prefix>/.*?)/(?:lib\w*/(?:gcc|clang)|libe
 _SHUT = re.compile(r"Permission denied|can't open .* for reading")  # a compiler's words for a file behind the walls
 _PROC = ("/proc/self", "/proc/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/filesystems")
 _EMPTY_KERNEL = 'extern "C" __global__ void nothing() {}'
+_NO_MEMORY = (
+    "twice the process that runs your files got no memory from this machine, in no line of yours: no mark. Close "
+    "other notebooks and programs (or raise `ulimit -d` and `ulimit -v`), and run this again"
+)
 _ENDLESS = ("DeadlockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
@@ -486,7 +490,28 @@ def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs
 def _ask(
     sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | Call | None, seconds: float
 ) -> Outputs:
-    """One request and its reply; a child that breaks a limit or answers nonsense is a Failure, and is ended."""
+    """One request and its reply; a child that breaks a limit or answers nonsense is a Failure, and is ended.
+
+    A child without memory, in no line of the submission, is started anew, once; if the next one has none either, that
+    is said in words.
+    """
+    outputs = _ask_once(sandbox, request, nonce, scenario, seconds)
+    if _is_the_machines(outputs.failure):
+        sandbox.end()
+        outputs = _ask_once(sandbox, request, nonce, scenario, seconds)
+    if _is_the_machines(outputs.failure):
+        return Outputs(failure=Failure(MemoryError.__name__, _NO_MEMORY))
+    return outputs
+
+
+def _is_the_machines(failure: Failure | None) -> bool:
+    """Memory that was refused while no line of the submission ran: :mod:`runner` would have named it."""
+    return failure is not None and failure.kind == MemoryError.__name__ and not failure.message
+
+
+def _ask_once(
+    sandbox: Sandbox, request: dict[str, Any], nonce: str, scenario: Scenario | Call | None, seconds: float
+) -> Outputs:
     try:
         header, body = sandbox.ask(request, reply_bytes=scenario.reply_bytes() if scenario else 0, seconds=seconds)
         return unpack_outputs(scenario, nonce, header, body)

@@ -86,6 +86,8 @@ class Came(NamedTuple):
     topk_weights: torch.Tensor  # float32 [N, 1]: ones, since combine multiplies
     tokens_per_expert: torch.Tensor
     handle: LowLatencyWay
+    by_expert: None = None  # rows are not grouped
+    event: None = None  # nothing is asynchronous
 
 
 @dataclass
