@@ -179,6 +179,14 @@ def test_python_lines_are_run_and_their_errors_told() -> None:
     assert SUMS.attempt("\nfor k in counts").text.startswith("line 3 of your cell: expected ':'")
 
 
+@pytest.mark.parametrize("number", [number for number, puzzle in ALL.items() if puzzle.is_python])
+def test_any_value_of_a_function_is_told(number: str) -> None:
+    for value in ("None", "3", "'x'", "[]", "lambda: 0"):
+        verdict = ALL[number].attempt(f"return {value}")
+        assert verdict.kind == "wrong" and verdict.text, value
+    assert "value is None" in ALL["05.2"].attempt("return None").text
+
+
 def test_an_endless_loop_in_python_is_ended() -> None:
     said = SUMS.attempt("while True: pass").text
     assert "TimeoutError: a loop that does not end?" in said and "in your line: while True: pass" in said

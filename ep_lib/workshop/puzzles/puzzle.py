@@ -23,6 +23,7 @@ from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.jit.lexer import without_comments
 from ep_lib.jit.names import find_global_functions
+from ep_lib.require import show
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.viz.accesses import NamedArray
 
@@ -30,6 +31,7 @@ CUDA_LINES, PYTHON_LINES = "// YOUR LINES", "# YOUR LINES"
 KERNEL = FUNCTION = "puzzle"
 _SEEDS = 8
 _NOT_AS_ASKED = "The values are right, but this is not what the task asks for"
+_OF_ANOTHER_FORM = (TypeError, ValueError, LookupError, AttributeError)
 _ASSERTION = "assertion"  # of main: attempt.reasons has its words
 _TIMEOUT_S = 0.5  # of CPU for a schedule; right answers take 0.01. A loop that never ends is told soon
 _LOOK_S = 0.2  # of the run for the picture, which may end early
@@ -95,7 +97,8 @@ class Bench:
         """
         try:
             with _ended_in_time(self._attempt.puzzle.filename):
-                return self._attempt.functions[function](*args)
+                self._attempt.returned = self._attempt.functions[function](*args)
+                return self._attempt.returned
         except AssertionError:
             raise
         except Exception as error:  # noqa: BLE001 - the learner's lines may raise anything, and should hear what it was
@@ -321,6 +324,9 @@ class Puzzle:
             return Verdict("wrong", "This is no Python", f"{self._line(error.lineno or 0, lines)}: {error.msg}")
         except EpError as error:
             return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
+        except _OF_ANOTHER_FORM as error:  # what main makes of None, or of a number in the place of a list
+            said = f"The function's value is {show(attempt.returned)}, and the task asks for another kind of value"
+            return Verdict("wrong", "Not right yet", f"{said} ({error}).")
         wrong_at: int | None = None
         told: list[str] = []
         for seed in range(self.seeds):  # also after wrong values, until the checker knows a reason
@@ -423,6 +429,7 @@ class _Attempt:
     arrays: list[NamedArray] = field(default_factory=list)
     symmetric: dict[int, NamedArray] = field(default_factory=dict)  # by their offsets in the heap
     reasons: list[str] = field(default_factory=list)
+    returned: object = None  # by the learner's function, at last
 
     def kernel(self, name: str) -> ep_lib.Kernel:
         if self.kernels is None:
