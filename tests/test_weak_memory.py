@@ -14,22 +14,22 @@ import ep_lib
 
 TESTS = litmus.generate()
 BY_NAME = {test.name: test for test in TESTS}
-_ROUNDS = 10  # launches of one program
+_ROUNDS = 10  # launches of one program; in a row, the two ranks drift apart, and rare outcomes get rarer
 
 
-def outcomes(tests: list[Litmus], launches: int, memory: str = "ptx") -> Batch:
-    batch = Batch(tests, _ROUNDS)
-    seeds = launches // _ROUNDS
+def outcomes(tests: list[Litmus], launches: int, memory: str = "ptx", rounds: int = _ROUNDS) -> Batch:
+    batch = Batch(tests, rounds)
+    seeds = launches // rounds
     report = ep_lib.check(batch.run, 2, "p2p", seeds, compare_values=False, memory=memory)
     assert {f.kind for f in report.findings} <= {"scope"}, str(report)
     for seen in batch.seen:
-        assert sum(seen.values()) >= seeds * _ROUNDS
+        assert sum(seen.values()) >= seeds * rounds
     return batch
 
 
-def differences(tests: list[Litmus], launches: int) -> tuple[list[Any], list[Any]]:
+def differences(tests: list[Litmus], launches: int, rounds: int = _ROUNDS) -> tuple[list[Any], list[Any]]:
     """What was seen and is forbidden (or buffers loads), and what is allowed and was not seen (unless it races)."""
-    batch = outcomes(tests, launches)
+    batch = outcomes(tests, launches, rounds=rounds)
     forbidden, missing = [], []
     for test, seen in zip(tests, batch.seen, strict=True):
         verdict = judge(test)
@@ -117,18 +117,24 @@ def test_nothing_forbidden_is_seen_in_any_test() -> None:
 def test_each_test_is_as_the_axioms_say(seeds: int) -> None:
     """In `make nightly`, with 1,000 seeds, 2,000 launches of all of them; in `make test` a sample.
 
-    Outcomes of CoRR2's 16 tests (four threads, 30 outcomes each) can be rarer than one in 2,000.
+    Of CoRR2's 16 tests (four threads, about 30 outcomes each) some outcomes are rarer than one in 2,000.
     """
-    nightly = seeds >= 1000
-    forbidden, missing = differences(TESTS if nightly else TESTS[::10], 2 * seeds)
-    assert forbidden == []
-    if not nightly:
+    if seeds < 1000:
+        assert differences(TESTS[::10], 2 * seeds)[0] == []
         return
+    forbidden, missing = differences(TESTS, 2 * seeds, rounds=1)
+    assert forbidden == []
     rare = {name for name, _ in missing}
     assert [name for name in rare if not name.startswith("CoRR2 ")] == []
-    forbidden, still_missing = differences([BY_NAME[name] for name in sorted(rare)], 16 * seeds)
+    forbidden, still_missing = differences([BY_NAME[name] for name in sorted(rare)], 16 * seeds, rounds=1)
     assert forbidden == []
     assert set(missing) & set(still_missing) == set()
+
+
+def test_fences_keep_the_order_in_which_they_run() -> None:
+    """What PTX allows and is not shown: T2's fence before T0's, although a chain of relaxed reads leads to it."""
+    verdict = judge(BY_NAME["ISA2 sc/rlx/sc sys .sys"])
+    assert verdict.buffered == {((1, 1, 0), (1, 1, 1))}
 
 
 def test_one_memory_for_all_is_sequentially_consistent() -> None:

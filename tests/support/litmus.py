@@ -4,8 +4,8 @@ The judge knows nothing of the emulator. It goes through all candidate execution
 reads, a coherence order, an order of the fence.sc) and keeps those that the axioms of the PTX ISA's chapter "Memory
 Consistency Model" allow (Lustig, Sahasrabuddhe and Giroux, ASPLOS 2019, have them as formulas): coherence, Fence-SC,
 atomicity, SC-per-location, causality. No test computes a value from another, so no-thin-air forbids nothing. Outcomes
-that need a cycle of program order and reads-from (load buffering) are kept apart: the emulator's rule, that of RC11,
-leaves them out.
+that need a cycle of program order, reads-from and Fence-SC order (load buffering) are kept apart: the emulator runs one
+thing after the other, and leaves them out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Litmus:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``buffered``: allowed by the model, but only with a cycle of program order and reads-from."""
+    """``buffered``: allowed by the model, but only with a cycle of program order, reads-from and Fence-SC order."""
 
     allowed: frozenset[Outcome]
     buffered: frozenset[Outcome]
@@ -161,17 +161,18 @@ class _Judge:
             flow = list(self.before)
             for read, write in source.items():
                 flow[write] |= 1 << read
-            buffers = any(self._closed(flow)[e] >> e & 1 for e in self.events)
             for fences in itertools.permutations(self.fences):
-                ordered = list(base)
+                ordered, run = list(base), list(flow)
                 for a, b in itertools.combinations(fences, 2):
                     if self.strong[a] >> b & 1:
                         ordered[a] |= 1 << b
+                        run[a] |= 1 << b
                 causes = cause = self._closed(ordered)
                 cause = [row | self._any(causes, observed[e]) for e, row in enumerate(causes)]
                 if any(cause[b] >> a & 1 and self.strong[a] >> b & 1 for a, b in itertools.combinations(fences, 2)):
                     continue
-                races = self._races(cause)
+                run = self._closed(run)
+                buffers, races = any(run[e] >> e & 1 for e in self.events), self._races(cause)
                 for orders in itertools.product(*(self._orders(place) for place in LOCATIONS)):
                     if self._agrees(source, cause, orders):
                         seen = tuple(self.ops[source[r]].value for r in self.reads)

@@ -359,7 +359,7 @@ void epemu_store(volatile void* p, uint64_t value, int size, int order, int scop
 }
 void epemu_store_pair(uint64_t* p, uint64_t first, uint64_t second) {
     const auto address = reinterpret_cast<uintptr_t>(p), pc = EPEMU_PC;
-    const bool weak = checker && checker->weak;
+    const bool weak = current && checker && checker->weak;
     if (weak) checker->weak->of(current->check->id, current->check->block).pair = address;
     synchronising_store(address, first, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, pc);
     synchronising_store(address + 8, second, 8, EPEMU_RELAXED, EPEMU_SCOPE_SYSTEM, pc);

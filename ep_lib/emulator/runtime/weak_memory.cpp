@@ -1,6 +1,8 @@
 // Which write a strong load returns, and where a store goes, as weak_memory.hpp tells; and the findings of it.
 #include "weak_memory.hpp"
 
+#include <string.h>
+
 #include <algorithm>
 
 #include "checker.hpp"
@@ -181,7 +183,7 @@ void Checker::suspect(const Side& first, const Side& second, uintptr_t address, 
                       uint32_t signal, uint32_t wait) {
     Finding& finding = note(first, second);
     Verdict& v = finding.verdict;
-    if (finding.count > 1 && (v.kind != kWeak || v.certainty >= certainty)) return;
+    if (finding.count > 1 && (strcmp(v.kind, kWeak) != 0 || v.certainty >= certainty)) return;
     v.kind = kWeak;
     v.certainty = certainty;
     v.remedy = std::move(remedy);

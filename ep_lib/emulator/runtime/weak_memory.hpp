@@ -7,8 +7,9 @@
 // comes right behind it. A fence.sc knows what earlier ones knew, of those threads that both scopes reach.
 //
 // So a run is one that the axioms allow (coherence, Fence-SC, atomicity, SC-per-location, causality), and every run that
-// they allow in which nothing reads what is written later in its own future can be had: for thin air the rule is that of
-// RC11, program order and reads-from have no cycle. Load buffering is not shown.
+// they allow can be had in which program order, reads-from and Fence-SC order have no cycle: nothing reads what is written
+// later in its own future, and fences keep the order in which they run. That rule keeps thin air out, as RC11's does; load
+// buffering, which PTX allows without dependencies, is not shown.
 //
 // What else is left out, always to the side of fewer behaviours: accesses of other widths, plain and volatile ones of C++,
 // those of 16 bytes, NICs' data and the host's writes read and write memory, and end a location's history; a
