@@ -12,6 +12,7 @@ from ep_lib import workshop
 from ep_lib.errors import ArgumentError, GradingError
 from ep_lib.workshop.exercises import find
 from ep_lib.workshop.grader import grade
+from ep_lib.workshop.replaying import page_of_grade
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,3 +44,18 @@ def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
         workshop.replay("01", 9, 5, tmp_path)
     with pytest.raises(ArgumentError, match="seed"):
         workshop.replay("01", 1, "five", tmp_path)  # type: ignore[arg-type]
+
+
+def test_the_shown_run_stays_behind_the_walls(tmp_path: Path) -> None:
+    """Where a piece touches a file outside, which the grader's look at its text would have refused."""
+    mine, outside = tmp_path / "mine", tmp_path / "outside"
+    submission(EXERCISE, "wrong_relaxed_signal", mine)
+    result = grade("01", mine, public=True, tasks=(1,))
+    piece = mine / EXERCISE.pieces[0]
+    touching = f'#pragma once\n#include <sys/stat.h>\ninline void touch() {{ mkdir("{outside}", 0700); }}\n'
+    call = "put_thread(target, source, bytes, peer);"
+    text = piece.read_text()
+    assert call in text
+    piece.write_text(text.replace("#pragma once\n", touching).replace(call, f"touch(); {call}"))
+    assert "touch(); put_thread" in page_of_grade(result).html
+    assert not outside.exists()

@@ -74,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="write the run in which a task failed, as a page to go through step by step; it runs your files "
-        "once more, outside of the walls",
+        help="write the run in which a task failed, as a page to go through step by step",
     )
     group = parser.add_argument_group("for instructors")
     group.add_argument("--all", type=Path, metavar="SUBMISSIONS", help="grade a class: a folder or an archive")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -54,6 +56,7 @@ def make_page(name: str, title: str, data: Mapping[str, Any], height: int) -> Pa
         "CSS": style,
         "BODY": body,
         "JS": script,
+        "HASH": base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode(),  # of all between the tags
         "DATA": packed.replace("</", "<\\/"),
     }
     return Page(re.sub("@([A-Z]+)@", lambda mark: parts[mark[1]], text), height)

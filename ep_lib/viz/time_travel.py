@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ep_lib.emulator import recording as rec
@@ -74,11 +74,21 @@ def page_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str]
 
     ``tell`` words what findings, steps and places say; a place that it words otherwise is not shown in its source.
     """
+    which = f"seed {recording.seed}" if recording.schedule is None else f'schedule "{recording.schedule}"'
+    return page_from(f"{recording.program}, {which}", data_of(recording, limit, tell))
+
+
+def page_from(title: str, data: Mapping[str, Any]) -> Page:
+    """The page of what :func:`data_of` gave, perhaps in another process."""
+    return make_page("time_travel", title, data, _HEIGHT)
+
+
+def data_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str], str] = str) -> dict[str, Any]:
+    """What the page of a recorded run shows; arguments as for :func:`page_of`."""
     steps = make_steps(recording, limit)
     if not len(steps):
         raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
-    which = f"seed {recording.seed}" if recording.schedule is None else f'schedule "{recording.schedule}"'
-    return make_page("time_travel", f"{recording.program}, {which}", _data(recording, steps, tell), _HEIGHT)
+    return _data(recording, steps, tell)
 
 
 def _data(recording: Recording, steps: Steps, tell: Callable[[str], str]) -> dict[str, Any]:

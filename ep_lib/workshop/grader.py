@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -43,6 +44,7 @@ _MAY_BE_THE_MACHINES = (
     *("KernelTimeout", "timeout", ChildTookTooLong.__name__, ChildKilled.__name__, "BackendUnavailable"),
     *("MemoryError", "_ArrayMemoryError", "OSError", "BlockingIOError"),
 )
+_MOST_RECORDED = 64 << 20  # bytes of a recording
 _SHOWN = 2000  # characters of what the learner's code printed
 _SHARED = ("runtime", "prelude", "support")  # of the compile cache: the same for every submission
 # Of /etc what the loader and Debian's compilers need: as root, a submission could read all of it, also /etc/shadow.
@@ -276,12 +278,7 @@ def examine(
         outside = reaches_out(exercise, work / "mine")
         hidden_away = unwatchable(exercise, work / "mine", _sources(tests))
         looks = worth_a_look(exercise, work / "mine")
-        (work / "cwd").mkdir()
-        _prepare_cache(work / "cache")
-        environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
-        environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
-        around = _open_to(exercise, tests, work)
-        with Sandbox(work / "mine", limits, work / "cwd", environment, around, tests.imports) as sandbox:
+        with _sandbox(exercise, tests, limits, work) as sandbox:
             problem = outside or hidden_away or not_text(exercise, work / "mine")
             of_the_machine = False
             if not problem:
@@ -303,6 +300,41 @@ def examine(
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
     flags += looks
     return Grade(exercise, folder, tuple(found), time.monotonic() - began, problem, output, public, flags, seed)
+
+
+def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path) -> Sandbox:
+    """The child for the pieces in ``work / "mine"``."""
+    (work / "cwd").mkdir()
+    _prepare_cache(work / "cache")
+    environment = {name: os.environ[name] for name in _COMPILER_SETTINGS if name in os.environ}
+    environment["EP_LIB_CACHE_DIR"] = str(work / "cache")
+    return Sandbox(work / "mine", limits, work / "cwd", environment, _open_to(exercise, tests, work), tests.imports)
+
+
+def recorded(exercise: Exercise, folder: Path, scenario: Scenario) -> dict[str, Any]:
+    """What :func:`ep_lib.workshop.recorded.run_of` gives in a child of its own. It is JSON, and nothing vouches for it.
+
+    Raises GradingError if there is no recording.
+    """
+    limits, nonce = Limits(), secrets.token_hex(16)
+    tests = HiddenTests(((scenario.source, ""),), (), folder=Path(scenario.source).parent)
+    with temporary_folder("ep_replay_") as work:
+        copy_pieces(exercise, folder, work / "mine")
+        try:
+            with _sandbox(exercise, tests, limits, work) as sandbox:
+                request = {"nonce": nonce, "record": scenario}
+                header, body = sandbox.ask(request, reply_bytes=_MOST_RECORDED, seconds=limits.compile_s)
+            answer = json.loads(header)
+            if answer["nonce"] != nonce:
+                raise BadReply
+            if answer["failure"]:
+                raise GradingError(f"the run cannot be recorded: {str(answer['failure']['message'])[:_SHOWN]}")
+            run = json.loads(body)
+            return {"seed": int(run["seed"]), "data": dict(run["data"])}
+        except (ChildFailed, BadReply) as error:
+            raise GradingError(f"the run cannot be recorded: {error}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise GradingError(f"the run cannot be recorded: {BadReply()}") from error
 
 
 def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:

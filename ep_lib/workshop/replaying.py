@@ -1,23 +1,17 @@
-"""A failed test of an exercise, step by step: the run that the grader complains about, made once more in this process.
+"""A failed test of an exercise, step by step: the run that the grader complains about, made once more.
 
 What the page says of the test's own lines is what they do, as in the grader's feedback.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ep_lib.emulator.recording import Found
 from ep_lib.errors import ArgumentError, GradingError
-from ep_lib.jit import pieces
 from ep_lib.runtime.arguments import a_seed
-from ep_lib.runtime.check import record
 from ep_lib.workshop.exercises import find
-from ep_lib.workshop.feedback import is_canary, without_test_places
-from ep_lib.workshop.grader import Grade, TaskGrade, grade
-from ep_lib.workshop.runner import Runner
+from ep_lib.workshop.grader import Grade, TaskGrade, grade, recorded
 from ep_lib.workshop.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -46,34 +40,13 @@ def replay(exercise: str | int, task: int, seed: int, mine: Path | str | None, *
 def page_of_grade(result: Grade) -> Page:
     """The run in which a task failed: of the first seed with a finding, where the checker watched.
 
-    Runs the submission outside of the grader's walls. Raises ArgumentError if there is no such run.
+    It is made anew behind the grader's walls. Raises ArgumentError if there is no such run, GradingError if it cannot
+    be recorded.
     """
-    from ep_lib.viz.time_travel import page_of
+    from ep_lib.viz.time_travel import page_from
 
     task = to_watch(result)
     if task is None or not isinstance(task.scenario, Scenario):
         raise ArgumentError(f"there is no run to look at: no task of {result.exercise.name} has failed in a kernel")
-    scenario, number = task.scenario, task.task.number
-    main = Runner(result.mine, result.exercise.exercise_dir).main(scenario)
-    main.__name__ = f"{result.exercise.name}, task {number}"
-    with pieces.unused():
-        for seed in scenario.check_seeds or (scenario.seed,):
-            recording = record(
-                main,
-                scenario.ranks,
-                scenario.fabric,
-                seed,
-                heap_bytes=scenario.heap_bytes,
-                timeout=scenario.timeout_s,
-                volatile="plain",
-            )
-            recording = dataclasses.replace(recording, found=tuple(filter(_is_of_the_learner, recording.found)))
-            if recording.found:
-                break
-    return page_of(recording, tell=lambda text: without_test_places(text).replace(f"{result.mine}/", ""))
-
-
-def _is_of_the_learner(found: Found) -> bool:
-    """Not the grader's own race; and inputs may well make results depend on the schedule."""
-    sides = [side for side in (found.finding.first, found.finding.second) if side is not None]
-    return found.finding.kind != "values differ" and not (sides and is_canary(sides))
+    run = recorded(result.exercise, result.mine, task.scenario)
+    return page_from(f"{result.exercise.name}, task {task.task.number}, seed {int(run['seed'])}", run["data"])

@@ -1,0 +1,39 @@
+"""The run of a failed test, recorded for the page that goes through it: in the grader's child, behind its walls."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ep_lib.emulator.recording import Found
+from ep_lib.runtime.check import record
+from ep_lib.viz.time_travel import data_of
+from ep_lib.workshop.feedback import is_canary, without_test_places
+from ep_lib.workshop.runner import Runner
+from ep_lib.workshop.scenario import Scenario
+
+
+def run_of(runner: Runner, mine: Path, scenario: Scenario) -> dict[str, Any]:
+    """What the page shows: of the first seed with a finding, where the checker watched."""
+    for seed in scenario.check_seeds or (scenario.seed,):
+        recording = record(
+            runner.main(scenario),
+            scenario.ranks,
+            scenario.fabric,
+            seed,
+            heap_bytes=scenario.heap_bytes,
+            timeout=scenario.timeout_s,
+            volatile="plain",
+        )
+        recording = dataclasses.replace(recording, found=tuple(filter(_is_of_the_learner, recording.found)))
+        if recording.found:
+            break
+    data = data_of(recording, tell=lambda text: without_test_places(text).replace(f"{mine}/", ""))
+    return {"seed": recording.seed, "data": data}
+
+
+def _is_of_the_learner(found: Found) -> bool:
+    """Not the grader's own race; and inputs may well make results depend on the schedule."""
+    sides = [side for side in (found.finding.first, found.finding.second) if side is not None]
+    return found.finding.kind != "values differ" and not (sides and is_canary(sides))
