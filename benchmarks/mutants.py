@@ -227,7 +227,7 @@ def _judged(exercise: Exercise, mutant: Candidate | None, folder: Path, tests: h
         folder = Path(tempfile.mkdtemp(dir=folder.parent))
         _write(exercise, folder, [mutant], mutant)
     here = cast(Sandbox, _Here(runner.Runner(folder)))
-    problem = grader._compile(exercise, here, tests, Limits(), folder.parent)
+    problem, _ = grader._compile(exercise, here, tests, Limits(), folder.parent)
     if problem:
         return problem
     wanted = {hole.task for hole in exercise.holes if mutant is None or hole.at == mutant.at}
@@ -284,7 +284,8 @@ def examine(name: str, most: int, only: str = "", *, check: bool = False) -> dic
 
 
 def _compiled(exercise: Exercise, folder: Path, tests: hidden.HiddenTests) -> str:
-    return grader._compile(exercise, cast(Sandbox, _Here(runner.Runner(folder))), tests, Limits(), folder.parent)
+    here = cast(Sandbox, _Here(runner.Runner(folder)))
+    return grader._compile(exercise, here, tests, Limits(), folder.parent)[0]
 
 
 def main() -> int:

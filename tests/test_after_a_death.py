@@ -16,7 +16,7 @@ from ep_lib import Buffer, Fabric, Rank, reference
 from ep_lib.cuda.faults import ShownFault
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, PeerTimeout, RankMismatchError
 from ep_lib.memory import device_state
-from ep_lib.memory.arrays import describe
+from ep_lib.memory.arrays import ArrayInfo, describe
 from ep_lib.moe.direct.tuning import EMULATED
 from ep_lib.moe.low_latency.mode import LowLatencyMode
 
@@ -385,7 +385,11 @@ def test_zero_copy_reads_what_experts_wrote_to_its_buffer() -> None:
 @pytest.mark.parametrize("operation", ["dispatch", "combine"])
 def test_kernels_refuse_experts_that_do_not_exist(bad: int, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On GPUs, where the host does not look at values: the same kernels, with the host's look left out."""
-    monkeypatch.setattr(LowLatencyMode, "_check_choices", lambda *_: None)
+
+    def unseen(_: LowLatencyMode, topk_idx: Any, topk_weights: Any, __: int) -> tuple[ArrayInfo, ArrayInfo | None]:
+        return describe(topk_idx), None if topk_weights is None else describe(topk_weights)
+
+    monkeypatch.setattr(LowLatencyMode, "_check_choices", unseen)
 
     def main(rank: Rank) -> None:
         x, wrong = rows_of(0), IDX.copy()

@@ -27,6 +27,7 @@ def copy(tmp_path: Path) -> Exercise:
     root = exercises.workshop_root()
     shutil.copytree(root / "solutions", tmp_path / "solutions")
     shutil.copytree(root / "exercises", tmp_path / "exercises")
+    shutil.copytree(root / "tutorial_kernels", tmp_path / "tutorial_kernels")
     for name in ALL:
         exercise = exercises.find(name, tmp_path)
         for file in (*exercise.pieces, *exercise.also):

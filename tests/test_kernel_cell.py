@@ -46,6 +46,8 @@ def shell() -> Iterator[Any]:
     shell.reset()
     interactive.clear_instance()
     sys.modules["__main__"] = main
+    for prompt in ("ps1", "ps2", "ps3"):  # of IPython; with them a process passes for Python's prompt
+        vars(sys).pop(prompt, None)
 
 
 def run(shell: Any, line: str, code: str) -> Any:
