@@ -83,8 +83,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def open_notebook(page: Any, lab: Lab, name: str) -> None:
-    """Opens it, with a kernel that is ready and cells that no earlier test has run."""
-    page.goto(lab.url(f"mine/notebooks/{name}"))
+    """Opens it, alone, with a kernel that is ready and cells that no earlier test has run."""
+    page.goto(f"{lab.url(f'mine/notebooks/{name}')}&reset")  # else the tabs of earlier tests come back, and have cells
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()  # before that, cells that are run do nothing
 
