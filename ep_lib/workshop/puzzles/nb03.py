@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ep_lib.compat import ibgda
-from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
+from ep_lib.workshop.puzzles.puzzle import SENT_TO_INBOX, Bench, Flow, Puzzle
 
 _LANES = 32
 _HEAD = """
@@ -110,15 +110,7 @@ by all lanes would count 32 messages.
             "if (lane == 0) nvshmemi_ibgda_amo_nonfetch_add(arrived, 1, peer, qp);": "should hold",
         },
         fabric="srd",
-        flows=(
-            Flow(
-                "inbox",
-                "writes",
-                "another",
-                "`got` is right, but nothing came from the other rank: send to its `inbox`.",
-            ),
-            Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
-        ),
+        flows=SENT_TO_INBOX,
     ),
     Puzzle(
         number="03.2",
@@ -208,15 +200,7 @@ before it reads. The quiet at the end is for the outbox, not for the receiver.
             "for (int i = 0; i < 4; ++i) ep::net_atomic_add_u64_nbi(signals + i, 1, peer);": "signal overtakes data",
         },
         fabric="srd",
-        flows=(
-            Flow(
-                "inbox",
-                "writes",
-                "another",
-                "`got` is right, but nothing came from the other rank: send to its `inbox`.",
-            ),
-            Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
-        ),
+        flows=SENT_TO_INBOX,
         forbids={r"quiet|fence|wait": "Nobody waits between the messages: neither a quiet nor another wait is needed."},
     ),
     Puzzle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ep_lib.workshop.puzzles.puzzle import Bench, Flow, Puzzle
+from ep_lib.workshop.puzzles.puzzle import SENT_TO_INBOX, Bench, Puzzle
 
 _WORDS = 8
 
@@ -110,15 +110,7 @@ addition behind it the same holds on RC only; on SRD the addition may overtake t
             ),
         },
         fabric="srd",
-        flows=(
-            Flow(
-                "inbox",
-                "writes",
-                "another",
-                "`got` is right, but nothing came from the other rank: send to its `inbox`.",
-            ),
-            Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
-        ),
+        flows=SENT_TO_INBOX,
     ),
     Puzzle(
         number="05.2",

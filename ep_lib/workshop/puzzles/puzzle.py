@@ -194,6 +194,13 @@ class Flow:
         return False
 
 
+# Of puzzles in which `got` is what the other rank sent to one's own `inbox`.
+SENT_TO_INBOX = (
+    Flow("inbox", "writes", "another", "`got` is right, but nothing came from the other rank: send to its `inbox`."),
+    Flow("inbox", "reads", "own", "`got` must be what is read from `inbox`; the template does it."),
+)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``, of a run of
