@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """What determines a run, but for its seed: the same for ``ep-lib replay``."""
     parser.add_argument("script", type=Path, help="a Python file that defines main(rank)")
+    parser.add_argument("--main", default="main", help="another function of the script (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=2, help="how many ranks (default: %(default)s)")
     parser.add_argument("--fabric", choices=KINDS, default="p2p", help="what connects the ranks (default: %(default)s)")
     parser.add_argument(
@@ -115,7 +116,7 @@ def _again(args: argparse.Namespace) -> str:
     defaults = argparse.ArgumentParser()
     add_run_arguments(defaults)
     words = ["ep-lib replay", shlex.quote(str(args.script))]
-    for name in ("ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks"):
+    for name in ("main", "ranks", "fabric", "transport", "ranks_per_node", "volatile", "memory", "resident_blocks"):
         value = getattr(args, name)
         if value != defaults.get_default(name):
             words.append(f"--{name.replace('_', '-')} {value}")
@@ -136,6 +137,7 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
     request = {
         **task,
         "script": str(args.script.resolve()),
+        "main": args.main,
         "ranks": args.ranks,
         "fabric": args.fabric,
         "ranks_per_node": args.ranks_per_node,
@@ -199,7 +201,7 @@ def _read(answers: io.FileIO, own: processes.OwnTime, limit_s: float) -> bytes:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     script = Path(request["script"])
     try:
-        main = _load_main(script)
+        main = _load_main(script, request["main"])
         if "replay" in request:
             return _replayed(main, request)
         report = check(**request["checks"], **_run_of(main, request))
@@ -242,7 +244,7 @@ def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _load_main(script: Path) -> Callable[..., Any]:
+def _load_main(script: Path, name: str) -> Callable[..., Any]:
     sys.path.insert(0, str(script.parent))
     spec = importlib.util.spec_from_file_location(script.stem, script)
     if spec is None or spec.loader is None:
@@ -258,15 +260,15 @@ def _load_main(script: Path) -> Callable[..., Any]:
         ) from None
     except Exception as error:
         raise CheckFailed(f"{script.name} cannot be imported: {_describe(error, script)}") from error
-    main = getattr(module, "main", None)
+    main = getattr(module, name, None)
     if not callable(main):
-        raise CheckFailed(f"{script.name} has no function main; define main(rank: ep_lib.Rank)")
+        raise CheckFailed(f"{script.name} has no function {name}; define {name}(rank: ep_lib.Rank)")
     try:
         inspect.signature(main).bind(None)
     except TypeError:
         raise CheckFailed(
-            f"main{inspect.signature(main)} in {script.name} cannot be called with one argument; it must be "
-            f"main(rank), with defaults for everything else"
+            f"{name}{inspect.signature(main)} in {script.name} cannot be called with one argument; it must be "
+            f"{name}(rank), with defaults for everything else"
         ) from None
     except ValueError:
         pass  # a callable without a signature: try it
