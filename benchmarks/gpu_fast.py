@@ -25,9 +25,10 @@ from ep_lib import Buffer
 from ep_lib.moe.direct.tuning import EMULATED, Tuning, fitted
 
 DISPATCH = [("Lanes", 4, 2), ("Lanes", 8, 2), ("Tma", 5, 3), ("Tma", 8, 3)]  # who stores, warps, stages
-PULL = [(12, 2, 128), (16, 2, 96), (8, 3, 128)]  # warps, stages, vectors of a piece
+PULL = [(12, 2, 128), (13, 2, 256), (16, 2, 192), (8, 3, 128)]  # warps, stages, vectors of a piece
 # then the share of blocks that push, their warps, stages, rows of a group
 PUSH = [(*PULL[0], *push) for push in [(0.55, 5, 3, 4), (0.55, 5, 3, 8), (0.5, 5, 3, 6), (0.6, 4, 3, 4)]]
+PUSH += [(*PULL[1], *push) for push in [(0.38, 5, 3, 4), (0.44, 5, 3, 4), (0.38, 12, 3, 4), (0.38, 12, 3, 8)]]
 # the same for combines that copy rows into symmetric memory
 STAGE = [(*PULL[0], *send) for send in [(5, 3, 2), (5, 3, 1), (5, 3, 4), (4, 3, 2)]]
 TIMED_STEPS = ("_launch_notify", "_launch_dispatch", "_await_plan", "_launch_copy_epilogue", "_copy_out")

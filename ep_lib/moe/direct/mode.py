@@ -420,7 +420,7 @@ class DirectMode:
                 kernel(name, f"<{element}{staged}>"),
                 self.num_sms + copy_blocks,
                 tuning.add_warps * _WARP,
-                self._combine_args(routing, key, tuning, send_blocks, way == "push"),
+                self._combine_args(routing, key, tuning, x.shape[0], send_blocks, way == "push"),
                 combine_shared(tuning, config, config.row_vectors),
             )
             self._remember(routing.planned, key, planned)
@@ -437,7 +437,7 @@ class DirectMode:
         )
 
     def _combine_args(
-        self, routing: DirectRouting, key: tuple[int, ...], tuning: Tuning, send_blocks: int, push: bool
+        self, routing: DirectRouting, key: tuple[int, ...], tuning: Tuning, rows: int, send_blocks: int, push: bool
     ) -> bytes:
         config, (tag, row_vectors, *bias) = self._config, key
         parts: dict[str, Any] = {"workspace": self._workspace, "tag": tag}
@@ -458,7 +458,8 @@ class DirectMode:
             max_groups=-(-config.max_tokens // tuning.group_rows),
             group_rows=tuning.group_rows,
             blocks=send_blocks,
-            warps=tuning.send_warps,
+            # Few rows are sent quicker by a few warps of all blocks than by all warps of a few.
+            warps=min(tuning.send_warps, max(1, -(-rows // (tuning.group_rows * send_blocks)))),
             stages=tuning.send_stages,
         )
         if push:

@@ -27,7 +27,7 @@ class Tuning:
     add_vectors: int = 128  # of a row, that come together
     push: bool = True  # rows that are not in symmetric memory; else they are copied there while they are pulled
     push_share: float = 0.55  # of the blocks: they push before they add up
-    send_warps: int = 5  # of a block that pushes or copies, of its add_warps
+    send_warps: int = 5  # of a block that pushes or copies, of its add_warps; fewer where rows are few
     send_stages: int = 3  # rows under way a warp
     group_rows: int = 4  # that are signalled together
     route_threads: int = 1024
@@ -50,6 +50,10 @@ EMULATED = Tuning(
 def choose_tuning(config: BufferConfig, row_bytes: int, limit: int, *, emulated: bool) -> Tuning:
     """For rows of ``row_bytes`` where a block may have ``limit`` bytes of shared memory. Raises ArgumentError."""
     wanted = EMULATED if emulated else Tuning()
+    if most_ranks(config) <= 2 and not emulated:  # a token's pieces may be twice as long
+        wanted = replace(wanted, add_warps=13, add_vectors=256, send_warps=12)
+    if config.world_size == 2 and not emulated:  # of a token's two rows one comes over the link
+        wanted = replace(wanted, push_share=0.25 + 3 / config.num_sms)
     if config.num_sms < _FEW_SMS and not emulated:
         wanted = replace(wanted, way="Tma", dispatch_stages=3, push=False, group_rows=2)
     elif not emulated:  # with fewer blocks that push, signals cost more
