@@ -13,7 +13,8 @@ E - 1`` with ``E = num_experts // world_size``. A router chose ``top_k`` experts
 
 Ranks that are ``masked`` (:meth:`ep_lib.Buffer.mask_ranks`) have no tokens, and choices of their experts are dropped.
 
-FP8 rows are two arrays, numbers and scales (:func:`quantize_fp8`): dispatch both, each as ``xs``, along the same way.
+Rows of few bits are two or three arrays, numbers and scales (:func:`quantize`): dispatch each of them as ``xs``, along
+the same way.
 
 A plural name is a list over ranks: ``xs[r]`` is ``[tokens of rank r, hidden]``, any float dtype. The algorithm is that
 of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/DeepEP).
@@ -21,7 +22,7 @@ of GShard (Lepikhin et al., 2020); names follow DeepEP (github.com/deepseek-ai/D
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,10 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 FP8_MAX = 448.0  # the largest E4M3 number
 FP8_GROUP = 128  # elements that share a scale
+E8M0_BIAS = 127  # a byte of UE8M0 stands for 2 ** (byte - 127); 255 is NaN
+MXFP8_GROUP = 32
+FP4_MAX = 6.0  # the largest E2M1 number
+NVFP4_GROUP = 16
 
 
 # What the functions ask of their arguments: they raise ArgumentError, as a Buffer does.
@@ -407,6 +412,24 @@ def weights_per_rank(
     return weights
 
 
+# ---- rows of few bits ------------------------------------------------------------------------------------------------
+def _groups(x: Any, size: int, what: str) -> Array:
+    """``[T, hidden / size, size]`` in float32; what is not finite is NaN."""
+    tokens, hidden = _table("x", x, (None, None)).shape
+    if hidden % size:
+        raise ArgumentError(f"hidden is {hidden}; {what} takes a multiple of {size} elements, which share a scale")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+        x = x.astype(np.float32)
+    groups = x.reshape(tokens, hidden // size, size)
+    return np.where(np.isfinite(groups), groups, np.float32(np.nan))
+
+
+def _largest(groups: Array) -> Array:
+    """The largest magnitude of each group that is no NaN; 0 if there is none."""
+    largest: Array = np.max(np.abs(groups), axis=-1, initial=0, where=~np.isnan(groups))
+    return largest
+
+
 def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
     """``x`` ``[T, hidden]``, any float dtype, as E4M3 ``[T, hidden]`` and float32 scales ``[T, hidden / 128]``.
 
@@ -416,17 +439,10 @@ def quantize_fp8(x: Array) -> tuple[Array, NDArray[np.float32]]:
     infinity: infinities and NaN become NaN, and the scale comes from the finite elements of their group, which keep
     their precision. Raises ArgumentError if hidden is not a multiple of 128.
     """
-    tokens, hidden = _table("x", x, (None, None)).shape
-    if hidden % FP8_GROUP:
-        raise ArgumentError(f"hidden is {hidden}; FP8 takes a multiple of {FP8_GROUP} elements, which share a scale")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
-        x = x.astype(np.float32)
-    groups = x.reshape(tokens, hidden // FP8_GROUP, FP8_GROUP)
-    groups = np.where(np.isfinite(groups), groups, np.float32(np.nan))
-    amax = np.max(np.abs(groups), axis=-1, initial=0, where=~np.isnan(groups))
-    scales = amax / np.float32(FP8_MAX)
+    groups = _groups(x, FP8_GROUP, "FP8")
+    scales: Array = _largest(groups) / np.float32(FP8_MAX)
     scales = np.where(scales < np.finfo(np.float32).tiny, np.float32(1), scales)
-    return (groups / scales[..., None]).reshape(tokens, hidden).astype(FP8), scales
+    return (groups / scales[..., None]).reshape(x.shape).astype(FP8), scales
 
 
 def dequantize_fp8(q: Array, scales: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -436,3 +452,126 @@ def dequantize_fp8(q: Array, scales: NDArray[np.float32]) -> NDArray[np.float32]
     if q.shape[1] % FP8_GROUP:
         refuse("q", q, f"rows of a multiple of {FP8_GROUP} elements")
     return q.astype(np.float32) * np.repeat(scales, FP8_GROUP, axis=-1)
+
+
+def quantize_ue8m0(x: Array, group: int = FP8_GROUP) -> tuple[Array, NDArray[np.uint8]]:
+    """``x`` ``[T, hidden]``, any float dtype, as E4M3 ``[T, hidden]`` and UE8M0 scales: uint8 ``[T, hidden / group]``.
+
+    A scale is the smallest power of two by which the group's largest magnitude is at most 448, so nothing is clipped:
+    byte ``b`` stands for ``2 ** (b - 127)``, and 0 is the least. An element is ``x / scale``, rounded to nearest even.
+    A group of zeros gets the scale 1. Infinities and NaN become NaN and do not count, as in :func:`quantize_fp8`.
+
+    With groups of 128 these are the scales of DeepGEMM and DeepEP (``use_ue8m0``), with groups of 32 MXFP8
+    (:func:`quantize_mxfp8`). The numbers are those of the OCP Microscaling Formats (MX) Specification, version 1.0
+    (5.3 has E4M3, 5.4 E8M0). It rounds the scale's exponent down (6.3), which clips; rounding up, as here, is what
+    NVIDIA does ("Recipes for Pre-training LLMs with MXFP8", arXiv 2506.08027).
+    """
+    group = whole_number("group", group, 1, 1 << 16)
+    groups = _groups(x, group, "UE8M0")
+    largest = _largest(groups)
+    fraction, exponent = np.frexp(largest.astype(np.float64) / FP8_MAX)  # fraction * 2 ** exponent, from 0.5 to below 1
+    exponent = np.maximum(np.where(fraction == 0.5, exponent - 1, exponent), -E8M0_BIAS)
+    exponent = np.where(largest == 0, 0, exponent)
+    numbers = np.ldexp(groups.astype(np.float64), -exponent[..., None]).astype(np.float32)
+    return numbers.reshape(x.shape).astype(FP8), (exponent + E8M0_BIAS).astype(np.uint8)
+
+
+def dequantize_ue8m0(q: Array, scales: NDArray[np.uint8], group: int = FP8_GROUP) -> NDArray[np.float32]:
+    """What :func:`quantize_ue8m0` made of x, as float32 ``[T, hidden]``."""
+    group = whole_number("group", group, 1, 1 << 16)
+    _table("q", q, (None, None))
+    _bytes("scales", scales, (len(q), q.shape[1] // group))
+    powers = np.where(scales == 255, np.nan, np.exp2(scales.astype(np.float64) - E8M0_BIAS))
+    found: NDArray[np.float32] = (q.astype(np.float64) * np.repeat(powers, group, axis=-1)).astype(np.float32)
+    return found
+
+
+def quantize_mxfp8(x: Array) -> tuple[Array, NDArray[np.uint8]]:
+    """:func:`quantize_ue8m0` with a scale for each 32 elements."""
+    return quantize_ue8m0(x, MXFP8_GROUP)
+
+
+def dequantize_mxfp8(q: Array, scales: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """What :func:`quantize_mxfp8` made of x, as float32 ``[T, hidden]``."""
+    return dequantize_ue8m0(q, scales, MXFP8_GROUP)
+
+
+def pack_ue8m0(scales: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Four scales in each int32, the first in the lowest byte, zeros behind the last: ``[T, groups]`` becomes ``[T,
+    groups / 4, rounded up]``, as DeepGEMM and DeepEP have it."""
+    _bytes("scales", scales, (None, None))
+    return np.pad(scales, ((0, 0), (0, -scales.shape[1] % 4))).view("<i4").astype(np.int32)
+
+
+def quantize_nvfp4(x: Array) -> tuple[NDArray[np.uint8], Array, NDArray[np.float32]]:
+    """``x`` ``[T, hidden]``, any float dtype, as NVFP4: two E2M1 numbers a byte ``[T, hidden / 2]``, the first in the
+    lower half; E4M3 scales ``[T, hidden / 16]``; and a float32 scale ``[T]`` for each row.
+
+    The row's scale is its largest finite magnitude over 6 * 448 (1 if that is below the smallest normal float32). A
+    block's scale is its largest finite magnitude over 6, over the row's scale, rounded to E4M3. An element is
+    ``x / (block scale * row scale)``, rounded to nearest even, at most 6 in magnitude; all divisions and the product
+    are those of float32. E2M1 has no NaN: a block with an infinity or a NaN gets the scale NaN and zeros. So does, with
+    the scale 0, a block whose numbers are too small for a scale.
+
+    NVIDIA's NVFP4 (Transformer Engine and cuDNN documentation; "Pretraining LLMs with NVFP4", arXiv 2509.25149) has a
+    float32 scale for a whole tensor, computed alike; one for each row needs no agreement between ranks. E2M1 is that of
+    the OCP MX Specification, version 1.0 (5.3).
+    """
+    groups = _groups(x, NVFP4_GROUP, "NVFP4")
+    largest, lost = _largest(groups), np.isnan(groups).any(axis=-1)
+    row_scale = np.max(largest, axis=-1, initial=0) / np.float32(FP4_MAX * FP8_MAX)
+    row_scale = np.where(row_scale < np.finfo(np.float32).tiny, np.float32(1), row_scale)
+    scales = np.minimum(largest / np.float32(FP4_MAX) / row_scale[:, None], np.float32(FP8_MAX)).astype(FP8)
+    divisor = (scales.astype(np.float32) * row_scale[:, None])[..., None]
+    usable = ~lost & (divisor[..., 0] > 0)
+    numbers = np.divide(groups, divisor, out=np.zeros_like(groups), where=usable[..., None])
+    codes: NDArray[np.uint8] = np.clip(numbers, -FP4_MAX, FP4_MAX).astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    codes = codes.reshape(x.shape) & np.uint8(15)
+    scales = np.where(lost, np.float32(np.nan), scales.astype(np.float32)).astype(FP8)
+    return codes[:, ::2] | codes[:, 1::2] << np.uint8(4), scales, row_scale
+
+
+def dequantize_nvfp4(q: Array, scales: Array, row_scale: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """What :func:`quantize_nvfp4` made of x, as float32 ``[T, hidden]``; without ``row_scale`` it is 1."""
+    _bytes("q", q, (None, None))
+    _table("scales", scales, (len(q), q.shape[1] * 2 // NVFP4_GROUP))
+    codes: NDArray[np.uint8] = np.stack([q & 15, q >> 4], axis=-1).reshape(len(q), 2 * q.shape[1])
+    numbers: NDArray[np.float32] = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    factor = scales.astype(np.float32)
+    if row_scale is not None:
+        factor = factor * _table("row_scale", row_scale, (len(q),))[:, None]
+    return numbers * np.repeat(factor, NVFP4_GROUP, axis=-1)
+
+
+def _bytes(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim != len(shape):
+        refuse(name, value, f"a NumPy array of uint8 with {len(shape)} dimensions")
+    if any(want not in (None, size) for want, size in zip(shape, value.shape, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        refuse(name, value, f"of shape [{sizes}]")
+    return value
+
+
+# What Buffer.dispatch(quantize=...) makes of bfloat16 rows on their way, and what reads it.
+QUANTIZERS: dict[str, tuple[Callable[..., tuple[Any, ...]], Callable[..., NDArray[np.float32]]]] = {
+    "fp8": (quantize_fp8, dequantize_fp8),
+    "ue8m0": (quantize_ue8m0, dequantize_ue8m0),
+    "mxfp8": (quantize_mxfp8, dequantize_mxfp8),
+    "nvfp4": (quantize_nvfp4, dequantize_nvfp4),
+}
+
+
+def quantize(x: Array, name: str) -> tuple[Array, ...]:
+    """``x`` as "fp8", "ue8m0", "mxfp8" or "nvfp4": numbers and their scales."""
+    return _quantizer(name)[0](x)
+
+
+def dequantize(parts: tuple[Array, ...], name: str) -> NDArray[np.float32]:
+    """The way back from :func:`quantize`, as float32 ``[T, hidden]``."""
+    return _quantizer(name)[1](*parts)
+
+
+def _quantizer(name: Any) -> tuple[Callable[..., tuple[Any, ...]], Callable[..., NDArray[np.float32]]]:
+    if not isinstance(name, str) or name not in QUANTIZERS:
+        refuse("name", name, f"one of {', '.join(QUANTIZERS)}")
+    return QUANTIZERS[name]

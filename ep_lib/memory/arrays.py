@@ -6,6 +6,7 @@ Nothing here imports torch or CuPy: an object can only come from a library that 
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -30,6 +31,7 @@ _TORCH_EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
     "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "torch.float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
     "torch.float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "torch.float8_e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 
 
@@ -115,10 +117,15 @@ def like(kind: str, array: Any) -> Any:
     if kind == "torch":
         torch = _loaded("torch", "like('torch', ...)")
         extension = next((name for name, dtype in _TORCH_EXTENSION_TYPES.items() if dtype == info.dtype), None)
-        if extension is None:
-            return torch.from_dlpack(array) if info.kind == "cupy" or not info.readonly else torch.tensor(array)
-        bits = array.view(np.uint8 if info.dtype.itemsize == 1 else np.int16)
-        return torch.from_dlpack(bits).view(getattr(torch, extension.partition(".")[2]))
+        bits = array
+        if extension is not None:
+            bits = array.view(np.uint8 if info.dtype.itemsize == 1 else np.int16)
+        elif info.kind == "numpy" and info.readonly:
+            return torch.tensor(array)
+        tensor = torch.from_dlpack(bits)
+        if not info.nbytes:  # NumPy's strides of an empty array are zeros, which torch views as no other type
+            tensor = tensor.as_strided(info.shape, [math.prod(info.shape[i + 1 :]) for i in range(tensor.dim())])
+        return tensor if extension is None else tensor.view(getattr(torch, extension.partition(".")[2]))
     if kind == "numpy" and info.kind == "torch" and info.device == "cpu":
         return _torch_to_numpy(array, info.dtype)
     if kind == "cupy" and info.kind == "torch" and info.device != "cpu":

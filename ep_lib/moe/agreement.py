@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ep_lib.errors import RankMismatchError, everywhere
 from ep_lib.memory.arrays import Array
@@ -37,10 +37,12 @@ def require_same_values(rank: Rank, values: Mapping[str, Any], what: str) -> Non
         raise everywhere(RankMismatchError(f"the ranks {what}: {'; '.join(complaints)}; pass the same everywhere"))
 
 
-# The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, whether x is FP8.
-WITH_WEIGHTS, WITH_FP8 = 1, 2
-_BITS = 2
-NO_ROOM = 4  # content of a rank that takes no part, since its tokens do not fit: Buffer.decline_dispatch()
+# The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, and the code of x's form
+# (ep_lib/moe/formats.py).
+WITH_WEIGHTS = 1
+_FORMAT_SHIFT, _FORMATS = 1, 8
+_BITS = 4
+NO_ROOM = 16  # content of a rank that takes no part, since its tokens do not fit: Buffer.decline_dispatch()
 
 
 class NoRoomError(RankMismatchError):
@@ -60,26 +62,46 @@ class Tag(NamedTuple):
         return (self.epoch + (self.row_vectors << 16) << _BITS) + self.bits
 
 
+def dispatch_content(weights: bool, form: int) -> int:
+    """The content of a dispatch."""
+    return (WITH_WEIGHTS if weights else 0) + (form << _FORMAT_SHIFT)
+
+
 def content_of(tag_bits: int) -> int:
     """The content in (differing) bits of tags."""
     return tag_bits & (1 << _BITS) - 1
 
 
-def require_same_content(contents: Array) -> None:
+def require_same_content(contents: Array, names: Sequence[str]) -> None:
     """Raises RankMismatchError that says which ranks passed what, if ``contents`` ``[ranks]`` differ; NoRoomError if
-    one of them declined."""
+    one of them declined. ``names`` of the forms that rows have."""
     contents = list(map(int, contents))  # NumPy's own are slow to look at
     declining = [r for r, bits in enumerate(contents) if bits & NO_ROOM]
     if declining:
         raise everywhere(
             NoRoomError(f"{name_ranks(declining)} declined the dispatch: more tokens than max_tokens; nothing was sent")
         )
-    for bit, what in ((WITH_WEIGHTS, "topk_weights"), (WITH_FP8, "FP8 rows with scales")):
-        if len({number & bit for number in contents}) == 1:
-            continue
-        having = [r for r, bits in enumerate(contents) if bits & bit]
-        lacking = [r for r, bits in enumerate(contents) if not bits & bit]
+    weights = [bits & WITH_WEIGHTS for bits in contents]
+    if len(set(weights)) > 1:
+        _refuse_some("topk_weights", weights)
+    forms = [bits >> _FORMAT_SHIFT & _FORMATS - 1 for bits in contents]
+    others = set(forms) - {0}
+    if len(others) == 1 and 0 in forms:
+        _refuse_some(names[others.pop()], forms)
+    if others and len(set(forms)) > 1:
+        said = ", ".join(f"{names[form]} on {name_ranks(_where(forms, form))}" for form in sorted(set(forms)))
         raise RankMismatchError(
-            f"{name_ranks(having)} passed {what} to dispatch, {name_ranks(lacking)} did not; "
-            "pass them on all ranks or on none"
+            f"the ranks passed rows of different forms to dispatch: {said}; pass the same everywhere"
         )
+
+
+def _where(values: list[int], value: int) -> list[int]:
+    return [r for r, each in enumerate(values) if each == value]
+
+
+def _refuse_some(what: str, given: list[int]) -> NoReturn:
+    having, lacking = [r for r, value in enumerate(given) if value], _where(given, 0)
+    raise RankMismatchError(
+        f"{name_ranks(having)} passed {what} to dispatch, {name_ranks(lacking)} did not; "
+        "pass them on all ranks or on none"
+    )

@@ -24,7 +24,14 @@ from ep_lib.errors import (
 from ep_lib.memory.arrays import Array, ArrayInfo, describe, like
 from ep_lib.memory.device_state import HEADER_BYTES
 from ep_lib.moe import registry
-from ep_lib.moe.agreement import NO_ROOM, WITH_FP8, WITH_WEIGHTS, Tag, content_of, name_ranks, require_same_content
+from ep_lib.moe.agreement import (
+    NO_ROOM,
+    Tag,
+    content_of,
+    dispatch_content,
+    name_ranks,
+    require_same_content,
+)
 from ep_lib.moe.checks import InputChecks, require_flags
 from ep_lib.moe.config import DEFAULT_SMS, VECTOR_BYTES, BufferConfig, make_config, most_sms
 from ep_lib.moe.direct.memory import make_direct_map
@@ -261,12 +268,24 @@ class Buffer:
         expert_alignment: int = 1,
         sorted_by_expert: bool = False,
         copy: bool = True,
+        column_major_scales: bool = False,
     ) -> Received:
         """Collective: send every token to the ranks that hold its experts; returns what arrived here.
 
         ``x``: ``[T, hidden]`` in the Buffer's dtype, T from 0 to max_tokens, any number on each rank. NaN and infinity
-        pass through. FP8: a pair ``(float8_e4m3fn [T, hidden], scales float32 [T, hidden / 128])``, on all ranks or on
-        none; recv.x is such a pair then (:func:`ep_lib.reference.quantize_fp8` makes one).
+        pass through. Rows of few bits are a pair or a triple, of one form on all ranks, and recv.x is such a one:
+
+        - FP8: ``(float8_e4m3fn [T, hidden], scales float32 [T, hidden / 128])``;
+        - with direct writes, FP8 with UE8M0 scales, which are powers of two: uint8 (or float8_e8m0fnu) ``[T, hidden /
+          128]``, or four of them in an int32, ``[T, hidden / 512, rounded up]``, as DeepGEMM reads them;
+        - MXFP8: the same with ``[T, hidden / 32]`` scales, or ``[T, hidden / 128, rounded up]`` of four;
+        - NVFP4: ``(uint8 [T, hidden / 2], float8_e4m3fn [T, hidden / 16])``, two numbers in a byte (torch's
+          float4_e2m1fn_x2 viewed as uint8); and with a scale for each row, float32 ``[T]``, as third. A scale for the
+          whole tensor does not travel.
+
+        :func:`ep_lib.reference.quantize` says what they mean and makes them. ``column_major_scales``: recv.x[1] (and
+        that of recv.by_expert) is ``[N, columns]`` with columns that lie together, N rounded up to whole 16 bytes: what
+        DeepGEMM's FP8 kernels read. Not for NVFP4.
 
         ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. An expert that a
         token names twice counts as two choices (in tokens_per_expert, and with both weights), but as one row.
@@ -297,7 +316,13 @@ class Buffer:
         payload = checks.payload(x)
         num_tokens = payload.x.shape[0]
         num_worst_tokens, expert_alignment = checks.options(
-            num_worst_tokens, expert_alignment, sorted_by_expert, async_finish, copy
+            num_worst_tokens,
+            expert_alignment,
+            sorted_by_expert,
+            async_finish,
+            copy,
+            column_major_scales,
+            payload.form,
         )
         look = not self._mode.checks_values or (handle is not None and not self._only_later)  # at values, on the host
         experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
@@ -315,8 +340,10 @@ class Buffer:
             raise ArgumentError("dispatch needs topk_idx, or the handle of an earlier dispatch")
         else:
             index = experts
-        options = DispatchOptions(index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert)
-        content = (0 if weights is None else WITH_WEIGHTS) | (0 if payload.scales is None else WITH_FP8)
+        options = DispatchOptions(
+            index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert, column_major_scales
+        )
+        content = dispatch_content(weights is not None, 0 if payload.form is None else payload.form.code)
         with _Operation(self):
             if handle is None:
                 handle, arrivals = self._dispatch_new(payload, index, weights, content, options)
@@ -683,7 +710,7 @@ class Buffer:
         """Count, tell all ranks, send; then build the handle from what all ranks told."""
         routing, plan, arrivals = self._mode.dispatch(payload, experts, weights, content, options)
         if plan.contents is not None:
-            require_same_content(plan.contents)
+            require_same_content(plan.contents, self._checks.form_names)
         assert arrivals is not None
         handle = make_record(
             DispatchHandle,
@@ -713,7 +740,7 @@ class Buffer:
             self._arrived.remember(arrivals.x, handle)
         return make_record(
             Received,
-            x=arrivals.x if arrivals.scales is None else (arrivals.x, arrivals.scales),
+            x=arrivals.rows,
             topk_idx=handle._recv_topk_idx,
             topk_weights=arrivals.weights,
             tokens_per_expert=tokens,
@@ -776,7 +803,8 @@ class Buffer:
             return
         if content is not None:  # combine has none
             theirs = dict(others)
-            require_same_content([content ^ content_of(theirs.get(r, 0)) for r in range(self._rank.world_size)])
+            contents = [content ^ content_of(theirs.get(r, 0)) for r in range(self._rank.world_size)]
+            require_same_content(contents, self._checks.form_names)
         ranks = name_ranks([r for r, _ in others])
         raise HandleError(f"rank {self._rank.rank} and {ranks} {what}; all ranks must pass the same")
 

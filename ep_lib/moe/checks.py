@@ -10,12 +10,12 @@ from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows
+from ep_lib.moe.formats import FP8_FLOAT32, NVFP4, PLAIN, UINT8, RowFormat, row_formats
 from ep_lib.moe.handle import DispatchHandle
 from ep_lib.moe.mode import Payload
-from ep_lib.reference import FP8, FP8_GROUP
+from ep_lib.reference import FP8, FP8_GROUP, MXFP8_GROUP
 from ep_lib.require import at_least_one, flag, index, refuse, show
 
-UINT8 = np.dtype(np.uint8)
 UINT16 = np.dtype(np.uint16)
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
@@ -26,11 +26,13 @@ class InputChecks:
     def __init__(self, config: BufferConfig, device: str) -> None:
         self._config = config
         self._device = device
+        self.forms = row_formats(config)
+        self.form_names = ["" if form is None else form.name for form in self.forms]
 
     def payload(self, x: Any) -> Payload:
-        """Rows of the Buffer's dtype, or a pair of FP8 rows and their scales; up to max_tokens."""
+        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens."""
         if isinstance(x, tuple):
-            return self._fp8_payload(x)
+            return self._scaled_payload(x)
         info = self.rows("x", x, None)
         if info.shape[0] > self._config.max_tokens:
             self._refuse_tokens("x", info.shape[0])
@@ -52,6 +54,8 @@ class InputChecks:
             hint = " (CuPy has no bfloat16: view it as uint16)" if info.kind == "cupy" else ""
             if info.dtype == FP8:
                 hint = ", or FP8 with its scales: (x, scales)"
+            elif info.dtype == UINT8:
+                hint = ", or NVFP4 with its scales: (x, scales)"
             raise ArgumentError(
                 f"{name} has dtype {info.dtype.name}; this Buffer carries {self._config.dtype.name}{hint}: convert it, "
                 "or make the Buffer with another dtype="
@@ -60,35 +64,75 @@ class InputChecks:
             _refuse_vectors(name, info)
         return info
 
-    def _fp8_payload(self, x: Any) -> Payload:
+    def _scaled_payload(self, x: tuple[Any, ...]) -> Payload:
         hidden = self._config.hidden
-        if len(x) != 2:
+        if len(x) not in (2, 3):
             raise ArgumentError(f"x is a tuple of {len(x)}; FP8 input is a pair: (x float8, scales)")
-        if hidden % FP8_GROUP:
-            raise ArgumentError(
-                f"FP8 input needs a scale for every {FP8_GROUP} elements, and hidden is {hidden}, which is not a "
-                f"multiple; make the Buffer with hidden={-(-hidden // FP8_GROUP) * FP8_GROUP}, or pass "
-                f"{self._config.dtype.name}"
-            )
         info, scales = describe_here("x[0]", x[0], self._device), describe_here("the scales of x", x[1], self._device)
-        if len(info.shape) != 2 or info.shape[1] != hidden:
-            raise ArgumentError(f"x[0] has shape {info.shape}; it must be (T, {hidden}): [rows, hidden]")
-        if info.dtype != FP8 and not (info.kind == "cupy" and info.dtype == UINT8):
+        columns = info.shape[1] if len(info.shape) == 2 else 0
+        is_fp4 = info.dtype == UINT8 and columns == hidden // 2
+        if len(x) == 3 and not is_fp4:
+            raise ArgumentError("x is a tuple of 3; FP8 input is a pair: (x float8, scales)")
+        if info.dtype != FP8 and not is_fp4 and not (info.kind == "cupy" and info.dtype == UINT8):
             hint = " (CuPy has no float8: view it as uint8)" if info.kind == "cupy" else ""
-            raise ArgumentError(f"x[0] has dtype {info.dtype.name}; FP8 input is float8_e4m3fn{hint}")
-        wanted = (info.shape[0], hidden // FP8_GROUP)
-        if scales.dtype != FLOAT32 or scales.shape != wanted:
             raise ArgumentError(
-                f"the scales of x are {scales.dtype.name} {scales.shape}; they must be float32 {wanted}: one for every "
-                f"{FP8_GROUP} elements of a row"
+                f"x[0] has dtype {info.dtype.name}; FP8 input is float8_e4m3fn{hint}, (T, {hidden}), and NVFP4 input "
+                f"uint8, (T, {hidden // 2}) with two numbers in each; its shape is {info.shape}"
             )
+        if columns != hidden and not is_fp4:
+            raise ArgumentError(f"x[0] has shape {info.shape}; it must be (T, {hidden}): [rows, hidden]")
+        form = self._form_of(info, scales, is_fp4, has_row_scale=len(x) == 3)
         if info.strides_bytes is not None or (info.shape[0] and info.address % VECTOR_BYTES):
             _refuse_vectors("x[0]", info)
         if scales.strides_bytes is not None:
             _refuse_strides("the scales of x", scales)
+        row_scale = None
+        if form.has_row_scale:
+            row_scale = describe_here("the row scales of x", x[2], self._device)
+            if row_scale.dtype != FLOAT32 or row_scale.shape != info.shape[:1]:
+                raise ArgumentError(
+                    f"the row scales of x are {row_scale.dtype.name} {row_scale.shape}; they must be float32 "
+                    f"{info.shape[:1]}: one for each row"
+                )
+            if row_scale.strides_bytes is not None:
+                _refuse_strides("the row scales of x", row_scale)
         if info.shape[0] > self._config.max_tokens:
             self._refuse_tokens("x[0]", info.shape[0])
-        return Payload(info, scales)
+        return Payload(info, scales, form, row_scale)
+
+    def _form_of(self, info: ArrayInfo, scales: ArrayInfo, is_fp4: bool, *, has_row_scale: bool) -> RowFormat:
+        """The form that the types and shapes of numbers and scales mean. Raises ArgumentError."""
+        hidden, tokens = self._config.hidden, info.shape[0]
+        for form in self.forms[FP8_FLOAT32:]:
+            if (
+                form is not None
+                and (form.code >= NVFP4) is is_fp4
+                and form.has_row_scale is has_row_scale
+                and scales.dtype in form.scale_dtypes
+                and scales.shape == (tokens, form.scale_columns)
+            ):
+                if form.code != FP8_FLOAT32 and not self._config.is_direct:
+                    raise ArgumentError(
+                        f"x has {form.name}: {self._config.mode_name} carries FP8 rows with float32 scales only, or "
+                        f"{self._config.dtype.name}"
+                    )
+                return form
+        got = f"the scales of x are {scales.dtype.name} {scales.shape}"
+        if is_fp4 and (form := self.forms[NVFP4]) is not None:
+            wanted = (tokens, form.scale_columns)
+            raise ArgumentError(f"{got}; they must be float8_e4m3fn {wanted}: one for every 16 elements of a row")
+        if self.forms[FP8_FLOAT32] is None:
+            raise ArgumentError(
+                f"FP8 input needs a scale for every {FP8_GROUP} elements, and hidden is {hidden}, which is not a "
+                f"multiple (MXFP8: for every {MXFP8_GROUP}); make the Buffer with "
+                f"hidden={-(-hidden // FP8_GROUP) * FP8_GROUP}, or pass {self._config.dtype.name}"
+            )
+        first, *others = [form for form in self.forms[FP8_FLOAT32:NVFP4] if form is not None]
+        more = [f"{form.scale_dtypes[0].name} {(tokens, form.scale_columns)}" for form in others]
+        raise ArgumentError(
+            f"{got}; they must be float32 {(tokens, first.scale_columns)}: one for every {FP8_GROUP} elements of a row,"
+            f" or as UE8M0 or MXFP8 {', '.join(more)}"
+        )
 
     def _refuse_tokens(self, name: str, num_tokens: int) -> NoReturn:
         raise ArgumentError(
@@ -142,11 +186,25 @@ class InputChecks:
         return handle._by_expert
 
     def options(
-        self, num_worst_tokens: int, expert_alignment: int, sorted_by_expert: bool, async_finish: bool, copy: bool
+        self,
+        num_worst_tokens: int,
+        expert_alignment: int,
+        sorted_by_expert: bool,
+        async_finish: bool,
+        copy: bool,
+        column_major_scales: bool,
+        form: RowFormat | None,
     ) -> tuple[int, int]:
         """What else a dispatch may be asked for; returns the first two as whole numbers."""
-        if not (type(sorted_by_expert) is type(async_finish) is type(copy) is bool):
-            require_flags(sorted_by_expert=sorted_by_expert, async_finish=async_finish, copy=copy)
+        if not (type(sorted_by_expert) is type(async_finish) is type(copy) is type(column_major_scales) is bool):
+            require_flags(
+                sorted_by_expert=sorted_by_expert,
+                async_finish=async_finish,
+                copy=copy,
+                column_major_scales=column_major_scales,
+            )
+        if column_major_scales:
+            self._require_columns(form)
         if sorted_by_expert and not self._config.is_direct:
             raise ArgumentError(f"sorted_by_expert: {self._config.mode_name} has none; sort by recv.topk_idx")
         if type(num_worst_tokens) is not int or type(expert_alignment) is not int:
@@ -166,6 +224,16 @@ class InputChecks:
                 f"{self._config.max_rows} rows"
             )
         return num_worst_tokens, expert_alignment
+
+    def _require_columns(self, form: RowFormat | None) -> None:
+        if not self._config.is_direct:
+            raise ArgumentError(
+                f"column_major_scales: {self._config.mode_name} has none; transpose a copy of the scales"
+            )
+        if form is None or form.code == PLAIN:
+            raise ArgumentError("column_major_scales: x has no scales; pass (x, scales)")
+        if form.code >= NVFP4:
+            raise ArgumentError("column_major_scales: scales of NVFP4 only come by rows; leave it out")
 
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""

@@ -59,7 +59,7 @@ class Received:
     src_token -1, weights 0 and any x. Dispatches by a handle share topk_idx, src_rank and src_token with the first one.
     """
 
-    x: Any  # [N, hidden], dtype of the Buffer; (FP8 [N, hidden], scales float32 [N, hidden / 128]) if x was such a pair
+    x: Any  # [N, hidden], dtype of the Buffer; numbers and their scales if x was such a pair or triple
     topk_idx: Array  # [N, top_k], dtype as given: experts as this rank numbers its own, from 0; -1: elsewhere
     topk_weights: Array | None  # float32 [N, top_k], 0 where topk_idx is -1; None if no weights were given
     tokens_per_expert: (

@@ -13,13 +13,16 @@ from ep_lib.memory.arrays import Array, ArrayInfo, describe
 from ep_lib.moe.agreement import Tag
 from ep_lib.moe.direct.expert_rows import ExpertRows
 from ep_lib.moe.event import Event
+from ep_lib.moe.formats import RowFormat
 
 
 class Payload(NamedTuple):
     """Checked rows of a dispatch, in memory that kernels read."""
 
-    x: ArrayInfo  # [T, hidden], the Buffer's dtype or FP8
-    scales: ArrayInfo | None  # float32 [T, hidden / 128] of FP8 rows
+    x: ArrayInfo  # [T, columns] of the form
+    scales: ArrayInfo | None  # [T, scale columns]
+    form: RowFormat | None = None  # in which rows travel; None: in the Buffer's dtype
+    row_scale: ArrayInfo | None = None  # float32 [T], of forms that have one
 
 
 class DispatchOptions(NamedTuple):
@@ -31,6 +34,7 @@ class DispatchOptions(NamedTuple):
     async_finish: bool = False  # beside the caller's stream
     copy: bool = True  # into arrays of the caller's own
     sorted_by_expert: bool = False  # a copy grouped by expert, too
+    column_major_scales: bool = False
 
 
 class Plan(NamedTuple):
@@ -44,13 +48,26 @@ class Plan(NamedTuple):
 class Arrivals(NamedTuple):
     """What a dispatch brought: N rows, arrays of the caller's kinds."""
 
-    x: Array  # [N, hidden], the Buffer's dtype or FP8
-    scales: Array | None  # float32 [N, hidden / 128] of FP8 rows
+    x: Array  # [N, columns of the payload's form]
+    scales: Array | None  # [N, scale columns] of rows that have scales
     topk: Array | None  # [N, top_k] in the kind and dtype of the options' ids; None where the handle has it
     weights: Array | None  # float32 [N, top_k]; None if none were sent
     src_rank: Array | None  # int32 [N]; None where the handle has it
     src_token: Array | None  # int32 [N]
     by_expert: ExpertRows | None = None
+    row_scale: Array | None = None  # float32 [N], of forms that have one
+
+    @property
+    def rows(self) -> Any:
+        """What the caller gets as x: with scales, a pair or a triple."""
+        return with_scales(self.x, self.scales, self.row_scale)
+
+
+def with_scales(x: Array, scales: Array | None, row_scale: Array | None) -> Any:
+    """x, (x, scales) or (x, scales, row_scale)."""
+    if scales is None:
+        return x
+    return (x, scales) if row_scale is None else (x, scales, row_scale)
 
 
 class Routing(Protocol):

@@ -46,9 +46,11 @@ class ReceiveAreas:
         """The next free area; None if all are lent."""
         return Lease(self._free, self._free.pop()) if self._free else None
 
-    def array(self, lease: Lease, name: str, kind: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """The part ``name`` of an area, as an array that holds the lease."""
-        inside = lease.area * self._area_bytes[name]
+    def array(
+        self, lease: Lease, name: str, kind: str, shape: tuple[int, int], dtype: np.dtype[Any], skipped: int = 0
+    ) -> Array:
+        """The part ``name`` of an area, from its byte ``skipped`` on, as an array that holds the lease."""
+        inside = lease.area * self._area_bytes[name] + skipped
         if kind == "torch":
             tensor = native_host.lend(self._memory.at[name] + inside, shape, dtype, self._device, lease)
             if tensor is not None:

@@ -8,15 +8,15 @@
 namespace ep::direct {
 
 struct CopyEpilogueArgs {
-    const int4* rows;  // the receive area, as in DispatchArgs
-    const float* scales;
+    const int4* rows;     // the receive area, as in DispatchArgs
+    const float* scales;  // numbers of type Side
     const int* topk;
     const float* weights;
     const int2* source;
     const uint32_t* broken;  // see <moe/common/failure.cuh>
     int capacity;            // rows of the caller's arrays
     int row_vectors;
-    int row_scales;
+    int row_scales;  // of type Side
     int top_k;
 };
 
@@ -59,8 +59,8 @@ EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
 
 // Any grid. Each target may be null: nothing is copied then. All have `capacity` rows.
 //   plan  as in `notify`
-template <typename Index>
-EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, float* scales, Index* topk,
+template <typename Index, typename Side>
+EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, Side* scales, Index* topk,
                              float* weights, int* src_rank, int* src_token) {
     const bool failed = block_is_failing(args.broken);
     int64_t count = 0;
@@ -72,7 +72,11 @@ EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4
         }
         const Fillers fillers = fillers_of_grid();
         fill_with_nan(x, capacity * args.row_vectors * sizeof(int4), fillers);
-        fill_with_nan(scales, capacity * args.row_scales * sizeof(float), fillers);
+        if constexpr (sizeof(Side) == sizeof(float)) {
+            fill_with_nan(scales, capacity * args.row_scales * sizeof(Side), fillers);
+        } else if (scales) {
+            fill_all(scales, static_cast<Side>(-1), 0, capacity * args.row_scales);
+        }
         fill_with_nan(topk, capacity * top_k * sizeof(Index), fillers);
         fill_with_nan(weights, capacity * top_k * sizeof(float), fillers);
         fill_with_nan(src_rank, capacity * sizeof(int), fillers);
@@ -80,7 +84,7 @@ EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4
         return;
     }
     if (x) copy_rows(x, args.rows, count * args.row_vectors);
-    if (scales) copy_all(scales, args.scales, count * args.row_scales);
+    if (scales) copy_all(scales, reinterpret_cast<const Side*>(args.scales), count * args.row_scales);
     if (topk) {
         copy_all(topk, args.topk, count * top_k);
         fill_all(topk, static_cast<Index>(-1), count * top_k, capacity * top_k);
@@ -101,9 +105,9 @@ EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4
 
 }  // namespace ep::direct
 
-template <typename Index>
+template <typename Index, typename Side = float>
 __global__ void __launch_bounds__(512)
-    ep_copy_epilogue(ep::direct::CopyEpilogueArgs args, const int* plan, int4* x, float* scales, Index* topk,
+    ep_copy_epilogue(ep::direct::CopyEpilogueArgs args, const int* plan, int4* x, Side* scales, Index* topk,
                      float* weights, int* src_rank, int* src_token) {
-    ep::direct::copy_epilogue<Index>(args, plan, x, scales, topk, weights, src_rank, src_token);
+    ep::direct::copy_epilogue<Index, Side>(args, plan, x, scales, topk, weights, src_rank, src_token);
 }

@@ -13,10 +13,12 @@
 // A rank may have several receive areas, so that rows can stay where they arrived: it says with the signal that begins
 // the dispatch in which one it receives (ep_lib/moe/direct/areas.py).
 //
-// FP8 rows (E4M3) travel with one float32 scale for each 128 elements: `row_scales` of them per row, 0 for other types.
+// Rows of few bits travel with side rows, their scales: `row_scales` numbers of Rows::Side each, none for other rows; what
+// `Rows` may be is in <moe/direct/side_rows.cuh>.
 #include <ep/tma.cuh>
 #include <moe/common/dispatch.cuh>
 #include <moe/common/epoch.cuh>
+#include <moe/direct/side_rows.cuh>
 #include <moe/direct/tokens.cuh>
 
 namespace ep::direct {
@@ -24,7 +26,7 @@ namespace ep::direct {
 struct BulkDispatchArgs {
     Workspace workspace;
     DispatchArgs to;
-    float* recv_scales;  // symmetric [ranks * max_tokens, row_scales]
+    float* recv_scales;  // symmetric [ranks * max_tokens, row_scales], numbers of Rows::Side
     uint64_t tag;        // must be the same on all ranks: names the handle
     int row_scales;
     int max_rows;          // of a receive area: ranks * max_tokens
@@ -90,34 +92,69 @@ EP_DEVICE void bulk_store_row(const int4* row, const RowPtr* row_ptrs, int found
     }
 }
 
-EP_DEVICE void send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, int token,
-                           const float* scales) {
-    const float* const source = scales + static_cast<int64_t>(token) * args.row_scales;
+// Where the side row of the row `index` of a receive area begins, in numbers from the address of all.
+template <typename Rows>
+EP_DEVICE int64_t side_row(const BulkDispatchArgs& args, int area, int index) {
+    if constexpr (Rows::kApart) {
+        return (static_cast<int64_t>(area) * args.max_rows + index) * args.row_scales;
+    } else {
+        constexpr int kNumbers = sizeof(int4) / sizeof(typename Rows::Side);
+        return area * args.area_vectors * kNumbers + static_cast<int64_t>(index) * args.row_scales;
+    }
+}
+
+template <typename Rows>
+EP_DEVICE typename Rows::Side* side_rows(const BulkDispatchArgs& args) {
+    return reinterpret_cast<typename Rows::Side*>(args.recv_scales);
+}
+
+//   scale(i)   the number i of the token's side row
+template <typename Rows, typename Scale>
+EP_DEVICE void send_side_row(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, const Scale& scale) {
     for (int i = lane_id(); i < args.row_scales; i += kWarpSize) {
-        const float scale = source[i];
+        const typename Rows::Side number = scale(i);
         for (int p = 0; p < found; ++p) {
-            const int64_t row =
-                (static_cast<int64_t>(row_ptrs[p].area) * args.max_rows + row_ptrs[p].index) * args.row_scales;
-            peer_ptr(args.recv_scales, row_ptrs[p].rank)[row + i] = scale;
+            const int64_t row = side_row<Rows>(args, row_ptrs[p].area, row_ptrs[p].index);
+            peer_ptr(side_rows<Rows>(args), row_ptrs[p].rank)[row + i] = number;
         }
     }
 }
 
+// The side row of a token as the caller gave it.
+template <typename Rows>
+EP_DEVICE void send_given_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, int token,
+                                 const float* all_scales, const float* row_scales) {
+    using Side = typename Rows::Side;
+    const Side* const given = reinterpret_cast<const Side*>(all_scales);
+    if constexpr (Rows::kHasRowScale) {
+        const int count = args.to.row_vectors * sizeof(int4) / kNvfp4BytesPerScale / sizeof(Side);
+        const Side* const scales = given + static_cast<int64_t>(token) * count;
+        send_side_row<Rows>(args, row_ptrs, found,
+                            [=](int i) { return with_row_scale(i, row_scales + token, scales, count); });
+    } else {
+        const Side* const scales = given + static_cast<int64_t>(token) * args.row_scales;
+        send_side_row<Rows>(args, row_ptrs, found, [=](int i) { return scales[i]; });
+    }
+}
+
 // One block, where what has arrived is no result.
+template <typename Rows>
 EP_DEVICE void spoil_arrivals(const BulkDispatchArgs& args, bool with_weights) {
+    using Side = typename Rows::Side;
+    constexpr int kSpare = sizeof(int) - sizeof(Side);  // bytes: whole words are filled
     const int64_t rows = args.max_rows;
     const Fillers fillers = fillers_of_block();
     int4* const first = args.to.rows + args.area * args.area_vectors;
-    float* const first_scale = args.recv_scales + args.area * rows * args.row_scales;
+    Side* const first_scale = side_rows<Rows>(args) + side_row<Rows>(args, args.area, 0);
     fill_with_nan(first, rows * args.to.row_vectors * sizeof(int4), fillers);
-    fill_with_nan(first_scale, rows * args.row_scales * sizeof(float), fillers);
+    fill_with_nan(first_scale, rows * args.row_scales * sizeof(Side) + kSpare, fillers);
     if (with_weights) fill_with_nan(args.to.recv_weights, rows * args.to.top_k * sizeof(float), fillers);
 }
 
 // Sends this rank's tokens. All blocks; what they stored is under way or written when they return.
-template <DispatchWay kWay, int kStages>
+template <DispatchWay kWay, int kStages, typename Rows>
 EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
-                           const float* topk_weights, const int* send_index, const int* plan,
+                           const float* topk_weights, const int* send_index, const int* plan, const float* row_scales,
                            const uint64_t* said_areas) {
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const DispatchArgs& to = args.to;
@@ -153,7 +190,7 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
         if (to.send_routing || topk_weights) {
             for (int p = 0; p < found; ++p) send_routing(to, row_ptrs[p], here.token, topk_idx, topk_weights);
         }
-        if (args.row_scales) send_scales(args, row_ptrs, found, here.token, scales);
+        if (args.row_scales) send_given_scales<Rows>(args, row_ptrs, found, here.token, scales, row_scales);
         const int4* const row = rows + stage * row_vectors;
         ring.wait();
         ring.next();
@@ -191,14 +228,16 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
 
 // Any grid, any whole number of warps; dynamic shared memory as above.
 //   x             [num_tokens, row_vectors]
-//   scales        [num_tokens, row_scales], or null where row_scales is 0
+//   scales        [num_tokens, row_scales] of Rows::Side, or null where row_scales is 0
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
 //   topk_weights  [num_tokens, top_k] or null
 //   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]               as in compare_tags
-template <DispatchWay kWay, int kStages>
+//   row_scales    [num_tokens]          only with Rows::kHasRowScale
+template <DispatchWay kWay, int kStages, typename Rows = Apart>
 EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const float* scales, const int* topk_idx,
-                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
+                             const float* topk_weights, const int* send_index, const int* plan, int* differs,
+                             const float* row_scales = nullptr) {
     const bool is_void = plan[3 * num_ranks() + args.to.experts_per_rank] != 0;
     bool ok = !operation_is_failing(args.workspace) && !is_void;
     const Signals signals = this_epoch(args.workspace);
@@ -208,7 +247,10 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         ok = ok && barrier_before_reuse(signals, args.workspace.state->last_dispatch, kPhaseDispatch);
     }
     const uint64_t* const said = signals.tags + kSignalEnter * num_ranks();
-    if (ok) detail::send_tokens<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan, said);
+    if (ok) {
+        detail::send_tokens<kWay, kStages, Rows>(args, x, scales, topk_idx, topk_weights, send_index, plan, row_scales,
+                                                 said);
+    }
 
     // Data, then the signal: the last block publishes what all blocks stored, and waits for the other ranks.
     const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);
@@ -219,7 +261,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
         ok = wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch);
     }
     if (!ok || !compare_tags(signals, kSignalRows, args.tag, differs)) {
-        detail::spoil_arrivals(args, topk_weights != nullptr);
+        detail::spoil_arrivals<Rows>(args, topk_weights != nullptr);
     }
     if (ok) {
         if (thread_in_block() == 0) args.workspace.state->last_dispatch = signals.epoch;
@@ -231,9 +273,11 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
 
 }  // namespace ep::direct
 
-template <ep::direct::DispatchWay kWay, int kStages>
+template <ep::direct::DispatchWay kWay, int kStages, typename Rows = ep::direct::Apart>
 __global__ void __launch_bounds__(512)
     ep_dispatch_bulk(ep::direct::BulkDispatchArgs args, const int4* x, const float* scales, const int* topk_idx,
-                     const float* topk_weights, const int* send_index, const int* plan, int* differs) {
-    ep::direct::dispatch_bulk<kWay, kStages>(args, x, scales, topk_idx, topk_weights, send_index, plan, differs);
+                     const float* topk_weights, const int* send_index, const int* plan, int* differs,
+                     const float* row_scales) {
+    ep::direct::dispatch_bulk<kWay, kStages, Rows>(args, x, scales, topk_idx, topk_weights, send_index, plan, differs,
+                                                   row_scales);
 }

@@ -92,11 +92,20 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& args, const Index* topk, cons
 // Any grid, any whole number of warps; a warp takes a row. Rows after the last expert's are left as they are.
 //   source  [rows received, row_vectors]       target  [all, row_vectors]
 //   scales  [rows received, row_scales] or null, target_scales alike
+//   padding  scales of rows of zeros
+template <typename Side>
 EP_DEVICE void expand_rows(const ExpertRowsArgs& args, const int4* source, int4* target, int row_vectors,
-                           const float* scales, float* target_scales, int row_scales) {
+                           const Side* scales, Side* target_scales, int row_scales, Side padding) {
     if (block_is_failing(args.broken)) {
         fill_with_nan(target, static_cast<int64_t>(args.all) * row_vectors * sizeof(int4), fillers_of_grid());
-        fill_with_nan(target_scales, static_cast<int64_t>(args.all) * row_scales * sizeof(float), fillers_of_grid());
+        const int64_t all_scales = static_cast<int64_t>(args.all) * row_scales;
+        if constexpr (sizeof(Side) == sizeof(float)) {
+            fill_with_nan(target_scales, all_scales * sizeof(Side), fillers_of_grid());
+        } else {
+            const Fillers fillers = fillers_of_grid();
+            for (int64_t i = fillers.index; i < all_scales; i += fillers.count)
+                target_scales[i] = static_cast<Side>(-1);
+        }
         return;
     }
     const int all = args.offsets[args.experts_per_rank], warps = gridDim.x * warps_in_block();
@@ -108,7 +117,8 @@ EP_DEVICE void expand_rows(const ExpertRowsArgs& args, const int4* source, int4*
             st_na_v4(to + v, from < 0 ? make_int4(0, 0, 0, 0) : ld_nc_v4(source + from * row_vectors + v));
         }
         for (int s = lane_id(); s < row_scales; s += kWarpSize) {
-            target_scales[static_cast<int64_t>(i) * row_scales + s] = from < 0 ? 1.0f : scales[from * row_scales + s];
+            target_scales[static_cast<int64_t>(i) * row_scales + s] =
+                from < 0 ? padding : scales[from * row_scales + s];
         }
     }
 }
@@ -138,10 +148,11 @@ __global__ void __launch_bounds__(512)
     ep::direct::place_choices<Index>(args, topk, topk_weights);
 }
 
-extern "C" __global__ void __launch_bounds__(512)
+template <typename Side>
+__global__ void __launch_bounds__(512)
     ep_expand_rows(ep::direct::ExpertRowsArgs args, const int4* source, int4* target, int row_vectors,
-                   const float* scales, float* target_scales, int row_scales) {
-    ep::direct::expand_rows(args, source, target, row_vectors, scales, target_scales, row_scales);
+                   const Side* scales, Side* target_scales, int row_scales, Side padding) {
+    ep::direct::expand_rows<Side>(args, source, target, row_vectors, scales, target_scales, row_scales, padding);
 }
 
 template <typename T>

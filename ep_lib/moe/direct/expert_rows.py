@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
@@ -22,13 +23,21 @@ class ExpertRows:
     ``offsets[-1]`` means nothing.
     """
 
-    x: Array  # [M, hidden]; (FP8, scales) if such rows were sent. None in a handle
+    x: Any  # [M, hidden]; with their scales if such rows were sent (1 for rows of zeros; NVFP4: 0). None in a handle
     offsets: Array  # int32 [experts_per_rank + 1], on the device
     weights: Array | None  # float32 [M]: the choice's weight, 0 for rows of zeros; None if no weights were given
     row: Array  # int32 [M]: which received row it is, -1 for rows of zeros
     slot: Array  # int32 [N, top_k]: where each received row's choices stand here; -1 for experts elsewhere
     _capacity: int = field(repr=False)  # N
     _plan: int = field(repr=False)  # address
+
+
+class SideRows(NamedTuple):
+    """The side rows of a form, as numbers that kernels move."""
+
+    element: str  # "float" or "unsigned char"
+    numbers: int  # in a side row
+    padding: float | int  # for rows of zeros
 
 
 class ExpertSorter:
@@ -70,10 +79,12 @@ class ExpertSorter:
         )
         return rows
 
-    def expand(self, rows: ExpertRows, source: int, scales: int, x: Array, to_scales: Array, row_scales: int) -> None:
-        """Copy received rows, which lie at the address ``source``, to ``x`` ``[M, hidden]``."""
+    def expand(
+        self, rows: ExpertRows, source: int, scales: int, x: Array, to_scales: Array | None, side: SideRows
+    ) -> None:
+        """Copy received rows, which lie at the address ``source``, to ``x`` ``[M, columns]``, and their side rows."""
         info = describe(x)
-        _kernel("expand_rows").launch(
+        _kernel("expand_rows", f"<{side.element}>").launch(
             self._rank,
             self._blocks,
             self._threads,
@@ -82,9 +93,10 @@ class ExpertSorter:
             info,
             info.shape[1] * info.dtype.itemsize // VECTOR_BYTES,
             scales,
-            to_scales,
-            row_scales,
-            uses=self._arrays(rows),
+            0 if to_scales is None else describe(to_scales).address,
+            side.numbers,
+            side.padding,
+            uses=self._arrays(rows) if to_scales is None else (*self._arrays(rows), to_scales),
         )
 
     def reduce(self, rows: ExpertRows, y: ArrayInfo, out: int, uses: Sequence[Array]) -> None:

@@ -20,16 +20,16 @@ from ep_lib.jit.kernel import Kernel, library_kernel
 from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.memory.arrays import Array, ArrayInfo, as_kind, describe, like
 from ep_lib.moe.agreement import Tag, require_same_everywhere
-from ep_lib.moe.checks import UINT8, refuse_choices, refuse_weights
+from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
-from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter
-from ep_lib.moe.direct.memory import allocate, row_scales
+from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter, SideRows
+from ep_lib.moe.direct.memory import allocate
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
 from ep_lib.moe.event import Event
+from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
 from ep_lib.moe.memory import sync_current_stream
-from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan
-from ep_lib.reference import FP8
+from ep_lib.moe.mode import Arrivals, DispatchOptions, Payload, Plan, with_scales
 from ep_lib.runtime.rank import Rank
 
 _WARP = 32
@@ -66,6 +66,30 @@ class Planned(NamedTuple):
         self.kernel.launch(
             rank, self.blocks, self.threads, self.args, *arrays, shared_bytes=self.shared_bytes, uses=uses
         )
+
+
+@functools.cache
+def _side_rows(form: RowFormat, address: int) -> SideRows:
+    """Side rows as words, or as bytes where they are no whole words or do not begin at such an ``address``."""
+    # Beside a row scale, scales are read as what the whole side row is made of.
+    if form.is_apart or (form.side_bytes % 4 == 0 and form.scale_bytes % 4 == 0 and address % 4 == 0):
+        one = 1.0 if form.code == FP8_FLOAT32 else np.uint32(form.padding).view(np.float32).item()
+        return SideRows("float", form.side_bytes // 4, one)
+    return SideRows("unsigned char", form.side_bytes, form.padding & 0xFF)
+
+
+def _column_stride(rows: int, itemsize: int) -> int:
+    """Numbers in a column of ``rows``: whole vectors, as TMA and DeepGEMM want it."""
+    vector = VECTOR_BYTES // itemsize
+    return -(-rows // vector) * vector
+
+
+class _SideArray(NamedTuple):
+    """An array of side rows, as the caller's library has it."""
+
+    kind: str
+    columns: int
+    dtype: np.dtype[Any]
 
 
 class DirectRouting:
@@ -116,7 +140,10 @@ class DirectMode:
         self.tuning = tuning
         self._tunings: dict[int, Tuning] = {}
         tuned = self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
-        self.num_sms, self._row_scales = config.num_sms, row_scales(config)
+        self.num_sms = config.num_sms
+        plain = row_formats(config)[PLAIN]
+        assert plain is not None
+        self._plain = plain
         # For what touches memory of this GPU alone, which is not what num_sms is for.
         self._local_blocks = rank.multiprocessors or min(config.num_sms, 2)
         # Beside num_sms blocks that may wait for them.
@@ -194,7 +221,7 @@ class DirectMode:
             if options.sorted_by_expert:
                 most = self._sorter.most(num_rows, options.expert_alignment)
                 all_rows = most if options.num_worst_tokens else int(plan.tokens_per_expert.sum())
-                arrivals = self._sort(payload, arrivals, arrivals.topk, all_rows, routing)
+                arrivals = self._sort(payload, arrivals, arrivals.topk, all_rows, routing, options.column_major_scales)
         self._finish(options.async_finish)
         return routing, plan, arrivals
 
@@ -215,7 +242,9 @@ class DirectMode:
             self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
             arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=False)
             if by_expert is not None:
-                arrivals = self._sort(payload, arrivals, options.ids, len(by_expert.row), routing)
+                arrivals = self._sort(
+                    payload, arrivals, options.ids, len(by_expert.row), routing, options.column_major_scales
+                )
         self._finish(options.async_finish)
         return arrivals
 
@@ -354,12 +383,14 @@ class DirectMode:
         *,
         send_routing: bool,
     ) -> None:
-        config, row_bytes = self._config, payload.x.dtype.itemsize * self._config.hidden
-        area = 0 if lease is None else lease.area
-        key = (routing.num_tokens, tag, row_bytes, payload.scales is None, send_routing, area)
+        config, form, scales = self._config, payload.form or self._plain, payload.scales
+        row_bytes, area = form.row_bytes, 0 if lease is None else lease.area
+        misplaced = 0 if scales is None else scales.address % 4  # then they are sent by bytes
+        key = (routing.num_tokens, tag, form.code, misplaced, send_routing, area)
         planned = known.get(key)
         if planned is None:
             tuning, row_vectors = self._tuning_of(row_bytes), row_bytes // VECTOR_BYTES
+            side = _side_rows(form, misplaced)
             to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
                 rows=self._at["rows"],
                 recv_topk=self._at["recv_topk"],
@@ -374,9 +405,9 @@ class DirectMode:
             args = header_struct("moe/direct/dispatch_bulk.cu", "BulkDispatchArgs").pack(
                 workspace=self._workspace,
                 to=to,
-                recv_scales=self._at["recv_scales"],
+                recv_scales=self._side_address(form),
                 tag=tag,
-                row_scales=0 if payload.scales is None else self._row_scales,
+                row_scales=side.numbers,
                 max_rows=config.max_rows,
                 area_vectors=config.max_rows * config.row_vectors,
                 areas=config.receive_areas,
@@ -384,18 +415,23 @@ class DirectMode:
             )
             warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
             shared_bytes = dispatch_shared(warps, stages, row_vectors, config.world_size)
-            which = kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}>")
+            rows = "" if form.is_apart else f", ep::direct::Behind{'WithRowScale' * form.has_row_scale}<{side.element}>"
+            which = kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}{rows}>")
             planned = self._remember(known, key, Planned(which, self.num_sms, warps * _WARP, args, shared_bytes))
+        uses: tuple[ArrayInfo, ...] = (routing.info,)
+        if scales is not None and not form.is_apart:
+            uses = (routing.info, scales)
         planned.launch(
             self._rank,
             payload.x,
-            payload.scales,
+            scales if form.is_apart or scales is None else scales.address,
             routing.topk,
             weights,
             routing.send_index,
             routing.plan,
             self._differs_address,
-            uses=(routing.info,),
+            payload.row_scale,
+            uses=uses,
         )
 
     def _launch_combine(
@@ -467,37 +503,50 @@ class DirectMode:
         return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(**parts, pull_blocks=self.num_sms)
 
     def _launch_copy_epilogue(
-        self, to: Arrivals, index: ArrayInfo, num_rows: int, itemsize: int, routing: DirectRouting, copy: bool
+        self,
+        to: Arrivals,
+        side_rows: Array | None,
+        index: ArrayInfo,
+        num_rows: int,
+        form: RowFormat,
+        routing: DirectRouting,
     ) -> None:
+        """``to.x`` and ``side_rows`` None: nothing is copied there."""
         config, is_int = self._config, to.topk is None or index.dtype == INT32
-        key = (num_rows, itemsize, is_int)
+        key = (num_rows, form.code, is_int)
         planned = self._planned.get(key)
         if planned is None:
+            side = _side_rows(form, 0)
             args = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
                 rows=self._at["rows"],
-                scales=self._at["recv_scales"],
+                scales=self._side_address(form),
                 topk=self._at["recv_topk"],
                 weights=self._at["recv_weights"],
                 source=self._at["recv_source"],
                 broken=self._broken_address,
                 capacity=num_rows,
-                row_vectors=itemsize * config.hidden // VECTOR_BYTES,
-                row_scales=self._row_scales,
+                row_vectors=form.row_bytes // VECTOR_BYTES,
+                row_scales=side.numbers,
                 top_k=config.top_k,
             )
-            which = kernel("copy_epilogue", "<int>" if is_int else "<long long>")
+            element = "" if side.element == "float" else f", {side.element}"
+            which = kernel("copy_epilogue", f"<{'int' if is_int else 'long long'}{element}>")
             threads = self._tuning_of(config.row_bytes).local_threads
             planned = self._remember(self._planned, key, Planned(which, self._local_blocks, threads, args, 0))
+        uses: tuple[Array, ...] = (routing.info,)
+        if side_rows is not None and not form.is_apart:
+            side_rows = describe(side_rows)
+            uses = (routing.info, side_rows)
         planned.launch(
             self._rank,
             routing.plan,
-            to.x if copy else None,
-            to.scales if copy else None,
+            to.x,
+            side_rows if form.is_apart or side_rows is None else side_rows.address,
             to.topk,
             to.weights,
             to.src_rank,
             to.src_token,
-            uses=(routing.info,),
+            uses=uses,
         )
 
     # ---- results -----------------------------------------------------------------------------------------------------
@@ -523,57 +572,156 @@ class DirectMode:
         """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
         are."""
         config, empty, index = self._config, self._backend.empty, options.ids
-        kind, scales_kind = payload.x.kind, "" if payload.scales is None else payload.scales.kind
-        dtype, num_scales = (FP8, self._row_scales) if scales_kind else (config.dtype, 0)
-        topk = src_rank = src_token = sent = scales = None
+        form, kind = payload.form or self._plain, payload.x.kind
+        topk = src_rank = src_token = sent = side_rows = by_column = None
         if with_routing:
             topk = empty(index.kind, (num_rows, config.top_k), index.dtype)
             src_rank, src_token = empty(index.kind, (num_rows,), INT32), empty(index.kind, (num_rows,), INT32)
         if weights is not None:
             sent = empty(weights.kind, (num_rows, config.top_k), FLOAT32)
         copied = options.copy and lease is None
+        of_side = None if payload.scales is None else self._side_array(form, payload.scales)
         if lease is not None:
-            x = self._areas.array(lease, "rows", kind, (num_rows, config.hidden), dtype)
-            if scales_kind:
-                scales = self._areas.array(lease, "recv_scales", scales_kind, (num_rows, num_scales), FLOAT32)
+            x = self._areas.array(lease, "rows", kind, (num_rows, form.columns), form.dtype)
+            if of_side is not None:
+                name, skipped = self._side_place(form)
+                side_rows = self._areas.array(
+                    lease, name, of_side.kind, (num_rows, of_side.columns), of_side.dtype, skipped
+                )
         elif copied:
-            x = empty(kind, (num_rows, config.hidden), dtype)
-            scales = empty(scales_kind, (num_rows, num_scales), FLOAT32) if scales_kind else None
+            x = empty(kind, (num_rows, form.columns), form.dtype)
+            if of_side is not None:
+                side_rows, by_column = self._own_side_rows(of_side, num_rows, options.column_major_scales)
         else:
-            x = self._view("rows", kind, dtype, config.hidden)[:num_rows]
-            scales = self._view("recv_scales", scales_kind, FLOAT32, num_scales)[:num_rows] if scales_kind else None
-        arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token)
+            x = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
+            if of_side is not None:
+                side_rows = self._side_view(form, of_side)[:num_rows]
+        arrivals = Arrivals(x, None, topk, sent, src_rank, src_token)
         if (copied or with_routing or sent is not None) and (num_rows or options.num_worst_tokens):
             # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
             by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
-            copy = copied and not by_host
-            self._launch_copy_epilogue(arrivals, index, num_rows, dtype.itemsize, routing, copy)
+            by_kernel = copied and not by_host
+            to = arrivals if by_kernel else arrivals._replace(x=None)
+            self._launch_copy_epilogue(to, side_rows if by_kernel else None, index, num_rows, form, routing)
             if copied and by_host:
                 self._backend.synchronize()
-                x[...] = self._view("rows", kind, dtype, config.hidden)[:num_rows]
-                if scales is not None:
-                    scales[...] = self._view("recv_scales", scales_kind, FLOAT32, num_scales)[:num_rows]
-        return arrivals
+                x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
+                if of_side is not None and side_rows is not None:
+                    side_rows[...] = self._side_view(form, of_side)[:num_rows]
+        if of_side is None or side_rows is None or payload.scales is None:
+            return arrivals
+        if options.column_major_scales:
+            if by_column is None:
+                by_column = self._own_side_rows(of_side, num_rows, by_column=True)[1]
+            counts = routing.plan + 4 * config.world_size
+            self._launch_by_column(side_rows, by_column, counts, config.world_size, (routing.info,))
+            return arrivals._replace(scales=by_column)
+        scales, row_scale = self._scales_of(form, payload.scales, side_rows)
+        return arrivals._replace(scales=scales, row_scale=row_scale)
 
     def _sort(
-        self, payload: Payload, arrivals: Arrivals, topk: Array, all_rows: int, routing: DirectRouting
+        self,
+        payload: Payload,
+        arrivals: Arrivals,
+        topk: Array,
+        all_rows: int,
+        routing: DirectRouting,
+        column_major_scales: bool,
     ) -> Arrivals:
         """The received rows grouped by expert as well."""
-        config, empty, scales = self._config, self._backend.empty, None
+        form, empty = payload.form or self._plain, self._backend.empty
         rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.info,))
-        x = empty(payload.x.kind, (all_rows, config.hidden), config.dtype if payload.scales is None else FP8)
+        x = empty(payload.x.kind, (all_rows, form.columns), form.dtype)
+        side_rows = by_column = scales = row_scale = None
         if payload.scales is not None:
-            scales = empty(payload.scales.kind, (all_rows, self._row_scales), FLOAT32)
-        source, num_scales = (0, 0) if scales is None else (self._at["recv_scales"], self._row_scales)
-        self._sorter.expand(rows, self._at["rows"], source, x, scales, num_scales)
-        return arrivals._replace(by_expert=replace(rows, x=x if scales is None else (x, scales)))
+            of_side = self._side_array(form, payload.scales)
+            side_rows, by_column = self._own_side_rows(of_side, all_rows, column_major_scales)
+            scales, row_scale = self._scales_of(form, payload.scales, side_rows)
+        side = _side_rows(form, 0)
+        self._sorter.expand(rows, self._at["rows"], self._side_address(form), x, side_rows, side)
+        if by_column is not None:
+            end = describe(rows.offsets).address + 4 * self._config.experts_per_rank
+            self._launch_by_column(side_rows, by_column, end, 1, (describe(rows.offsets),))
+            scales = by_column
+        return arrivals._replace(by_expert=replace(rows, x=with_scales(x, scales, row_scale)))
 
-    def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int) -> Array:
-        """A part of the receive area, all of it, as an array of the caller's kind."""
-        key = (name, kind, dtype)
+    def _launch_by_column(
+        self, side_rows: Array, by_column: Array, counts: int, num_counts: int, uses: tuple[ArrayInfo, ...]
+    ) -> None:
+        """Turn ``side_rows`` round. ``counts``: the address of as many numbers, whose sum is that of the rows."""
+        source = describe(side_rows)
+        rows, columns = source.shape
+        if not rows:
+            return
+        itemsize = source.dtype.itemsize
+        args = header_struct("moe/direct/scales_by_column.cu", "ByColumnArgs").pack(
+            broken=self._broken_address,
+            counts=counts,
+            num_counts=num_counts,
+            capacity=rows,
+            columns=columns,
+            stride=_column_stride(rows, itemsize),
+        )
+        element = {4: "unsigned int", 1: "unsigned char"}[itemsize]
+        target = describe(by_column)
+        threads = min(self._tuning_of(self._config.row_bytes).local_threads, 256)
+        kernel("scales_by_column", f"<{element}>").launch(
+            self._rank,
+            self._local_blocks,
+            threads,
+            args,
+            source.address,
+            target.address,
+            uses=(*uses, source, target),
+        )
+
+    # ---- side rows ---------------------------------------------------------------------------------------------------
+    def _side_place(self, form: RowFormat) -> tuple[str, int]:
+        """The part of the memory in which a receive area's side rows lie, and the bytes before them."""
+        return ("recv_scales", 0) if form.is_apart else ("rows", self._config.max_rows * form.row_bytes)
+
+    def _side_address(self, form: RowFormat) -> int:
+        name, skipped = self._side_place(form)
+        return self._at[name] + skipped
+
+    @staticmethod
+    def _side_array(form: RowFormat, scales: ArrayInfo) -> _SideArray:
+        """What side rows are for the caller: scales, or bytes where they also have a row scale."""
+        if form.has_row_scale:
+            return _SideArray(scales.kind, form.side_bytes, UINT8)
+        return _SideArray(scales.kind, form.scale_columns, scales.dtype)
+
+    def _own_side_rows(self, of_side: _SideArray, rows: int, by_column: bool) -> tuple[Array, Array | None]:
+        """Side rows of the caller's own, and room for them by columns: in one allocation, which lives as long as
+        either."""
+        kind, columns, dtype = of_side
+        empty = self._backend.empty
+        if not by_column:
+            return empty(kind, (rows, columns), dtype), None
+        stride = _column_stride(rows, dtype.itemsize)
+        both = empty(kind, (columns * (stride + rows),), dtype)
+        turned, straight = both[: columns * stride], both[columns * stride :]
+        return straight.reshape(rows, columns), turned.reshape(columns, stride).T[:rows]
+
+    def _side_view(self, form: RowFormat, of_side: _SideArray) -> Array:
+        name, skipped = self._side_place(form)
+        return self._view(name, of_side.kind, of_side.dtype, of_side.columns, skipped)
+
+    @staticmethod
+    def _scales_of(form: RowFormat, given: ArrayInfo, side_rows: Array) -> tuple[Array, Array | None]:
+        """Scales and row scales, as views of side rows."""
+        if not form.has_row_scale:
+            return side_rows, None
+        scales = side_rows[:, ROW_SCALE_BYTES : ROW_SCALE_BYTES + form.scale_bytes]
+        first = side_rows[:, : FLOAT32.itemsize]
+        return as_kind(given.kind, scales, given.dtype), as_kind(given.kind, first, FLOAT32)[:, 0]
+
+    def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int, skipped: int = 0) -> Array:
+        """A part of the receive area, all of it from the byte ``skipped`` on, as an array of the caller's kind."""
+        key = (name, kind, dtype, columns, skipped)
         if key not in self._views:
-            part, count = self._memory.parts[name], self._config.max_rows * columns
-            area = self._memory.array[part.offset : part.offset + count * dtype.itemsize]
+            begin = self._memory.parts[name].offset + skipped
+            area = self._memory.array[begin : begin + self._config.max_rows * columns * dtype.itemsize]
             stored = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
             view = area if stored == UINT8 else area.view(stored)
             self._views[key] = as_kind(kind, view.reshape(-1, columns), dtype)
