@@ -170,6 +170,8 @@ SHOWN = [
     ("01_write_and_signal", "traced-run", "It is: at most 3"),
     ("01_write_and_signal", "no-credits", "all rounds arrived: False"),
     ("01_write_and_signal", "credits-error-run", "PeerTimeout"),
+    ("01_write_and_signal", "words-run", "It is: all runs are right, and no finding"),
+    ("01_write_and_signal", "words-ptx", "store it with release, load it with acquire"),
     ("01_write_and_signal", "nixl-run", "all bytes arrived: True"),
     ("01_write_and_signal", "nixl-mistake-run", "only 4096 bytes are registered"),
     ("01_write_and_signal", "exercise-check", "Task 1 is still to do"),

@@ -15,6 +15,7 @@
 // 3     write_signal_warp          32 lanes write, one signals
 // 4     multi_write_one_signal     one signal for many writes
 // 5     pipelined_send, _receive   many rounds through a few slots, made safe by credits
+// 6     publish_words              words that others read at any time: atomics, and still a release
 //
 // 01_write_signal_broken.cu has each of these with its classic mistake.
 #include <ep/write_signal.cuh>
@@ -104,4 +105,31 @@ extern "C" __global__ void pipelined_receive(char* slots, size_t slot_bytes, int
     for (uint64_t round = 0; round < rounds; ++round) {
         if (!ep::pipe_receive_warp(pipe, out + round * slot_bytes, round, peer)) return;
     }
+}
+
+// ---- Rung 6: words that others read at any time ----------------------------------------------------------------------
+// A board of counters, heartbeats, lengths of queues is read at any time, so every access of a word is an atomic one,
+// which never tears and never races. But relaxed atomics order nothing. For a reader that wants these words and no older
+// ones, they need what plain data needs: the number of the edition is stored with release, and loaded with acquire.
+extern "C" __global__ void publish_words(uint64_t* board, const uint64_t* words, int count, uint64_t* edition,
+                                         uint64_t number, int peer) {
+    if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
+    for (int i = ep::lane_id(); i < count; i += ep::kWarpSize) {
+        ep::st_relaxed_sys_u64(ep::peer_ptr(board + i, peer), words[i]);
+    }
+    __syncwarp();
+    if (ep::lane_id() == 0) ep::st_release_sys_u64(ep::peer_ptr(edition, peer), number);
+}
+
+extern "C" __global__ void wait_and_look(const uint64_t* edition, uint64_t number, const uint64_t* board, int count,
+                                         uint64_t* out, int peer) {
+    if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
+    int ok = 0;
+    if (ep::lane_id() == 0) {
+        ok = ep::poll_until([&] { return ep::ld_acquire_sys_u64(edition) >= number; },
+                            [&] { ep::record_fault(ep::kFaultTimeout, {ep::kPhaseSignal, peer, -1}, 0, number); });
+    }
+    ok = __shfl_sync(ep::kFullWarp, ok, 0);
+    __syncwarp();
+    for (int i = ep::lane_id(); i < count && ok; i += ep::kWarpSize) out[i] = ep::ld_relaxed_sys_u64(board + i);
 }

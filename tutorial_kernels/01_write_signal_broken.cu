@@ -69,3 +69,29 @@ extern "C" __global__ void pipelined_receive_without_credit(char* slots, size_t 
         __syncwarp();
     }
 }
+
+// WRONG: the edition is stored without release. No checker of races sees it, since every access is an atomic one; on most
+// machines it works, and PTX's memory model allows the words to arrive after it.
+extern "C" __global__ void publish_words_relaxed(uint64_t* board, const uint64_t* words, int count, uint64_t* edition,
+                                                 uint64_t number, int peer) {
+    if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
+    for (int i = ep::lane_id(); i < count; i += ep::kWarpSize) {
+        ep::st_relaxed_sys_u64(ep::peer_ptr(board + i, peer), words[i]);
+    }
+    __syncwarp();
+    if (ep::lane_id() == 0) ep::st_relaxed_sys_u64(ep::peer_ptr(edition, peer), number);
+}
+
+// WRONG: the edition is loaded without acquire: the words may be loaded before it.
+extern "C" __global__ void wait_and_look_relaxed(const uint64_t* edition, uint64_t number, const uint64_t* board,
+                                                 int count, uint64_t* out, int peer) {
+    if (blockIdx.x != 0 || threadIdx.x >= ep::kWarpSize) return;
+    int ok = 0;
+    if (ep::lane_id() == 0) {
+        ok = ep::poll_until([&] { return ep::ld_relaxed_sys_u64(edition) >= number; },
+                            [&] { ep::record_fault(ep::kFaultTimeout, {ep::kPhaseSignal, peer, -1}, 0, number); });
+    }
+    ok = __shfl_sync(ep::kFullWarp, ok, 0);
+    __syncwarp();
+    for (int i = ep::lane_id(); i < count && ok; i += ep::kWarpSize) out[i] = ep::ld_relaxed_sys_u64(board + i);
+}

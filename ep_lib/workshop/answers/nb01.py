@@ -17,5 +17,10 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "you can. And the empty message is announced like any other, since the receiver waits for it and cannot know "
         "that nothing is to come."
     ),
+    "words": (
+        "A race is two accesses of which one is not atomic, and here all are. And these runs have one memory for all: "
+        "a load returns what was stored last, so the edition is never seen before its words. Both are true, and "
+        "neither says that a GPU does the same."
+    ),
     "traced": "As many as there are slots: to write one more, it needs a credit.",
 }

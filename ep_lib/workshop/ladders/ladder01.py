@@ -62,6 +62,21 @@ def _pipeline(memory: Memory, file: Path) -> Prepared:
     return _prepare(memory, send)
 
 
+def _words(memory: Memory, file: Path) -> Prepared:
+    """The same bytes as words that are stored and loaded by atomics."""
+    rank, words = memory.rank, BYTES // 8
+    peer = 1 - rank.rank
+    board, edition = memory.symmetric(np.zeros(words, np.uint64)), memory.symmetric(np.zeros(1, np.uint64))
+    source = memory.own(random_bytes(rank.rank, BYTES).view(np.uint64))
+    out = memory.own(np.zeros(words, np.uint64))
+
+    def send() -> None:
+        Kernel.from_file(file, "publish_words").launch(rank, 1, 32, board, source, words, edition, 1, peer)
+        Kernel.from_file(file, "wait_and_look").launch(rank, 1, 32, edition, 1, board, words, out, peer)
+
+    return Prepared(send, lambda: rank.to_host(out).view(np.uint8))
+
+
 def _wrong(results: Sequence[Any]) -> str:
     return differing(results, [random_bytes(1 - rank, BYTES) for rank in range(RANKS)])
 
@@ -80,5 +95,6 @@ LADDER = Ladder(
         Rung(3, "write_signal_warp", _write("write_signal_warp"), _wrong, "both ways"),
         Rung(4, "multi_write_one_signal", _in_pieces, _wrong, "both ways"),
         Rung(5, "pipelined_send", _pipeline, _wrong_one_way, "one way"),
+        Rung(6, "publish_words", _words, _wrong, "both ways"),
     ),
 )
