@@ -60,7 +60,16 @@ _KERNEL_FLAGS = [
     "-w",
     "-fdiagnostics-color=never",
 ]
-_GCC_FLAGS = ["--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"]
+# What g++ does after it has told the sanitizer of all accesses. None of it changes what the emulator sees; kernels
+# spend their time in the runtime, and a compilation takes a quarter less without it.
+_GCC_LATE = (
+    *("tree-loop-optimize", "forward-propagate", "dse", "if-conversion", "if-conversion2", "move-loop-invariants"),
+    *("cprop-registers", "shrink-wrap", "reorder-blocks", "split-wide-types"),
+)
+_GCC_FLAGS = [
+    *("--param", "tsan-distinguish-volatile=1", "-fno-extern-tls-init", "-fmax-errors=20", "-pipe"),
+    *(f"-fno-{step}" for step in _GCC_LATE),
+]
 _CLANG_FLAGS = ["-mllvm", "-tsan-distinguish-volatile=1", "-ferror-limit=20", "-Wno-everything"]
 _RUNTIME_FLAGS = [
     "-std=c++17",
