@@ -37,7 +37,7 @@ constexpr int kMaxWrites = 16;
 constexpr int kNotes = 4;  // of each pipe: sending failed, receiving failed, most rounds ahead
 
 // ---- tasks 1, 3 and 4: the learner sends ------------------------------------------------------------------------
-EP_DEVICE void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
+GRADER_PART void many_writes(const Job& job, const Memory& my, int64_t at, uint64_t* signal) {
     // The writes shrink, down to one of no bytes; the bytes between them must not change.
     __shared__ ep::Write writes[4][kMaxWrites];
     ep::Write* list = writes[ep::warp_id()];
@@ -53,7 +53,7 @@ EP_DEVICE void many_writes(const Job& job, const Memory& my, int64_t at, uint64_
     ep::write_many_and_signal_warp(list, int(job.steps), signal, job.increment, int(job.to));
 }
 
-EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
+GRADER_PART void learner_sends(int task, const Job& job, const Memory& my) {
     const int unit = task == 1 ? ep::thread_in_block() : ep::warp_id();
     if (unit >= job.units) return;
     const int64_t at = unit * job.stride;
@@ -65,7 +65,7 @@ EP_DEVICE void learner_sends(int task, const Job& job, const Memory& my) {
     if (task == 4) many_writes(job, my, at, signal);
 }
 
-EP_DEVICE void grader_receives(const Job& job, const Memory& my) {
+GRADER_PART void grader_receives(const Job& job, const Memory& my) {
     const int unit = ep::thread_in_block();
     if (unit >= job.units) return;
     const uint64_t* signal = my.counters + unit * kCounters + kArrived;
@@ -76,7 +76,7 @@ EP_DEVICE void grader_receives(const Job& job, const Memory& my) {
 }
 
 // ---- task 2: the grader sends step by step, the learner waits ----------------------------------------------------
-EP_DEVICE void grader_sends(const Job& job, const Memory& my) {
+GRADER_PART void grader_sends(const Job& job, const Memory& my) {
     if (ep::thread_in_block() != 0) return;
     char* target = ep::peer_ptr(my.area + job.target, int(job.to));
     uint64_t* signal = ep::peer_ptr(my.counters + kArrived, int(job.to));
@@ -88,7 +88,7 @@ EP_DEVICE void grader_sends(const Job& job, const Memory& my) {
     }
 }
 
-EP_DEVICE void learner_waits(const Job& job, const Memory& my) {
+GRADER_PART void learner_waits(const Job& job, const Memory& my) {
     const int thread = ep::thread_in_block();
     if (thread >= job.units) return;
     const uint64_t* signal = my.counters + kArrived;
@@ -111,7 +111,7 @@ EP_DEVICE ep::Pipe pipe_of(const Job& job, const Memory& my) {
 }
 
 // Uses a slot as soon as it has the credit for it.
-EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t round, int peer) {
+GRADER_PART bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t round, int peer) {
     const uint64_t slots = pipe.num_slots;
     const uint64_t needed = round < slots ? 0 : round - slots + 1;
     while (ep::ld_acquire_sys_u64(pipe.credits) < needed) {  // role: the sender waits for your credit
@@ -124,8 +124,8 @@ EP_DEVICE bool eager_send(const ep::Pipe& pipe, const char* source, uint64_t rou
 }
 
 // Takes its time, and records how many rounds the sender is ahead.
-EP_DEVICE bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, int peer, int64_t delay,
-                            uint64_t* ahead) {
+GRADER_PART bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, int peer, int64_t delay,
+                              uint64_t* ahead) {
     while (ep::ld_acquire_sys_u64(pipe.arrived) < round + 1) {  // role: the receiver waits for your signal
     }
     let_others_run(delay);
@@ -143,7 +143,7 @@ EP_DEVICE bool slow_receive(const ep::Pipe& pipe, char* target, uint64_t round, 
     return true;
 }
 
-EP_DEVICE void run_pipes(const Job& job, const Memory& my, bool sends) {
+GRADER_PART void run_pipes(const Job& job, const Memory& my, bool sends) {
     const int unit = ep::warp_id();
     if (unit >= job.units || (sends ? job.own_send : job.own_receive) == 2) return;
     const ep::Pipe pipe = pipe_of(job, my);

@@ -30,7 +30,11 @@ EP_DEVICE void counted_net_quiet(int peer = kAllPeers, int qp = kAllQueuePairs) 
 
 #define nvshmemi_ibgda_quiet counted_shim_quiet
 #define net_quiet counted_net_quiet
+#pragma push_macro("__global__")
+#undef __global__
+#define __global__ inline  // the piece's kernels: what no test calls is read, and not compiled
 #include <03_ibgda_shim.cu>
+#pragma pop_macro("__global__")
 
 namespace {
 

@@ -1,7 +1,11 @@
 // The other half of every test of exercise 05_pipeline: both ends of every ring, with the learner's functions as a part.
 // A rank's block p sends to rank p, its block ranks + p receives from it. What is not the learner's is the grader's own,
 // and calls only what 05_bounce_buffer.cuh gives.
+#pragma push_macro("__global__")
+#undef __global__
+#define __global__ inline  // the piece's kernels: what no test calls is read, and not compiled
 #include <05_bounce_buffer.cu>
+#pragma pop_macro("__global__")
 #include <grader.cuh>
 
 namespace {
@@ -28,7 +32,7 @@ EP_DEVICE uint64_t credits_of(const Ring& ring, uint64_t chunk) {
 }
 
 // Lane 0 waits, and the warp goes on with what it saw.
-EP_DEVICE void wait_for_room(const Ring& ring, int peer, uint64_t chunk) {
+GRADER_PART void wait_for_room(const Ring& ring, int peer, uint64_t chunk) {
     if (ep::lane_id() == 0) {
         while (ep::ld_acquire_sys_u64(ring.credits + peer) <
                credits_of(ring, chunk)) {  // role: the sender waits for your credit
@@ -37,7 +41,7 @@ EP_DEVICE void wait_for_room(const Ring& ring, int peer, uint64_t chunk) {
     __syncwarp();
 }
 
-EP_DEVICE void wait_for_arrival(const Ring& ring, int peer, uint64_t chunk) {
+GRADER_PART void wait_for_arrival(const Ring& ring, int peer, uint64_t chunk) {
     if (ep::lane_id() == 0) {
         const uint64_t* arrival = arrived_of(ring, peer, chunk);
         while (ep::ld_acquire_sys_u64(arrival) < chunk + 1) {  // role: the receiver waits for the slot's arrival
@@ -46,7 +50,7 @@ EP_DEVICE void wait_for_arrival(const Ring& ring, int peer, uint64_t chunk) {
     __syncwarp();
 }
 
-EP_DEVICE void send_one(const Streams& streams, const Ring& ring, int peer, uint64_t chunk) {
+GRADER_PART void send_one(const Streams& streams, const Ring& ring, int peer, uint64_t chunk) {
     char* const staging = slot_of(ring.staging, streams, ring, peer, chunk);
     const size_t bytes = fill_slot(staging, streams, ring, peer, chunk);  // role: the sender fills a free slot
     if (ep::lane_id() != 0) return;
@@ -57,7 +61,7 @@ EP_DEVICE void send_one(const Streams& streams, const Ring& ring, int peer, uint
 }
 
 // What the caller's next kernel may do.
-EP_DEVICE void reuse_staging(const Job& job, const Streams& streams, const Ring& ring, int peer) {
+GRADER_PART void reuse_staging(const Job& job, const Streams& streams, const Ring& ring, int peer) {
     if (!job.reuse) return;
     __syncwarp();
     char* const area = slot_of(ring.staging, streams, ring, peer, 0);
@@ -67,7 +71,7 @@ EP_DEVICE void reuse_staging(const Job& job, const Streams& streams, const Ring&
     }
 }
 
-EP_DEVICE void sender(const Job& job, const Streams& streams, const Ring& ring, int peer) {
+GRADER_PART void sender(const Job& job, const Streams& streams, const Ring& ring, int peer) {
     if (job.learners & kSender) {
         send_pipelined(streams, ring, peer);
     } else {
@@ -86,7 +90,7 @@ EP_DEVICE void sender(const Job& job, const Streams& streams, const Ring& ring, 
 }
 
 // How far the sender has run ahead: more chunks than slots do not fit.
-EP_DEVICE void note_lead(const Ring& ring, int peer, uint64_t chunk, uint64_t* most) {
+GRADER_PART void note_lead(const Ring& ring, int peer, uint64_t chunk, uint64_t* most) {
     if (ep::lane_id() != 0) return;
     for (int slot = 0; slot < ring.num_slots; ++slot) {
         const uint64_t arrived = ep::ld_acquire_sys_u64(arrived_of(ring, peer, slot));
@@ -94,8 +98,8 @@ EP_DEVICE void note_lead(const Ring& ring, int peer, uint64_t chunk, uint64_t* m
     }
 }
 
-EP_DEVICE void receiver(const Job& job, const Streams& streams, const Ring& ring, int peer, int peers_chunks,
-                        uint64_t* most) {
+GRADER_PART void receiver(const Job& job, const Streams& streams, const Ring& ring, int peer, int peers_chunks,
+                          uint64_t* most) {
     const int first = job.patient ? min(peers_chunks, ring.num_slots) : 0;
     for (int chunk = 0; chunk < first; ++chunk) wait_for_arrival(ring, peer, chunk);
     int rows = 0;
@@ -118,7 +122,7 @@ EP_DEVICE void receiver(const Job& job, const Streams& streams, const Ring& ring
     if (ep::lane_id() == 0) streams.received[peer] = rows;
 }
 
-EP_DEVICE void run(const Job& job, const Streams& streams, const Ring& ring, const int* chunks, uint64_t* noted) {
+GRADER_PART void run(const Job& job, const Streams& streams, const Ring& ring, const int* chunks, uint64_t* noted) {
     const int ranks = ep::num_ranks(), block = static_cast<int>(blockIdx.x), peer = block % ranks;
     if (block >= 2 * ranks || job.alone == 2 || (job.alone && (block >= ranks || peer == ep::rank()))) return;
     const bool sends = block < ranks;
@@ -141,7 +145,7 @@ EP_DEVICE void run(const Job& job, const Streams& streams, const Ring& ring, con
 }
 
 // Task 1 alone: how many credits does each chunk need?
-EP_DEVICE void ask(const Ring& ring, int64_t first, int64_t chunks, uint64_t* noted) {
+GRADER_PART void ask(const Ring& ring, int64_t first, int64_t chunks, uint64_t* noted) {
     if (blockIdx.x != 0 || ep::lane_id() != 0) return;
     for (int64_t i = 0; i < chunks; ++i) noted[i] = credits_for(ring, first + i);
 }
