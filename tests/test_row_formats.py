@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.row_form_cases import FORMS, form_case, make_parts, send_form
+from support.row_form_cases import BY_TMA, CASTS, FORMS, form_case, make_parts, send_form
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference, spawn
@@ -122,6 +122,33 @@ def test_side_rows_that_are_no_whole_words(form: str) -> None:
         spawn(send_form, 2, "emulator", args=(form_case(3, 2, 160, max_tokens=9), form, dict(way)))
 
 
+@pytest.mark.parametrize("name", CASTS)
+def test_rows_are_cast_on_their_way(name: str) -> None:
+    ways: list[dict[str, Any]] = [*WAYS, {"tuning": BY_TMA}, {"mixed": True}]
+    for seed, way in enumerate(ways):
+        hidden = (128, 384, 512, 1152)[(seed + CASTS.index(name)) % 4]
+        case = form_case(seed + 20, (2, 3, 4)[seed % 3], hidden, max_tokens=12)
+        spawn(send_form, case.world_size, "emulator", seed=seed, args=(case, name, {**way, "quantize": name}))
+
+
+@pytest.mark.parametrize("kind", ["native", "torch"])
+@pytest.mark.parametrize("name", CASTS)
+def test_casts_on_both_backends(spmd: Callable[..., list[Any]], name: str, kind: str) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    options = {"quantize": name, "column_major_scales": name != "nvfp4"}
+    spmd(send_form, 2, form_case(3, 2, 1152, max_tokens=40), name, options, kind)
+    spmd(send_form, 2, form_case(4, 2, 7168, max_tokens=9), name, {"quantize": name}, kind)
+
+
+@pytest.mark.parametrize("name", CASTS)
+@pytest.mark.parametrize("tuning", [None, BY_TMA], ids=["lanes", "TMA"])
+def test_casts_are_clean_under_the_checker(name: str, tuning: Any) -> None:
+    case = form_case(5, 2, 128, max_tokens=4)
+    report = ep_lib.check(send_form, 2, seeds=4, args=(case, name, {"quantize": name, "tuning": tuning}))
+    assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("kind", ["native", "torch"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_on_both_backends(spmd: Callable[..., list[Any]], form: str, kind: str) -> None:
@@ -174,6 +201,10 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "FP4 without scales": (HALVES, {}, r"x has shape \(3, 128\)"),
     "columns without scales": (X, {"column_major_scales": True}, "column_major_scales: x has no scales"),
     "columns of FP4": ((HALVES, BLOCKS), {"column_major_scales": True}, "scales of NVFP4 only come by rows"),
+    "no such cast": (X, {"quantize": "int8"}, "quantize is 'int8'.* one of 'fp8', 'ue8m0', 'mxfp8', 'nvfp4'"),
+    "cast twice": ((NUMBERS, SCALES), {"quantize": "mxfp8"}, "casts rows of bfloat16, and x is cast already"),
+    "cast of floats": (X.astype(np.float32), {"quantize": "mxfp8"}, "x has dtype float32; this Buffer carries bfloat16"),
+    "columns of a cast to FP4": (X, {"quantize": "nvfp4", "column_major_scales": True}, "scales of NVFP4 only come by"),
     "no flag": ((NUMBERS, SCALES), {"column_major_scales": "False"}, "column_major_scales is 'False'"),
 }  # fmt: skip
 
@@ -193,12 +224,17 @@ def bad_calls(rank: Rank) -> dict[str, str]:
         found["mixed"] = refused(lambda: buffer.dispatch(mixed, IDX))
         recv = buffer.dispatch(PARTS["mxfp8"], IDX)
         found["mixed again"] = refused(lambda: buffer.dispatch(mixed, handle=recv.handle))
+    with Buffer(rank, **SHAPE, dtype="float32") as buffer:
+        found["a Buffer of floats"] = refused(lambda: buffer.dispatch(X.astype(np.float32), IDX, quantize="fp8"))
+    with Buffer(rank, **{**SHAPE, "hidden": 160}) as buffer:
+        found["hidden"] = refused(lambda: buffer.dispatch(X[:, :160].copy(), IDX, quantize="ue8m0"))
     return found
 
 
 def bad_by_the_nic(rank: Rank) -> dict[str, str]:
     found = {}
     with Buffer(rank, **SHAPE, allow_nvlink_for_normal_mode=False, num_sms=2) as buffer:
+        found["PCIe cast"] = refused(lambda: buffer.dispatch(X, IDX, quantize="fp8"))
         found["PCIe"] = refused(lambda: buffer.dispatch(PARTS["mxfp8"], IDX))
         found["PCIe columns"] = refused(lambda: buffer.dispatch(PARTS["fp8"], IDX, column_major_scales=True))
     return found
@@ -210,6 +246,9 @@ def test_bad_rows_are_refused_and_the_buffer_works_on() -> None:
         "mixed": "RankMismatchError: the ranks passed rows of different forms .* MXFP8 rows on rank 1, NVFP4 ",
         "mixed again": "RankMismatchError: the ranks passed rows of different forms",
         "PCIe": "ArgumentError: x has MXFP8 rows: PCIe mode .* carries FP8 rows with float32 scales only",
+        "PCIe cast": "ArgumentError: quantize: PCIe mode .* casts nothing",
+        "a Buffer of floats": "ArgumentError: quantize casts rows of bfloat16, and this Buffer carries float32",
+        "hidden": "ArgumentError: quantize='ue8m0' takes rows of a multiple of 128 elements; hidden is 160",
         "PCIe columns": "ArgumentError: column_major_scales: PCIe mode",
     }
     for by_writes, by_nic in zip(spawn(bad_calls, 2, "emulator"), spawn(bad_by_the_nic, 2, fabric="rc"), strict=True):
@@ -238,6 +277,11 @@ def test_their_kernels_compile_for_gpus() -> None:
     behind = [f"ep::direct::Behind{row}<{side}>" for row in ("", "WithRowScale") for side in ("float", "unsigned char")]
     for rows in behind:
         direct.kernel("dispatch_bulk", f"<ep::direct::kByLanes, 2, {rows}>").compile("sm_90")
+    for number, cast in enumerate(("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")):
+        way = ("kByLanes, 2", "kByTma, 3")[number % 2]
+        direct.kernel("dispatch_bulk", f"<ep::direct::{way}, ep::direct::CastTo<ep::Cast::{cast}, float>>").compile(
+            "sm_90"
+        )
     for side in ("unsigned int", "unsigned char"):
         direct.kernel("scales_by_column", f"<{side}>").compile("sm_90")
     direct.kernel("copy_epilogue", "<int, unsigned char>").compile("sm_90")

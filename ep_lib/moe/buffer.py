@@ -269,6 +269,7 @@ class Buffer:
         sorted_by_expert: bool = False,
         copy: bool = True,
         column_major_scales: bool = False,
+        quantize: str | None = None,
     ) -> Received:
         """Collective: send every token to the ranks that hold its experts; returns what arrived here.
 
@@ -286,6 +287,11 @@ class Buffer:
         :func:`ep_lib.reference.quantize` says what they mean and makes them. ``column_major_scales``: recv.x[1] (and
         that of recv.by_expert) is ``[N, columns]`` with columns that lie together, N rounded up to whole 16 bytes: what
         DeepGEMM's FP8 kernels read. Not for NVFP4.
+
+        ``quantize``: x is bfloat16 (in a Buffer that carries it, with direct writes), and the sender casts each row on
+        its way: "fp8" (float32 scales for 128 elements), "ue8m0" (uint8 ones for 128), "mxfp8" or "nvfp4" (with a scale
+        for each row). recv.x is as if x had been what :func:`ep_lib.reference.quantize` makes of it, bit for bit, and
+        ranks may mix the two.
 
         ``topk_idx``: ``[T, top_k]`` int64 or int32, global expert ids, -1: not routed. An expert that a
         token names twice counts as two choices (in tokens_per_expert, and with both weights), but as one row.
@@ -313,7 +319,7 @@ class Buffer:
         """
         self._require_usable()
         checks = self._checks
-        payload = checks.payload(x)
+        payload = checks.payload(x, quantize)
         num_tokens = payload.x.shape[0]
         num_worst_tokens, expert_alignment = checks.options(
             num_worst_tokens,

@@ -10,7 +10,7 @@ from ep_lib.errors import ArgumentError, HandleError
 from ep_lib.memory.arrays import BFLOAT16, Array, ArrayInfo, describe, is_array, like
 from ep_lib.moe.config import FLOAT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.expert_rows import ExpertRows
-from ep_lib.moe.formats import FP8_FLOAT32, NVFP4, PLAIN, UINT8, RowFormat, row_formats
+from ep_lib.moe.formats import CASTS, FP8_FLOAT32, FP8_UE8M0, NVFP4, PLAIN, UINT8, RowFormat, row_formats
 from ep_lib.moe.handle import DispatchHandle
 from ep_lib.moe.mode import Payload
 from ep_lib.reference import FP8, FP8_GROUP, MXFP8_GROUP
@@ -29,8 +29,11 @@ class InputChecks:
         self.forms = row_formats(config)
         self.form_names = ["" if form is None else form.name for form in self.forms]
 
-    def payload(self, x: Any) -> Payload:
-        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens."""
+    def payload(self, x: Any, quantize: Any = None) -> Payload:
+        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens. ``quantize``: how they are
+        cast on their way, if at all."""
+        if quantize is not None:
+            return self._cast_payload(x, quantize)
         if isinstance(x, tuple):
             return self._scaled_payload(x)
         info = self.rows("x", x, None)
@@ -63,6 +66,25 @@ class InputChecks:
         if info.strides_bytes is not None or (info.shape[0] and info.address % VECTOR_BYTES):
             _refuse_vectors(name, info)
         return info
+
+    def _cast_payload(self, x: Any, quantize: Any) -> Payload:
+        config = self._config
+        if not isinstance(quantize, str) or quantize not in CASTS:
+            refuse("quantize", quantize, f"None or one of {', '.join(map(repr, CASTS))}")
+        if isinstance(x, tuple):
+            raise ArgumentError(f"quantize={quantize!r} casts rows of bfloat16, and x is cast already: leave it out")
+        if not config.is_direct:
+            raise ArgumentError(f"quantize: {config.mode_name} casts nothing; pass FP8 rows with their scales")
+        if config.dtype != BFLOAT16:
+            raise ArgumentError(f"quantize casts rows of bfloat16, and this Buffer carries {config.dtype.name}")
+        code, name = CASTS[quantize]
+        form = self.forms[code]
+        if form is None:
+            group = FP8_GROUP if code <= FP8_UE8M0 else MXFP8_GROUP
+            raise ArgumentError(
+                f"quantize={quantize!r} takes rows of a multiple of {group} elements; hidden is {config.hidden}"
+            )
+        return Payload(self.payload(x).x, None, form, cast=name)
 
     def _scaled_payload(self, x: tuple[Any, ...]) -> Payload:
         hidden = self._config.hidden

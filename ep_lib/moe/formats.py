@@ -56,6 +56,13 @@ class RowFormat(NamedTuple):
 
 
 PLAIN, FP8_FLOAT32, FP8_UE8M0, FP8_UE8M0_PACKED, MXFP8, MXFP8_PACKED, NVFP4, NVFP4_ROWS = range(8)
+# What quantize= of a dispatch may be: the form that results, and its name in <ep/block_scales.cuh>.
+CASTS = {
+    "fp8": (FP8_FLOAT32, "kFp8"),
+    "ue8m0": (FP8_UE8M0, "kUe8m0"),
+    "mxfp8": (MXFP8, "kMxfp8"),
+    "nvfp4": (NVFP4_ROWS, "kNvfp4"),
+}
 
 
 def row_formats(config: BufferConfig) -> list[RowFormat | None]:

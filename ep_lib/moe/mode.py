@@ -19,10 +19,11 @@ from ep_lib.moe.formats import RowFormat
 class Payload(NamedTuple):
     """Checked rows of a dispatch, in memory that kernels read."""
 
-    x: ArrayInfo  # [T, columns] of the form
-    scales: ArrayInfo | None  # [T, scale columns]
+    x: ArrayInfo  # [T, columns] of the form, or bfloat16 [T, hidden] that is cast to it on the way
+    scales: ArrayInfo | None  # [T, scale columns]; None where rows are cast
     form: RowFormat | None = None  # in which rows travel; None: in the Buffer's dtype
     row_scale: ArrayInfo | None = None  # float32 [T], of forms that have one
+    cast: str = ""  # "kFp8" and others of Cast in <ep/block_scales.cuh>, where rows are cast
 
 
 class DispatchOptions(NamedTuple):

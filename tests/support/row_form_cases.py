@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 
 from ep_lib import Buffer, Rank, reference
 from ep_lib.memory.arrays import like
+from ep_lib.moe.direct.tuning import EMULATED
 from support.dispatch_combine_cases import Case, make_case, to_input
 
 FORMS = ["fp8", "ue8m0", "packed ue8m0", "mxfp8", "packed mxfp8", "nvfp4", "nvfp4 alone"]
@@ -64,7 +66,8 @@ def row_bytes(array: Any) -> Any:
         import torch
 
         columns = array.shape[1] if array.ndim == 2 else 1
-        array = array.reshape(len(array), columns).contiguous().view(torch.uint8).cpu().numpy()
+        rows = torch.empty((len(array), columns), dtype=array.dtype, device=array.device)
+        array = rows.copy_(array.reshape(rows.shape)).view(torch.uint8).cpu().numpy()
     elif hasattr(array, "get"):
         array = array.get()
     array = np.ascontiguousarray(array)
@@ -89,13 +92,26 @@ def assert_parts(got: Any, want: list[Any], what: str) -> None:
         assert np.array_equal(found, expected), f"{what}, part {number}:\n{found}\ninstead of\n{expected}"
 
 
+CASTS = ["fp8", "ue8m0", "mxfp8", "nvfp4"]
+BY_TMA = replace(EMULATED, way="Tma", dispatch_stages=3)
+
+
 def send_form(rank: Rank, case: Case, form: str, options: dict[str, Any], kind: str = "native") -> None:
-    """There, again by the handle, grouped by expert, and by columns, as ``options`` say."""
+    """There, again by the handle, grouped by expert, and by columns, as ``options`` say; also "receive_areas" of the
+    Buffer, "tuning" of its launches, and "mixed": only some ranks cast before."""
     me, options = rank.rank, dict(options)
-    parts = tuple(part_to_input(rank, part, kind) for part in make_parts(case.xs[me], form))
+    areas, tuning = options.pop("receive_areas", 1), options.pop("tuning", None)
+    if options.pop("mixed", False) and me % 2:
+        options.pop("quantize")
+    if "quantize" in options:
+        parts = to_input(rank, case.xs[me], kind)
+    else:
+        parts = tuple(part_to_input(rank, part, kind) for part in make_parts(case.xs[me], form))
     idx = to_input(rank, case.topk_idx[me], kind)
     want = expected_parts(case, form)[me]
-    with Buffer(rank, **case.buffer_arguments(), receive_areas=options.pop("receive_areas", 1)) as buffer:
+    with Buffer(rank, **case.buffer_arguments(), receive_areas=areas) as buffer:
+        if tuning is not None:
+            buffer._mode.tuning = tuning
         recv = buffer.dispatch(parts, idx, **options)
         rank.synchronize()
         if recv.event is not None:

@@ -41,9 +41,10 @@ enum DispatchWay { kByLanes, kByTma };
 constexpr int kStoreRanks = 4;    // ranks that a vector read from shared memory is stored to at once,
 constexpr int kStoreVectors = 4;  // and vectors that a lane reads before it stores them
 
-// Bytes of dynamic shared memory: the rows, one barrier per row, one RowPtr per warp and rank.
-EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int row_vectors, int ranks) {
-    const size_t row = static_cast<size_t>(row_vectors) * sizeof(int4) + sizeof(uint64_t);
+// Bytes of dynamic shared memory: the rows, one barrier per row, one RowPtr per warp and rank. A row that is cast there takes
+// side_vectors more than it is loaded with.
+EP_HOST_DEVICE size_t bulk_dispatch_shared(int warps, int stages, int stage_vectors, int ranks) {
+    const size_t row = static_cast<size_t>(stage_vectors) * sizeof(int4) + sizeof(uint64_t);
     return warps * (stages * row + ranks * sizeof(RowPtr));
 }
 
@@ -137,6 +138,19 @@ EP_DEVICE void send_given_scales(const BulkDispatchArgs& args, const RowPtr* row
     }
 }
 
+// Casts a row in shared memory and sends its scales, which it leaves in the vectors before it.
+template <typename Rows>
+EP_DEVICE void cast_and_send_scales(const BulkDispatchArgs& args, const RowPtr* row_ptrs, int found, int4* row,
+                                    int before_row, int loaded) {
+    using Side = typename Rows::Side;
+    const Side* const side = reinterpret_cast<const Side*>(row - before_row);
+    const int side_bytes = args.row_scales * static_cast<int>(sizeof(Side));
+    cast_row_warp<Rows::kTo>(row, row - before_row, side_bytes, loaded * static_cast<int>(sizeof(int4)) / 32);
+    tma_fence();  // TMA reads what lanes wrote, and later loads another row there
+    __syncwarp();
+    send_side_row<Rows>(args, row_ptrs, found, [=](int i) { return side[i]; });
+}
+
 // One block, where what has arrived is no result.
 template <typename Rows>
 EP_DEVICE void spoil_arrivals(const BulkDispatchArgs& args, bool with_weights) {
@@ -159,10 +173,12 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const DispatchArgs& to = args.to;
     const int row_vectors = to.row_vectors, warps = warps_in_block(), warp = warp_id();
-    const uint32_t row_bytes = row_vectors * sizeof(int4);
-    int4* const rows = tma_shared + static_cast<size_t>(warp) * kStages * row_vectors;  // this warp's
+    const int loaded = loaded_vectors<Rows>(row_vectors), before_row = side_vectors<Rows>(args.row_scales);
+    const int stage_vectors = before_row + loaded;
+    const uint32_t loaded_bytes = loaded * sizeof(int4);
+    int4* const stages = tma_shared + static_cast<size_t>(warp) * kStages * stage_vectors;  // this warp's
     uint64_t* const barriers =
-        reinterpret_cast<uint64_t*>(tma_shared + static_cast<size_t>(warps) * kStages * row_vectors);
+        reinterpret_cast<uint64_t*>(tma_shared + static_cast<size_t>(warps) * kStages * stage_vectors);
     RowPtr* const row_ptrs = reinterpret_cast<RowPtr*>(barriers + warps * kStages) + warp * num_ranks();
     TmaRing ring(barriers + warp * kStages, kStages);
 
@@ -177,9 +193,9 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
         next.token = static_cast<int>(__shfl_sync(kFullWarp, ahead, 0));
         if (next.token >= to.num_tokens) return next;
         take();
-        tma_load(rows + stage * row_vectors, x + static_cast<int64_t>(next.token) * row_vectors, row_bytes,
-                 ring.barriers + stage);
-        tma_arrive(ring.barriers + stage, row_bytes);
+        tma_load(stages + stage * stage_vectors + before_row, x + static_cast<int64_t>(next.token) * loaded,
+                 loaded_bytes, ring.barriers + stage);
+        tma_arrive(ring.barriers + stage, loaded_bytes);
         next.send_indices = load_per_rank(send_index + static_cast<int64_t>(next.token) * num_ranks());
         return next;
     };
@@ -190,10 +206,13 @@ EP_DEVICE void send_tokens(const BulkDispatchArgs& args, const int4* x, const fl
         if (to.send_routing || topk_weights) {
             for (int p = 0; p < found; ++p) send_routing(to, row_ptrs[p], here.token, topk_idx, topk_weights);
         }
-        if (args.row_scales) send_given_scales<Rows>(args, row_ptrs, found, here.token, scales, row_scales);
-        const int4* const row = rows + stage * row_vectors;
+        if (!Rows::kCasts && args.row_scales) {
+            send_given_scales<Rows>(args, row_ptrs, found, here.token, scales, row_scales);
+        }
+        int4* const row = stages + stage * stage_vectors + before_row;
         ring.wait();
         ring.next();
+        if constexpr (Rows::kCasts) cast_and_send_scales<Rows>(args, row_ptrs, found, row, before_row, loaded);
         if (kWay == kByTma) {
             bulk_store_row(row, row_ptrs, found, row_vectors);
         } else {

@@ -84,12 +84,49 @@ def _column_stride(rows: int, itemsize: int) -> int:
     return -(-rows // vector) * vector
 
 
+def _side_vectors(form: RowFormat) -> int:
+    """``side_vectors`` of <moe/direct/side_rows.cuh> for rows that are cast."""
+    aligned = header_constant("moe/direct/side_rows.cuh", "kSideAlignment")
+    return -(-form.side_bytes // (aligned * VECTOR_BYTES)) * aligned
+
+
+def _rows_type(form: RowFormat, cast: str, side: SideRows) -> str:
+    """The template argument that says what is sent, of <moe/direct/side_rows.cuh>; "" for Apart."""
+    if cast:
+        return f", ep::direct::CastTo<ep::Cast::{cast}, {side.element}>"
+    if form.is_apart:
+        return ""
+    return f", ep::direct::Behind{'WithRowScale' * form.has_row_scale}<{side.element}>"
+
+
 class _SideArray(NamedTuple):
     """An array of side rows, as the caller's library has it."""
 
     kind: str
     columns: int
     dtype: np.dtype[Any]
+
+
+def _side_array(payload: Payload, form: RowFormat) -> _SideArray | None:
+    """What side rows are for the caller, if there are any: scales, or bytes where they also have a row scale."""
+    if not form.scale_columns:
+        return None
+    kind, dtype = payload.x.kind, form.scale_dtypes[0]
+    if payload.scales is not None:
+        kind, dtype = payload.scales.kind, payload.scales.dtype
+    return (
+        _SideArray(kind, form.side_bytes, UINT8) if form.has_row_scale else _SideArray(kind, form.scale_columns, dtype)
+    )
+
+
+def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: Array) -> tuple[Array, Array | None]:
+    """Scales, of the type of those that were ``given``, and row scales, as views of side rows."""
+    if not form.has_row_scale:
+        return side_rows, None
+    scales = side_rows[:, ROW_SCALE_BYTES : ROW_SCALE_BYTES + form.scale_bytes]
+    first = side_rows[:, : FLOAT32.itemsize]
+    dtype = form.scale_dtypes[0] if given is None else given.dtype
+    return as_kind(kind, scales, dtype), as_kind(kind, first, FLOAT32)[:, 0]
 
 
 class DirectRouting:
@@ -386,11 +423,14 @@ class DirectMode:
         config, form, scales = self._config, payload.form or self._plain, payload.scales
         row_bytes, area = form.row_bytes, 0 if lease is None else lease.area
         misplaced = 0 if scales is None else scales.address % 4  # then they are sent by bytes
-        key = (routing.num_tokens, tag, form.code, misplaced, send_routing, area)
+        key = (routing.num_tokens, tag, form.code, payload.cast, misplaced, send_routing, area)
         planned = known.get(key)
         if planned is None:
-            tuning, row_vectors = self._tuning_of(row_bytes), row_bytes // VECTOR_BYTES
-            side = _side_rows(form, misplaced)
+            side, row_vectors = _side_rows(form, misplaced), row_bytes // VECTOR_BYTES
+            stage_vectors = row_vectors
+            if payload.cast:  # it is loaded as it is, and its side row is made beside it
+                stage_vectors = config.row_vectors + _side_vectors(form)
+            tuning = self._tuning_of(stage_vectors * VECTOR_BYTES)
             to = header_struct("moe/common/dispatch.cuh", "DispatchArgs").pack(
                 rows=self._at["rows"],
                 recv_topk=self._at["recv_topk"],
@@ -414,8 +454,8 @@ class DirectMode:
                 area=area,
             )
             warps, stages = tuning.dispatch_warps, tuning.dispatch_stages
-            shared_bytes = dispatch_shared(warps, stages, row_vectors, config.world_size)
-            rows = "" if form.is_apart else f", ep::direct::Behind{'WithRowScale' * form.has_row_scale}<{side.element}>"
+            shared_bytes = dispatch_shared(warps, stages, stage_vectors, config.world_size)
+            rows = _rows_type(form, payload.cast, side)
             which = kernel("dispatch_bulk", f"<ep::direct::kBy{tuning.way}, {stages}{rows}>")
             planned = self._remember(known, key, Planned(which, self.num_sms, warps * _WARP, args, shared_bytes))
         uses: tuple[ArrayInfo, ...] = (routing.info,)
@@ -580,7 +620,7 @@ class DirectMode:
         if weights is not None:
             sent = empty(weights.kind, (num_rows, config.top_k), FLOAT32)
         copied = options.copy and lease is None
-        of_side = None if payload.scales is None else self._side_array(form, payload.scales)
+        of_side = _side_array(payload, form)
         if lease is not None:
             x = self._areas.array(lease, "rows", kind, (num_rows, form.columns), form.dtype)
             if of_side is not None:
@@ -608,7 +648,7 @@ class DirectMode:
                 x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
                 if of_side is not None and side_rows is not None:
                     side_rows[...] = self._side_view(form, of_side)[:num_rows]
-        if of_side is None or side_rows is None or payload.scales is None:
+        if of_side is None or side_rows is None:
             return arrivals
         if options.column_major_scales:
             if by_column is None:
@@ -616,7 +656,7 @@ class DirectMode:
             counts = routing.plan + 4 * config.world_size
             self._launch_by_column(side_rows, by_column, counts, config.world_size, (routing.info,))
             return arrivals._replace(scales=by_column)
-        scales, row_scale = self._scales_of(form, payload.scales, side_rows)
+        scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
         return arrivals._replace(scales=scales, row_scale=row_scale)
 
     def _sort(
@@ -633,10 +673,10 @@ class DirectMode:
         rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.info,))
         x = empty(payload.x.kind, (all_rows, form.columns), form.dtype)
         side_rows = by_column = scales = row_scale = None
-        if payload.scales is not None:
-            of_side = self._side_array(form, payload.scales)
+        of_side = _side_array(payload, form)
+        if of_side is not None:
             side_rows, by_column = self._own_side_rows(of_side, all_rows, column_major_scales)
-            scales, row_scale = self._scales_of(form, payload.scales, side_rows)
+            scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
         side = _side_rows(form, 0)
         self._sorter.expand(rows, self._at["rows"], self._side_address(form), x, side_rows, side)
         if by_column is not None:
@@ -684,13 +724,6 @@ class DirectMode:
         name, skipped = self._side_place(form)
         return self._at[name] + skipped
 
-    @staticmethod
-    def _side_array(form: RowFormat, scales: ArrayInfo) -> _SideArray:
-        """What side rows are for the caller: scales, or bytes where they also have a row scale."""
-        if form.has_row_scale:
-            return _SideArray(scales.kind, form.side_bytes, UINT8)
-        return _SideArray(scales.kind, form.scale_columns, scales.dtype)
-
     def _own_side_rows(self, of_side: _SideArray, rows: int, by_column: bool) -> tuple[Array, Array | None]:
         """Side rows of the caller's own, and room for them by columns: in one allocation, which lives as long as
         either."""
@@ -706,15 +739,6 @@ class DirectMode:
     def _side_view(self, form: RowFormat, of_side: _SideArray) -> Array:
         name, skipped = self._side_place(form)
         return self._view(name, of_side.kind, of_side.dtype, of_side.columns, skipped)
-
-    @staticmethod
-    def _scales_of(form: RowFormat, given: ArrayInfo, side_rows: Array) -> tuple[Array, Array | None]:
-        """Scales and row scales, as views of side rows."""
-        if not form.has_row_scale:
-            return side_rows, None
-        scales = side_rows[:, ROW_SCALE_BYTES : ROW_SCALE_BYTES + form.scale_bytes]
-        first = side_rows[:, : FLOAT32.itemsize]
-        return as_kind(given.kind, scales, given.dtype), as_kind(given.kind, first, FLOAT32)[:, 0]
 
     def _view(self, name: str, kind: str, dtype: np.dtype[Any], columns: int, skipped: int = 0) -> Array:
         """A part of the receive area, all of it from the byte ``skipped`` on, as an array of the caller's kind."""

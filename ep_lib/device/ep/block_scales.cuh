@@ -1,0 +1,185 @@
+// Rows of bfloat16 cast to few bits with scales, in place, bit for bit as ep_lib.reference.quantize has them.
+//
+//     Cast      numbers  elements per scale   scale                      side row (bytes)
+//     kFp8      E4M3     128                  float32, largest / 448     hidden / 32
+//     kUe8m0    E4M3     128                  UE8M0, a power of two      hidden / 128
+//     kMxfp8    E4M3     32                   UE8M0                      hidden / 32
+//     kNvfp4    E2M1     16                   E4M3, times the row's      16 + hidden / 16, to a multiple of 16
+//
+// A lane casts 16 elements: two vectors of bfloat16 become one vector of E4M3, or half a vector of E2M1. So a warp reads ahead
+// of what it writes, and the row needs no second place.
+#pragma once
+#include <ep/fp8.cuh>
+
+namespace ep {
+
+enum class Cast { kFp8, kUe8m0, kMxfp8, kNvfp4 };
+
+constexpr int kMxfp8LanesPerGroup = 2;
+constexpr float kFp4Max = 6.0f;          // the largest E2M1 number
+constexpr int kNvfp4RowScaleBytes = 16;  // of a side row, before the blocks' scales: a float32, and zeros
+constexpr unsigned kE8m0One = 127;       // the byte of 2 ** 0
+constexpr unsigned kE4m3Nan = 0x7f;
+
+// The byte of the smallest power of two by which `largest` is at most 448, which is 1.75 * 2 ** 8: the exponent less 8, and
+// one more where the fraction is above 1.75. A group of zeros gets 1.
+EP_DEVICE unsigned e8m0_scale(float largest) {
+    constexpr int kBelowNext = 0x1fffff;  // a fraction above 1.75 carries into the exponent
+    const int bits = __float_as_int(largest);
+    return bits == 0 ? kE8m0One : static_cast<unsigned>(max(((bits + kBelowNext) >> 23) - 8, 0));
+}
+
+// 1 / scale, exact: bytes go up to 247.
+EP_DEVICE float e8m0_inverse(unsigned scale) { return __int_as_float(static_cast<int>(254 - scale) << 23); }
+
+// The largest finite magnitude of the numbers of kLanes lanes, in all of them; 0 if there is none.
+template <int kLanes>
+EP_DEVICE float largest_of_lanes(const float* values) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kFp8Elements; ++i) {
+        const float magnitude = fabsf(values[i]);
+        if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
+    }
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+    return largest;
+}
+
+// What is cast for a value: `scaled`, or NaN where the value is an infinity, which would be rounded to 448.
+EP_DEVICE float scaled_or_nan(float value, float scaled) {
+    return fabsf(value) <= kFp8LargestFloat ? scaled : __int_as_float(0x7fffffff);
+}
+
+// Two numbers times a power of two as two E4M3 bytes, the first one in the lower byte.
+EP_DEVICE unsigned fp8_pair_times(float first, float second, float factor) {
+    const float a = scaled_or_nan(first, __fmul_rn(first, factor));
+    const float b = scaled_or_nan(second, __fmul_rn(second, factor));
+    return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+}
+
+EP_DEVICE unsigned e4m3_byte(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3); }
+
+// Of a positive E4M3 number.
+EP_DEVICE float e4m3_to_float(unsigned byte) {
+    const int exponent = static_cast<int>(byte >> 3), fraction = static_cast<int>(byte & 7);
+    if (exponent == 0) return static_cast<float>(fraction) * 0.001953125f;  // 2 ** -9
+    return __int_as_float((exponent + 120) << 23 | fraction << 20);
+}
+
+// Four bits of an E2M1 number, rounded to nearest even, at most 6 in magnitude: sign, two bits of exponent, one of fraction.
+EP_DEVICE unsigned e2m1_bits(float value) {
+    const float size = fminf(fabsf(value), kFp4Max);
+    const unsigned bits = __float_as_uint(size);
+    const unsigned normal = ((bits + 0x1fffff + (bits >> 22 & 1)) >> 22) - 252;  // from 1 on: codes 2 to 7
+    const unsigned small = (size > 0.25f) + (size >= 0.75f);                     // 0, 0.5, 1
+    return (size < 1.0f ? small : normal) | (__float_as_uint(value) >> 31) << 3;
+}
+
+namespace detail {
+
+EP_DEVICE void load_elements(const int4* row, int i, int vectors, float* values) {
+    const int4 zeros = make_int4(0, 0, 0, 0);  // lanes beyond the end of the row take part with zeros
+    bfloat16_to_float(i < vectors ? row[2 * i] : zeros, values);
+    bfloat16_to_float(i < vectors ? row[2 * i + 1] : zeros, values + kFp8Elements / 2);
+}
+
+// E4M3 with scales of either kind.
+template <Cast kCast>
+EP_DEVICE void cast_row_to_fp8(int4* row, void* side, int vectors) {
+    constexpr int kLanes = kCast == Cast::kMxfp8 ? kMxfp8LanesPerGroup : kFp8LanesPerGroup;
+    for (int base = 0; base < vectors; base += kWarpSize) {
+        const int i = base + lane_id();
+        float values[kFp8Elements];
+        load_elements(row, i, vectors, values);
+        const float largest = largest_of_lanes<kLanes>(values);  // all lanes have read
+        int words[4];
+        if constexpr (kCast == Cast::kFp8) {
+            const float scale = fp8_scale(largest);
+            for (int w = 0; w < 4; ++w) {
+                const float* const v = values + 4 * w;
+                words[w] = static_cast<int>(fp8_pair(v[0], v[1], scale) | fp8_pair(v[2], v[3], scale) << 16);
+            }
+            if (i < vectors && i % kLanes == 0) static_cast<float*>(side)[i / kLanes] = scale;
+        } else {
+            const unsigned scale = e8m0_scale(largest);
+            const float factor = e8m0_inverse(scale);
+            for (int w = 0; w < 4; ++w) {
+                const float* const v = values + 4 * w;
+                words[w] =
+                    static_cast<int>(fp8_pair_times(v[0], v[1], factor) | fp8_pair_times(v[2], v[3], factor) << 16);
+            }
+            if (i < vectors && i % kLanes == 0) static_cast<uint8_t*>(side)[i / kLanes] = static_cast<uint8_t>(scale);
+        }
+        __syncwarp();
+        if (i < vectors) row[i] = make_int4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+// The largest finite magnitude of the whole row, in all lanes.
+EP_DEVICE float row_largest(const int4* row, int vectors) {
+    float largest = 0.0f;
+    for (int base = 0; base < vectors; base += kWarpSize) {
+        float values[kFp8Elements];
+        load_elements(row, base + lane_id(), vectors, values);
+        largest = fmaxf(largest, largest_of_lanes<1>(values));
+    }
+#pragma unroll
+    for (int step = 1; step < kWarpSize; step *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+    }
+    return largest;
+}
+
+// A lane's 16 elements as a block: two words of E2M1, and the byte of its scale.
+EP_DEVICE int2 cast_block_to_fp4(const float* values, float row_scale, unsigned* scale) {
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < kFp8Elements; ++i) finite &= fabsf(values[i]) <= kFp8LargestFloat;
+    const float largest = largest_of_lanes<1>(values);
+    *scale = finite ? e4m3_byte(__fdiv_rn(__fdiv_rn(largest, kFp4Max), row_scale)) : kE4m3Nan;
+    const float divisor = __fmul_rn(e4m3_to_float(*scale), row_scale);
+    unsigned words[2] = {0, 0};
+    if (finite && divisor > 0.0f) {
+#pragma unroll
+        for (int i = 0; i < kFp8Elements; ++i) words[i / 8] |= e2m1_bits(__fdiv_rn(values[i], divisor)) << (i % 8 * 4);
+    }
+    return make_int2(static_cast<int>(words[0]), static_cast<int>(words[1]));
+}
+
+EP_DEVICE void cast_row_to_fp4(int4* row, void* side, int side_bytes, int vectors) {
+    const float row_scale_of_largest = __fdiv_rn(row_largest(row, vectors), kFp4Max * kFp8Max);
+    const float row_scale = row_scale_of_largest < kFp8LeastScale ? 1.0f : row_scale_of_largest;
+    uint8_t* const scales = static_cast<uint8_t*>(side) + kNvfp4RowScaleBytes;
+    int* const words = static_cast<int*>(side);
+    if (lane_id() < kNvfp4RowScaleBytes / 4) words[lane_id()] = lane_id() == 0 ? __float_as_int(row_scale) : 0;
+    for (int i = vectors + lane_id(); i < side_bytes - kNvfp4RowScaleBytes; i += kWarpSize) scales[i] = 0;
+    int2* const halves = reinterpret_cast<int2*>(row);
+    for (int base = 0; base < vectors; base += kWarpSize) {
+        const int i = base + lane_id();
+        float values[kFp8Elements];
+        load_elements(row, i, vectors, values);
+        unsigned scale;
+        const int2 numbers = cast_block_to_fp4(values, row_scale, &scale);
+        __syncwarp();  // all lanes have read
+        if (i < vectors) {
+            halves[i] = numbers;
+            scales[i] = static_cast<uint8_t>(scale);
+        }
+    }
+}
+
+}  // namespace detail
+
+// A warp casts a row in shared memory: `vectors` times 16 bfloat16 elements become numbers where they began, and
+// `side_bytes` of scales at `side`, elsewhere. All lanes call; __syncwarp before lanes read what others wrote.
+template <Cast kCast>
+EP_DEVICE void cast_row_warp(int4* row, void* side, int side_bytes, int vectors) {
+    if constexpr (kCast == Cast::kNvfp4) {
+        detail::cast_row_to_fp4(row, side, side_bytes, vectors);
+    } else {
+        detail::cast_row_to_fp8<kCast>(row, side, vectors);
+    }
+}
+
+}  // namespace ep
