@@ -203,7 +203,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "columns of FP4": ((HALVES, BLOCKS), {"column_major_scales": True}, "scales of NVFP4 only come by rows"),
     "no such cast": (X, {"quantize": "int8"}, "quantize is 'int8'.* one of 'fp8', 'ue8m0', 'mxfp8', 'nvfp4'"),
     "cast twice": ((NUMBERS, SCALES), {"quantize": "mxfp8"}, "casts rows of bfloat16, and x is cast already"),
-    "cast of floats": (X.astype(np.float32), {"quantize": "mxfp8"}, "x has dtype float32; this Buffer carries bfloat16"),
+    "cast of floats": (X.astype(np.float32), {"quantize": "mxfp8"}, "dtype float32; this Buffer carries bfloat16"),
     "columns of a cast to FP4": (X, {"quantize": "nvfp4", "column_major_scales": True}, "scales of NVFP4 only come by"),
     "no flag": ((NUMBERS, SCALES), {"column_major_scales": "False"}, "column_major_scales is 'False'"),
 }  # fmt: skip
@@ -279,9 +279,8 @@ def test_their_kernels_compile_for_gpus() -> None:
         direct.kernel("dispatch_bulk", f"<ep::direct::kByLanes, 2, {rows}>").compile("sm_90")
     for number, cast in enumerate(("kFp8", "kUe8m0", "kMxfp8", "kNvfp4")):
         way = ("kByLanes, 2", "kByTma, 3")[number % 2]
-        direct.kernel("dispatch_bulk", f"<ep::direct::{way}, ep::direct::CastTo<ep::Cast::{cast}, float>>").compile(
-            "sm_90"
-        )
+        rows = f"ep::direct::CastTo<ep::Cast::{cast}, float>"
+        direct.kernel("dispatch_bulk", f"<ep::direct::{way}, {rows}>").compile("sm_90")
     for side in ("unsigned int", "unsigned char"):
         direct.kernel("scales_by_column", f"<{side}>").compile("sm_90")
     direct.kernel("copy_epilogue", "<int, unsigned char>").compile("sm_90")

@@ -30,8 +30,8 @@ class InputChecks:
         self.form_names = ["" if form is None else form.name for form in self.forms]
 
     def payload(self, x: Any, quantize: Any = None) -> Payload:
-        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens. ``quantize``: how they are
-        cast on their way, if at all."""
+        """Rows of the Buffer's dtype, or rows of few bits and their scales; up to max_tokens. ``quantize``: how they
+        are cast on their way, if at all."""
         if quantize is not None:
             return self._cast_payload(x, quantize)
         if isinstance(x, tuple):

@@ -20,7 +20,7 @@ _MEETING = ("ep/all_ranks", "moe/common/notify", "moe/common/epoch", "moe/direct
 _SUMS = (*_MEETING, "ep/groups", "moe/direct/combine_send", "moe/direct/combine_add")
 # A name's first word is the kernel's; the second one of its templates.
 HEADERS = {
-    "dispatch_bulk": (*_MEETING, "moe/common/dispatch", "moe/direct/dispatch_bulk"),
+    "dispatch_bulk": (*_MEETING, "moe/common/dispatch", "moe/direct/side_rows", "moe/direct/dispatch_bulk"),
     "combine_push": (*_SUMS, "moe/direct/combine_push"),
     "combine_pull": (*_SUMS, "moe/direct/combine_pull"),
     "combine_pull staged": (*_SUMS, "moe/direct/combine_pull"),
@@ -33,8 +33,8 @@ _SUM_ARGUMENTS = "(@args, out, y, topk_idx, topk_weights, send_index, plan, diff
 ENTRIES = {
     "dispatch_bulk": (
         "@BulkDispatchArgs args, const int4* x, const float* scales, const int* topk_idx, const float* topk_weights, "
-        "const int* send_index, const int* plan, int* differs",
-        "dispatch_bulk<kByLanes, 2>(@args, x, scales, topk_idx, topk_weights, send_index, plan, differs)",
+        "const int* send_index, const int* plan, int* differs, const float* row_scales",
+        "dispatch_bulk<kByLanes, 2>(@args, x, scales, topk_idx, topk_weights, send_index, plan, differs, row_scales)",
     ),
     "combine_push": (f"@PushCombineArgs args, {_SUM_PARAMETERS}", f"combine_push<__nv_bfloat16>{_SUM_ARGUMENTS}"),
     "combine_pull": (
@@ -82,7 +82,7 @@ VARIANTS = [
 @functools.cache
 def programs(name: str) -> Kernel:
     """The kernel ``name`` in all its variants."""
-    includes = ("ep/wait", "moe/common/failure", "moe/common/layout", "ep/tma", "moe/common/sums")
+    includes = ("ep/wait", "moe/common/failure", "moe/common/layout", "ep/tma", "moe/common/sums", "ep/block_scales")
     return all_in_one.all_in_one(name, HEADERS[name], ENTRIES[name], includes, VARIANTS)
 
 
