@@ -143,7 +143,7 @@ def test_each_file_of_an_entry_heals_and_it_is_said(
 @pytest.mark.parametrize("kind", ["prelude", "runtime", "object"])
 def test_a_damaged_emulator_heals(kind: str, own_cache: Path) -> None:
     """In a process of its own: the emulator of this one is loaded already."""
-    current = {"prelude": gxx._prelude(toolkit.find_compiler()), "runtime": gxx.build_runtime().parent}
+    current = {"prelude": gxx._prelude(toolkit.find_compiler(), False), "runtime": gxx.build_runtime().parent}
     if kind == "object":
         shutil.rmtree(own_cache / "runtime")
         sources = toolkit.RUNTIME_SOURCES.glob("*.cpp")  # of today: a cache may hold pieces of older sources, too

@@ -166,6 +166,13 @@ def test_defines_reach_the_source() -> None:
     compile_source(source, defines={"A": 2, "B": True, "C": False, "D(x)": "((x) + 1)"}, options=["-DX=7"])
 
 
+def test_names_of_the_cpp_library_bring_its_headers(tmp_path: Path) -> None:
+    (tmp_path / "mine.cuh").write_text("inline int larger(int a, int b) { return std::max(a, b); }\n")
+    kernel = "__global__ void k(int* p) { *p = LARGER(p[0], p[1]); }\n"
+    compile_source(kernel.replace("LARGER", "std::max"))
+    compile_source('#include "mine.cuh"\n' + kernel.replace("LARGER", "larger"), include=[tmp_path])
+
+
 @pytest.mark.parametrize("bad", [{"defines": {"1A": 1}}, {"defines": {"A": "1\n2"}}, {"include": ["/does/not/exist"]}])
 def test_bad_options_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):

@@ -82,7 +82,7 @@ def recorded() -> dict[str, bytes]:
 def fresh(tmp_path: Path, recorded: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
     """fresh(): an empty cache, but for the emulator; the compiler gives what was recorded."""
     sources = [path for kind in ("runtime", "prelude") for path in (cache.cache_dir() / kind).glob("[!.]*")]
-    current = {gxx.build_runtime().parent.name, gxx._prelude(toolkit.find_compiler()).name}
+    current = {gxx.build_runtime().parent.name, gxx._prelude(toolkit.find_compiler(), False).name}
     support = gxx._support(toolkit.find_compiler()).read_bytes()
     number = iter(range(10_000))
 

@@ -46,15 +46,16 @@ class _File(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """The headers that a source reaches, as absolute paths, sorted."""
+    """The headers that a source reaches, as absolute paths, sorted; ``others`` are names that no root has."""
 
     digest: str
     files: tuple[str, ...]
+    others: frozenset[str] = frozenset()
 
     def outside(self, folders: Sequence[Path]) -> list[Path]:
         """Those that lie in none of some folders."""
-        paths = map(Path, self.files)
-        return [path for path in paths if not any(map(path.is_relative_to, folders))]
+        inside = tuple(f"{folder}{os.sep}" for folder in folders)
+        return [Path(file) for file in self.files if not file.startswith(inside)]
 
 
 class Recent(Generic[Key, Value]):
@@ -145,11 +146,14 @@ class _Scan:
     def run(self, text: str) -> Headers:
         hasher = hashlib.sha256()
         seen: set[str] = set()
+        others: set[str] = set()
         waiting = [(name, "") for name in reversed(_includes(text))]
         while waiting:
             name, folder = waiting.pop()
             path = self.find(name, folder)
             hasher.update(f"{name}\0{path.removeprefix(self.home)}\0".encode("utf-8", "surrogateescape"))
+            if not path:
+                others.add(name[1:-1])
             if not path or path in seen:
                 continue
             seen.add(path)
@@ -159,7 +163,7 @@ class _Scan:
             waiting.extend((included, inside) for included in reversed(file.includes))
         if self.store is not None:
             self.store.save()
-        return Headers(hasher.hexdigest(), tuple(sorted(seen)))
+        return Headers(hasher.hexdigest(), tuple(sorted(seen)), frozenset(others))
 
     def find(self, name: str, folder: str) -> str:
         """The path of an include as a compiler finds it, or "" when no root has it."""

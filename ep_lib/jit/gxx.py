@@ -9,7 +9,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +84,15 @@ _RUNTIME_FLAGS = [
 _RUNTIME_LINK_FLAGS = ["-shared", "-pthread"]
 # The heap only: fibers leave their stacks without a word to the sanitizer.
 _SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--param=asan-stack=0", "-O1"]
+# What the prelude includes in any case. Another header of the C++ library, or a name of it, brings the rest.
+# fmt: off
+_ALWAYS_INCLUDED = frozenset((
+    "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "limits", "new",
+    "type_traits", "utility",
+))
+# fmt: on
+_CPP_HEADER = re.compile(r"[a-z]\w+")
+_CPP_NAME = re.compile(r"\bstd\b")
 _RUNTIME_ROOTS = [toolkit.RUNTIME_SOURCES, toolkit.EMULATOR_INCLUDE, toolkit.DEVICE_INCLUDE]
 
 # What of the C library would end the process, or change it. A GPU has none of that.
@@ -170,12 +178,13 @@ class _Plan:
     headers: digest.Headers
     roots: list[Path]
     system_roots: tuple[Path, ...]
+    uses_cpp_library: bool
 
     @property
     def flags(self) -> list[str]:
         """The compiler's. CUB uses a name before it gives it a new meaning, which g++ takes with -fpermissive only."""
         cub = not self.compiler.is_clang and any("/cub/" in file for file in self.headers.files)
-        return [*_kernel_flags(self.compiler), *(["-fpermissive"] if cub else [])]
+        return [*_kernel_flags(self.compiler, self.uses_cpp_library), *(["-fpermissive"] if cub else [])]
 
     @property
     def key(self) -> str:
@@ -188,7 +197,16 @@ def _plan(kernel: KernelSource, kernels: tuple[str, ...], transport: Path) -> _P
     compiler, unit = toolkit.find_compiler(), kernel.translation_unit(kernels)
     roots, system = [*kernel.include_roots(transport), toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs()
     headers = digest.scan(unit, roots, system)
-    return _Plan(compiler, _prelude(compiler), build_runtime(), kernels, unit, headers, roots, system)
+    library = _uses_cpp_library(unit, headers, system)
+    return _Plan(compiler, _prelude(compiler, library), build_runtime(), kernels, unit, headers, roots, system, library)
+
+
+def _uses_cpp_library(unit: str, headers: digest.Headers, system: Sequence[Path]) -> bool:
+    """Whether a kernel may need more of the C++ library than :data:`_ALWAYS_INCLUDED`: too often does no harm."""
+    if any(_CPP_HEADER.fullmatch(name) and name not in _ALWAYS_INCLUDED for name in headers.others):
+        return True
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in headers.outside([*system, toolkit.PACKAGE]))
+    return any(_CPP_NAME.search(text) for text in (unit, *texts))
 
 
 def cache_key(kernel: KernelSource) -> str:
@@ -233,6 +251,8 @@ def build_runtime() -> Path:
     name = f"libepemu-{key[:12]}.so"
 
     def build(folder: Path, _: Path) -> None:
+        from concurrent.futures import ThreadPoolExecutor, as_completed  # most processes find the runtime in the cache
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             running = [pool.submit(_runtime_object, compiler, source) for source in sources]
             shown = _Progress("compiling the emulator, once for this machine", len(running))
@@ -326,25 +346,26 @@ class _Progress:
             sys.stderr.flush()
 
 
-def _kernel_flags(compiler: Compiler) -> list[str]:
+def _kernel_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
     # The classic way to reach thread-local variables, a call of __tls_get_addr, has two names
     dialect = "gnu" if platform.machine() in ("x86_64", "AMD64", "i686") else "trad"
+    library = ["-DEP_EMULATOR_CPP_LIBRARY"] if cpp_library else []
     if compiler.is_clang:  # its default on x86; older versions do not know the option
-        return [*_KERNEL_FLAGS, *_CLANG_FLAGS]
-    return [*_KERNEL_FLAGS, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
+        return [*_KERNEL_FLAGS, *library, *_CLANG_FLAGS]
+    return [*_KERNEL_FLAGS, *library, *_GCC_FLAGS, f"-mtls-dialect={dialect}"]
 
 
-def _prelude_flags(compiler: Compiler) -> list[str]:
+def _prelude_flags(compiler: Compiler, cpp_library: bool) -> list[str]:
     includes = [f"-I{toolkit.EMULATOR_INCLUDE}"]
     for folder in toolkit.cuda_include_dirs():
         includes += ["-isystem", str(folder)]
-    return [*_kernel_flags(compiler), *includes]
+    return [*_kernel_flags(compiler, cpp_library), *includes]
 
 
-def _prelude(compiler: Compiler) -> Path:
+def _prelude(compiler: Compiler, cpp_library: bool) -> Path:
     """The cache folder of the precompiled prelude; its name is a digest of all that the prelude consists of. It is a
     part of a kernel's key: where the shared cache has it, all users of that have the same keys."""
-    flags = _prelude_flags(compiler)
+    flags = _prelude_flags(compiler, cpp_library)
     text = "#include <ep_emulator/prelude.h>\n"
     headers = digest.scan(text, [toolkit.EMULATOR_INCLUDE], toolkit.cuda_include_dirs())
     key = digest.key(headers, ["prelude", toolkit.library_version(), compiler.path, compiler.identity, *flags])
@@ -352,7 +373,7 @@ def _prelude(compiler: Compiler) -> Path:
     return next((folder for folder in folders if folder.is_dir()), folders[-1])
 
 
-def _precompiled(compiler: Compiler, prelude: Path) -> list[str]:
+def _precompiled(compiler: Compiler, prelude: Path, cpp_library: bool) -> list[str]:
     """Compiles the prelude if it is not in the cache; returns the options that include it."""
     source = toolkit.EMULATOR_INCLUDE / "ep_emulator" / "prelude.h"
     name = "prelude.h.pch" if compiler.is_clang else "prelude.h.gch"
@@ -364,7 +385,7 @@ def _precompiled(compiler: Compiler, prelude: Path) -> list[str]:
         header = folder / "prelude.h"
         header.write_text(f'#include "{source}"\n', encoding="utf-8")
         start = source if compiler.is_clang else header
-        command = [compiler.path, *_prelude_flags(compiler), *extra, "-x", "c++-header", str(start)]
+        command = [compiler.path, *_prelude_flags(compiler, cpp_library), *extra, "-x", "c++-header", str(start)]
         _tool([*command, "-o", str(folder / name)], "the emulator's headers", folder / name)
 
     folder = cache.entry("prelude", prelude.name, name, build)
@@ -397,7 +418,7 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
     includes = [f"-I{root}" for root in plan.roots]
     for root in plan.system_roots:
         includes += ["-isystem", str(root)]
-    options = [*plan.flags, *_precompiled(compiler, plan.prelude)]
+    options = [*plan.flags, *_precompiled(compiler, plan.prelude, plan.uses_cpp_library)]
 
     def step(command: list[str], target: Path) -> None:
         status, log = _run(command)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
 from ep_lib.emulator.exploration import Exploration
@@ -678,6 +676,8 @@ class _Exhaustion:
         begin, stopped, more = time.perf_counter(), "", True
         search = self._search
         shown = progress if progress is not None else sys.stderr.isatty()
+        from tqdm import tqdm  # every start of ep_lib would wait for it
+
         with tqdm(desc="schedules", unit="", disable=not shown, delay=1, leave=False) as bar:
             try:
                 while more:

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <time.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cfloat>
 #include <climits>
@@ -26,11 +25,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>  // this one and <string> use __attribute__((__noinline__)), which the macro below would break
 #include <new>
-#include <string>
 #include <type_traits>
 #include <utility>
+
+// The rest of the C++ library takes a third of a small kernel's compilation, and few kernels use it: ep_lib/jit/gxx.py
+// looks. It cannot come later: <memory> and <string> use __attribute__((__noinline__)), which the macro below would break.
+#ifdef EP_EMULATOR_CPP_LIBRARY
+#include <algorithm>
+#include <memory>
+#include <string>
+#endif
 
 // A user's <cooperative_groups.h> must not reach NVIDIA's, which is empty for a host compiler: ours takes its place.
 #define _COOPERATIVE_GROUPS_H_
