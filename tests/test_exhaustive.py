@@ -152,6 +152,25 @@ def test_a_wait_that_is_satisfied_only_in_some_schedules() -> None:
     assert [f.kind for f in report.findings] == ["deadlock"]
 
 
+def busy_wait(rank: ep_lib.Rank, early: bool, logs: bool) -> list[int]:
+    data, out = rank.symmetric(20, np.uint64), rank.symmetric(1, np.uint64)
+    rank.barrier()
+    kernel("busy_wait").launch(rank, 1, 1, data, out, int(early), int(logs))
+    return [int(value) for value in rank.to_host(out)]
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_others_run_while_a_thread_waits_and_stores(logs: bool) -> None:
+    """A heartbeat or a log in each turn: the thread never comes back to its state."""
+    right = exhausted(busy_wait, 2, args=(False, logs))
+    assert right.ok and right.coverage.cut == 0 and "12 where they store something" in str(right)
+    wrong = exhausted(busy_wait, 2, args=(True, logs), turns=2, compare_values=False)
+    assert {f.kind for f in wrong.findings} == {"race"}
+    for schedule in (wrong.findings[0].schedule, "t2"):  # with as many turns
+        recording = ep_lib.runtime.check.record(busy_wait, 2, args=(True, logs), schedule=schedule, heap_bytes=1 << 16)
+        assert "race" in [f.finding.kind for f in recording.found]
+
+
 def test_it_stops_in_time_and_goes_on() -> None:
     first = exhausted(stack, 1, args=(3, True), seconds=0.001, preemptions=1)
     assert "stopped after 0.001 s" in first.coverage.stopped and not first.coverage.complete

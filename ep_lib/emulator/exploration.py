@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WHOLE, REDUNDANT, CUT, STRAYED = range(4)  # Exploration::Outcome
 NONE, SLEEPING, WITHIN_BOUND = range(3)  # Exploration::Reduction
+BUSY_TURNS = 4  # Exploration::kBusy
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
-from ep_lib.emulator.exploration import Exploration
+from ep_lib.emulator.exploration import BUSY_TURNS, Exploration
 from ep_lib.emulator.fabric import Fabric, make_fabric
 from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
 from ep_lib.emulator.host_watch import HostAccess
@@ -114,8 +114,9 @@ class Coverage:
             text += f"; {self.cut:,} of them were cut off after {self.events:,} events (events=)"
         if self.counted:
             text += (
-                f"; waits that count their turns were followed for {self.turns} turns without a change (turns=), and "
-                f"then taken to go on until something changes"
+                f"; waits that count their turns were followed for {self.turns} turns without a change "
+                f"({BUSY_TURNS * self.turns} where they store something in each; turns=), and then taken to go on "
+                f"until something changes"
             )
         return text
 
@@ -621,7 +622,7 @@ class _Search:
         return True
 
 
-_SCHEDULE = re.compile(r"(\d+:\d+( \d+:\d+)*)?")
+_SCHEDULE = re.compile(r"(t\d+ ?)?(\d+:\d+( \d+:\d+)*)?")  # "t": turns of waits, if not 3
 
 
 def a_schedule(schedule: Any) -> str:

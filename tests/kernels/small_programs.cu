@@ -232,3 +232,24 @@ extern "C" __global__ void stack_of(uint32_t* symmetric, uint32_t* owners, int c
     ep::atom_add_acq_rel_sys_u32(owned + node, 0xffffffffu);
     push_of(x, node, counts);
 }
+
+// ---- loops that store in each turn while they wait, and so never come back to their state
+
+// Rank 1 signals before its data (`early`), while rank 0 beats a heart or writes a log.
+extern "C" __global__ void busy_wait(uint64_t* data, uint64_t* out, int early, int logs) {
+    if (ep::rank() == 0) {
+        for (uint64_t turn = 1; ep::ld_acquire_sys_u64(data + 8) == 0; ++turn) {
+            if (logs) {
+                data[16 + turn % 4] = turn;
+            } else {
+                ep::st_relaxed_sys_u64(data + 16, turn);
+            }
+        }
+        out[0] = data[0];
+    } else {
+        uint64_t* const there = ep::peer_ptr(data, 0);
+        if (!early) there[0] = 42;
+        ep::st_release_sys_u64(there + 8, 1);
+        if (early) there[0] = 42;
+    }
+}

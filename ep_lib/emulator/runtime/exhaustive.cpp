@@ -324,13 +324,18 @@ void Exploration::follow(const std::string& text) {
     script_.clear();
     std::istringstream words(text);
     uint64_t number;
+    turns = kTurns;
+    if (!text.empty() && text[0] == 't') {
+        words.get();
+        words >> turns;
+    }
     uint32_t option;
     char colon;
     while (words >> number >> colon >> option) script_[number] = option;
 }
 
 std::string Exploration::schedule() const {
-    std::string text;
+    std::string text = turns == kTurns ? "" : "t" + std::to_string(turns);
     for (const auto& [number, option] : made_)
         text += (text.empty() ? "" : " ") + std::to_string(number) + ":" + std::to_string(option);
     return text;
@@ -473,6 +478,7 @@ class Exhaustive : public Schedule {
     // ---- loops that wait
     bool looks(PollSet& seen, int which, bool is_new, bool is_same) override {
         PollSet::Seen& look = seen.loads[which];
+        count_turn(look);
         Thread& thread = thread_of(current);
         const uint64_t state = state_of(*current, m_.settings.stack_bytes);
         const bool comes_back = !is_new && look.state == state;
@@ -488,7 +494,7 @@ class Exhaustive : public Schedule {
         look.state = state;
         look.mark = static_cast<uint32_t>(thread.touching.size());
         if (is_new || !is_same) return false;
-        const bool counts_too_far = ++look.repeats >= all_.bounds.turns;
+        const bool counts_too_far = ++look.repeats >= all_.turns;
         if (!comes_back && !counts_too_far) return false;
         for (int i = 0; i < seen.num_loads; i++) {
             const PollSet::Seen& other = seen.loads[i];
@@ -496,6 +502,34 @@ class Exhaustive : public Schedule {
         }
         if (!comes_back) has_counted_ = true;
         return true;
+    }
+    // A loop that stores between its looks (a heartbeat, statistics) never comes back to its state. On a GPU the others
+    // run meanwhile, so after many looks at the same value a thread rests until there is another one.
+    __attribute__((noinline)) void count_turn(const PollSet::Seen& look) {
+        Thread& thread = thread_of(current);
+        const uint64_t value = read_raw(look.address, look.size);
+        auto turn = std::find_if(thread.turns.begin(), thread.turns.end(), [&](const Turn& t) {
+            return t.address == look.address && t.size == look.size && t.pc == current->pc;
+        });
+        if (turn == thread.turns.end())
+            turn = thread.turns.insert(turn, {look.address, current->pc, value, 0, look.size});
+        if (turn->value != value) *turn = {look.address, current->pc, value, 0, look.size};
+        if (++turn->number < all_.turns * Exploration::kBusy) return;
+        thread.rests = static_cast<int>(turn - thread.turns.begin());
+    }
+    bool rests(int process) {
+        Thread& thread = threads_[process];
+        if (thread.rests < 0) return false;
+        const Turn& turn = thread.turns[thread.rests];
+        if (read_raw(turn.address, turn.size) == turn.value) return true;
+        wake(process);
+        thread.woken_by = is_frozen_ ? -1 : all_.last_event();
+        return false;
+    }
+    void wake(int process) {
+        Thread& thread = threads_[process];
+        thread.turns[thread.rests].number = 0;
+        thread.rests = -1;
     }
     int polls_per_clock() const override { return 1; }
 
@@ -560,12 +594,19 @@ class Exhaustive : public Schedule {
     static constexpr uint64_t kRoundsOfStandstill = 300;
     static constexpr size_t kMaxQueuePairs = 1024;
 
+    struct Turn {  // of a loop, as one of its looks sees it
+        uintptr_t address, pc;
+        uint64_t value, number;  // how often it was seen
+        uint8_t size;
+    };
     struct Thread {
         Fiber* fiber = nullptr;
         std::vector<int> after;  // of its next event
         int woken_by = -1, all_before = 0, last_event = -1;
         int64_t posts = 0;
         std::vector<int> touching;  // its events by which it has touched something
+        std::vector<Turn> turns;
+        int rests = -1;  // until what this turn of it saw has changed
     };
     struct RankState {
         std::vector<int> done;  // the last events of threads that have ended
@@ -664,12 +705,26 @@ class Exhaustive : public Schedule {
                 }
             }
         if (possible_.size() < 2) return;
+        let_others_run();
         std::sort(possible_.begin(), possible_.end(), [&](const Possible& a, const Possible& b) {
             const bool a_last = a.process == last_thread_, b_last = b.process == last_thread_;
             if (a_last != b_last) return a_last;
             const auto &x = all_.key_of(a.process), &y = all_.key_of(b.process);
             return x[0] != y[0] ? x[0] > y[0] : x < y;
         });
+    }
+
+    // Threads that rest go on if nothing else can.
+    void let_others_run() {
+        const auto begin = std::stable_partition(
+            possible_.begin(), possible_.end(), [&](const Possible& one) { return !one.fiber || !rests(one.process); });
+        if (begin == possible_.end()) return;
+        if (begin != possible_.begin()) {
+            if (!std::exchange(has_rested_, true)) all_.status.counted++;
+            possible_.erase(begin, possible_.end());
+        } else {
+            for (const Possible& one : possible_) wake(one.process);
+        }
     }
 
     int process_of(const Operation& op, int64_t piece) {
@@ -779,7 +834,7 @@ class Exhaustive : public Schedule {
     double now_ns_ = 0;
     bool is_open_ = false;    // an event is under way
     bool has_acted_ = false;  // and has done what others may notice
-    bool is_frozen_ = false, has_counted_ = false;
+    bool is_frozen_ = false, has_counted_ = false, has_rested_ = false;
 };
 
 // Registers and stack, from the caller of the runtime up.

@@ -45,6 +45,8 @@ class Exploration {
         uint64_t events;      // of a run, at most: what goes on longer is cut off
         uint64_t turns;       // of a loop that waits and changes its state meanwhile (it counts), at most
     };
+    static constexpr uint64_t kTurns = 3;  // what is usual
+    static constexpr uint64_t kBusy = 4;   // times as many turns has a loop that stores meanwhile, and others run then
     struct Status {
         uint64_t explored;   // runs of which no two are equivalent
         uint64_t redundant;  // runs that had been made in another order; most are given up
@@ -75,9 +77,10 @@ class Exploration {
         int all_before = 0;      // it cannot come before any of the first so many
     };
 
-    explicit Exploration(const Bounds& bounds) : bounds(bounds) {}
+    explicit Exploration(const Bounds& bounds) : bounds(bounds), turns(bounds.turns) {}
 
     const Bounds bounds;
+    uint64_t turns;  // those of the bounds, or of the schedule that is followed
     Status status = {};
     std::string strayed;  // where a run was not the one that it repeats
     std::string line;     // for Python
