@@ -223,6 +223,7 @@ def combine(
     biases: Sequence[Sequence[Array]] | None = None,
     ranks_per_node: int | None = None,
     masked: Collection[int] = (),
+    quantize: str | None = None,
 ) -> list[Array]:
     """Every rank's combined tokens ``[T_r, hidden]``, in the dtype of ``ys[r]`` ``[rows received by rank r, hidden]``.
 
@@ -234,7 +235,13 @@ def combine(
     ``ranks_per_node``: of hierarchical mode. What another node's ranks add is summed up there, in the same order, and
     rounded to the dtype of the rows before it is added: an error of at most half a unit in the last place of each of
     these sums, beside that of the last rounding.
+
+    ``quantize``, "ue8m0": rows that come from another rank were cast on their way (:func:`quantize_ue8m0`). That
+    changes an element ``y`` of a row by at most ``max(|y| / 16, a / 2**17)``, where ``a`` is the largest magnitude of
+    its 128; a token's result by the sum of these, times the weights, beside that of the last rounding.
     """
+    if quantize not in (None, "ue8m0"):
+        refuse("quantize", quantize, "None or 'ue8m0'")
     ys = [_table("ys", y, (None, None)) for y in _by_rank("ys", ys)]
     world_size = len(ys)
     _world(num_experts, world_size)
@@ -267,7 +274,10 @@ def combine(
                 went = sent.slot[:, rank] >= 0
                 # On `rank` the rows of the sources before this one come first.
                 first_row = sum(int(other.tokens_per_rank[rank]) for other in layouts[:source])
-                rows = ys[rank][first_row + sent.slot[went, rank]].astype(np.float32)
+                rows = ys[rank][first_row + sent.slot[went, rank]]
+                if quantize is not None and rank != source:
+                    rows = dequantize_ue8m0(*quantize_ue8m0(rows)).astype(rows.dtype)
+                rows = rows.astype(np.float32)
                 partial[went] += rows if weights is None else weights[went, rank, None] * rows
                 node_went |= went
             if not is_own:
@@ -459,7 +469,8 @@ def quantize_ue8m0(x: Array, group: int = FP8_GROUP) -> tuple[Array, NDArray[np.
 
     A scale is the smallest power of two by which the group's largest magnitude is at most 448, so nothing is clipped:
     byte ``b`` stands for ``2 ** (b - 127)``, and 0 is the least. An element is ``x / scale``, rounded to nearest even.
-    A group of zeros gets the scale 1. Infinities and NaN become NaN and do not count, as in :func:`quantize_fp8`.
+    A group of zeros gets the scale 1. Infinities and NaN become NaN and do not count, as in :func:`quantize_fp8`. What
+    is above 3.3e38 may be rounded up to what float32 has no room for: times its scale it is infinite.
 
     With groups of 128 these are the scales of DeepGEMM and DeepEP (``use_ue8m0``), with groups of 32 MXFP8
     (:func:`quantize_mxfp8`). The numbers are those of the OCP Microscaling Formats (MX) Specification, version 1.0

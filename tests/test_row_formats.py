@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.row_form_cases import BY_TMA, CASTS, FORMS, form_case, make_parts, send_form
+from support.row_form_cases import BY_TMA, CASTS, FORMS, form_case, make_parts, refused, send_form
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference, spawn
-from ep_lib.errors import ArgumentError, EpError
+from ep_lib.errors import ArgumentError
 from ep_lib.moe.config import make_config
 from ep_lib.moe.direct import mode as direct
 from ep_lib.moe.formats import row_formats
@@ -207,14 +207,6 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "columns of a cast to FP4": (X, {"quantize": "nvfp4", "column_major_scales": True}, "scales of NVFP4 only come by"),
     "no flag": ((NUMBERS, SCALES), {"column_major_scales": "False"}, "column_major_scales is 'False'"),
 }  # fmt: skip
-
-
-def refused(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except EpError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def bad_calls(rank: Rank) -> dict[str, str]:

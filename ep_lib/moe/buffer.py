@@ -385,6 +385,7 @@ class Buffer:
         bias: Any = None,
         async_finish: bool = False,
         sorted_by_expert: bool = False,
+        quantize: str | None = None,
     ) -> Any:
         """Collective: bring rows back and add up; returns ``[handle.num_tokens, hidden]`` in the Buffer's dtype.
 
@@ -401,6 +402,12 @@ class Buffer:
         row's choices are added up first, in the order of k, in float32, rounded once. Multiply by
         recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here.
         :meth:`combine_input` is memory from which rows need no copying on their way.
+
+        ``quantize="ue8m0"``: rows of other ranks are FP8 on their way, with a power of two as the scale of each 128
+        elements: about half the bytes. They are added up in float32 as ever. It changes an element ``y`` of such a row
+        by at most ``max(|y| / 16, a / 2**17)``, ``a`` being the largest magnitude of its 128; rows that stay on their
+        rank do not change (:func:`ep_lib.reference.combine`, bit for bit). For direct writes, bfloat16 and widths that
+        are a multiple of 128; on all ranks or on none; not with sorted_by_expert or combine_input.
 
         ``async_finish``: runs beside the caller's stream, and an :class:`ep_lib.moe.event.Event` is returned too:
         ``(out, event)``.
@@ -424,6 +431,7 @@ class Buffer:
         if topk_weights is not None:
             weights = self._checks.topk_weights(topk_weights, handle.num_tokens, values=not self._only_later)
         biases = self._checks.bias(bias, handle.num_tokens, width)
+        as_fp8 = quantize is not None and self._checks.as_fp8(quantize, info, self._in_place(info), sorted_by_expert)
         narrow = 0 if width == self._config.hidden else width * self._config.dtype.itemsize // VECTOR_BYTES
         with _Operation(self):
             out = self._mode.combine(
@@ -434,10 +442,18 @@ class Buffer:
                 bias=biases,
                 async_finish=async_finish,
                 by_expert=by_expert,
+                as_fp8=as_fp8,
             )
-            what = "handles of different dispatches, rows of different widths, or combine_input on some ranks only"
+            what = (
+                "handles of different dispatches, rows of different widths, or combine_input or quantize on some "
+                "ranks only"
+            )
             self._expect_agreement(f"combine {what}", None, async_finish)
         return (out, self._mode.finished(x, (x, topk_weights, bias, out))) if async_finish else out
+
+    def _in_place(self, x: ArrayInfo) -> bool:
+        """Whether these rows are combine_input's."""
+        return isinstance(self._mode, DirectMode) and x.address == self._mode.returned and x.nbytes > 0
 
     def combine_input(self, handle: DispatchHandle, like: Array) -> Array:
         """Where experts may write what :meth:`combine` brings back: ``[handle.num_recv_tokens, hidden]`` in the

@@ -257,6 +257,25 @@ class InputChecks:
         if form.code >= NVFP4:
             raise ArgumentError("column_major_scales: scales of NVFP4 only come by rows; leave it out")
 
+    def as_fp8(self, quantize: Any, x: ArrayInfo, in_place: bool, sorted_by_expert: bool) -> bool:
+        """Whether a combine sends rows as FP8. ``in_place``: x is combine_input's. Raises ArgumentError."""
+        if quantize is None:
+            return False
+        config = self._config
+        if not isinstance(quantize, str) or quantize != "ue8m0":
+            refuse("quantize", quantize, "None or 'ue8m0'")
+        if not config.is_direct:
+            raise ArgumentError(f"quantize: {config.mode_name} casts nothing on its way; leave it out")
+        if config.dtype != BFLOAT16:
+            raise ArgumentError(f"quantize casts rows of bfloat16, and this Buffer carries {config.dtype.name}")
+        if x.shape[1] % FP8_GROUP:
+            raise ArgumentError(f"quantize takes rows of a multiple of {FP8_GROUP} elements; x has {x.shape[1]}")
+        if sorted_by_expert:
+            raise ArgumentError("quantize: not with sorted_by_expert, whose sums are read from where they are made")
+        if in_place:
+            raise ArgumentError("quantize: rows in combine_input are read from there as they are; pass other memory")
+        return True
+
     def bias(self, bias: Any, num_tokens: int, width: int) -> list[ArrayInfo]:
         """None, one array or a pair of them, each ``[num_tokens, width]``: as a list."""
         biases = () if bias is None else tuple(bias) if isinstance(bias, tuple) else (bias,)

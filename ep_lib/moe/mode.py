@@ -123,9 +123,10 @@ class Mode(Protocol):
         bias: Sequence[ArrayInfo],
         async_finish: bool,
         by_expert: ExpertRows | None = None,
+        as_fp8: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then ask :meth:`mismatched_ranks`. With
-        ``by_expert`` rows are grouped by expert."""
+        ``by_expert`` rows are grouped by expert; ``as_fp8``: on their way, they are."""
 
     def finished(self, array: Array, keep: tuple[Any, ...]) -> Event:
         """The end of the last operation, for streams of the kind of ``array``."""

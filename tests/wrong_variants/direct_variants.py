@@ -17,7 +17,7 @@ from wrong_variants import all_in_one
 from wrong_variants.all_in_one import Mistake
 
 _MEETING = ("ep/all_ranks", "moe/common/notify", "moe/common/epoch", "moe/direct/tokens")
-_SUMS = (*_MEETING, "ep/groups", "moe/direct/combine_send", "moe/direct/combine_add")
+_SUMS = (*_MEETING, "ep/groups", "moe/direct/packed_rows", "moe/direct/combine_send", "moe/direct/combine_add")
 # A name's first word is the kernel's; the second one of its templates.
 HEADERS = {
     "dispatch_bulk": (*_MEETING, "moe/common/dispatch", "moe/direct/side_rows", "moe/direct/dispatch_bulk"),

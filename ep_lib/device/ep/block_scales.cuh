@@ -29,6 +29,11 @@ EP_DEVICE unsigned e8m0_scale(float largest) {
     return bits == 0 ? kE8m0One : static_cast<unsigned>(max(((bits + kBelowNext) >> 23) - 8, 0));
 }
 
+// The power of two itself; 2 ** -127 has no exponent of its own.
+EP_DEVICE float e8m0_value(unsigned scale) {
+    return __int_as_float(scale == 0 ? 0x400000 : static_cast<int>(scale) << 23);
+}
+
 // 1 / scale, exact: bytes go up to 247.
 EP_DEVICE float e8m0_inverse(unsigned scale) { return __int_as_float(static_cast<int>(254 - scale) << 23); }
 
@@ -56,6 +61,27 @@ EP_DEVICE unsigned fp8_pair_times(float first, float second, float factor) {
     const float a = scaled_or_nan(first, __fmul_rn(first, factor));
     const float b = scaled_or_nan(second, __fmul_rn(second, factor));
     return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+}
+
+// A lane's elements times a power of two as E4M3.
+EP_DEVICE int4 fp8_times(const float* values, float factor) {
+    int words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+        const float* const v = values + 4 * w;
+        words[w] = static_cast<int>(fp8_pair_times(v[0], v[1], factor) | fp8_pair_times(v[2], v[3], factor) << 16);
+    }
+    return make_int4(words[0], words[1], words[2], words[3]);
+}
+
+// The two E4M3 numbers in the lower half of `bytes`.
+EP_DEVICE void fp8_pair_to_float(unsigned bytes, float* first, float* second) {
+    const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bytes), __NV_E4M3);
+    __half_raw low, high;
+    low.x = halves.x;
+    high.x = halves.y;
+    *first = __half2float(__half(low));
+    *second = __half2float(__half(high));
 }
 
 EP_DEVICE unsigned e4m3_byte(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3); }
@@ -92,27 +118,25 @@ EP_DEVICE void cast_row_to_fp8(int4* row, void* side, int vectors) {
         const int i = base + lane_id();
         float values[kFp8Elements];
         load_elements(row, i, vectors, values);
-        const float largest = largest_of_lanes<kLanes>(values);  // all lanes have read
-        int words[4];
+        const float largest = largest_of_lanes<kLanes>(values);
+        int4 numbers;
         if constexpr (kCast == Cast::kFp8) {
             const float scale = fp8_scale(largest);
+            int words[4];
+#pragma unroll
             for (int w = 0; w < 4; ++w) {
                 const float* const v = values + 4 * w;
                 words[w] = static_cast<int>(fp8_pair(v[0], v[1], scale) | fp8_pair(v[2], v[3], scale) << 16);
             }
+            numbers = make_int4(words[0], words[1], words[2], words[3]);
             if (i < vectors && i % kLanes == 0) static_cast<float*>(side)[i / kLanes] = scale;
         } else {
             const unsigned scale = e8m0_scale(largest);
-            const float factor = e8m0_inverse(scale);
-            for (int w = 0; w < 4; ++w) {
-                const float* const v = values + 4 * w;
-                words[w] =
-                    static_cast<int>(fp8_pair_times(v[0], v[1], factor) | fp8_pair_times(v[2], v[3], factor) << 16);
-            }
+            numbers = fp8_times(values, e8m0_inverse(scale));
             if (i < vectors && i % kLanes == 0) static_cast<uint8_t*>(side)[i / kLanes] = static_cast<uint8_t>(scale);
         }
-        __syncwarp();
-        if (i < vectors) row[i] = make_int4(words[0], words[1], words[2], words[3]);
+        __syncwarp();  // all lanes have read
+        if (i < vectors) row[i] = numbers;
     }
 }
 

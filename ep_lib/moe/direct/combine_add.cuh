@@ -21,6 +21,8 @@ struct AddArgs {
     int stages;         // pieces under way per warp, at least 2
 };
 
+constexpr int kOwnShift = 16;  // with packed rows, Piece::found also says which of them is this rank's own: 1 and on
+
 // A piece of a token, in shared memory, one per stage.
 struct Piece {
     int token;  // num_tokens or more: there are no more
@@ -183,6 +185,46 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
     }
 }
 
+// The same for rows that came as FP8 (<moe/direct/packed_rows.cuh>), all but the row `own`, which is this GPU's.
+template <typename T>
+EP_DEVICE void add_packed_pieces(const int4* pieces, int piece_vectors, const float* weights, const Piece& in, int own,
+                                 const Bias& bias, int64_t first_vector, int4* out) {
+#pragma unroll 1
+    for (int first = 0; first < in.count; first += kChunkVectors) {
+        const int i = first + 2 * lane_id(), chunk = first / kChunkVectors;
+        if (i >= in.count) continue;
+        Sums<T> sums[2];
+        if (bias.first) {
+#pragma unroll
+            for (int u = 0; u < 2; ++u) add_bias(sums[u], bias, first_vector + i + u);
+        }
+#pragma unroll 2
+        for (int p = 0; p < in.found; ++p) {
+            const int4* const piece = pieces + p * piece_vectors;
+            int4 vectors[2];
+            if (p == own) {
+                vectors[0] = piece[i];
+                vectors[1] = piece[i + 1];
+            } else {
+                unpack_lane(piece + chunk * kPackedChunkVectors, lane_id(), vectors, vectors + 1);
+            }
+#pragma unroll
+            for (int u = 0; u < 2; ++u) sums[u].add(vectors[u], weights[p]);
+        }
+#pragma unroll
+        for (int u = 0; u < 2; ++u) st_na_v4(out + i + u, sums[u].rounded());
+    }
+}
+
+// Which of a token's rows is this rank's own; -1: none.
+EP_DEVICE int own_row(const RowPtr* row_ptrs, int found) {
+    int own = -1;
+    for (int p = 0; p < found; ++p) {
+        if (row_ptrs[p].rank == rank()) own = p;
+    }
+    return own;
+}
+
 }  // namespace detail
 
 // One warp: adds up tokens until there are no more.
@@ -190,7 +232,8 @@ EP_DEVICE void add_pieces(const int4* pieces, int piece_vectors, const float* we
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   next(row_ptrs, &found)  all lanes: the next token and where its rows are, once they are there; num_tokens or more if
 //                           there is none. A tma_fence must follow what peers' threads wrote there.
-template <typename T, typename Next>
+// kPacked: rows of other ranks are FP8 (<moe/direct/packed_rows.cuh>); pieces are whole chunks then.
+template <typename T, bool kPacked = false, typename Next>
 EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* out, const int* topk_idx,
                           const float* topk_weights, const Next& next) {
     const int row_vectors = args.row_vectors, stage_vectors = args.most_ranks * args.piece_vectors;
@@ -220,11 +263,24 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
             for (int p = lane_id(); p < found; p += kWarpSize) {
                 memory.weights[stage * args.most_ranks + p] = memory.row_ptrs[p].weight;
             }
-            for (int p = 0; p < found; ++p) {
-                tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors, memory.row_ptrs[p].row + begin,
-                         bytes, memory.barriers + stage);
+            if constexpr (kPacked) {
+                const int own = detail::own_row(memory.row_ptrs, found), before = packed_vectors(begin);
+                const uint32_t packed_bytes = packed_vectors(count) * sizeof(int4);
+                for (int p = 0; p < found; ++p) {
+                    tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors,
+                             memory.row_ptrs[p].row + (p == own ? begin : before), p == own ? bytes : packed_bytes,
+                             memory.barriers + stage);
+                }
+                tma_arrive(memory.barriers + stage,
+                           own < 0 ? found * packed_bytes : (found - 1) * packed_bytes + bytes);
+                if (lane_id() == 0) memory.under_way[stage].found = found | (own + 1) << kOwnShift;
+            } else {
+                for (int p = 0; p < found; ++p) {
+                    tma_load(memory.pieces + stage * stage_vectors + p * args.piece_vectors,
+                             memory.row_ptrs[p].row + begin, bytes, memory.barriers + stage);
+                }
+                tma_arrive(memory.barriers + stage, found * bytes);
             }
-            tma_arrive(memory.barriers + stage, found * bytes);
             begin += count;
         }
         __syncwarp();
@@ -237,7 +293,11 @@ EP_DEVICE void add_tokens(const AddArgs& args, const AddMemory& memory, int4* ou
         const int4* const pieces = memory.pieces + ring.stage * stage_vectors;
         const float* const weights = memory.weights + ring.stage * args.most_ranks;
         const int64_t first_vector = static_cast<int64_t>(in.token) * row_vectors + in.begin;
-        if (is_plain) {
+        if constexpr (kPacked) {
+            const Piece piece = {in.token, in.found & ((1 << kOwnShift) - 1), in.begin, in.count};
+            detail::add_packed_pieces<T>(pieces, args.piece_vectors, weights, piece, (in.found >> kOwnShift) - 1,
+                                         args.bias, first_vector, out + first_vector);
+        } else if (is_plain) {
             detail::add_pieces<T, true>(pieces, args.piece_vectors, weights, in, args.bias, first_vector,
                                         out + first_vector);
         } else {

@@ -23,9 +23,9 @@ struct PushCombineArgs {
 
 namespace detail {
 
-// Where a token's rows are on this rank, in ascending order of the ranks that sent them.
+// Where a token's rows are on this rank, in ascending order of the ranks that sent them, in sent_vectors each.
 EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRank& send_indices, int4* own_rows,
-                            int row_vectors) {
+                            int row_vectors, int sent_vectors) {
     __syncwarp();  // all lanes have read the previous token's pointers
     int found = 0;
 #pragma unroll
@@ -34,8 +34,9 @@ EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRan
         int rows_here;
         const int below = votes_below(s >= 0, &rows_here);
         if (s >= 0) {
-            int4* const area = args.returned + static_cast<int64_t>(r) * args.max_tokens * row_vectors;
-            int4* const row = (r == rank() ? own_rows : area) + static_cast<int64_t>(s) * row_vectors;
+            int4* const area = args.returned + static_cast<int64_t>(r) * args.max_tokens * sent_vectors;
+            int4* const row =
+                (r == rank() ? own_rows : area) + static_cast<int64_t>(s) * (r == rank() ? row_vectors : sent_vectors);
             row_ptrs[found + below] = {row, r, s, 1.0f};
         }
         found += rows_here;
@@ -53,12 +54,14 @@ EP_DEVICE int list_returned(const SendArgs& args, RowPtr* row_ptrs, const PerRan
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]                as in compare_tags
-template <typename T>
+// kPacked: rows are FP8 on their way, of bfloat16 (<moe/direct/packed_rows.cuh>).
+template <typename T, bool kPacked = false>
 EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
     const CombineMemory memory(tma_shared, args.add, args.send);
     const int row_vectors = args.add.row_vectors;
+    const int sent_vectors = kPacked ? packed_vectors(row_vectors) : row_vectors;
     const detail::CombineStart start = detail::start_combine(args.workspace, args.add, plan);
     const Signals signals = this_epoch(args.workspace);
     bool ok = start.ok && barrier_before_reuse(signals, args.workspace.state->last_combine, kPhaseCombine);
@@ -67,10 +70,10 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
     if (ok && blockIdx.x < args.send.blocks) {
         const auto target = [&](const SentRow& out) {
             const int64_t at = static_cast<int64_t>(rank()) * args.send.max_tokens + out.send_index;
-            return peer_ptr(args.send.returned + at * row_vectors, out.owner);
+            return peer_ptr(args.send.returned + at * sent_vectors, out.owner);
         };
-        send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
-                  plan + num_ranks(), target);
+        send_rows<kPacked>(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
+                           plan + num_ranks(), target);
         __syncthreads();  // pieces come to where rows were
     }
     if (ok && detail::same_tag_warp(signals, kSignalStaged, args.tag, &ok)) {
@@ -80,12 +83,12 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
         const auto next = [&](RowPtr* row_ptrs, int* found) {
             const detail::OnItsWay here = tokens.next();
             if (here.token >= args.add.num_tokens) return here.token;
-            *found = detail::list_returned(args.send, row_ptrs, here.send_indices, own_rows, row_vectors);
+            *found = detail::list_returned(args.send, row_ptrs, here.send_indices, own_rows, row_vectors, sent_vectors);
             if (returns.wait_for(here.send_indices)) return here.token;
             ok = false;
             return args.add.num_tokens;
         };
-        add_tokens<T>(args.add, memory.add, out, topk_idx, topk_weights, next);
+        add_tokens<T, kPacked>(args.add, memory.add, out, topk_idx, topk_weights, next);
     }
 
     const LastBlock last = last_block(&args.workspace.state->finished_blocks, gridDim.x, ok);
@@ -102,9 +105,9 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
 
 }  // namespace ep::direct
 
-template <typename T>
+template <typename T, bool kPacked = false>
 __global__ void __launch_bounds__(512)
     ep_combine_push(ep::direct::PushCombineArgs args, int4* out, const int4* y, const int* topk_idx,
                     const float* topk_weights, const int* send_index, const int* plan, int* differs) {
-    ep::direct::combine_push<T>(args, out, y, topk_idx, topk_weights, send_index, plan, differs);
+    ep::direct::combine_push<T, kPacked>(args, out, y, topk_idx, topk_weights, send_index, plan, differs);
 }

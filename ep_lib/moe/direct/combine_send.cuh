@@ -10,6 +10,7 @@
 #include <ep/groups.cuh>
 #include <ep/tma.cuh>
 #include <moe/common/epoch.cuh>
+#include <moe/direct/packed_rows.cuh>
 #include <moe/direct/tokens.cuh>
 
 namespace ep::direct {
@@ -102,11 +103,11 @@ class Groups {
 }  // namespace detail
 
 // One block: sends rows of `y` until all are gone; all are written when it returns. A warp waits for a row's store when
-// the next one is on its way.
+// the next one is on its way. kPacked: as FP8 (<moe/direct/packed_rows.cuh>).
 //   memory, records   shared memory as above, at multiples of kTmaSharedAlignment and of 16
 //   received          [ranks]   of each owner: rows of its tokens here
 //   target(row)       where a row goes, as this rank addresses it
-template <typename Target>
+template <bool kPacked = false, typename Target>
 EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint64_t epoch, int4* memory, void* records,
                          const int4* y, int row_vectors, const int* received, const Target& target) {
     if (num_ranks() == 1 || warp_id() >= args.warps) return;
@@ -116,6 +117,7 @@ EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint6
     SentRow* const sent = all_sent + before_mine;
     uint64_t* const barriers = reinterpret_cast<uint64_t*>(all_sent + args.warps * args.stages) + before_mine;
     const uint32_t row_bytes = row_vectors * sizeof(int4);
+    const uint32_t sent_bytes = kPacked ? packed_vectors(row_vectors) * sizeof(int4) : row_bytes;
     TmaRing ring(barriers, args.stages);
     detail::Groups groups(&workspace.state->next_item, args.group_rows, received);
     const auto fill = [&](int stage) {
@@ -139,7 +141,12 @@ EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint6
         const SentRow out = sent[ring.stage];
         if (out.owner < 0) break;
         ring.wait();
-        tma_store(target(out), rows + ring.stage * row_vectors, row_bytes);
+        if constexpr (kPacked) {
+            pack_row_warp(rows + ring.stage * row_vectors, row_vectors);
+            tma_fence();  // TMA reads what lanes wrote, and later loads another row there
+            __syncwarp();
+        }
+        tma_store(target(out), rows + ring.stage * row_vectors, sent_bytes);
         tma_commit();
         tma_wait_written<1>();
         signal(before);

@@ -25,7 +25,7 @@ from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
 from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter, SideRows
 from ep_lib.moe.direct.memory import allocate
-from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, most_ranks
+from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
 from ep_lib.moe.event import Event
 from ep_lib.moe.formats import FP8_FLOAT32, PLAIN, ROW_SCALE_BYTES, UINT8, RowFormat, row_formats
 from ep_lib.moe.memory import sync_current_stream
@@ -37,7 +37,12 @@ _NOTIFY_BLOCKS = 16  # one destination each; those that are left over check valu
 _POLL_SECONDS = 0.25  # of looking for the counts without asking what else may be wrong
 _MOST_KNOWN = 1024  # launches and arguments that are remembered
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
-_WAYS = {"push": ("combine_push", ""), "pull": ("combine_pull", ", false"), "stage": ("combine_pull", ", true")}
+_WAYS = {
+    "push": ("combine_push", ""),
+    "pull": ("combine_pull", ", false"),
+    "stage": ("combine_pull", ", true"),
+    "packed": ("combine_push", ", true"),
+}
 
 
 _NUMBER_OF_WAY = {way: number for number, way in enumerate(_WAYS)}
@@ -215,6 +220,11 @@ class DirectMode:
         """The address of the part that <moe/common/regroup.cu> takes."""
         return self._at["hellos"]
 
+    @property
+    def returned(self) -> int:
+        """The address of the rows of :meth:`combine_input`."""
+        return self._at["returned"]
+
     def begin_anew(self, masked: Collection[int]) -> None:
         """As after __init__, without the ranks that are ``masked``, while no rank runs a kernel."""
         self._memory.clear("state")
@@ -295,11 +305,14 @@ class DirectMode:
         bias: Sequence[ArrayInfo],
         async_finish: bool,
         by_expert: ExpertRows | None = None,
+        as_fp8: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
-        config, returned = self._config, self._at["returned"]
+        config, returned = self._config, self.returned
         out = self._backend.empty(x.kind, (routing.num_tokens, x.shape[1]), config.dtype)
-        if x.address == returned or by_expert is not None:
+        if as_fp8:
+            way = "packed"
+        elif x.address == returned or by_expert is not None:
             way = "pull"
         elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
             way = "push"
@@ -484,19 +497,22 @@ class DirectMode:
         routing: DirectRouting,
         uses: Sequence[ArrayInfo],
     ) -> None:
-        """``way``: "push", "pull" rows that are in symmetric memory, or "stage": copy them there and pull them."""
+        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, or "stage": copy them
+        there and pull them."""
         planned = routing.planned.get(key)
         if planned is None:
             config, tuning = self._config, self._tuning_of(self._config.row_bytes)
-            name, staged = _WAYS[way]
+            if way == "packed":
+                tuning = for_packed_rows(tuning, config, self._rank.shared_bytes)
+            name, template = _WAYS[way]
             copy_blocks = self._spare_blocks if way == "stage" else 0
             send_blocks = max(1, copy_blocks or round(tuning.push_share * self.num_sms))
             element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
             planned = Planned(
-                kernel(name, f"<{element}{staged}>"),
+                kernel(name, f"<{element}{template}>"),
                 self.num_sms + copy_blocks,
                 tuning.add_warps * _WARP,
-                self._combine_args(routing, key, tuning, x.shape[0], send_blocks, way == "push"),
+                self._combine_args(routing, key, tuning, x.shape[0], send_blocks, name == "combine_push"),
                 combine_shared(tuning, config, config.row_vectors),
             )
             self._remember(routing.planned, key, planned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ep_lib.errors import ArgumentError
-from ep_lib.jit.structs import header_struct
+from ep_lib.jit.structs import header_constant, header_struct
 from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 
 _FEW_SMS = 16  # below that, what an SM can store is the limit, not the links
@@ -87,6 +87,17 @@ def fitted(wanted: Tuning, config: BufferConfig, row_vectors: int, limit: int) -
         else:
             raise _too_large(config, limit)
     return replace(found, send_warps=min(found.send_warps, found.add_warps))
+
+
+def for_packed_rows(tuning: Tuning, config: BufferConfig, limit: int) -> Tuning:
+    """The same for rows that come back as FP8: pieces are whole chunks (<moe/direct/packed_rows.cuh>)."""
+    chunk = header_constant("moe/direct/packed_rows.cuh", "kChunkVectors")
+    found = replace(tuning, add_vectors=max(1, tuning.add_vectors // chunk) * chunk)
+    while not _fits(combine_shared(found, config, config.row_vectors), limit):
+        if found.add_warps == 1:
+            raise _too_large(config, limit)
+        found = replace(found, add_warps=found.add_warps - 1, send_warps=min(found.send_warps, found.add_warps - 1))
+    return found
 
 
 def dispatch_shared(warps: int, stages: int, row_vectors: int, ranks: int) -> int:

@@ -109,6 +109,7 @@ class HierarchicalMode(RingsMode):
         bias: Sequence[ArrayInfo] = (),
         async_finish: bool = False,
         by_expert: ExpertRows | None = None,
+        as_fp8: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; None if tags differ between ranks."""
         config, rank = self._config, self._rank

@@ -1,0 +1,59 @@
+// Rows of bfloat16 on their way back as FP8: half the bytes, in chunks of 512 elements that can be read one by one.
+//
+//     a chunk     a vector with 4 scales (float32, powers of two), then 32 vectors with 16 numbers (E4M3) each; the last chunk
+//                 of a row ends with the row
+//
+// Numbers and scales are those of ep_lib.reference.quantize_ue8m0: one scale for 128 elements. A number times its scale is a
+// bfloat16 number again, exactly, so what is added up is <ep/sums.cuh> as ever.
+#pragma once
+#include <ep/block_scales.cuh>
+#include <ep/sums.cuh>
+
+namespace ep::direct {
+
+constexpr int kChunkVectors = 2 * kWarpSize;        // of bfloat16: each lane has two
+constexpr int kPackedChunkVectors = kWarpSize + 1;  // of the same as FP8
+
+// Vectors that `vectors` vectors of bfloat16 from the beginning of a chunk take as FP8: a multiple of 16, as 128 elements are.
+EP_HOST_DEVICE int packed_vectors(int vectors) {
+    const int rest = vectors % kChunkVectors;
+    return vectors / kChunkVectors * kPackedChunkVectors + (rest > 0 ? 1 + rest / 2 : 0);
+}
+
+// A warp packs a row in shared memory, in place. All lanes call; __syncwarp before lanes read what others wrote.
+EP_DEVICE void pack_row_warp(int4* row, int vectors) {
+    const int lane = lane_id();
+    int4* packed = row;
+    for (int first = 0; first < vectors; first += kChunkVectors, packed += kPackedChunkVectors) {
+        const int i = first + 2 * lane;
+        float values[kFp8Elements] = {};  // lanes beyond the end of the row take part with zeros
+        if (i < vectors) {
+            bfloat16_to_float(row[i], values);
+            bfloat16_to_float(row[i + 1], values + kFp8Elements / 2);
+        }
+        const unsigned scale = e8m0_scale(largest_of_lanes<kFp8LanesPerGroup>(values));
+        const int4 numbers = fp8_times(values, e8m0_inverse(scale));
+        __syncwarp();  // all lanes have read
+        if (lane % kFp8LanesPerGroup == 0)
+            reinterpret_cast<float*>(packed)[lane / kFp8LanesPerGroup] = e8m0_value(scale);
+        if (i < vectors) packed[1 + lane] = numbers;
+    }
+}
+
+// A lane's two vectors of bfloat16 out of a chunk.
+EP_DEVICE void unpack_lane(const int4* chunk, int lane, int4* first, int4* second) {
+    const int4 numbers = chunk[1 + lane];
+    const float scale = reinterpret_cast<const float*>(chunk)[lane / kFp8LanesPerGroup];
+    const int words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
+    int out[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        float low, high;
+        fp8_pair_to_float(static_cast<unsigned>(words[i / 2]) >> (i % 2 * 16), &low, &high);
+        out[i] = bfloat16_word(__fmul_rn(low, scale), __fmul_rn(high, scale));
+    }
+    *first = make_int4(out[0], out[1], out[2], out[3]);
+    *second = make_int4(out[4], out[5], out[6], out[7]);
+}
+
+}  // namespace ep::direct
