@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import ep_lib
 from ep_lib.emulator.exploration import CUT, NONE, SLEEPING, WHOLE, Exploration
 from ep_lib.emulator.fabric import make_fabric
 from ep_lib.runtime.emulated import make_machine, run_program
+from ep_lib.runtime.exhaustion import RUNS, Explored, Parts
 
 KERNELS = Path(__file__).parent / "kernels" / "small_programs.cu"
 
@@ -55,8 +57,14 @@ def program(rank: ep_lib.Rank, name: str, threads: int) -> list[list[int]]:
 def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
     """Outcomes, classes of equivalent runs, and how many runs were made."""
     exploration = Exploration(events=300, turns=3, reduction=reduction)
+    outcomes, classes, made, _ = some_runs(name, exploration)
+    return outcomes, classes, made
+
+
+def some_runs(name: str, exploration: Exploration, most: int = 1 << 30) -> tuple[set[str], set[int], int, bool]:
+    """The same, and whether there are more."""
     outcomes, classes, made, more = set(), set(), 0, True
-    while more:
+    while more and made < most:
         machine = make_machine(1, seed=0, fabric=make_fabric(None, 1), heap_bytes=1 << 16)
         machine.begin_checks()
         exploration.begin(machine)
@@ -70,7 +78,22 @@ def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
         if exploration.status.outcome in (WHOLE, CUT):
             outcomes.add(repr(result))
             classes.add(exploration.status.equivalence)
-    return outcomes, classes, made
+    return outcomes, classes, made, more
+
+
+def runs_in_parts(name: str) -> tuple[set[str], int, int]:
+    """Outcomes, the number of classes and of runs, where a part is split as soon as it can be."""
+    parts, outcomes = Parts(None), set()
+    while not parts.is_done:
+        for number in parts.round():
+            exploration = Exploration(events=300, turns=3, reduction=SLEEPING)
+            exploration.load(parts.text(number))
+            some, _, made, more = some_runs(name, exploration, most=1)
+            outcomes |= some
+            status = exploration.status
+            counts = (status.redundant, status.cut, status.counted, status.skipped, status.most_events, status.share)
+            parts.take(number, Explored(exploration.save(), not more, made, *counts))
+    return outcomes, parts.explored, parts.totals.runs
 
 
 @pytest.mark.slow
@@ -81,6 +104,9 @@ def test_reduction_loses_no_outcome_and_makes_few_runs(name: str) -> None:
     assert outcomes == all_outcomes
     assert made <= 1.2 * len(all_classes)
     assert len(classes) <= len(all_classes)
+    in_parts, explored, made_in_parts = runs_in_parts(name)
+    assert in_parts == all_outcomes and explored == len(classes)
+    assert made_in_parts <= 1.2 * made + 4
 
 
 def one_rank(rank: ep_lib.Rank, name: str, threads: int = 2) -> None:
@@ -178,6 +204,46 @@ def test_it_stops_in_time_and_goes_on() -> None:
     assert more.resume is None and more.coverage.schedules > first.coverage.schedules
 
 
+def shown(report: Any) -> dict[str, Any]:
+    return {name: value for name, value in report.to_dict().items() if name != "seconds"}
+
+
+@pytest.mark.slow
+def test_the_report_is_the_same_whatever_the_number_of_workers() -> None:
+    alone = exhausted(program, args=("lost_update", 3))
+    assert alone.coverage.schedules > 2 * RUNS and [f.kind for f in alone.findings] == ["values differ"]
+    assert shown(exhausted(program, args=("lost_update", 3), jobs=2)) == shown(alone)
+
+
+def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "check.resume"
+    first = exhausted(program, args=("lost_update", 3), seconds=1e-6, resume=file)
+    assert "stopped after 1e-06 s" in first.coverage.stopped
+    more = exhausted(program, args=("lost_update", 3), resume=file)
+    whole = exhausted(program, args=("lost_update", 3))
+    assert not more.coverage.stopped and more.coverage.schedules == whole.coverage.schedules
+    assert [f.kind for f in more.findings] == ["values differ"]
+    assert shown(exhausted(program, args=("lost_update", 3), resume=file)) == shown(more)  # nothing was left
+    with pytest.raises(ep_lib.errors.ArgumentError, match=r"of another check: arguments was .* name a new file"):
+        exhausted(program, args=("counter", 3), resume=file)
+    file.write_text("{}")
+    with pytest.raises(ep_lib.errors.ArgumentError, match="no file of an exhaustive check"):
+        exhausted(program, args=("lost_update", 3), resume=file)
+
+
+def test_any_executor_makes_the_runs() -> None:
+    class Here(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_result(fn(*args, **kwargs))
+            return future
+
+    report = exhausted(one_rank, args=("dekker",), executor=Here())
+    assert report.ok and report.coverage.schedules == 7
+    with pytest.raises(ep_lib.errors.KernelNotFoundError):
+        exhausted(one_rank, args=("no_such_kernel",), executor=Here())
+
+
 def test_a_program_that_is_not_the_same_each_time() -> None:
     turn = iter(range(100))
 
@@ -197,6 +263,9 @@ def test_a_program_that_is_not_the_same_each_time() -> None:
         ({"exhaustive": True, "turns": 0}, "turns is 0"),
         ({"exhaustive": True, "seconds": -1}, "seconds is -1"),
         ({"exhaustive": 2}, "exhaustive is 2"),
+        ({"jobs": 2}, "for an exhaustive check: add exhaustive=True"),
+        ({"exhaustive": True, "jobs": 0}, "jobs is 0"),
+        ({"exhaustive": True, "resume": "no/such/folder/file"}, "no folder no/such/folder"),
     ],
 )
 def test_bad_bounds(options: dict[str, Any], says: str) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
-import inspect
 import io
 import json
 import os
@@ -17,26 +15,24 @@ import select
 import shlex
 import signal
 import sys
-import traceback
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 from ep_lib import processes
+from ep_lib.commands.scripts import CheckFailed, ScriptMain, describe, load_main
 from ep_lib.emulator.fabric import KINDS, Fabric
 from ep_lib.emulator.findings import Finding
 from ep_lib.errors import ArgumentError, EpError
 from ep_lib.runtime.check import check, record
 from ep_lib.transports import registry
+from ep_lib.workshop.executors import open_executor
 
 _MODULE = "ep_lib.commands.check"
 _STDERR = 2  # the descriptor: a notebook's sys.stderr has none
 _OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
 _LOOK_S = 0.2  # between two looks at the script's time
-
-
-class CheckFailed(EpError):
-    """The script could not be checked: it cannot be imported, has no main, or does not end."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds", type=float, help="with --exhaustive: report after that (default: 0.9 of --timeout)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="with --exhaustive: processes that make the runs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--executor", metavar="WHERE", help="with --exhaustive: other machines make the runs: mpi, or dask://HOST:PORT"
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="with --exhaustive: kept as it goes on; the next call goes on there"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object; the script prints to stderr")
 
@@ -97,6 +102,10 @@ def run(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--seeds is {args.seeds}, --first-seed {args.first_seed}; they must be at least 1 and 0")
     if not args.exhaustive and (args.preemptions is not None or args.seconds is not None):
         raise ArgumentError("--preemptions and --seconds are bounds of an exhaustive check: add --exhaustive")
+    if not args.exhaustive and (args.jobs != 1 or args.executor is not None or args.resume is not None):
+        raise ArgumentError("--jobs, --executor and --resume are for an exhaustive check: add --exhaustive")
+    if args.executor == "threads":
+        raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
     task: dict[str, Any] = {"seeds": list(range(args.first_seed, args.first_seed + args.seeds))}
     if args.exhaustive:
         task = {
@@ -105,8 +114,17 @@ def run(args: argparse.Namespace) -> int:
             "events": args.events,
             "turns": args.turns,
             "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
+            "jobs": args.jobs,
+            "resume": None if args.resume is None else str(args.resume.resolve()),
         }
-    answer = in_a_process(args, {"checks": task, "again": _again(args)})
+    request = {"checks": task, "again": _again(args)}
+    if args.executor is None:
+        answer = in_a_process(args, request)
+    else:
+        with open_executor(args.executor) as place:
+            if place is None:
+                return 0  # it has served another process of mpiexec
+            answer = _require_report(_answer(_request(args, request), place[0]))
     print(json.dumps(answer["report"]) if args.json else answer["text"])
     return 0 if answer["report"]["ok"] else 1
 
@@ -128,26 +146,9 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
 
     Raises ArgumentError for arguments that no run has, before anything starts, and CheckFailed.
     """
-    if not args.script.is_file():
-        raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
-    if not args.timeout > 0:
-        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
-    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)
+    request = _request(args, task)
     ours, theirs = os.pipe()
-    request = {
-        **task,
-        "script": str(args.script.resolve()),
-        "main": args.main,
-        "ranks": args.ranks,
-        "fabric": args.fabric,
-        "ranks_per_node": args.ranks_per_node,
-        "transport": args.transport,
-        "timeout": args.timeout,
-        "volatile": args.volatile,
-        "memory": args.memory,
-        "resident_blocks": args.resident_blocks,
-        "answer_to": theirs,
-    }
+    request["answer_to"] = theirs
     with os.fdopen(ours, "rb", buffering=0) as answers, processes.guarded() as guard:
         try:
             child = guard.start(
@@ -158,15 +159,16 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
             )
         finally:
             os.close(theirs)
+        cores = task.get("checks", {}).get("jobs", 1)
         own = processes.OwnTime(lambda: processes.in_group(child.pid))
         try:
             try:
-                answer = _read(answers, own, args.timeout)
+                answer = _read(answers, own, args.timeout, cores)
             except KeyboardInterrupt:
                 if not task.get("checks", {}).get("exhaustive"):
                     raise
                 os.kill(child.pid, signal.SIGINT)  # it reports what it has covered
-                answer = _read(answers, own, args.timeout)
+                answer = _read(answers, own, args.timeout, cores)
         except processes.TookTooLong:
             raise CheckFailed(
                 f"{args.script} did not end within {args.timeout:g} s (--timeout). A kernel that never ends is found "
@@ -178,13 +180,38 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
         raise CheckFailed(
             f"{args.script} ended the process itself, with exit code {child.returncode}, before it was checked"
         )
-    found: dict[str, Any] = json.loads(answer)
-    if "error" in found:
-        raise CheckFailed(found["error"])
-    return found
+    return _require_report(json.loads(answer))
 
 
-def _read(answers: io.FileIO, own: processes.OwnTime, limit_s: float) -> bytes:
+def _require_report(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        raise CheckFailed(answer["error"])
+    return answer
+
+
+def _request(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
+    """What determines a run, and what is to be done with it. Raises ArgumentError."""
+    if not args.script.is_file():
+        raise ArgumentError(f"there is no file {args.script}; name a Python file that defines main(rank)")
+    if not args.timeout > 0:
+        raise ArgumentError(f"--timeout is {args.timeout:g}; it must be a number of seconds above zero")
+    Fabric(args.fabric, ranks_per_node=args.ranks_per_node).check(args.ranks)
+    return {
+        **task,
+        "script": str(args.script.resolve()),
+        "main": args.main,
+        "ranks": args.ranks,
+        "fabric": args.fabric,
+        "ranks_per_node": args.ranks_per_node,
+        "transport": args.transport,
+        "timeout": args.timeout,
+        "volatile": args.volatile,
+        "memory": args.memory,
+        "resident_blocks": args.resident_blocks,
+    }
+
+
+def _read(answers: io.FileIO, own: processes.OwnTime, limit_s: float, cores: int) -> bytes:
     """What the child writes until it ends. Raises TookTooLong."""
     answer = b""
     while True:
@@ -194,21 +221,25 @@ def _read(answers: io.FileIO, own: processes.OwnTime, limit_s: float) -> bytes:
                 return answer
             answer += chunk
         else:
-            own.require(cpu_s=limit_s, idle_s=limit_s)
+            own.require(cpu_s=limit_s * cores, idle_s=limit_s)
 
 
 # ---- in the child --------------------------------------------------------------------------------------------------
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
+def _answer(request: dict[str, Any], executor: Executor | None = None) -> dict[str, Any]:
     script = Path(request["script"])
     try:
-        main = _load_main(script, request["main"])
+        if request.get("checks", {}).get("exhaustive"):
+            main: Callable[..., Any] = ScriptMain(script, request["main"])
+            request["checks"]["executor"] = executor
+        else:
+            main = load_main(script, request["main"])
         if "replay" in request:
             return _replayed(main, request)
         report = check(**request["checks"], **_run_of(main, request))
     except EpError as error:
         return {"error": str(error)}
     except Exception as error:  # noqa: BLE001  # the script may raise anything
-        return {"error": f"{script.name}: main raised {_describe(error, script)}"}
+        return {"error": f"{script.name}: main raised {describe(error, script)}"}
     again = request["again"]
     if report.memory == "ptx" and request["memory"] == "mixed":
         again += " --memory ptx"
@@ -242,46 +273,6 @@ def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]
         "resident_blocks": request["resident_blocks"],
         "transport": request["transport"],
     }
-
-
-def _load_main(script: Path, name: str) -> Callable[..., Any]:
-    sys.path.insert(0, str(script.parent))
-    spec = importlib.util.spec_from_file_location(script.stem, script)
-    if spec is None or spec.loader is None:
-        raise CheckFailed(f"{script.name} is not a Python file; name one that defines main(rank)")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[script.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except SystemExit as end:
-        raise CheckFailed(
-            f"{script.name} cannot be imported: it calls sys.exit({end.code!r}) at once; put what runs the program "
-            f'under `if __name__ == "__main__":`'
-        ) from None
-    except Exception as error:
-        raise CheckFailed(f"{script.name} cannot be imported: {_describe(error, script)}") from error
-    main = getattr(module, name, None)
-    if not callable(main):
-        raise CheckFailed(f"{script.name} has no function {name}; define {name}(rank: ep_lib.Rank)")
-    try:
-        inspect.signature(main).bind(None)
-    except TypeError:
-        raise CheckFailed(
-            f"{name}{inspect.signature(main)} in {script.name} cannot be called with one argument; it must be "
-            f"{name}(rank), with defaults for everything else"
-        ) from None
-    except ValueError:
-        pass  # a callable without a signature: try it
-    return main  # type: ignore[no-any-return]
-
-
-def _describe(error: BaseException, script: Path) -> str:
-    """Type and text of an exception, and the last line of the script in its traceback."""
-    if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg} (line {error.lineno})"
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == script]
-    place = f" (line {lines[-1]})" if lines else ""
-    return f"{type(error).__name__}: {error}{place}"
 
 
 def _child_main() -> None:

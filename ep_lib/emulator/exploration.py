@@ -56,6 +56,14 @@ class Exploration:
         """To be called after each run. Returns whether there is another one."""
         return bool(self._lib.epemu_explore_next(self._handle))
 
+    def load(self, part: str) -> None:
+        """Explores this part, and nothing else: see ep_lib/runtime/exhaustion.py."""
+        self._lib.epemu_explore_load(self._handle, part.encode())
+
+    def save(self) -> str:
+        """What is left of the part, and what others have to know."""
+        return str(self._lib.epemu_explore_save(self._handle).decode())
+
     def follow(self, schedule: str) -> None:
         """Each run from here on is this one."""
         self._lib.epemu_explore_follow(self._handle, schedule.encode())

@@ -160,6 +160,8 @@ _SIGNATURES = {
     "epemu_explore_status": ([c_void_p, POINTER(ExplorationStatus)], None),
     "epemu_explore_follow": ([c_void_p, c_char_p], None),
     "epemu_explore_schedule": ([c_void_p], c_char_p),
+    "epemu_explore_load": ([c_void_p, c_char_p], None),
+    "epemu_explore_save": ([c_void_p], c_char_p),
     "epemu_explore_strayed": ([c_void_p], c_char_p),
     "epemu_polls": ([c_void_p], c_char_p),
     "epemu_standstill": ([c_void_p], c_char_p),

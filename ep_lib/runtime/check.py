@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -9,10 +10,13 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ep_lib.bootstrap.base import dumps, loads
 from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
 from ep_lib.emulator.exploration import BUSY_TURNS, Exploration
@@ -37,6 +41,12 @@ from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
 from ep_lib.runtime.emulated import make_machine, run_program
+from ep_lib.runtime.exhaustion import RUNS, ExplorationFile, Explored, Parts
+from ep_lib.runtime.rank_process import RemoteError, encode, rebuilt
+from ep_lib.version import __version__
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _UNPROVEN = (
     "This proves nothing about other inputs, sizes and numbers of ranks, nor about schedules that were not tried; "
@@ -205,6 +215,9 @@ def check(
     events: int = 2000,
     turns: int = 3,
     seconds: float | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    resume: str | Path | None = None,
     progress: bool | None = None,
 ) -> CheckReport:
     """Call ``main(rank, *args)`` on emulated ranks once per seed, and report races, deadlocks and what else is wrong.
@@ -234,6 +247,10 @@ def check(
     ``preemptions`` of a run, ``events`` of a run, ``turns`` of a wait that counts, and ``seconds`` for all. Without a
     bound on preemptions, runs with at most two come first, as most mistakes need no more: if one is found there, the
     others are not made. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` goes on there.
+    ``jobs`` processes of this machine make the runs, or the workers of an ``executor`` (of ``concurrent.futures``,
+    mpi4py or Dask), which need ep_lib and what main imports; the report is the same whatever their number.
+    ``resume``: a file that is written as the check goes on. If it is there, the check goes on from it: after an
+    interrupt, or in another process because the first one was killed.
     ``progress``: whether to show a bar (None: on a terminal).
 
     Deadlocks, faults of kernels, time limits and failed assertions in main are findings, and so are exceptions that
@@ -245,9 +262,14 @@ def check(
         bounds = _bounds(preemptions, events, turns)
         search = _Search(program, flag("compare_values", compare_values))
         first = flag("stop_at_first", stop_at_first) or flag("stop_at_failure", stop_at_failure)
-        return _Exhaustion(program, search, bounds, first).go_on(seconds=seconds, progress=progress)
+        file = None if resume is None else ExplorationFile(Path(resume), program.described(bounds))
+        return _Exhaustion(program, search, bounds, first, file).go_on(
+            seconds=seconds, progress=progress, jobs=jobs, executor=executor
+        )
     if preemptions is not None or seconds is not None:
         raise ArgumentError("preemptions and seconds are bounds of an exhaustive check: add exhaustive=True")
+    if jobs != 1 or executor is not None or resume is not None:
+        raise ArgumentError("jobs, executor and resume are for an exhaustive check: add exhaustive=True")
     chosen = _seeds(seeds)
     compare_values, stop_at_first = flag("compare_values", compare_values), flag("stop_at_first", stop_at_first)
     stop_at_failure = flag("stop_at_failure", stop_at_failure)
@@ -437,6 +459,24 @@ class _Program:
         name = getattr(self.main, "__name__", type(self.main).__name__)
         return name if name != "<lambda>" else "main"
 
+    def described(self, bounds: dict[str, Any]) -> dict[str, Any]:
+        """What must be the same for a check to go on, for JSON."""
+        code = getattr(self.main, "digest", None) or getattr(self.main, "__code__", None)
+        return {
+            "main": self.name,
+            "code": digest([code.co_code, code.co_names] if isinstance(code, CodeType) else code),
+            "arguments": digest(list(self.args)),
+            "ranks": self.ranks,
+            "fabric": self.network.to_dict(),
+            "heap_bytes": self.heap_bytes,
+            "resident_blocks": self.resident_blocks,
+            "volatile": "plain" if self.plain_volatile else "relaxed",
+            "transport": self.transport,
+            "memory": "ptx" if self.weak_memory else "sc",
+            "ep_lib": __version__,
+            **bounds,
+        }
+
     def replay(self, run: int | str) -> str:
         """The call that shows the run of a seed, or a schedule, to be written into the script."""
         words = [self.name, f"ranks={self.ranks}"]
@@ -461,6 +501,28 @@ class _Run(NamedTuple):
     is_whole: bool = True  # it was not given up before its end
 
 
+class _Calm(NamedTuple):
+    """The first run of an exhaustive check that came to its end, with whose result others are compared."""
+
+    schedule: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class _PartAnswer:
+    """What some runs of a part have shown: of the schedules, and what a :class:`_Search` has found. ``stopped``: why
+    the check is to end there."""
+
+    explored: Explored
+    findings: tuple[Finding, ...]
+    calm: _Calm | None
+    values_differ: bool
+    failed: bool
+    has_values: bool
+    polled: frozenset[str]
+    stopped: str
+
+
 class _Search:
     """What is known so far."""
 
@@ -469,8 +531,9 @@ class _Search:
         self.tried: list[int] = []
         self.values_differ = False
         self.program = program
-        self._compare_values = compare_values
+        self.compares_values = compare_values
         self._first: tuple[int, Any, str] | None = None  # seed, result and digest of the first run
+        self.calm: _Calm | None = None  # of exhaustive checks: the same
         self._steps = 0  # of the run of seed 0
         self._polled: set[str] = set()  # lines
         self.failed = self._has_values = False
@@ -482,7 +545,7 @@ class _Search:
 
         What CUDA leaves open is a mistake only if results depend on it; volatile accesses to what is polled are none.
         """
-        harmless = self._compare_values and self._has_values and not (self.values_differ or self.failed)
+        harmless = self.compares_values and self._has_values and not (self.values_differ or self.failed)
         differs = self.findings.get(("values differ",))
         told = []
         for finding in self.findings.values():
@@ -502,7 +565,7 @@ class _Search:
     def measure(self) -> None:
         """Runs seed 0 with one memory for all, for what is known of a program from its first run only."""
         run = self._run(0, weak_memory=False)
-        if run.end is None and self._compare_values:
+        if run.end is None and self.compares_values:
             self._first = (0, run.result, digest(run.result))
 
     def try_schedule(self, seed: int, recorded: bool = False) -> bool:
@@ -528,12 +591,76 @@ class _Search:
             self.failed = True
             self.add([named(run.end)])
         self.add(named(finding) for finding in run.found if finding.kind != _WEAK)
-        is_compared = run.end is None and run.is_whole and self._compare_values
+        is_compared = run.end is None and run.is_whole and self.compares_values
         differs = is_compared and self.compare(run.result, seed, schedule)
         if differs or run.end is not None:
             weak = [finding for finding in run.found if finding.kind == _WEAK]
             self.add(named(f) for f in weak if f.certainty == max(w.certainty for w in weak))
         self.tried.append(seed)
+
+    def take_over(self, part: _PartAnswer) -> None:
+        """What a worker has found. Its runs come after those that are known."""
+        if self.calm is None:
+            self.calm = part.calm
+        begin = len(self.tried)
+        for finding in part.findings:
+            seeds = tuple(seed + begin for seed in finding.seeds or (finding.seed,))
+            self.add([dataclasses.replace(finding, seed=finding.seed + begin, seeds=seeds)])
+        self.tried += range(begin, begin + part.explored.runs)
+        self.values_differ |= part.values_differ
+        self.failed |= part.failed
+        self._has_values |= part.has_values
+        self._polled |= part.polled
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: findings by the runs that have shown them."""
+        return {
+            "findings": [[f.schedule, f.kind, f.seed, f.count, f.seeds, f.ranks] for f in self.findings.values()],
+            "calm": self.calm,
+            "runs": len(self.tried),
+            "flags": [self.values_differ, self.failed, self._has_values],
+            "polled": sorted(self._polled),
+        }
+
+    def load(self, known: dict[str, Any]) -> None:
+        """The inverse of :meth:`to_dict`: the runs that have shown something are made again."""
+        if known["calm"] is not None:
+            self.calm = _Calm(*known["calm"])
+            again = _Search(self.program, compare_values=True)
+            again.try_next(_follower(self.calm.schedule))
+            if again.calm != self.calm:
+                raise ArgumentError(_OTHER_PROGRAM)
+        shown: dict[str, list[Finding]] = {}
+        for schedule, kind, seed, count, seeds, ranks in known["findings"]:
+            if schedule not in shown:
+                again = _Search(self.program, self.compares_values)
+                again.calm = self.calm
+                again.try_next(_follower(schedule))
+                shown[schedule] = list(again.findings.values())
+            found = next((f for f in shown[schedule] if f.kind == kind), None)
+            if found is None:
+                raise ArgumentError(_OTHER_PROGRAM)
+            shown[schedule].remove(found)
+            found = dataclasses.replace(
+                found, seed=seed, count=count, seeds=tuple(seeds), ranks=tuple(ranks), schedule=schedule
+            )
+            self.add([found])
+        self.tried = list(range(known["runs"]))
+        self.values_differ, self.failed, self._has_values = known["flags"]
+        self._polled = set(known["polled"])
+
+    def answer(self, explored: Explored, stopped: str) -> _PartAnswer:
+        """What :meth:`take_over` takes."""
+        return _PartAnswer(
+            explored,
+            tuple(self.findings.values()),
+            self.calm,
+            self.values_differ,
+            self.failed,
+            self._has_values,
+            frozenset(self._polled),
+            stopped,
+        )
 
     def forget(self) -> None:
         """What was found so far: but for what results are compared with."""
@@ -596,22 +723,33 @@ class _Search:
             if known is None:
                 self.findings[key] = finding
                 continue
-            seeds = known.seeds if finding.seed in known.seeds else (*known.seeds, finding.seed)
+            more = finding.seeds or (finding.seed,)
+            seeds = (*known.seeds, *(seed for seed in more if seed not in known.seeds))
             best = max(known, finding, key=_how_exact)  # the first, if they are equal
             ranks = tuple(sorted({*known.ranks, *finding.ranks}))
             self.findings[key] = dataclasses.replace(best, count=known.count + finding.count, seeds=seeds, ranks=ranks)
 
     def compare(self, result: Any, seed: int, schedule: str | None = None) -> bool:
         """Whether main's results are not those of the first run."""
-        if self._first is None:
-            self._first = (seed, result, digest(result))
+        found_digest = digest(result)
+        if schedule is not None:
+            if self.calm is None:
+                self.calm = _Calm(schedule, found_digest)
+            if found_digest == self.calm.digest:
+                return False
+            other = "schedule than with the calm one"
+            if self._first is None:
+                run = self._run(0, weak_memory=self.program.weak_memory, exploration=_follower(self.calm.schedule))
+                self._first = (0, run.result, self.calm.digest)
+        elif self._first is None:
+            self._first = (seed, result, found_digest)
             return False
-        first_seed, first, known_digest = self._first
-        if digest(result) == known_digest:
+        elif found_digest == self._first[2]:
             return False
+        else:
+            other = f"seed than with seed {self._first[0]}"
         self.values_differ = True
-        difference = describe_difference(first, result)
-        other = f"seed than with seed {first_seed}" if schedule is None else "schedule than with the calm one"
+        difference = describe_difference(self._first[1], result)
         text = f"main returns other values with this {other}{difference.where}"
         found = Finding("values differ", text, seed, difference.remedy, seeds=(seed,), schedule=schedule)
         key = ("values differ",)
@@ -646,6 +784,11 @@ _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
 _LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
 _FIRST_FINDING = "stopped at the first finding"
+_INTERRUPT = "stopped by an interrupt"
+_OTHER_PROGRAM = (
+    "the program does not do what it did when the file of resume= was written: has it, a kernel or an input changed? "
+    "Begin again, with a new file"
+)
 
 
 def _bounds(preemptions: Any, events: Any, turns: Any) -> dict[str, Any]:
@@ -658,59 +801,190 @@ def _bounds(preemptions: Any, events: Any, turns: Any) -> dict[str, Any]:
     }
 
 
-class _Exhaustion:
-    """One run after the other, until all have been made or a bound is met."""
+@dataclass(frozen=True)
+class _PartJob:
+    """What a worker needs to explore a part. ``ends_s``: of its own time, after which no run begins."""
 
-    def __init__(self, program: _Program, search: _Search, bounds: dict[str, Any], stop_at_first: bool) -> None:
+    program: _Program
+    compare_values: bool
+    stop_at_first: bool
+    bounds: dict[str, Any]
+    calm: _Calm | None
+    part: str
+    ends_s: float | None
+
+
+def _explore(job: _PartJob) -> _PartAnswer:
+    """Some runs of a part. Raises what main raises that is no finding, and ArgumentError if main is not the same each
+    time."""
+    begin, stopped, more, made = time.perf_counter(), "", True, 0
+    search = _Search(job.program, job.compare_values)
+    search.calm = job.calm
+    exploration = _exploration(job.bounds)
+    exploration.load(job.part)
+    try:
+        while more and not stopped and made < RUNS:
+            run, more = search.try_next(exploration)
+            made += 1
+            if exploration.status.outcome == runs.STRAYED:
+                raise ArgumentError(_strays(job.program, exploration.strayed))
+            if run.out_of_time and run.is_whole:
+                stopped = "stopped by a run that met its time limit (timeout=)"
+            elif job.stop_at_first and search.told:
+                stopped = _FIRST_FINDING
+            elif job.ends_s is not None and time.perf_counter() - begin > job.ends_s:
+                break
+    except KeyboardInterrupt:
+        stopped = _INTERRUPT
+    status = exploration.status
+    explored = Explored(
+        text=exploration.save(),
+        is_done=not more,
+        runs=made,
+        redundant=status.redundant,
+        cut=status.cut,
+        counted=status.counted,
+        skipped=status.skipped,
+        most_events=status.most_events,
+        share=status.share,
+    )
+    return search.answer(explored, stopped)
+
+
+def _explore_elsewhere(job: bytes) -> bytes:
+    try:
+        return dumps(_explore(loads(job)))
+    except Exception as error:  # noqa: BLE001 - all that main can raise goes to the process that has asked
+        return dumps(encode(error))
+
+
+def _exploration(bounds: dict[str, Any]) -> Exploration:
+    return Exploration(**bounds, reduction=runs.SLEEPING if bounds["preemptions"] is None else runs.WITHIN_BOUND)
+
+
+class _Exhaustion:
+    """One round of parts after the other, until all runs have been made or a bound is met."""
+
+    def __init__(
+        self,
+        program: _Program,
+        search: _Search,
+        bounds: dict[str, Any],
+        stop_at_first: bool,
+        file: ExplorationFile | None,
+    ) -> None:
+        self._file = file
         self._program = program
         self._search = search
         self._bounds = bounds
         self._stop_at_first = stop_at_first
         few = {**bounds, "preemptions": _FEW}
         self._stages = [few, bounds] if bounds["preemptions"] is None else [bounds]
-        self._exploration = self._of_stage()
+        self._parts = Parts(self._stages[0]["preemptions"])
         self._seconds = 0.0
+        if file is not None and (known := file.read()) is not None:
+            self._load(known)
 
-    def go_on(self, *, seconds: float | None = None, progress: bool | None = None) -> CheckReport:
-        """What is known when all schedules have been made, after so many more seconds, or after Ctrl-C."""
-        limit = None if seconds is None else a_time("seconds", seconds)
-        begin, stopped, more = time.perf_counter(), "", True
+    def _load(self, known: dict[str, Any]) -> None:
+        """Goes on where a file ends. Its findings are met again in the runs that have shown them."""
         search = self._search
+        del self._stages[: -known["stages"]]
+        self._parts = Parts.from_dict(known["parts"], self._stages[0]["preemptions"])
+        self._seconds = known["seconds"]
+        search.load(known["search"])
+
+    def _save(self) -> None:
+        if self._file is not None:
+            parts, search = self._parts.to_dict(), self._search.to_dict()
+            self._file.write({"stages": len(self._stages), "parts": parts, "seconds": self._seconds, "search": search})
+
+    def go_on(
+        self,
+        *,
+        seconds: float | None = None,
+        progress: bool | None = None,
+        jobs: int = 1,
+        executor: Executor | None = None,
+    ) -> CheckReport:
+        """What is known when all schedules have been made, after so many more seconds, or after Ctrl-C. ``jobs``
+        processes make them, or what ``executor`` runs."""
+        limit = None if seconds is None else a_time("seconds", seconds)
+        jobs = at_least_one("jobs", jobs)
+        begin, before, stopped = time.perf_counter(), self._seconds, ""
         shown = progress if progress is not None else sys.stderr.isatty()
         from tqdm import tqdm  # every start of ep_lib would wait for it
 
-        with tqdm(desc="schedules", unit="", disable=not shown, delay=1, leave=False) as bar:
+        with contextlib.ExitStack() as stack:
+            bar = stack.enter_context(tqdm(desc="schedules", unit="", disable=not shown, delay=1, leave=False))
             try:
-                while more:
-                    run, more = search.try_next(self._exploration)
-                    status = self._exploration.status
-                    if status.outcome == runs.STRAYED:
-                        raise ArgumentError(self._strays(self._exploration.strayed))
-                    bar.update()
-                    bar.set_postfix_str(f"{status.share:.1%} of what is known", refresh=False)
-                    if run.out_of_time and run.is_whole:
-                        stopped = "stopped by a run that met its time limit (timeout=)"
-                    elif self._stop_at_first and search.told:
-                        stopped = _FIRST_FINDING
-                    elif limit is not None and more and time.perf_counter() - begin > limit:
-                        stopped = f"stopped after {limit:g} s"
-                    if stopped:
-                        break
-                    in_vain = status.redundant > _LOST * (status.explored + _LOST)
-                    if ((not more and status.skipped) or in_vain) and len(self._stages) > 1 and not search.told:
-                        del self._stages[0]
-                        self._exploration, more = self._of_stage(), True
-            except KeyboardInterrupt:
-                stopped = "stopped by an interrupt"
-        self._seconds += time.perf_counter() - begin
-        return self._report(stopped if more else "")
+                while not (self._parts.is_done or stopped):
+                    left = None if limit is None else limit - (time.perf_counter() - begin)
+                    if executor is None and jobs > 1 and len(self._parts.round()) > 1:
+                        from ep_lib.runtime.worker_processes import workers
 
-    def _of_stage(self) -> Exploration:
-        bounded = self._stages[0]["preemptions"] is not None
-        return Exploration(**self._stages[0], reduction=runs.WITHIN_BOUND if bounded else runs.SLEEPING)
+                        executor = stack.enter_context(workers(jobs))
+                    for number, answer in self._answers(left, executor):
+                        self._parts.take(number, answer.explored)
+                        self._search.take_over(answer)
+                        bar.update(answer.explored.runs)
+                        bar.set_postfix_str(f"{self._parts.share:.1%} of what is known", refresh=False)
+                        stopped = answer.stopped
+                        if not stopped and limit is not None and time.perf_counter() - begin > limit:
+                            stopped = f"stopped after {limit:g} s"
+                        if stopped or self._goes_on_without_bound():
+                            break
+                    self._seconds = before + time.perf_counter() - begin
+                    self._save()
+            except KeyboardInterrupt:
+                stopped = _INTERRUPT
+        self._seconds = before + time.perf_counter() - begin
+        self._save()
+        return self._report("" if self._parts.is_done and stopped != _FIRST_FINDING else stopped)
+
+    def _answers(self, seconds: float | None, executor: Executor | None) -> Iterator[tuple[int, _PartAnswer]]:
+        """Of the parts of this round, in their order."""
+        numbers = self._parts.round()
+        program, search = self._program, self._search
+        asked = [
+            _PartJob(
+                program,
+                search.compares_values,
+                self._stop_at_first,
+                self._stages[0],
+                search.calm,
+                self._parts.text(number),
+                seconds,
+            )
+            for number in numbers
+        ]
+        if executor is None:
+            yield from zip(numbers, map(_explore, asked), strict=True)
+            return
+        futures = [executor.submit(_explore_elsewhere, dumps(job)) for job in asked]
+        try:
+            for number, future in zip(numbers, futures, strict=True):
+                answer = loads(future.result())
+                if isinstance(answer, RemoteError):
+                    raise rebuilt(answer) or EpError(f"main raised {answer.type_name}: {answer.message}")
+                yield number, answer
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _goes_on_without_bound(self) -> bool:
+        """Whether runs with few preemptions have shown nothing, and others are to come now."""
+        if len(self._stages) < 2 or self._search.told:
+            return False
+        parts = self._parts
+        in_vain = parts.totals.redundant > _LOST * (parts.explored + _LOST)
+        if not in_vain and not (parts.is_done and parts.totals.skipped):
+            return False
+        del self._stages[0]
+        self._parts = Parts(self._stages[0]["preemptions"])
+        return True
 
     def _report(self, stopped: str) -> CheckReport:
-        status, program, bounds = self._exploration.status, self._program, self._stages[0]
+        totals, program, bounds = self._parts.totals, self._program, self._stages[0]
         return CheckReport(
             findings=tuple(
                 dataclasses.replace(finding, replay=program.replay(finding.schedule or ""))
@@ -726,13 +1000,13 @@ class _Exhaustion:
             memory="ptx" if program.weak_memory else "sc",
             record=functools.partial(_record, program),
             coverage=Coverage(
-                schedules=status.explored,
-                redundant=status.redundant,
-                cut=status.cut,
-                counted=status.counted,
-                skipped=status.skipped,
-                share=status.share,
-                most_events=status.most_events,
+                schedules=self._parts.explored,
+                redundant=totals.redundant,
+                cut=totals.cut,
+                counted=totals.counted,
+                skipped=totals.skipped,
+                share=self._parts.share,
+                most_events=totals.most_events,
                 stopped=stopped,
                 **bounds,
             ),
@@ -742,14 +1016,15 @@ class _Exhaustion:
     def _reduced(self, finding: Finding) -> Finding:
         return reduce_schedule(self._program, finding)
 
-    def _strays(self, how: str) -> str:
-        code = getattr(self._program.main, "__code__", None)
-        names = sorted(filter(_DIFFERS_BY_ITSELF.match, code.co_names if code else ()))
-        said = f"main uses {', '.join(names)}: pass" if names else "is there a clock, a random number or a file? Pass"
-        return (
-            f"main does not do the same in every run, so its schedules cannot be counted ({how}). {said[0].upper()}"
-            f"{said[1:]} what changes in args=, or leave exhaustive out"
-        )
+
+def _strays(program: _Program, how: str) -> str:
+    code = getattr(program.main, "__code__", None)
+    names = sorted(filter(_DIFFERS_BY_ITSELF.match, code.co_names if code else ()))
+    said = f"main uses {', '.join(names)}: pass" if names else "is there a clock, a random number or a file? Pass"
+    return (
+        f"main does not do the same in every run, so its schedules cannot be counted ({how}). {said[0].upper()}"
+        f"{said[1:]} what changes in args=, or leave exhaustive out"
+    )
 
 
 def reduce_schedule(program: _Program, finding: Finding) -> Finding:

@@ -141,16 +141,19 @@ def encode(error: BaseException) -> RemoteError:
 
 def decode(remote: RemoteError, rank: int) -> Exception:
     """The exception that ``rank`` raised, with notes that say which rank and where; RankFailed where it was lost."""
-    error: Exception | None = None
-    if remote.pickled is not None:
-        try:
-            error = _rebuild(loads(remote.pickled))
-        except Exception:  # noqa: BLE001 - its type may not be importable here
-            error = None
-    if error is None:
-        error = RankFailed(f"rank {rank} raised {remote.type_name}: {remote.message}", rank=rank)
+    error = rebuilt(remote) or RankFailed(f"rank {rank} raised {remote.type_name}: {remote.message}", rank=rank)
     error.add_note(f"raised in rank {rank}; its traceback there:\n{remote.traceback.rstrip()}")
     return error
+
+
+def rebuilt(remote: RemoteError) -> Exception | None:
+    """The exception that was packed; None where it was lost."""
+    if remote.pickled is None:
+        return None
+    try:
+        return _rebuild(loads(remote.pickled))
+    except Exception:  # noqa: BLE001 - its type may not be importable here
+        return None
 
 
 def _rebuild(form: object) -> Exception:

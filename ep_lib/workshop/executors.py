@@ -1,8 +1,9 @@
-"""Where submissions are graded: threads of this machine, the processes of mpiexec, or the workers of a Dask cluster.
+"""Where submissions are graded, and schedules explored: threads of this machine, the processes of mpiexec, or the
+workers of a Dask cluster.
 
 Each is an executor of ``concurrent.futures`` that runs :func:`ep_lib.workshop.marking.work`; any other one can be
-handed to :func:`ep_lib.workshop.marking.run`. A worker needs ep_lib of the same version and a compiler, and no files: a
-job carries the submission. Walls and limits are the worker's own.
+handed to :func:`ep_lib.workshop.marking.run`, or to :func:`ep_lib.check`. A worker needs ep_lib of the same version and
+a compiler, and no files: a job carries the submission. Walls and limits are the worker's own.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def _mpi() -> Iterator[tuple[Executor, int] | None]:
     workers = MPI.COMM_WORLD.Get_size() - 1
     if workers < 1:
         raise BackendUnavailable(
-            "--executor mpi needs at least two processes, one that hands out and others that grade: "
-            "mpiexec -n 5 ep-lib grade ..."
+            "--executor mpi needs at least two processes, one that hands out and others that work: "
+            "mpiexec -n 5 ep-lib ..."
         )
     executor: Any
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "fault_injection.hpp"
@@ -34,6 +35,16 @@ bool conflict(const std::vector<Exploration::Touched>& a, const std::vector<Expl
         for (const auto& y : b)
             if (x.place < y.place + y.length && y.place < x.place + x.length && conflict(x.how, y.how)) return true;
     return false;
+}
+
+// Those that are not known yet.
+void add_new(std::vector<Exploration::Touched>& known, const std::vector<Exploration::Touched>& more) {
+    for (const auto& one : more) {
+        const bool is_known = std::any_of(known.begin(), known.end(), [&](const auto& other) {
+            return other.place == one.place && other.length == one.length && other.how == one.how;
+        });
+        if (!is_known) known.push_back(one);
+    }
 }
 
 void join(std::vector<int>& clock, const std::vector<int>& other) {
@@ -187,8 +198,13 @@ void Exploration::compute_clocks() {
     }
 }
 
-void Exploration::add(Node& node, int process) {
-    if (!contains(node.todo, process)) node.todo.push_back(process);
+// One of `instead` does as well, if others have been told of it.
+void Exploration::add(Node& node, int process, const std::vector<int>& instead) {
+    if (contains(node.todo, process)) return;
+    node.todo.push_back(process);
+    if (node.shared.number < 0) return;
+    told_.push_back({node.shared.number, {process}});
+    told_.back().processes.insert(told_.back().processes.end(), instead.begin(), instead.end());
 }
 
 void Exploration::add_all(Node& node) {
@@ -227,7 +243,7 @@ void Exploration::reverse(int i, int j) {
     for (const int process : initials)
         if (contains(node.todo, process) || sleeps(node, process)) return;
     if (initials.empty()) return add_all(node);
-    add(node, contains(initials, wanted) ? wanted : initials.front());
+    add(node, contains(initials, wanted) ? wanted : initials.front(), initials);
 }
 
 // The same number for two runs that are equivalent: which of the events that touch something happen before which.
@@ -241,12 +257,15 @@ uint64_t Exploration::equivalence() const {
         hash = (hash ^ more) * 0x9e3779b97f4a7c15ull;
         return hash ^ hash >> 31;
     };
+    std::vector<uint64_t> names;  // the same in every process
+    for (const Key& key : keys_) names.push_back(std::accumulate(key.begin(), key.end(), uint64_t{1}, mix));
     uint64_t all = 0;
     for (size_t j = 0; j < events_.size(); j++) {
         if (events_[j].touches.empty()) continue;
-        uint64_t hash = mix(events_[j].process, 1);
+        const uint64_t name = names[events_[j].process];
+        uint64_t hash = name;
         for (size_t q = 0; q < keys_.size(); q++)
-            if (const int number = counted[q][clocks_[j][q]]) hash += mix(mix(hash, q), number);
+            if (const int number = counted[q][clocks_[j][q]]) hash += mix(mix(name, names[q]), number);
         all += mix(hash, 2);
     }
     return all;
@@ -256,12 +275,13 @@ double Exploration::share() const {
     double done = 0, weight = 1;
     for (const Node& node : nodes_) {
         size_t left = 1;
-        for (const int process : node.todo)
+        for (const int process : node.shared.number < 0 ? node.todo : std::vector<int>{})
             if (process != node.chosen && !sleeps(node, process) &&
                 std::none_of(node.done.begin(), node.done.end(), [&](const Asleep& d) { return d.process == process; }))
                 left++;
-        double options = static_cast<double>(node.done.size() + left), gone = static_cast<double>(node.done.size());
-        for (const Data& data : node.data) {
+        double gone = node.shared.number < 0 ? static_cast<double>(node.done.size()) : 0;
+        double options = gone + static_cast<double>(left);
+        for (const Data& data : node.shared.is_given ? std::vector<Data>{} : node.data) {
             gone = gone * data.options + data.value;
             options *= data.options;
         }
@@ -283,24 +303,28 @@ bool Exploration::next() {
     status.equivalence = equivalence();
     const bool is_new = status.outcome != kRedundant && seen_.insert(status.equivalence).second;
     (is_new ? status.explored : status.redundant)++;
+    if (is_new) classes_.push_back(status.equivalence);
     nodes_.resize(std::min(nodes_.size(), events_.size()));
-    for (size_t i = 0; i < nodes_.size(); i++)
-        for (const Touched& touched : events_[i].touches) {
-            auto& known = nodes_[i].touched;
-            const bool is_known = std::any_of(known.begin(), known.end(), [&](const Touched& other) {
-                return other.place == touched.place && other.length == touched.length && other.how == touched.how;
-            });
-            if (!is_known) known.push_back(touched);
-        }
+    for (size_t i = 0; i < nodes_.size(); i++) {
+        add_new(nodes_[i].touched, events_[i].touches);
+        add_new(nodes_[i].looks, events_[i].looks);
+    }
+    if (floor_ && nodes_.size() >= floor_ && first_.empty()) {
+        first_ = events_[floor_ - 1].touches;
+        add_new(first_, events_[floor_ - 1].looks);
+    }
     for (; !nodes_.empty(); nodes_.pop_back()) {
         Node& node = nodes_.back();
+        if (node.shared.is_given) continue;
         while (!node.data.empty() && node.data.back().value + 1 == node.data.back().options) node.data.pop_back();
         if (!node.data.empty()) {
             node.data.back().value++;
             break;
         }
+        if (node.shared.number >= 0) continue;
         node.done.push_back({node.chosen, std::move(node.touched)});
         node.touched.clear();
+        node.looks.clear();
         const auto is_open = [&](int process) {
             if (sleeps(node, process)) return false;
             for (const Asleep& d : node.done)
@@ -315,6 +339,7 @@ bool Exploration::next() {
             break;
         }
     }
+    settled_ = nodes_.size();
     status.share = nodes_.empty() ? 1 : share();
     return !nodes_.empty();
 }
@@ -477,14 +502,18 @@ class Exhaustive : public Schedule {
 
     // ---- loops that wait
     bool looks(PollSet& seen, int which, bool is_new, bool is_same) override {
+        // The state has this frame in it: it is to hold nothing that one look leaves behind for the next.
+        return looks(seen, which, is_new, is_same, state_of(*current, m_.settings.stack_bytes));
+    }
+    __attribute__((noinline)) bool looks(PollSet& seen, int which, bool is_new, bool is_same, uint64_t state) {
         PollSet::Seen& look = seen.loads[which];
         count_turn(look);
         Thread& thread = thread_of(current);
-        const uint64_t state = state_of(*current, m_.settings.stack_bytes);
         const bool comes_back = !is_new && look.state == state;
         if (comes_back) {
             for (size_t i = look.mark; i < thread.touching.size(); i++) {
                 Exploration::Event& event = all_.events()[thread.touching[i]];
+                event.looks.insert(event.looks.end(), event.touches.begin(), event.touches.end());
                 event.touches.clear();
                 event.woken_by = -1;
             }
@@ -886,6 +915,15 @@ void epemu_explore_follow(Exploration* exploration, const char* schedule) {
 const char* epemu_explore_schedule(Exploration* exploration) {
     return with_memory([&]() -> const char* {
         exploration->line = exploration->schedule();
+        return exploration->line.c_str();
+    });
+}
+void epemu_explore_load(Exploration* exploration, const char* part) {
+    with_memory([&] { exploration->load(part); });
+}
+const char* epemu_explore_save(Exploration* exploration) {
+    return with_memory([&]() -> const char* {
+        exploration->line = exploration->save();
         return exploration->line.c_str();
     });
 }

@@ -18,6 +18,10 @@
 //   partial-order reduction", OOPSLA 2013). Of runs that differ only in when a NIC does something, the one in which it
 //   does so earliest is counted.
 //
+// The runs can be made in several processes: what is still to be done splits into parts (exhaustive_parts.cpp,
+// ep_lib/runtime/exhaustion.py), each a path whose end one of them explores. A place of the path that others explore too
+// is shared: what is to be made from there is told, not made.
+//
 // Plain accesses do not end an event: where two of them can meet, the checker finds a race, in whatever order they come.
 #pragma once
 #include <array>
@@ -72,9 +76,10 @@ class Exploration {
     struct Event {
         int process;
         std::vector<Touched> touches;
-        std::vector<int> after;  // events that it cannot come before
-        int woken_by = -1;       // the store that ended its wait
-        int all_before = 0;      // it cannot come before any of the first so many
+        std::vector<Touched> looks;  // that have not happened, as the thread came back
+        std::vector<int> after;      // events that it cannot come before
+        int woken_by = -1;           // the store that ended its wait
+        int all_before = 0;          // it cannot come before any of the first so many
     };
 
     explicit Exploration(const Bounds& bounds) : bounds(bounds), turns(bounds.turns) {}
@@ -99,6 +104,10 @@ class Exploration {
     bool next();                           // whether there is another one; call it after each
     void follow(const std::string& text);  // the next run is this one
     std::string schedule() const;          // the last run, as one line
+    // ---- parts
+    void load(const std::string& text);  // explore this part, and nothing else
+    std::string save() const;            // what is left of it, and what others have to know
+    double share() const;                // of the part
 
   private:
     struct Asleep {
@@ -108,13 +117,20 @@ class Exploration {
     struct Data {
         uint32_t options, value;
     };
+    // Places that are not of this part alone: what is to be made from there is told, not made.
+    struct Shared {
+        int64_t number = -1;    // -1: it is of this part alone
+        bool is_given = false;  // and the choices of data made there are given
+    };
     struct Node {
+        Shared shared;
         std::vector<int> enabled;
         std::vector<Asleep> sleep, done;
         std::vector<int> todo;
         int chosen, last_thread;
         int64_t preemptions;           // before it
         std::vector<Touched> touched;  // by the chosen one, in all runs
+        std::vector<Touched> looks;    // that have not happened in one of them
         std::vector<Data> data;
     };
 
@@ -125,9 +141,8 @@ class Exploration {
     void compute_clocks();
     uint64_t equivalence() const;
     void reverse(int i, int j);
-    void add(Node& node, int process);
+    void add(Node& node, int process, const std::vector<int>& instead = {});
     void add_all(Node& node);
-    double share() const;
     bool happens_before(int i, int j) const { return clocks_[j][events_[i].process] > i; }
 
     std::map<Key, int> ids_;
@@ -137,6 +152,15 @@ class Exploration {
     std::vector<std::vector<int>> clocks_;  // by event and process: the last event + 1 that happens before, or is it
     std::vector<std::pair<int, int>> races_;
     std::unordered_set<uint64_t> seen_;  // classes of equivalent runs
+    struct Told {
+        int64_t shared;
+        std::vector<int> processes;  // the first is to run there, unless one of them is to anyway
+    };
+    std::vector<Told> told_;
+    std::vector<uint64_t> classes_;  // of the runs since load()
+    size_t settled_ = 0;             // nodes, without those of a run that did not come to its end
+    size_t floor_ = 0;               // nodes that load() gave
+    std::vector<Touched> first_;     // touched by the first event that is of this part alone
     size_t data_ = 0;
     std::map<uint64_t, uint32_t> script_;  // decisions that are not 0
     bool follows_ = false;

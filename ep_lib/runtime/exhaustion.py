@@ -1,0 +1,434 @@
+"""What is left of an exhaustive check, in parts that several processes explore, whatever their number.
+
+A part is a path of choices, from which a worker goes on for some runs (``epemu::Exploration``, whose text
+emulator/runtime/exhaustive_parts.cpp writes). If there are few parts, one is split: the places of its path at which
+something else is still to be tried become shared, and each of the alternatives is a part. What the runs of one part ask
+for at a place that is shared is told here, and becomes a part of its own unless another one does as well.
+
+Parts are explored in rounds, which are the same whatever the number of workers, and taken in their order: so the report
+is the same, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ep_lib.errors import ArgumentError
+
+RUNS = 16  # of a part in a round
+PARTS = 32  # in a round, at most
+_FORMAT = 1  # of files
+
+Key = tuple[int, ...]
+_KEY_WORDS = 7
+_TOUCHED_WORDS = 3
+
+
+@dataclass
+class _Node:
+    """One choice of a path: ``epemu::Exploration::Node``, with the processes of the whole check. What a process touches
+    stays text."""
+
+    shared: int
+    is_given: int
+    chosen: int
+    last_thread: int
+    preemptions: int
+    enabled: list[int]
+    todo: list[int]
+    sleep: list[tuple[int, list[int]]]
+    done: list[tuple[int, list[int]]]
+    touched: list[int]
+    looks: list[int]
+    data: list[int]  # options, value, options, value, ...
+
+
+@dataclass
+class _Place:
+    """A choice that several parts share: what is tried there, in this order, and what each of them touches if it goes
+    first (None: not known yet). ``parent``: the place before it, where ``chosen`` and ``data`` lead here."""
+
+    parent: int
+    chosen: int
+    data: list[int]
+    last_thread: int
+    preemptions: int
+    enabled: list[int]
+    sleep: list[tuple[int, list[int]]]
+    order: list[tuple[int, list[int] | None]]
+    refused: list[int] = field(default_factory=list)  # would be one preemption too many
+    parts: int = 0  # that have it in their path
+
+
+@dataclass
+class _Part:
+    """``text``: None before its first run, in which ``process`` goes on from ``place``. ``weight``: of the whole."""
+
+    place: int
+    process: int
+    text: str | None
+    weight: float
+    share: float = 0.0  # of it that is done
+    places: list[int] = field(default_factory=list)  # in which it has been
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a worker tells after some runs of a part: see ``epemu::Exploration::Status`` and ``save``."""
+
+    text: str
+    is_done: bool
+    runs: int
+    redundant: int
+    cut: int
+    counted: int
+    skipped: int
+    most_events: int
+    share: float
+
+
+@dataclass
+class Totals:
+    """Of all runs so far."""
+
+    runs: int = 0
+    redundant: int = 0
+    cut: int = 0
+    counted: int = 0
+    skipped: int = 0
+    most_events: int = 0
+    done: float = 0.0  # the weight of parts that are done
+
+
+class Parts:
+    """All parts that are left. ``preemptions``: the most of a run, None for any number."""
+
+    def __init__(self, preemptions: int | None) -> None:
+        self._preemptions = preemptions
+        self._keys: list[Key] = []
+        self._numbers: dict[Key, int] = {}
+        self._places: dict[int, _Place] = {}
+        self._parts: dict[int, _Part] = {0: _Part(-1, -1, "0 0", 1.0)}
+        self._next = 1  # number of a place or part
+        self._classes: set[int] = set()
+        self._round: list[int] = []
+        self.totals = Totals()
+
+    @property
+    def explored(self) -> int:
+        """Runs of which no two are equivalent."""
+        return len(self._classes)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return not self._parts
+
+    @property
+    def share(self) -> float:
+        """Of the whole, as far as it is known, that has been explored."""
+        return self.totals.done + sum(part.weight * part.share for part in self._parts.values())
+
+    def round(self) -> list[int]:
+        """The parts that are to be explored now, all of them before the next round; to be taken in this order."""
+        if not self._round:
+            places: set[int] = set()
+            for number, part in reversed(self._parts.items()):
+                if part.text is None:
+                    if part.place in places:
+                        continue  # what its sibling touches is not known yet
+                    places.add(part.place)
+                self._round.append(number)
+            # Of several at one place the first goes first: it is the last that the loop met.
+            self._round = [self._first_of(number) for number in self._round[:PARTS]]
+        return list(self._round)
+
+    def _first_of(self, number: int) -> int:
+        part = self._parts[number]
+        if part.text is not None:
+            return number
+        return next(n for n, other in self._parts.items() if other.place == part.place and other.text is None)
+
+    def text(self, number: int) -> str:
+        """What a worker loads."""
+        part = self._parts[number]
+        if part.text is not None:
+            return part.text
+        path, nodes = self._path(part.place), []
+        for at, place_number in enumerate(path):
+            place = self._places[place_number]
+            is_last = at + 1 == len(path)
+            next_place = None if is_last else self._places[path[at + 1]]
+            done = []
+            for process, touches in place.order if is_last else []:
+                if process == part.process:
+                    break
+                assert touches is not None
+                done.append((process, touches))
+            nodes.append(
+                _Node(
+                    shared=place_number,
+                    is_given=int(not is_last),
+                    chosen=part.process if next_place is None else next_place.chosen,
+                    last_thread=place.last_thread,
+                    preemptions=place.preemptions,
+                    enabled=place.enabled,
+                    todo=[*(process for process, _ in place.order), *place.refused],
+                    sleep=place.sleep,
+                    done=done,
+                    touched=[],
+                    looks=[],
+                    data=[] if next_place is None else next_place.data,
+                )
+            )
+        return self._written(nodes)
+
+    def take(self, number: int, told: Explored) -> None:
+        """What a worker has explored of a part of this round."""
+        part = self._parts[number]
+        self._round.remove(number)
+        totals = self.totals
+        words = iter(map(int, told.text.split()))
+        nodes, first, asked, classes = self._read(words)
+        totals.runs += told.runs
+        totals.redundant += told.redundant
+        known = len(self._classes)
+        self._classes.update(classes)
+        totals.redundant += len(classes) - (len(self._classes) - known)
+        totals.cut += told.cut
+        totals.counted += told.counted
+        totals.skipped += told.skipped
+        totals.most_events = max(totals.most_events, told.most_events)
+        if part.text is None:
+            order = self._places[part.place].order
+            order[[process for process, _ in order].index(part.process)] = (part.process, first)
+        part.share = 1.0 if told.is_done else told.share
+        for place_number, processes in asked:
+            self._ask(part, place_number, processes)
+        if told.is_done:
+            totals.done += part.weight
+            del self._parts[number]
+            for place_number in part.places:
+                self._places[place_number].parts -= 1
+                if not self._places[place_number].parts:
+                    del self._places[place_number]
+            return
+        if len(self._parts) < PARTS:
+            self._split(part, nodes)
+        part.text = self._written(nodes)
+
+    def _ask(self, asking: _Part, place_number: int, processes: list[int]) -> None:
+        """The first of these is to go on from a place, unless one of them does so anyway."""
+        place = self._places[place_number]
+        tried = {*place.refused, *(process for process, _ in place.order)}
+        if not tried.isdisjoint(processes):
+            return
+        weight = asking.weight * (1 - asking.share) / 2
+        if self._add(place_number, processes[0], weight):
+            asking.weight -= weight
+
+    def _path(self, place_number: int) -> list[int]:
+        path: list[int] = []
+        while place_number >= 0:
+            path.insert(0, place_number)
+            place_number = self._places[place_number].parent
+        return path
+
+    def _add(self, place_number: int, process: int, weight: float) -> bool:
+        place = self._places[place_number]
+        if not self._is_within_bound(place, process):
+            place.refused.append(process)
+            self.totals.skipped += 1
+            return False
+        place.order.append((process, None))
+        own_path = self._path(place_number)
+        self._parts[self._next] = _Part(place_number, process, None, weight, places=own_path)
+        self._next += 1
+        for each in own_path:
+            self._places[each].parts += 1
+        return True
+
+    def _is_within_bound(self, place: _Place, process: int) -> bool:
+        if self._preemptions is None:
+            return True
+        is_preemption = (
+            self._keys[process][0] == 0
+            and place.last_thread >= 0
+            and process != place.last_thread
+            and place.last_thread in place.enabled
+        )
+        return place.preemptions + is_preemption <= self._preemptions
+
+    def _split(self, part: _Part, nodes: list[_Node]) -> None:
+        """Shares the places of a part down to the one by which there are enough parts, or to the last."""
+        self.totals.done += part.weight * part.share
+        part.weight *= 1 - part.share
+        part.share = 0.0
+        path = [node.shared for node in nodes if node.shared >= 0]
+        for at in range(len(path), len(nodes) - 1):  # what is chosen at the last is yet to run
+            if len(self._parts) >= PARTS or not any(map(_open, nodes[at:])):
+                break
+            node, before = nodes[at], nodes[at - 1] if at else None
+            number, self._next = self._next, self._next + 1
+            left = _open(node)
+            first = [*node.touched, *node.looks]
+            self._places[number] = _Place(
+                parent=path[-1] if path else -1,
+                chosen=-1 if before is None else before.chosen,
+                data=[] if before is None else list(before.data),
+                last_thread=node.last_thread,
+                preemptions=node.preemptions,
+                enabled=node.enabled,
+                sleep=node.sleep,
+                order=[*node.done, (node.chosen, first)],
+                parts=1,
+            )
+            path.append(number)
+            part.places.append(number)
+            node.shared = number
+            weight = part.weight / (len(left) + 1)
+            for process in left:
+                if self._add(number, process, weight):
+                    part.weight -= weight
+
+    # ---- text -----------------------------------------------------------------------------------------------------
+    def _number(self, key: Key) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self._keys)
+            self._keys.append(key)
+        return self._numbers[key]
+
+    def _written(self, nodes: list[_Node]) -> str:
+        words: list[int] = [len(self._keys)]
+        for key in self._keys:
+            words += key
+        words.append(len(nodes))
+        for node in nodes:
+            words += [node.shared, node.is_given, node.chosen, node.last_thread, node.preemptions]
+            for processes in (node.enabled, node.todo):
+                words += [len(processes), *processes]
+            for asleep in (node.sleep, node.done):
+                words.append(len(asleep))
+                for process, touches in asleep:
+                    words += [process, len(touches) // _TOUCHED_WORDS, *touches]
+            for touches in (node.touched, node.looks):
+                words += [len(touches) // _TOUCHED_WORDS, *touches]
+            words += [len(node.data) // 2, *node.data]
+        return " ".join(map(str, words))
+
+    def _read(self, words: Iterator[int]) -> tuple[list[_Node], list[int], list[tuple[int, list[int]]], list[int]]:
+        """The nodes, what the part's first event touches, what was asked for at shared places, classes of runs."""
+
+        def several(size: int = 1) -> list[int]:
+            return [next(words) for _ in range(next(words) * size)]
+
+        numbers = [self._number(tuple(next(words) for _ in range(_KEY_WORDS))) for _ in range(next(words))]
+        numbers.append(-1)  # of no process
+
+        def processes() -> list[int]:
+            return [numbers[each] for each in several()]
+
+        def asleep() -> list[tuple[int, list[int]]]:
+            return [(numbers[next(words)], several(_TOUCHED_WORDS)) for _ in range(next(words))]
+
+        nodes = [
+            _Node(
+                shared=next(words),
+                is_given=next(words),
+                chosen=numbers[next(words)],
+                last_thread=numbers[next(words)],
+                preemptions=next(words),
+                enabled=processes(),
+                todo=processes(),
+                sleep=asleep(),
+                done=asleep(),
+                touched=several(_TOUCHED_WORDS),
+                looks=several(_TOUCHED_WORDS),
+                data=several(2),
+            )
+            for _ in range(next(words))
+        ]
+        first = several(_TOUCHED_WORDS)
+        asked = [(next(words), processes()) for _ in range(next(words))]
+        return nodes, first, asked, several()
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "keys": self._keys,
+            "places": {number: dataclasses.asdict(place) for number, place in self._places.items()},
+            "parts": {number: dataclasses.asdict(part) for number, part in self._parts.items()},
+            "next": self._next,
+            "classes": sorted(self._classes),
+            "round": self._round,
+            "totals": dataclasses.asdict(self.totals),
+        }
+
+    @classmethod
+    def from_dict(cls, known: dict[str, Any], preemptions: int | None) -> Parts:
+        """The inverse of :meth:`to_dict`, of what JSON makes of it."""
+        parts = cls(preemptions)
+        parts._keys = [tuple(key) for key in known["keys"]]
+        parts._numbers = {key: number for number, key in enumerate(parts._keys)}
+        parts._places = {int(number): _Place(**place) for number, place in known["places"].items()}
+        parts._parts = {int(number): _Part(**part) for number, part in known["parts"].items()}
+        parts._next, parts._round = known["next"], known["round"]
+        parts._classes = set(known["classes"])
+        parts.totals = Totals(**known["totals"])
+        return parts
+
+
+def _open(node: _Node) -> list[int]:
+    """What is still to be tried at a place."""
+    closed = {node.chosen, *(process for process, _ in node.done), *(process for process, _ in node.sleep)}
+    return [process for process in node.todo if process not in closed]
+
+
+class ExplorationFile:
+    """What is known of a check, in a file: of a check with the same ``program``."""
+
+    def __init__(self, path: Path, program: dict[str, Any]) -> None:
+        self._path = path
+        self._program: dict[str, Any] = json.loads(json.dumps(program))
+        if not path.parent.is_dir():
+            raise ArgumentError(f"resume is {path}, and there is no folder {path.parent}; make it first")
+
+    def read(self) -> dict[str, Any] | None:
+        """None if there is no file. Raises ArgumentError if it is of something else."""
+        if not self._path.exists():
+            return None
+        try:
+            known = json.loads(self._path.read_text())
+            program, format_, state = known["program"], known["format"], known["state"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ArgumentError(
+                f"resume is {self._path}, which is no file of an exhaustive check ({type(error).__name__}): name a new "
+                f"file, or the one that a check has written"
+            ) from None
+        ours = {**self._program, "format": _FORMAT}
+        theirs = {**program, "format": format_}
+        differs = [f"{name} was {theirs.get(name)!r}" for name in ours if ours[name] != theirs.get(name)]
+        if differs:
+            raise ArgumentError(
+                f"resume is {self._path}, which is of another check: {', '.join(differs)}. Call it with the same "
+                f"arguments, or name a new file"
+            )
+        return dict(state)
+
+    def write(self, state: dict[str, Any]) -> None:
+        """In the place of what it had: whole, or not at all."""
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            new.write_text(json.dumps({"format": _FORMAT, "program": self._program, "state": state}))
+            new.replace(self._path)
+        except OSError as error:
+            raise ArgumentError(f"resume is {self._path}, which cannot be written: {error.strerror}") from error
+        finally:
+            new.unlink(missing_ok=True)
