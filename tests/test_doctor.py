@@ -235,11 +235,16 @@ def test_a_jupyter_kernel_of_another_python() -> None:
     assert found.status == "broken" and "ipykernel install" in found.next_step
 
 
-@pytest.mark.parametrize("name", ["emulator", "nvrtc", "cupy", "mps", "torch", "nixl", "jupyter", "mpi"])
-def test_every_probe_answers_alone(name: str) -> None:
-    tried = trials.probe_mpi() if name == "mpi" else trials.probe([], name)
-    assert tried.error == ""
-    assert tried.facts
+@pytest.mark.parametrize("name", ["emulator", "NVRTC", "CuPy", "torch", "JupyterLab", "MPI"])
+def test_every_probe_answers(name: str, report: doctor.Report) -> None:
+    found = finding(report, name)
+    assert found.facts or found.status == "missing", found
+
+
+@pytest.mark.parametrize("name", ["mps", "nixl"])
+def test_a_probe_that_needs_a_gpu_answers_without_one(name: str) -> None:
+    tried = trials.probe([], name)
+    assert tried.error == "" and tried.facts
 
 
 def test_the_exit_code_is_what_the_json_says(done: subprocess.CompletedProcess[str]) -> None:

@@ -12,12 +12,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from ep_lib.bootstrap import Bootstrap
 from ep_lib.errors import BackendUnavailable, KernelTimeout, OutOfSymmetricMemory, PeerTimeout, RankFailed
 from ep_lib.runtime import spawn_cuda
 from ep_lib.runtime.spawn_cuda import spawn_processes
+
+# Ranks get what they need of this module, and need not import pytest for it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class StandIn:
