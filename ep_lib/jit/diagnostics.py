@@ -15,9 +15,7 @@ from ep_lib.errors import EpError, KernelCompileError
 from ep_lib.jit import digest, headers, names, pieces, toolkit
 from ep_lib.jit.elf import AtLoad
 from ep_lib.jit.lexer import without_comments
-from ep_lib.jit.source import ENTRY_FILE, KernelSource
-
-UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
+from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 
 _ERRORS = (
     # k.cu:3:5: error: ... (g++, clang++)

@@ -15,10 +15,10 @@ from pathlib import Path
 from ep_lib import processes
 from ep_lib.config import Config
 from ep_lib.errors import BackendUnavailable, KernelCompileError
-from ep_lib.jit import cache, diagnostics, digest, names, sealed, toolkit
+from ep_lib.jit import cache, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf, functions_at_load, has_writable_globals, undefined_tls_symbols
 from ep_lib.jit.signature import Param, parse_table
-from ep_lib.jit.source import ENTRY_FILE, KernelSource
+from ep_lib.jit.source import ENTRY_FILE, UNIT_FILE, KernelSource
 from ep_lib.jit.toolkit import Compiler
 
 _ENTRY_SYMBOL = "epemu_entry_{}"
@@ -413,7 +413,7 @@ def _support(compiler: Compiler) -> Path:
 
 def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: names.GlobalFunctions) -> None:
     compiler = plan.compiler
-    source, obj, library = folder / diagnostics.UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
+    source, obj, library = folder / UNIT_FILE, folder / "kernel.o", folder / "kernel.so"
     source.write_text(plan.unit, encoding="utf-8")
     includes = [f"-I{root}" for root in plan.roots]
     for root in plan.system_roots:
@@ -427,6 +427,8 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         elif _says_the_machine(log):
             raise _failed(command, f"the kernel '{kernel.name}'", log)
         else:
+            from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+
             raise diagnostics.compile_error(kernel, log, target="emulator", roots=plan.roots, found=found)
 
     with sealed.open_includes(plan.unit, plan.roots) as first:
@@ -434,6 +436,8 @@ def _compile_kernel(kernel: KernelSource, plan: _Plan, folder: Path, found: name
         step([compiler.path, *options, *opened, *includes, "-c", str(source), "-o", str(obj)], obj)
     parts = Elf(obj.read_bytes())
     if initialisers := functions_at_load(parts):
+        from ep_lib.jit import diagnostics
+
         raise diagnostics.initialiser_error(kernel, obj, initialisers)
     inputs = [str(obj), str(_support(compiler)), *_dynamic_shared(compiler, folder, undefined_tls_symbols(parts))]
     # -z defs: a function that neither the kernel nor the runtime has is reported here rather than by the loader

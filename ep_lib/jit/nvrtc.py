@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import cache, diagnostics, digest, names, sealed, toolkit
+from ep_lib.jit import cache, digest, names, sealed, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.signature import Param, parse_table
 from ep_lib.jit.source import KernelSource
@@ -143,6 +143,8 @@ def _compile(
                 f"({refused.status})"
             ) from None
         roots = include_roots(kernel)
+        from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+
         raise diagnostics.compile_error(kernel, refused.log, target=arch, roots=roots, found=found) from None
     store(folder, image)
     (folder / "kernel.cu").write_text(unit, encoding="utf-8")

@@ -18,6 +18,7 @@ from ep_lib.require import a_path, instance, refuse, several, text
 Define = str | int | float | None
 
 ENTRY_FILE = "<ep_lib kernel entry>"  # what compilers call the lines that ep_lib adds at the end of a source
+UNIT_FILE = "ep_lib_unit.cpp"  # the translation unit that g++ gets
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ep_lib.errors import BackendUnavailable
-from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvrtc, toolkit
+from ep_lib.jit import cache, digest, names, nvcc, nvrtc, toolkit
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.source import KernelSource
 
@@ -156,6 +156,8 @@ def compile_cubin(kernel: KernelSource, arch: str) -> NvrtcImage:
             image = nvcc.compile_unit(unit, kernel, arch, folder, (*own, found.include), compiler=compiler)
         except nvrtc.CompilerRefused as refused:
             log = refused.log
+            from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+
             raise diagnostics.compile_error(kernel, log, target=arch, roots=own, found=functions) from None
         nvrtc.store(folder, image, nixl=str(found))
 

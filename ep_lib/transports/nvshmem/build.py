@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
-from ep_lib.jit import cache, diagnostics, digest, names, nvcc, nvrtc, toolkit
+from ep_lib.jit import cache, digest, names, nvcc, nvrtc, toolkit
 from ep_lib.jit.elf import Elf
 from ep_lib.jit.nvrtc import NvrtcImage
 from ep_lib.jit.source import KernelSource
@@ -201,6 +201,8 @@ class _Build:
             image = nvrtc.compile_unit(self.unit, self.kernel, flags, folder)
         except nvrtc.CompilerRefused as refused:
             log, target = refused.log, self.arch
+            from ep_lib.jit import diagnostics  # its tables are for what goes wrong
+
             raise diagnostics.compile_error(self.kernel, log, target=target, roots=own, found=functions) from None
         if self.route == "whole":
             return image
