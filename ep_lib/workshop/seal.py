@@ -15,8 +15,8 @@ import builtins
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,9 @@ class Tampered(EpError):
 
 def put_on() -> Callable[[], None]:
     """Notes what the library's names stand for; returns what raises Tampered if one of them has changed since."""
-    before = dict(_names())
+    before = list(_noted())
     refused: list[str] = []
+    gone = object()
 
     def watch(event: str, _: Any) -> None:
         if event in _LOOK_THROUGH:
@@ -50,11 +51,12 @@ def put_on() -> Callable[[], None]:
     def require() -> None:
         if refused:
             raise _tampered(f"{refused[0]}()", "looks through the process that grades it")
-        now = dict(_names())
-        for name, meant in before.items():
-            found = now.get(name)
-            if found is None or any(mine is not theirs for mine, theirs in zip(found, meant, strict=True)):
-                raise _tampered(".".join(name), "has another meaning since your file was imported")
+        for where, names, noted in before:
+            now = names.get
+            for name, value, code, defaults in noted:
+                same = now(name, gone) is value
+                if not same or (code and (value.__code__ is not code or value.__defaults__ is not defaults)):
+                    raise _tampered(f"{where}.{name}", "has another meaning since your file was imported")
 
     sys.addaudithook(watch)
     return require
@@ -83,20 +85,32 @@ def _tampered(what: str, why: str) -> Tampered:
     return Tampered(f"{what} {why}: a piece defines functions of its own, and leaves everything else as it is")
 
 
-def _names() -> Iterator[tuple[tuple[str, str], tuple[Any, ...]]]:
-    """(module or class, name) of every function, class and module that the library's names stand for, and those."""
-    for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] != "ep_lib" and module not in _OTHERS:
-            continue
-        yield ("sys.modules", module_name), (module,)
-        for name, value in list(vars(module).items()):
-            if callable(value) or isinstance(value, ModuleType):
-                yield (module_name, name), _parts(value)
-                if isinstance(value, type) and value.__module__ == module_name:
-                    for inner, method in list(vars(value).items()):
-                        yield (f"{module_name}.{name}", inner), _parts(method)
+# A name, what it stands for and, as they can be exchanged, a function's code and defaults. Ten thousand of them are
+# compared twice in each call of a piece.
+_Noted = tuple[str, Any, CodeType | None, tuple[Any, ...] | None]
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
-    """What is compared by identity: a function's code can be exchanged as well."""
-    return (value, value.__code__, value.__defaults__) if isinstance(value, FunctionType) else (value,)
+def _noted() -> Iterator[tuple[str, Mapping[str, Any], list[_Noted]]]:
+    """Every module and class of the library's, its names, and what of them is noted: functions, classes, modules."""
+    yield "sys", vars(sys), [_note("modules", sys.modules)]
+    modules = {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "ep_lib" or module in _OTHERS
+    }
+    yield "sys.modules", sys.modules, [_note(name, module) for name, module in modules.items()]
+    for where, module in modules.items():
+        names = vars(module)
+        noted = {name: value for name, value in names.items() if callable(value) or isinstance(value, ModuleType)}
+        yield where, names, [_note(name, value) for name, value in noted.items()]
+        for name, value in noted.items():
+            if isinstance(value, type) and value.__module__ == where:
+                yield f"{where}.{name}", vars(value), [_note(inner, each) for inner, each in vars(value).items()]
+
+
+def _note(name: str, value: Any) -> _Noted:
+    return (
+        (name, value, value.__code__, value.__defaults__)
+        if isinstance(value, FunctionType)
+        else (name, value, None, None)
+    )
