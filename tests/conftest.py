@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,18 +102,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A page in a context of its own; errors on its console fail the test, and EP_LIB_SCREENSHOTS names a
-    folder for what it looked like."""
-    from support.browser import PATIENCE_MS
+    """A page of this test's own."""
+    from support.browser import page_of
 
-    context = chromium.new_context(viewport={"width": 1400, "height": 1100})
-    opened = context.new_page()
-    opened.set_default_timeout(PATIENCE_MS)
-    errors: list[str] = []
-    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    yield opened
-    if (folder := os.environ.get("EP_LIB_SCREENSHOTS")) and opened.url != "about:blank":
-        opened.screenshot(path=str(Path(folder) / f"{request.node.name}.png"))
-    context.close()
-    assert errors == []
+    with page_of(chromium, request.node.name) as opened:
+        yield opened

@@ -1,7 +1,7 @@
 """The course in a real browser: JupyterLab as `make lab` starts it, in Debian's Chromium.
 
 Errors on the console fail a test. Set EP_LIB_SCREENSHOTS to a folder to keep what the pages looked like. `make nightly`
-runs every notebook here; `make test` only the first.
+runs every notebook here; `make test` only the quickest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import PATIENCE_MS, needs_chromium
+from support.browser import PATIENCE_MS, needs_chromium, page_of
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+QUICKEST = "06_dispatch"
 RUNS_ALL = 3  # repetitions (--rounds) above which all notebooks run
 
 pytestmark = [
@@ -116,14 +117,20 @@ def write_into(page: Any, text: str, source: str) -> Any:
     return cell(page, source.partition("\n")[0])
 
 
-def test_lab_opens_the_first_notebook(page: Any, lab: Lab) -> None:
-    page.goto(
-        f"{lab.address}/lab?token={lab.token}".replace("/lab?", "/?")
-    )  # the address that ep-lib prints leads there
-    page.wait_for_selector(".jp-Notebook .jp-Cell")
-    assert page.locator(".jp-Notebook h1").first.inner_text().startswith("Start here")
-    assert "/mine/notebooks/00_start_here.ipynb" in page.url
-    assert page.get_by_text("notified about official Jupyter news").count() == 0
+@pytest.fixture(scope="module")
+def start_here(chromium: Any, lab: Lab) -> Iterator[Any]:
+    """The page that `ep-lib lab` leads to: the first notebook, with ep_lib imported, for tests of different cells."""
+    with page_of(chromium, "start_here") as page:
+        page.goto(f"{lab.address}/lab?token={lab.token}".replace("/lab?", "/?"))  # as ep-lib prints it
+        page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
+        run_cell(page, "import ep_lib")
+        yield page
+
+
+def test_lab_opens_the_first_notebook(start_here: Any, lab: Lab) -> None:
+    assert start_here.locator(".jp-Notebook h1").first.inner_text().startswith("Start here")
+    assert "/mine/notebooks/00_start_here.ipynb" in start_here.url
+    assert start_here.get_by_text("notified about official Jupyter news").count() == 0
     assert "Overriding existing" not in lab.log.read_text()
 
 
@@ -153,9 +160,9 @@ def test_a_notebook_in_two_tabs_says_so(page: Any) -> None:
         assert "apputils:notify: 00.ipynb is open in another tab, too" in tab.evaluate("window.said.join()")
 
 
-def test_a_prediction_is_remembered(page: Any, lab: Lab) -> None:
-    open_notebook(page, lab, "00_start_here.ipynb")
-    for text in ("import ep_lib", "greet = ep_lib.Kernel", '"00.greet"'):
+def test_a_prediction_is_remembered(start_here: Any) -> None:
+    page = start_here
+    for text in ("greet = ep_lib.Kernel", '"00.greet"'):
         asked = run_cell(page, text)
     wrong = asked.get_by_role("button", name="[0, 0]")
     wrong.focus()
@@ -172,6 +179,7 @@ def test_a_prediction_is_remembered(page: Any, lab: Lab) -> None:
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     cell(page, '"00.greet"').get_by_text("You predicted: [0, 0]. It is: [101, 100]").wait_for()
     assert "model not found" not in page.content()
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
 
 
 def test_nothing_is_shown_before_the_question_is_answered(page: Any, lab: Lab) -> None:
@@ -192,9 +200,8 @@ def test_nothing_is_shown_before_the_question_is_answered(page: Any, lab: Lab) -
     travelled.locator("iframe").content_frame.locator("#now").wait_for()
 
 
-def test_a_puzzle_is_solved_from_the_keyboard(page: Any, lab: Lab) -> None:
-    open_notebook(page, lab, "00_start_here.ipynb")
-    run_cell(page, "import ep_lib")
+def test_a_puzzle_is_solved_from_the_keyboard(start_here: Any, lab: Lab) -> None:
+    page = start_here
     shown = run_cell(page, 'workshop.puzzle("00.1")')
     hint = shown.locator("summary").first
     hint.focus()
@@ -211,9 +218,8 @@ def test_a_puzzle_is_solved_from_the_keyboard(page: Any, lab: Lab) -> None:
     assert "00.1" in (lab.root / "mine" / "progress.json").read_text()
 
 
-def test_an_answer_is_watched_and_a_slider_moves_it(page: Any, lab: Lab) -> None:
-    open_notebook(page, lab, "00_start_here.ipynb")
-    run_cell(page, "import ep_lib")
+def test_an_answer_is_watched_and_a_slider_moves_it(start_here: Any, lab: Lab) -> None:
+    page = start_here
     answer = write_into(page, "%%puzzle 00.2", "%%puzzle 00.2\nep::peer_ptr(list, peer)[threadIdx.x] = me;")
     answer.get_by_text("workshop.watch()").wait_for()
     shown = write_into(page, "%%puzzle 00.3", "workshop.watch()")
@@ -226,9 +232,8 @@ def test_an_answer_is_watched_and_a_slider_moves_it(page: Any, lab: Lab) -> None
     page.locator(".jp-Cell:focus").wait_for()
 
 
-def test_an_exercise_is_done_from_the_keyboard(page: Any, lab: Lab) -> None:
-    open_notebook(page, lab, "00_start_here.ipynb")
-    run_cell(page, "import ep_lib")
+def test_an_exercise_is_done_from_the_keyboard(start_here: Any, lab: Lab) -> None:
+    page = start_here
     started = run_cell(page, 'workshop.start("00_first_kernel")')
     started.locator("a", has_text="00_first_kernel.cuh").focus()
     page.keyboard.press("Enter")
@@ -251,7 +256,7 @@ def test_an_exercise_is_done_from_the_keyboard(page: Any, lab: Lab) -> None:
 @pytest.mark.notebook
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_notebook_runs_to_its_end(path: Path, page: Any, lab: Lab, rounds: int) -> None:
-    if path != NOTEBOOKS[0] and rounds <= RUNS_ALL:
+    if path.stem != QUICKEST and rounds <= RUNS_ALL:
         pytest.skip("in make nightly, which passes --rounds")
     open_notebook(page, lab, path.name)
     page.get_by_role("menuitem", name="Run", exact=True).click()
