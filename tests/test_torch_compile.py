@@ -22,6 +22,7 @@ import ep_lib
 from ep_lib.errors import BufferClosedError, HandleError
 from ep_lib.moe import Buffer, ExpertParallel, autograd, combine, dispatch
 from ep_lib.moe.layer import MoELayer
+from ep_lib.workshop.lessons.moe_model import AdamW
 
 SHAPE: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden": 8, "max_tokens": 4, "dtype": "float32"}
 CHOICES = [[0, 2], [1, -1], [3, 3], [2, 1]]
@@ -301,3 +302,20 @@ def test_handles_in_compiled_code() -> None:
     ]
     for message, pattern in zip(said, patterns, strict=True):
         assert re.search(pattern, message), message
+
+
+def test_the_demos_optimizer_is_torchs() -> None:
+    """Here, where torch's compiler has been imported: making its optimizer does that."""
+    generator = torch.Generator().manual_seed(3)
+    start = [torch.randn(7, 5, generator=generator), torch.randn(9, generator=generator), torch.randn(3)]
+    own, torchs = ([nn.Parameter(each.clone()) for each in start] for _ in range(2))
+    options: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01}
+    mine, theirs = AdamW(own, **options), torch.optim.AdamW(torchs, **options)
+    for step in range(20):
+        for one, other in zip(own[:2], torchs, strict=False):  # the last has no gradient
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        theirs.param_groups[0]["lr"] = 0.01 * step
+        mine.step(0.01 * step)
+        theirs.step()
+        assert all(torch.equal(one, other) for one, other in zip(own, torchs, strict=True))
