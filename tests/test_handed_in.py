@@ -183,6 +183,49 @@ def test_bombs_are_refused_without_being_unpacked(tmp_path: Path, monkeypatch: p
     assert "are not opened" in found["nested"].problems[0]
 
 
+def test_what_is_too_much_of_one_learner_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed_in, "_MAX_ENTRIES", 50)
+    monkeypatch.setattr(handed_in, "_MAX_KEPT_BYTES", 1 << 20)
+    right = zipped(**{PIECE: b"// right\n"})
+    many = zipped(**{f"{number}.txt": b"" for number in range(60)})
+    bomb = zipped(**{f"{number}.ipynb": bytes(1 << 19) for number in range(4)})
+    learners = {"aaron": zipped(a=b"", **{f"{n}.zip": many for n in range(3)}), "ab": bomb, "abe": right, "zoe": right}
+    for name, whole in (
+        ("class.zip", zipped(**{f"{learner}.zip": data for learner, data in learners.items()})),
+        ("class.tar.gz", tarred(*((member(f"all/{learner}/x.zip"), data) for learner, data in learners.items()))),
+    ):
+        put(tmp_path / name, whole)
+        found = collected(tmp_path / name)
+        assert list(found) == list(learners)
+        assert [len(pieces_in(each, EXERCISE).files) for each in found.values()] == [0, 0, 1, 1]
+        assert ["more than 50 files" in text for text in found["aaron"].problems] == [True]
+        assert ["more than 1 MiB" in text for text in found["ab"].problems] == [True]
+        assert found["abe"].problems == found["zoe"].problems == []
+
+
+def test_memory_that_one_submission_takes_is_its_own_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise MemoryError
+
+    put(tmp_path / "ada.zip", zipped(**{PIECE: b"// mine\n"}))
+    put(tmp_path / "bob" / PIECE)
+    monkeypatch.setattr(handed_in._Reader, "member", none_left)
+    found = collected(tmp_path)
+    assert "refused" in found["ada"].problems[0] and pieces_in(found["bob"], EXERCISE).files
+
+
+def test_dates_inside_of_a_learners_archive_are_not_believed(tmp_path: Path) -> None:
+    old = zipfile.ZipInfo(PIECE, (1999, 1, 1, 0, 0, 0))
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr(old, b"// early\n")
+    put(tmp_path / "class" / "ada.zip", inner.getvalue())
+    put(tmp_path / "class.zip", zipped(**{"ada.zip": inner.getvalue(), "bob.zip": b""}))
+    for place in (tmp_path / "class", tmp_path / "class.zip"):
+        modified = pieces_in(collected(place)["ada"], EXERCISE).modified
+        assert modified and not modified.startswith("1999")
+
+
 @pytest.mark.parametrize("name", ["x.zip", "x.tar.gz", "x.tar", "x.tar.xz"])
 def test_a_broken_archive_is_one_sentence(tmp_path: Path, name: str) -> None:
     whole = zipped(**{PIECE: b"// mine\n" * 99}) if name == "x.zip" else tarred((member(PIECE), os.urandom(9999)))

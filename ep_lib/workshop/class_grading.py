@@ -104,8 +104,8 @@ def _puzzles(submission: Submission, submitted: str) -> Iterator[Entry]:
             if content.problem:
                 raise GradingError(content.problem)
             found = graded.answers_in(content.data)
-        except GradingError as error:
-            submission.problems.append(f"{path}: {error}")
+        except (GradingError, MemoryError) as error:
+            submission.problems.append(f"{path}: {str(error) or 'refused: it takes more memory than this machine has'}")
             continue
         for number, lines in found.items():
             name = graded.name_of(number)

@@ -28,8 +28,9 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -40,9 +41,12 @@ from ep_lib.workshop.submission import MAX_PIECE_BYTES, read_regular
 MAX_NOTEBOOK_BYTES = 16 << 20
 _MAX_ARCHIVE_BYTES = 64 << 20  # of an archive inside of another one, or of one learner
 _MAX_UNPACKED_BYTES = 256 << 20  # of a compressed tar, which must be read to be searched
-_MAX_ENTRIES = 20_000  # of a folder or an archive
+_MAX_READ_BYTES = 128 << 20  # that one learner's archives unpack to, of what is looked at
+_MAX_KEPT_BYTES = 32 << 20  # of one learner's pieces and notebooks together
+_MAX_ENTRIES = 20_000  # of one learner
 _MAX_DIRECTORY_BYTES = 4 << 20  # of a zip's list of its files
 _MOST_LEARNERS = 100  # an archive of all submissions may be this many times as large
+_NOBODYS = "(names that lead out)"  # of an archive of all submissions, where they are said
 _MAX_DEPTH = 3  # archives inside of archives
 _ARCHIVE = re.compile(r"\.(?:zip|tar|tgz|tar\.(?:gz|bz2|xz))$", re.IGNORECASE)
 _NOT_THEIRS = ("__MACOSX", "__pycache__", "node_modules")
@@ -89,21 +93,51 @@ class Refused(GradingError):
     """An archive or a folder that is not read any further."""
 
 
-# ---- reading folders and archives ------------------------------------------------------------------------------------
-class _Reader:
-    """Collects the files below a place that have the name of a piece, and notebooks.
+class TooMuch(Refused):
+    """More than one learner may hand in: nothing further of this learner is read."""
 
-    ``times`` is how many submissions it holds, ``dated`` whether the dates of files say when they were handed in.
+
+# ---- reading folders and archives ------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Member:
+    """An entry of an archive."""
+
+    name: str
+    is_folder: bool
+    is_regular: bool
+    modified: str  # as the archive says; whoever made the archive can say anything
+    opened: Callable[[], IO[bytes]]
+
+
+class _Reader:
+    """Collects one learner's files that have the name of a piece, and notebooks. TooMuch is for whoever made it.
+
+    ``dated``: whether the dates of files on the disk say when they were handed in.
     """
 
-    def __init__(self, pieces: Sequence[str], *, times: int = 1, dated: bool = True) -> None:
+    def __init__(self, pieces: Sequence[str], *, dated: bool = True) -> None:
         self._pieces = pieces
-        self._times = times
         self._dated = dated
         self.files: dict[PurePosixPath, Content] = {}
         self.problems: list[str] = []
-        self.tops: set[tuple[str, ...]] = set()  # the first two parts of all names, also of what is not wanted
+        self.is_full = False
         self._entries = 0
+        self._unpacked = self._kept = 0  # bytes
+
+    def within_limits(self, read: Callable[[], None]) -> None:
+        """Calls ``read``; if that is too much, says so, and reads nothing more."""
+        if self.is_full:
+            return
+        try:
+            read()
+        except Refused as error:
+            self.is_full = isinstance(error, TooMuch)
+            self.problems.append(str(error))
+        except MemoryError:
+            self.is_full = True
+            self.problems.append("refused: it takes more memory than this machine has")
+        except _BROKEN as error:
+            self.problems.append(f"it cannot be read ({str(error) or type(error).__name__})")
 
     def folder(self, folder: Path, at: PurePosixPath) -> None:
         """All of a folder, without following links."""
@@ -119,127 +153,86 @@ class _Reader:
         """A file or a folder on the disk, which the submission calls ``at``."""
         if not self._counts(at):
             return
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
+        status = path.lstat()
+        modified = _stamp(status.st_mtime) if self._dated else ""
+        if stat.S_ISDIR(status.st_mode):
             self.folder(path, at)
-        elif _ARCHIVE.search(at.name) and stat.S_ISREG(mode):
-            self._archive_file(path, at)
+        elif _ARCHIVE.search(at.name) and stat.S_ISREG(status.st_mode):
+            self._archive_file(path, at, modified)
         elif limit := self._limit(at):
-            modified = _stamp(path.lstat().st_mtime) if self._dated else ""
             try:
                 self._keep(at, Content(self._piece(at), read_regular(path, limit), modified))
             except (GradingError, OSError) as error:
+                if isinstance(error, TooMuch):
+                    raise
                 self._keep(at, Content(self._piece(at), problem=str(error)))
 
-    def _archive_file(self, path: Path, at: PurePosixPath) -> None:
+    def _archive_file(self, path: Path, at: PurePosixPath, modified: str) -> None:
         try:
             with path.open("rb") as file:
-                self.archive(file, at, at.name, 1)
+                self._archive(file, at, 1, modified)
         except OSError as error:
             self.problems.append(f"{at}: {error.strerror}")
 
-    def archive(self, file: IO[bytes], at: PurePosixPath, name: str, depth: int) -> None:
-        """All of an archive. What is wrong with it is a problem; what was read before stays."""
+    def _archive(self, file: IO[bytes], at: PurePosixPath, depth: int, modified: str) -> None:
+        """All of an archive. What is wrong with it is a problem; what was read before stays.
+
+        ``modified``: when the archive came. What it says of the files in it, its maker wrote."""
         try:
             if depth > _MAX_DEPTH:
                 raise Refused("archives inside of archives inside of archives are not opened")
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            if size > _MAX_ARCHIVE_BYTES * self._times:
-                raise Refused(f"it has {size >> 20} MiB; at most {_MAX_ARCHIVE_BYTES * self._times >> 20} are read")
-            if name.lower().endswith(".zip"):
-                self._zip(file, at, depth)
-            else:
-                self._tar(file, at, name.lower(), depth)
+            for member in _members(file, at.name, 1):
+                self.member(at, member, depth, modified)
+        except TooMuch:
+            raise
         except Refused as error:
             self.problems.append(f"{at}: {error}")
         except _BROKEN as error:
             self.problems.append(f"{at}: it cannot be unpacked ({str(error) or type(error).__name__})")
 
-    def _zip(self, file: IO[bytes], at: PurePosixPath, depth: int) -> None:
-        _require_short_list(file, self._times)
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                mode = member.external_attr >> 16
-                self._member(
-                    at,
-                    member.filename,
-                    is_folder=member.is_dir(),
-                    is_regular=stat.S_IFMT(mode) in (0, stat.S_IFREG),
-                    modified=_stamp(time.mktime((*member.date_time, 0, 0, -1))),
-                    opened=lambda member=member: archive.open(member),  # type: ignore[misc]
-                    depth=depth,
-                )
-
-    def _tar(self, file: IO[bytes], at: PurePosixPath, name: str, depth: int) -> None:
-        plain: Any = file
-        if name.endswith(("gz", "tgz")):
-            plain = gzip.GzipFile(fileobj=file)
-        elif name.endswith("bz2"):
-            plain = bz2.BZ2File(file)
-        elif name.endswith("xz"):
-            plain = lzma.LZMAFile(file)  # noqa: SIM115 - it closes nothing that is not closed by others
-        with tarfile.open(fileobj=_Counted(plain, _MAX_UNPACKED_BYTES * self._times), mode="r|") as archive:
-            for member in archive:
-                self._member(
-                    at,
-                    member.name,
-                    is_folder=member.isdir(),
-                    is_regular=member.isreg(),
-                    modified=_stamp(member.mtime),
-                    opened=lambda member=member: archive.extractfile(member),  # type: ignore[misc, arg-type]  # a regular file
-                    depth=depth,
-                )
-
-    def _member(
-        self,
-        archive: PurePosixPath,
-        name: str,
-        *,
-        is_folder: bool,
-        is_regular: bool,
-        modified: str,
-        opened: Callable[[], IO[bytes]],
-        depth: int,
-    ) -> None:
-        inside = PurePosixPath(readable(name).replace("\\", "/"))
-        if inside.is_absolute() or ".." in inside.parts:
+    def member(self, archive: PurePosixPath, member: _Member, depth: int, modified: str) -> None:
+        """An entry of an archive that the submission calls ``archive`` and that came at ``modified``."""
+        inside = _inside(member.name)
+        if _leads_out(inside):
             self.problems.append(f"{archive}: the name {str(inside)!r} leads out of the archive; it is left out")
             return
         at = archive / inside
-        if not inside.parts or not self._counts(at) or is_folder:
+        if not inside.parts or not self._counts(at) or member.is_folder:
             return
         is_archive = _ARCHIVE.search(at.name) is not None
         limit = _MAX_ARCHIVE_BYTES if is_archive else self._limit(at)
         if not limit:
             return
-        if not is_regular:
+        if not member.is_regular:
             said = f"{at} is no regular file but a link or a device; it is not followed"
             self._keep(at, Content(self._piece(at), problem=said))
             return
-        with opened() as member:
-            data = member.read(limit + 1)
+        with member.opened() as file:
+            data = file.read(min(limit, _MAX_READ_BYTES - self._unpacked) + 1)
+        self._unpacked += len(data)
+        if self._unpacked > _MAX_READ_BYTES:
+            raise TooMuch(f"refused: what it unpacks to has more than {_MAX_READ_BYTES >> 20} MiB")
         if len(data) > limit:
             self._keep(at, Content(self._piece(at), problem=f"{at} has more than {limit} bytes"))
         elif is_archive:
-            self.archive(io.BytesIO(data), at, at.name, depth + 1)
+            self._archive(io.BytesIO(data), at, depth + 1, modified)
         else:
-            self._keep(at, Content(self._piece(at), data, modified if self._dated else ""))
+            self._keep(at, Content(self._piece(at), data, modified))
 
     def _keep(self, at: PurePosixPath, content: Content) -> None:
+        self._kept += len(content.data)
+        if self._kept > _MAX_KEPT_BYTES:
+            raise TooMuch(f"refused: its notebooks and pieces have more than {_MAX_KEPT_BYTES >> 20} MiB together")
         if at in self.files and self.files[at].data != content.data:
             content = Content(content.piece, problem=f"{at} is there twice, with different content")
         self.files[at] = content
 
     def _counts(self, at: PurePosixPath) -> bool:
-        """Whether a name is to be looked at. Raises Refused if there are too many."""
+        """Whether a name is to be looked at. Raises TooMuch if there are too many."""
         self._entries += 1
-        if self._entries > _MAX_ENTRIES * self._times:
-            raise Refused(f"there are more than {_MAX_ENTRIES} files; hand in those of the exercise only")
-        if any(part.startswith(".") or part in _NOT_THEIRS for part in at.parts):
-            return False
-        self.tops.add(at.parts[:2])
-        return True
+        if self._entries > _MAX_ENTRIES:
+            raise TooMuch(f"there are more than {_MAX_ENTRIES} files; hand in those of the exercise only")
+        return _is_theirs(at)
 
     def _limit(self, at: PurePosixPath) -> int:
         """How many bytes a wanted file may have; 0 if it is not wanted."""
@@ -249,6 +242,55 @@ class _Reader:
 
     def _piece(self, at: PurePosixPath) -> str:
         return piece_of(at.name, self._pieces)
+
+
+def _is_theirs(at: PurePosixPath) -> bool:
+    return not any(part.startswith(".") or part in _NOT_THEIRS for part in at.parts)
+
+
+def _inside(name: str) -> PurePosixPath:
+    return PurePosixPath(readable(name).replace("\\", "/"))
+
+
+def _leads_out(inside: PurePosixPath) -> bool:
+    return inside.is_absolute() or ".." in inside.parts
+
+
+def _members(file: IO[bytes], name: str, times: int) -> Iterator[_Member]:
+    """What is in an archive; ``times``: how many submissions it may hold. Raises Refused, and those of _BROKEN."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size > _MAX_ARCHIVE_BYTES * times:
+        raise Refused(f"it has {size >> 20} MiB; at most {_MAX_ARCHIVE_BYTES * times >> 20} are read")
+    name = name.lower()
+    if name.endswith(".zip"):
+        _require_short_list(file, times)
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                yield _Member(
+                    member.filename,
+                    is_folder=member.is_dir(),
+                    is_regular=stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG),
+                    modified=_stamp(time.mktime((*member.date_time, 0, 0, -1))),
+                    opened=lambda member=member: archive.open(member),  # type: ignore[misc]
+                )
+        return
+    plain: Any = file
+    if name.endswith(("gz", "tgz")):
+        plain = gzip.GzipFile(fileobj=file)
+    elif name.endswith("bz2"):
+        plain = bz2.BZ2File(file)
+    elif name.endswith("xz"):
+        plain = lzma.LZMAFile(file)  # noqa: SIM115 - it closes nothing that is not closed by others
+    with tarfile.open(fileobj=_Counted(plain, _MAX_UNPACKED_BYTES * times), mode="r|") as tar:
+        for entry in tar:
+            yield _Member(
+                entry.name,
+                is_folder=entry.isdir(),
+                is_regular=entry.isreg(),
+                modified=_stamp(entry.mtime),
+                opened=lambda entry=entry: tar.extractfile(entry),  # type: ignore[misc, arg-type]  # a regular file
+            )
 
 
 class _Counted(io.RawIOBase):
@@ -319,10 +361,7 @@ def folder(place: Path, exercises: Iterable[Exercise]) -> Submission:
     if not place.is_dir():
         raise GradingError(f"no folder {place}")
     reader = _Reader(_names_of(exercises))
-    try:
-        reader.folder(place, PurePosixPath())
-    except Refused as error:
-        reader.problems.append(str(error))
+    reader.within_limits(lambda: reader.folder(place, PurePosixPath()))
     return Submission(readable(str(place)), readable(str(place)), reader.files, reader.problems)
 
 
@@ -347,15 +386,12 @@ def _in_folder(place: Path, pieces: Sequence[str]) -> list[_Part]:
     def reader_of(path: Path, name: str, *, dated: bool) -> Callable[[], _Reader]:
         def read() -> _Reader:
             reader = _Reader(pieces, dated=dated)
-            try:
-                if path.is_symlink():
-                    raise Refused(f"it is a link to {path.readlink()}; a submission holds its files themselves")
-                if path.is_dir():
-                    reader.folder(path, PurePosixPath())
-                else:
-                    reader.entry(path, PurePosixPath(name))
-            except Refused as error:
-                reader.problems.append(str(error))
+            if path.is_symlink():
+                reader.problems.append(f"it is a link to {path.readlink()}; a submission holds its files themselves")
+            elif path.is_dir():
+                reader.within_limits(lambda: reader.folder(path, PurePosixPath()))
+            else:
+                reader.within_limits(lambda: reader.entry(path, PurePosixPath(name)))
             return reader
 
         return read
@@ -376,29 +412,43 @@ def _in_folder(place: Path, pieces: Sequence[str]) -> list[_Part]:
 
 
 def _in_archive(place: Path, pieces: Sequence[str]) -> list[_Part]:
-    """As a folder with the archive's entries; a single folder that holds all of them is gone through."""
-    whole = _Reader(pieces, times=_MOST_LEARNERS)
-    with place.open("rb") as file:
-        whole.archive(file, PurePosixPath(), place.name, 1)
-    if whole.problems and not whole.tops:
-        raise GradingError(f"{place}: {whole.problems[0]}")
-    files, tops = whole.files, {parts[0] for parts in whole.tops if parts}
-    if len(tops) == 1 and not _MOODLE.match(top := next(iter(tops))) and not _ARCHIVE.search(top):
-        files = {path.relative_to(top): content for path, content in files.items() if len(path.parts) > 1}
-        tops = {parts[1] for parts in whole.tops if len(parts) > 1}
+    """As a folder with the archive's entries; a single folder that holds all of them is gone through.
+
+    Each learner has limits of their own, so that what one of them hands in takes no other's place.
+    """
+    try:
+        with place.open("rb") as file:
+            names = [_inside(member.name) for member in _members(file, place.name, _MOST_LEARNERS)]
+        theirs = [name for name in names if name.parts and _is_theirs(name) and not _leads_out(name)]
+        tops = {name.parts[0] for name in theirs}
+        top = next(iter(tops)) if len(tops) == 1 else ""
+        base = 1 if top and not _MOODLE.match(top) and not _ARCHIVE.search(top) else 0
+        readers = {name.parts[base]: _Reader(pieces) for name in theirs if len(name.parts) > base}
+        if outside := [str(name) for name in names if _leads_out(name)]:
+            readers.setdefault(_NOBODYS, _Reader(pieces)).problems += [f"the name {outside[0]!r} leads out of {place}"]
+        with place.open("rb") as file:
+            for member in _members(file, place.name, _MOST_LEARNERS):
+                inside = _inside(member.name)
+                if _leads_out(inside) or not _is_theirs(inside) or len(inside.parts) <= base:
+                    continue
+                reader = readers[inside.parts[base]]
+                of_this = replace(member, name=str(PurePosixPath(*inside.parts[base:])))
+                reader.within_limits(partial(reader.member, PurePosixPath(), of_this, 0, member.modified))
+    except (Refused, *_BROKEN) as error:
+        raise GradingError(f"{place}: it cannot be unpacked ({str(error) or type(error).__name__})") from error
 
     def reader_of(top: str) -> Callable[[], _Reader]:
         def read() -> _Reader:
-            reader = _Reader(pieces)
-            for path, content in files.items():
-                if path.parts[0] == top:
-                    reader.files[path.relative_to(top) if len(path.parts) > 1 else path] = content
-            reader.problems = [each for each in whole.problems if each.startswith(top)]
+            reader = readers[top]
+            reader.files = {
+                path.relative_to(top) if len(path.parts) > 1 else path: content
+                for path, content in reader.files.items()
+            }
             return reader
 
         return read
 
-    return [_Part(top, *_who(top, pieces), f"{place}:{top}", reader_of(top)) for top in sorted(tops)]
+    return [_Part(top, *_who(top, pieces), f"{place}:{top}", reader_of(top)) for top in sorted(readers)]
 
 
 def _common_beginning(names: Sequence[str]) -> str:
