@@ -54,6 +54,18 @@ def logical(text: str) -> str:
     return "".join([*parts, _JOINED.sub("", text[at:])])
 
 
+def without_texts(text: str) -> str:
+    """The code with nothing between the quotes of its literals, which are no code; nothing moves."""
+    parts, at = [], 0
+    for piece in _pieces(text):
+        if not piece.is_comment and piece.end - piece.begin > 1:
+            quote = text[piece.end - 1]
+            hidden = re.sub(r"[^\n]", " ", text[piece.begin : piece.end])
+            parts += [text[at : piece.begin], quote, hidden[1:-1], quote]
+            at = piece.end
+    return "".join([*parts, text[at:]])
+
+
 def doubt(text: str) -> tuple[int, str] | None:
     """Where in a source compilers may tell code from comments otherwise than this module does, and what is there."""
     code, at = [], 0

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from ep_lib.errors import KernelCompileError
 from ep_lib.jit.elf import SHN_UNDEF, Elf
-from ep_lib.jit.lexer import doubt, logical, without_comments
-from ep_lib.jit.toolkit import EMULATOR_INCLUDE
+from ep_lib.jit.lexer import doubt, without_comments
+from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE
+from ep_lib.workshop.declared import attributes, code_of, declarations
 from ep_lib.workshop.exercises import Exercise
 from ep_lib.workshop.submission import source_text
 
@@ -30,19 +31,13 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.MULTILINE), why)
     for pattern, why in (
         (r"\basm\b|\b__asm(?:__)?\b", f"the emulator cannot watch assembly: {_IN_PLAIN_CUDA}, with <ep/memory.cuh>"),
+        (r"\b__declspec\b", "an attribute may hide code from the checker: leave it out"),
+        (r"\w*(?:no_sanitiz|disable_sanitizer|no_address_safety)\w*", "it switches the checker off: leave it out"),
         (
-            r"\b__attribute(?:__)?\b(?!\s*\(\(\s*_*(?:noinline|always_inline|unused|aligned\(\d+\))_*\s*\)\))|\b__declspec\b",
-            "an attribute may hide code from the checker: leave it out",
-        ),
-        (
-            r"\[\[(?!\s*(?:maybe_unused|nodiscard|likely|unlikely|fallthrough|noreturn)\s*\]\])(?=\s*\w+(?:::|\s*[(\],]))",
-            "an attribute may hide code from the checker: leave it out",
-        ),
-        (
-            r"^\s*#\s*pragma\b(?!\s+(?:once|unroll|nounroll)\b)[^\n]*|\b_Pragma\b",
+            r"^\s*#\s*pragma\b(?!\s+(?:GCC\s+|clang\s+loop\s+)?(?:once|unroll|nounroll)\b)[^\n]*|\b_Pragma\b",
             "a pragma may change how the tests are compiled: leave it out",
         ),
-        (r"##|%:", "words that are pasted together cannot be read here: write them out"),
+        (r"##|# #", "words that are pasted together cannot be read here: write them out"),
         (r"^\s*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
         (r"\b(?:__tsan|__ubsan|__asan|epemu)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
         (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
@@ -61,8 +56,8 @@ _REACHES = frozenset(
 )
 _DEFINES = re.compile(r"^\s*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const\s*)?(?:noexcept\s*)?\{")
-_CALL = re.compile(r"\b(\w+)\s*\(")
-_NO_FUNCTIONS = frozenset("if for while switch catch return sizeof alignas __attribute__".split())  # noqa: SIM905
+_CALL = re.compile(r"\b(\w+)(?:\s*\(|<)")
+_NO_FUNCTIONS = frozenset("if for while switch catch return sizeof alignas __attribute__ template include".split())  # noqa: SIM905
 
 # Of a kernel's library: what the compiler calls by itself, and what the emulator gives to kernels.
 _COMPILERS = re.compile(
@@ -90,7 +85,7 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
             return _told(
                 piece, source, doubtful[0], doubtful[1], "compilers do not agree where code ends: leave it out"
             )
-        text = logical(source)
+        text = code_of(source)
         for pattern, why in _HIDES:
             if found := pattern.search(text):
                 return _told(piece, text, found.start(), found.group(), why)
@@ -99,11 +94,11 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
                 return _told(
                     piece, text, found.start(2), found[2], "the tests have this word as well: name it otherwise"
                 )
-        given = _functions((exercise.exercise_dir / piece).read_text("utf-8"))
-        for found in _FUNCTION.finditer(text):
-            if found[1] in calls - given - _NO_FUNCTIONS:
-                why = "the tests call a function of this name: name yours otherwise"
-                return _told(piece, text, found.start(1), found[1], why)
+        called, library = calls - _NO_FUNCTIONS, _of_the_library()
+        own = code_of((exercise.exercise_dir / piece).read_text("utf-8"))
+        given = {each.what for each in declarations(own, called, library)}
+        for hidden in (*attributes(text), *declarations(text, called - given, library - given)):
+            return _told(piece, text, hidden.at, hidden.what, hidden.why)
     return ""
 
 
@@ -145,6 +140,14 @@ def _told(piece: str, text: str, at: int, what: str, why: str) -> str:
 
 def _functions(text: str) -> set[str]:
     return set(_FUNCTION.findall(without_comments(text)))
+
+
+@cache
+def _of_the_library() -> frozenset[str]:
+    """The functions of the headers that kernels include."""
+    return frozenset(
+        name for file in sorted(DEVICE_INCLUDE.rglob("*.cuh")) for name in _functions(file.read_text("utf-8"))
+    )
 
 
 @cache

@@ -1,0 +1,181 @@
+"""What a piece in C++ declares where tests and headers look for it: functions at namespace scope, macros, attributes.
+
+A test calls the library's functions by name, and C++ takes the best declaration of that name that it has seen. So a
+piece may call such functions, and may not declare others of their names, however a declaration is written: with a
+trailing return type, as a template, by ``using``, by a macro. This reads tokens and scopes, as a compiler does; text in
+which it could be led astray (brackets that a macro or an ``#if`` leaves open) is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ep_lib.jit.lexer import logical, without_texts
+
+_DIGRAPHS = {"<:": "[", ":>": "]", "<%": "{", "%>": "}", "%:": "#"}
+_DIGRAPH = re.compile("<:(?!:(?![:>]))|:>|<%|%>|%:")  # "<::" is two tokens, "<" and "::", as in a template of ::x
+_TOKEN = re.compile(r"[^\W\d]\w*|\.?\d[\w.']*|::|[^\s\w]")
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)([^\n]*)", re.MULTILINE)
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+# Attributes that change neither what the checker sees nor what the tests call.
+_ATTRIBUTES = frozenset(
+    (
+        *("maybe_unused", "nodiscard", "likely", "unlikely", "fallthrough", "noreturn", "deprecated"),
+        *("always_inline", "noinline", "unused", "const", "pure", "hot", "cold", "aligned", "may_alias", "nothrow"),
+    )
+)
+_ATTRIBUTE = re.compile(
+    r"\[\s*\[(?P<cpp>.*?)\]\s*\]|\b__attribute(?:__)?\b(?P<gnu>\s*\(\s*\((?:[^()]|\([^()]*\))*\)\s*\))?", re.S
+)
+_ARGUMENTS = re.compile(r"\(\s*(?:\d+|\"\")?\s*\)")
+_KEYWORDS = frozenset(
+    (
+        *("alignas", "auto", "bool", "break", "case", "char", "class", "const", "constexpr", "continue", "default"),
+        *("do", "double", "else", "enum", "extern", "float", "for", "friend", "if", "inline", "int", "long"),
+        *("namespace", "noexcept", "operator", "return", "short", "signed", "sizeof", "static", "struct", "switch"),
+        *("template", "this", "typename", "union", "unsigned", "using", "void", "volatile", "while"),
+    )
+)
+
+
+class Found(NamedTuple):
+    """What must not be there: where it begins in the text, the words, and why."""
+
+    at: int
+    what: str
+    why: str
+
+
+def code_of(source: str) -> str:
+    """A source without comments, joined lines and what its literals hold, and with brackets in place of digraphs."""
+    return _DIGRAPH.sub(lambda found: f"{_DIGRAPHS[found.group()]} ", without_texts(logical(source)))
+
+
+def attributes(code: str) -> Iterator[Found]:
+    """Attributes that are not on the list, however they are written. ``code`` is :func:`code_of` a source."""
+    for found in _ATTRIBUTE.finditer(code):
+        inside = found["cpp"] if found["cpp"] is not None else re.sub(r"^\s*\(\s*\(|\)\s*\)$", "", found["gnu"] or "?")
+        inside = re.sub(r"^\s*using\s+\w+\s*:", "", inside)
+        for each in _ARGUMENTS.sub("", inside).split(","):
+            name = re.sub(r"^\s*(?:\w+\s*::)?\s*_*(\w+?)_*\s*$", r"\1", each)
+            if name not in _ATTRIBUTES and name.strip():
+                yield Found(
+                    found.start(), found.group()[:40], "an attribute may hide code from the checker: leave it out"
+                )
+
+
+@dataclass
+class _Scope:
+    kind: str  # "namespace", "class" or "body"
+    is_ep: bool = False
+    statement: list[str] = field(default_factory=list)
+
+
+def declarations(code: str, called: Collection[str], library: Collection[str]) -> Iterator[Found]:
+    """Declarations at namespace scope of names in ``called``, and in namespace ep of those in ``library`` too; macros
+    of such names and of C++'s own words; and brackets that cannot be followed. ``code`` as for :func:`attributes`."""
+    macros: dict[str, list[str]] = {}
+    depth_at: list[int] = []
+    tokens: list[tuple[int, str]] = []
+    depth = at = 0
+
+    def take(begin: int, end: int) -> int:
+        change = 0
+        for token in _TOKEN.finditer(code, begin, end):
+            tokens.append((token.start(), token.group()))
+            change += (token.group() in _PAIRS) - (token.group() in _PAIRS.values())
+        return change
+
+    for found in _DIRECTIVE.finditer(code):
+        depth += take(at, found.start())
+        at = found.end()
+        kind, rest = found[1], found[2]
+        if kind in ("define", "undef"):
+            words = _TOKEN.findall(rest)
+            name = words[0] if words else ""
+            if name in library or name in _KEYWORDS or name in _ATTRIBUTES:
+                yield Found(found.start(), name, "the tests have this word as well: name it otherwise")
+            if not _is_balanced(words):
+                yield Found(
+                    found.start(), name, "a macro closes what it opens, or nobody can tell where a function ends"
+                )
+            macros.setdefault(name, []).extend(words[1:])
+        elif kind.startswith("if"):
+            depth_at.append(depth)
+        elif kind in ("else", "elif", "endif") and depth_at:
+            if depth != depth_at[-1]:
+                yield Found(found.start(), f"#{kind}", "close each bracket in the branch of the #if that opens it")
+            depth = depth_at[-1]
+            if kind == "endif":
+                depth_at.pop()
+    take(at, len(code))
+    yield from _in_scopes(tokens, macros, lambda name, is_ep: name in called or (is_ep and name in library))
+
+
+def _is_balanced(words: list[str]) -> bool:
+    open_: list[str] = []
+    for word in words:
+        if word in _PAIRS:
+            open_.append(_PAIRS[word])
+        elif word in _PAIRS.values() and (not open_ or open_.pop() != word):
+            return False
+    return not open_
+
+
+def _in_scopes(
+    tokens: list[tuple[int, str]], macros: dict[str, list[str]], is_taken: Callable[[str, bool], bool]
+) -> Iterator[Found]:
+    why = "the tests call a function of this name: name yours otherwise"
+    scopes = [_Scope("namespace")]
+    brackets = 0  # round and square ones
+    for (at, token), (_, behind) in zip(tokens, [*tokens[1:], (0, "")], strict=True):
+        scope = scopes[-1]
+        if token == "{":
+            kind = _kind(scope, brackets)
+            names = scope.statement if kind == "namespace" else []
+            scopes.append(_Scope(kind, scope.is_ep or "ep" in names))
+            scopes[-1].statement = []
+            continue
+        if token == "}" and len(scopes) > 1:
+            ended = scopes.pop()
+            if ended.kind != "class" and brackets == 0:
+                scopes[-1].statement = []
+            continue
+        if scope.kind == "body":
+            continue
+        brackets += (token in "([") - (token in ")]")
+        if token == ";" and brackets == 0:
+            scope.statement = []
+            continue
+        said = scope.statement
+        is_ep = scope.is_ep or "ep" in said
+        said.append(token)
+        of_a_macro = [word for each in said if each in macros for word in (each, *macros[each])]
+        if scope.kind == "namespace" and of_a_macro:
+            hidden = [word for word in (*of_a_macro, *said) if is_taken(word, is_ep)]
+            if hidden and "=" not in said:
+                yield Found(at, hidden[0], why)
+        if is_ep and said[:2] == ["using", "namespace"] and token not in ("namespace", "::", "ep", "detail"):
+            yield Found(at, token, "it would change which functions the tests call: leave it out")
+        if not is_taken(token, is_ep):
+            continue
+        is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in said
+        if is_declared or said[0] == "using" or "friend" in said:
+            yield Found(at, token, why)
+    if brackets or len(scopes) > 1:
+        yield Found(0, "", "not every bracket is closed, so nobody can tell where a function ends")
+
+
+def _kind(scope: _Scope, brackets: int) -> str:
+    """Of the scope that a brace opens."""
+    said = scope.statement
+    if scope.kind == "body" or brackets:
+        return "body"
+    if "namespace" in said or said == ["extern", '"', '"']:
+        return "namespace"
+    is_class = any(word in said for word in ("class", "struct", "union")) and "(" not in said and "enum" not in said
+    return "class" if is_class else "body"
