@@ -14,7 +14,7 @@ import ep_lib
 from ep_lib import errors, viz, workshop
 from ep_lib.emulator.accesses import MemoryAccess
 from ep_lib.workshop import progress, puzzles
-from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell
+from ep_lib.workshop.puzzles.cell import Answer, answer, run_cell, watch
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Bench, Puzzle
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,6 +128,19 @@ def test_lines_of_the_template_are_called_as_they_are_shown() -> None:
         (at,) = (n for n, line in enumerate(lines, 1) if "wait_until_ge" in line)
         assert puzzle._line(at, own) == f"line {number} of the template"
         assert f">{number:>4}  </span>" in workshop.puzzle("00.3")._repr_html_()
+
+
+def test_one_numbering_of_lines_in_the_finding_and_step_by_step() -> None:
+    lines = ALL["00.3"].solution.strip().split("\n")
+    said = answer("00.3", "\n".join([lines[2], lines[0], lines[1]])).verdict.text  # the signal goes first
+    assert "stored in line 2 of your cell, and waited for in line 9 of the template" in said
+    page = json.loads(watch().html.partition('id="data">')[2].partition("</script>")[0])
+    assert page["marks"][0]["text"].splitlines()[0] in said and page["marks"][0]["places"][0] >= 0
+    text = json.dumps([page["marks"], page["places"], page["waits"], page["whats"]])
+    assert "line 3 of your cell" in text and "puzzle 00.3" not in text and "heap+" not in text
+    [file] = page["files"]
+    shown = dict(zip(file["names"], file["lines"], strict=True))
+    assert shown["cell 2"].strip() == lines[2] and shown["template 9"].strip().startswith("if (!ep::wait_until_ge")
 
 
 def test_a_stray_brace_is_said() -> None:

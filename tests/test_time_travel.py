@@ -25,7 +25,7 @@ from ep_lib.emulator.recording import Recording, parameter_names
 from ep_lib.errors import ArgumentError
 from ep_lib.runtime.check import record
 from ep_lib.viz import time_travel
-from ep_lib.viz.steps import ABSENT, CAN_RUN, DONE, ORDERED, RACE, STATE_BITS, WAITS, Steps, make_steps
+from ep_lib.viz.steps import ABSENT, CAN_RUN, DONE, FLAG_BITS, ORDERED, RACE, STATE_BITS, WAITS, Steps, make_steps
 from ep_lib.viz.time_travel import page_of
 
 SOURCE = """
@@ -51,6 +51,13 @@ extern "C" __global__ void stuck(int* inbox, uint64_t* arrived, int n) {
     while (ep::ld_acquire_sys_u64(arrived) == 0) {
     }
 }
+extern "C" __global__ void early(int* inbox, uint64_t* arrived, int n) {
+    const int peer = 1 - ep::rank();
+    if (threadIdx.x) return;
+    ep::signal_add(arrived, 1, peer);
+    *ep::peer_ptr(inbox, peer) = 7;
+    if (ep::wait_until_ge(arrived, 1, {ep::kPhaseSignal, peer, -1})) inbox[n] = inbox[0];
+}
 extern "C" __global__ void by_nic(int* inbox, uint64_t* arrived, int n) {
     const int peer = 1 - ep::rank();
     if (threadIdx.x == 0) {
@@ -62,7 +69,7 @@ extern "C" __global__ void by_nic(int* inbox, uint64_t* arrived, int n) {
 }
 """
 THREADS = 40
-KERNELS = {name: ep_lib.Kernel.from_source(SOURCE, name) for name in ("right", "wrong", "stuck", "by_nic")}
+KERNELS = {name: ep_lib.Kernel.from_source(SOURCE, name) for name in ("right", "wrong", "stuck", "early", "by_nic")}
 
 
 def main(rank: ep_lib.Rank, kernel: str) -> None:
@@ -149,6 +156,22 @@ def test_a_race_is_marked_where_it_is_seen() -> None:
     slot, number = steps.touched[mark.step]
     racing = [value for value in steps.state(mark.step)[slot : slot + number] if value & RACE]
     assert racing and not any(value & ORDERED for value in racing)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_finding_leads_to_the_access_that_it_names(seed: int) -> None:
+    run = recorded("early", seed)  # each rank reads what the other writes: two pairs at the same two lines
+    steps = make_steps(run, 10_000)
+    assert run.found
+    for found, mark in zip(run.found, steps.marks, strict=True):
+        for side, step in ((found.finding.first, mark.first), (found.finding.second, mark.step)):
+            assert side is not None
+            assert steps.whos[steps.who[step]].replace(",", "") == str(side.thread)
+            assert run.places[steps.place[step]].location == side.location
+            assert bool(steps.write[step]) is side.what.startswith("writes")
+        slot, number = steps.touched[mark.step]
+        last = max(value >> FLAG_BITS for value in steps.state(mark.step - 1)[slot : slot + number])
+        assert last // (2 * run.ranks) - 2 == mark.first  # the key `w`: who wrote this?
 
 
 def test_a_deadlock_is_at_the_end() -> None:

@@ -68,6 +68,7 @@ POST, NIC_READ, NIC_WRITE, NIC_SIGNAL, COMPLETE, QUIET, HOST_WAITED, HOST_MET, O
 
 WRITES, ATOMIC = 1, 2  # of an access's flags
 HAS_VALUE, UPDATES = 1, 2  # of an event's detail
+REPORTED = 1  # of a finding's flags: of all its occurrences, the one that its text tells
 NOBODY = 2**64 - 1
 NO_BLOCK = 2**32 - 1
 
@@ -220,24 +221,20 @@ def read(
     numbered: Sequence[tuple[int, Finding]],
     ends: Sequence[Finding],
 ) -> Recording:
-    """Puts together what the runtime and Python have kept. ``numbered``: findings by the checker's numbers; ``ends``:
-    those without one, which are seen at the end."""
+    """Puts together what the runtime and Python have kept. ``numbered``: findings by the checker's numbers, those
+    to tell first at the top (of equal ones the first counts); ``ends``: those without one, which are seen at the end."""
     steps = np.flatnonzero(events["kind"] < ORDERED)
     last = int(steps[-1]) if steps.size else 0
-    seen: dict[int, tuple[int, int | None]] = {}
-    step = 0
+    seen: dict[int, tuple[int, int | None]] = {}  # of each finding, the occurrence that it reports
     for number in np.flatnonzero(events["kind"] == FINDING):
         event = events[number]
         step = int(steps[max(0, int(np.searchsorted(steps, number)) - 1)])
         first = None if event["address"] == NOBODY else int(event["address"])
-        known = seen.get(int(event["value"]))
-        if known is None or (known[1] is None and first is not None):
+        if event["flags"] & REPORTED or int(event["value"]) not in seen:
             seen[int(event["value"])] = (step, first)
-    found: dict[tuple[str, ...], Found] = {}  # the compiler makes several accesses of one line: the first one counts
+    found: dict[tuple[str, ...], Found] = {}
     for which, finding in numbered:
-        at, before = seen.get(which, (last, None))
-        if finding.key not in found or at < found[finding.key].event:
-            found[finding.key] = Found(finding, at, before)
+        found.setdefault(finding.key, Found(finding, *seen.get(which, (last, None))))
     return Recording(
         program=program,
         seed=seed,
@@ -267,7 +264,7 @@ def read(
         symmetric=tuple(sorted(notes.symmetric)),
         heaps=info["heaps"],
         heap_stride=info["stride"],
-        found=tuple(sorted([*found.values(), *(Found(end, last, None) for end in ends)], key=lambda one: one.event)),
+        found=(*found.values(), *(Found(end, last, None) for end in ends)),
         dropped=info["dropped"],
     )
 

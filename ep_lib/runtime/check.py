@@ -388,7 +388,13 @@ def _record(program: _Program, run: int | str) -> Recording:
         schedule=run if isinstance(run, str) else None,
         ranks=program.ranks,
         fabric=program.network.kind,
-        numbered=[(number, told[finding.key]) for number, finding in numbered if finding.key in told],
+        numbered=[
+            (number, finding)
+            for key, finding in told.items()
+            # the compiler makes several accesses of one line, each with a number: first the one that is told
+            for number, one in sorted(numbered, key=lambda each: not _same_sides(each[1], finding))
+            if one.key == key
+        ],
         ends=[finding for key, finding in told.items() if key not in known],
     )
 
@@ -1070,6 +1076,10 @@ def _of_host(access: HostAccess, seed: int) -> Finding:
 def _how_exact(finding: Finding) -> tuple[int, bool]:
     """Several pairs of threads can conflict at one pair of lines, in both orders: the best knows what to mend."""
     return finding.certainty, bool(finding.place)
+
+
+def _same_sides(one: Finding, other: Finding) -> bool:
+    return (one.first, one.second, one.where) == (other.first, other.second, other.where)
 
 
 def _same_place(known: Finding, finding: Finding) -> bool:

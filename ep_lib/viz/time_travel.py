@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ep_lib.emulator import recording as rec
@@ -19,6 +20,7 @@ from ep_lib.viz.steps import Steps, make_steps
 _MOST_STEPS = 20_000
 _HEIGHT = 640
 _MOST_LINES = 3000  # of a source file
+NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})  # lines have their numbers
 
 
 def time_travel(
@@ -69,13 +71,19 @@ def time_travel(
     return page_of(recording, steps)
 
 
-def page_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str], str] = str) -> Page:
+def page_of(
+    recording: Recording,
+    limit: int = _MOST_STEPS,
+    tell: Callable[[str], str] = str,
+    line_names: Mapping[str, Sequence[str]] = NO_NAMES,
+) -> Page:
     """The page of a recorded run, of at most ``limit`` steps.
 
-    ``tell`` words what findings, steps and places say; a place that it words otherwise is not shown in its source.
+    ``tell`` words what findings, steps and places say; a place that it words otherwise is not shown in its source, but
+    for files whose lines have names: ``line_names``, by the file's name.
     """
     which = f"seed {recording.seed}" if recording.schedule is None else f'schedule "{recording.schedule}"'
-    return page_from(f"{recording.program}, {which}", data_of(recording, limit, tell))
+    return page_from(f"{recording.program}, {which}", data_of(recording, limit, tell, line_names))
 
 
 def page_from(title: str, data: Mapping[str, Any]) -> Page:
@@ -83,18 +91,25 @@ def page_from(title: str, data: Mapping[str, Any]) -> Page:
     return make_page("time_travel", title, data, _HEIGHT)
 
 
-def data_of(recording: Recording, limit: int = _MOST_STEPS, tell: Callable[[str], str] = str) -> dict[str, Any]:
+def data_of(
+    recording: Recording,
+    limit: int = _MOST_STEPS,
+    tell: Callable[[str], str] = str,
+    line_names: Mapping[str, Sequence[str]] = NO_NAMES,
+) -> dict[str, Any]:
     """What the page of a recorded run shows; arguments as for :func:`page_of`."""
     steps = make_steps(recording, limit)
     if not len(steps):
         raise ArgumentError(f"nothing happened in this run of {recording.program}: it launched no kernel")
-    return _data(recording, steps, tell)
+    return _data(recording, steps, tell, line_names)
 
 
-def _data(recording: Recording, steps: Steps, tell: Callable[[str], str]) -> dict[str, Any]:
+def _data(
+    recording: Recording, steps: Steps, tell: Callable[[str], str], line_names: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     kept = f", of which {len(steps):,} are kept" if len(steps) < steps.total else ""
     lost = f"; {recording.dropped:,} events had no room" if recording.dropped else ""
-    places = _Places(recording, steps, tell)
+    places = _Places(recording, steps, tell, line_names)
     return {
         "about": f"{recording.ranks} ranks on {recording.fabric}, {steps.total:,} steps{kept}{lost}",
         "nothing": "The checker found nothing in this run.",
@@ -153,7 +168,10 @@ def _data(recording: Recording, steps: Steps, tell: Callable[[str], str]) -> dic
 class _Places:
     """The lines of source that steps are at, and the files that they are in."""
 
-    def __init__(self, recording: Recording, steps: Steps, tell: Callable[[str], str]) -> None:
+    def __init__(
+        self, recording: Recording, steps: Steps, tell: Callable[[str], str], line_names: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._names = line_names
         self.files: list[dict[str, Any]] = []
         self.table: list[tuple[int, int, str]] = []  # file (-1: its text is not there), line, location
         self._numbers: dict[str, int] = {}
@@ -167,7 +185,8 @@ class _Places:
             if place not in by_place:
                 by_place[place] = len(self.table)
                 said = tell(place.location)
-                self.table.append((self._file(place) if said == place.location else -1, place.line, said))
+                is_shown = said == place.location or place.name in line_names
+                self.table.append((self._file(place) if is_shown else -1, place.line, said))
             self.of_step.append(by_place[place])
 
     def _file(self, place: Place) -> int:
@@ -179,5 +198,6 @@ class _Places:
                 self._numbers[key] = -1
                 return -1
             self._numbers[key] = len(self.files)
-            self.files.append({"name": place.name, "first": 1, "lines": lines[:_MOST_LINES]})
+            names = list(self._names.get(place.name, ()))
+            self.files.append({"name": place.name, "first": 1, "lines": lines[:_MOST_LINES], "names": names})
         return self._numbers[key]

@@ -505,6 +505,7 @@ class __attribute__((visibility("hidden"))) Checker {
             never_written(t, flags, pc, address, size, false);
     }
     Finding& note(const Side& first, const Side& second);
+    void report_as(Finding& finding, const Side& first, const Side& second);
     const ThreadCheck* running(uint32_t id, uint64_t block) const;
     bool knows_of_block(const ThreadCheck& t, const ThreadCheck& other) const;
     const ThreadCheck* sibling_ahead(const ThreadCheck& t, const ThreadCheck* other) const;

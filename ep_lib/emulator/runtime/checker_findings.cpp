@@ -64,9 +64,17 @@ Checker::Finding& Checker::note(const Side& first, const Side& second) {
     Finding& finding = findings_[it->second];
     finding.count++;
     if (recorder) recorder->found(it->second, first.id, first.pc, &first != &second);
+    if (recorder && finding.count == 1) recorder->reported();
     const bool nic = ids_of(second.id).nic;
     finding.ranks.insert(nic ? record_of(second.id, second.time)->poster.rank : ids_of(second.id).rank);
     return finding;
+}
+
+// Of all occurrences of a finding, the latest one noted tells most.
+void Checker::report_as(Finding& finding, const Side& first, const Side& second) {
+    finding.first = first;
+    finding.second = second;
+    if (recorder) recorder->reported();
 }
 
 void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool again) {
@@ -81,8 +89,7 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     if (verdict.certainty == known.certainty && (known.to || !verdict.to)) return;
     finding.verdict = std::move(verdict);
     finding.where = describe_address(m_, a.address);
-    finding.first = first;
-    finding.second = second;
+    report_as(finding, first, second);
 }
 
 void Checker::never_written(const ThreadCheck& t, uint8_t flags, uintptr_t pc, uintptr_t address, size_t size,
@@ -105,8 +112,7 @@ void Checker::read_only_of_written(const ThreadCheck& t, uint32_t pc, const Slot
     Finding& finding = note(first, second);
     if (finding.verdict.certainty >= 22) return;
     finding.where = describe_address(m_, address);
-    finding.first = first;
-    finding.second = second;
+    report_as(finding, first, second);
     finding.verdict.kind = "read-only path";
     finding.verdict.remedy =
         "a plain load (ld_na_v4): ld_nc and __ldg are for what is not written while the kernel runs";
@@ -933,8 +939,7 @@ void Checker::not_fenced(const Access& a, const Slot& slot) {
     Verdict& v = finding.verdict;
     if (v.certainty >= 22) return;
     finding.where = describe_address(m_, a.address);
-    finding.first = first;
-    finding.second = second;
+    report_as(finding, first, second);
     v.kind = "proxy fence";
     v.remedy = "tma_fence by each thread that wrote, before the barrier in front of the bulk copy";
     v.certainty = 22;

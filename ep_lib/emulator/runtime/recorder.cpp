@@ -358,6 +358,10 @@ void Recorder::found(size_t finding, uint32_t first_id, uint32_t first_pc, bool 
     events_.push_back(e);
 }
 
+void Recorder::reported() {
+    if (!events_.empty() && events_.back().kind == EventKind::kFinding) events_.back().flags = 1;
+}
+
 std::string Recorder::info(const Checker& checker) const {
     const auto number = [](uint64_t n) { return std::to_string(n); };
     std::string out = "{\"heaps\":" + number(reinterpret_cast<uintptr_t>(m_.heaps)) +

@@ -49,7 +49,7 @@ enum class EventKind : uint8_t {  // ep_lib/emulator/recording.py has the same n
     kHostMet,
     // What belongs to the event before it:
     kOrdered,  // somebody is ordered after a write: `value` is the write's event
-    kFinding,  // `value`: its number; `address`: the event of the first access, or ~0
+    kFinding,  // `value`: its number; `address`: the event of the first access, or ~0; `flags`: 1 where it is reported
 };
 
 struct Event {
@@ -96,6 +96,7 @@ class __attribute__((visibility("hidden"))) Recorder {
     static constexpr uint32_t kAnyone = ~0u;
     void learned(const VectorClock& clock, int rank, uint32_t self = kAnyone);
     void found(size_t finding, uint32_t first_id, uint32_t first_pc, bool has_first);
+    void reported();  // of all occurrences of that finding, the latest one
 
     void settle();                                   // what the latest write has stored is read now
     std::string info(const Checker& checker) const;  // JSON

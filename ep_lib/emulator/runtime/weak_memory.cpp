@@ -190,8 +190,7 @@ void Checker::suspect(const Side& first, const Side& second, uintptr_t address, 
     v.signal = signal;
     v.wait = wait;
     finding.where = describe_address(m_, address);
-    finding.first = first;
-    finding.second = second;
+    report_as(finding, first, second);
 }
 
 // A thread has read this message, whose write is `w`; and where that is not the newest, which order may be missing.

@@ -214,7 +214,8 @@ function drawSource() {
   want(steps.place[at], at, "at", sides.length ? 2 : 7);
   const out = [];
   for (const [file, lines] of wanted) {
-    const text = data.files[file].lines, first = data.files[file].first;
+    const text = data.files[file].lines, first = data.files[file].first, names = data.files[file].names;
+    const wide = Math.max(4, ...names.map((name) => name.length));
     out.push(`<h3>${escape(data.files[file].name)}</h3><pre>`);
     let last = 0;
     for (const line of [...lines].sort((a, b) => a - b)) {
@@ -226,7 +227,7 @@ function drawSource() {
       const ranks = [...new Set(here.filter(({kind}) => kind === "racing").map(({rank}) => rank))];
       const tags = ranks.map((rank) => `<b style="border-color:${colorOf(rank)}">rank ${rank}</b>`).join("");
       const code = escape(text[line - first].replace(/^ +/, (indent) => indent.slice(0, DEEPEST)));
-      out.push(`<span class="${[...kinds].join(" ")}"><span class="n">${sign}${String(line).padStart(4)}</span>${code}${tags}</span>`);
+      out.push(`<span class="${[...kinds].join(" ")}"><span class="n">${sign}${escape(names[line - first] || String(line)).padStart(wide)}</span>${code}${tags}</span>`);
     }
     out.push("</pre>");
   }

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import ep_lib
 from ep_lib import viz
 from ep_lib.errors import ArgumentError
+from ep_lib.runtime.check import record
 from ep_lib.viz.page import Page
+from ep_lib.viz.time_travel import page_of
 from ep_lib.workshop import progress, puzzles
 from ep_lib.workshop.notes import BLUE, GREEN, ORANGE, Note, code_as_html, prose_as_html, show_note
 from ep_lib.workshop.puzzles.puzzle import CUDA_LINES, PYTHON_LINES, Puzzle, Verdict
@@ -137,7 +139,8 @@ def watch() -> Page:
         main(rank)
 
     run.__name__ = f"puzzle {puzzle.number}: {puzzle.title}"  # what the page is headed by
-    return viz.time_travel(run, puzzle.ranks, seed=verdict.seed, fabric=puzzle.fabric)
+    recording = record(run, puzzle.ranks, puzzle.fabric, verdict.seed)
+    return page_of(recording, tell=verdict.tell, line_names={puzzle.filename: verdict.line_names})
 
 
 def run_cell(line: str, cell: str) -> None:

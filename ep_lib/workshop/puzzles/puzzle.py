@@ -204,7 +204,8 @@ SENT_TO_INBOX = (
 @dataclass(frozen=True)
 class Verdict:
     """What became of an attempt. ``kind``: "to do", "right" or "wrong". The picture shows ``accesses``, of a run of
-    ``main`` with ``seed``."""
+    ``main`` with ``seed``. ``tell`` words what is said of that run: with lines of the cell, and names of the arrays;
+    ``line_names`` are what the lines of the file that was compiled are called."""
 
     kind: str
     headline: str
@@ -213,6 +214,8 @@ class Verdict:
     arrays: Sequence[NamedArray] = ()
     main: Callable[[ep_lib.Rank], None] | None = None
     seed: int = 0
+    tell: Callable[[str], str] = str
+    line_names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -334,8 +337,10 @@ class Puzzle:
         except _OF_ANOTHER_FORM as error:  # what main makes of None, or of a number in the place of a list
             said = f"The function's value is {show(attempt.returned)}, and the task asks for another kind of value"
             return Verdict("wrong", "Not right yet", f"{said} ({error}).")
-        wrong_at: int | None = None
         told: list[str] = []
+        tell = functools.partial(self._told, attempt=attempt, lines=lines)
+        verdict = functools.partial(Verdict, main=attempt.main, tell=tell, line_names=self._line_names(lines))
+        wrong_at: int | None = None
         for seed in range(self.seeds):  # also after wrong values, until the checker knows a reason
             try:
                 report = ep_lib.check(
@@ -343,11 +348,7 @@ class Puzzle:
                 )
             except EpError as error:
                 return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
-            told = [
-                self._in_cell(attempt.named(_short(found)), lines)
-                for found in report.findings
-                if found.kind != _ASSERTION
-            ]
+            told = [tell(_short(found)) for found in report.findings if found.kind != _ASSERTION]
             if report.findings or (attempt.reasons and wrong_at is None):
                 wrong_at = seed
             if report.findings:
@@ -356,10 +357,10 @@ class Puzzle:
             tried = f"{self.seeds} schedules, and the checker finds nothing to complain about."
             missing, accesses = self._beside_the_task(lines, attempt)
             kind, headline, text = ("wrong", _NOT_AS_ASKED, missing) if missing else ("right", "Right", tried)
-            return Verdict(kind, headline, text, accesses, self._shown(attempt), attempt.main)
+            return verdict(kind, headline, text, accesses, self._shown(attempt))
         text = "\n".join([*attempt.reasons[:1], *told[:1]])
         headline = f"Not right yet (seen with seed {wrong_at})"
-        return Verdict("wrong", headline, text, *self._look(attempt, wrong_at), attempt.main, wrong_at)
+        return verdict("wrong", headline, text, *self._look(attempt, wrong_at), seed=wrong_at)
 
     def _look(self, attempt: _Attempt, seed: int) -> tuple[Sequence[MemoryAccess], Sequence[NamedArray]]:
         """Runs it once more, for the picture."""
@@ -391,8 +392,18 @@ class Puzzle:
     def _in_cell(self, text: str, lines: str) -> str:
         """Places in the template as lines of the cell, whose first line is %%puzzle."""
         name = re.escape(self.filename)
-        text = re.sub(rf"{name}:(\d+)", lambda m: self._line(int(m[1]), lines), text)
-        return re.sub(rf"line (\d+) of {name}", lambda m: self._line(int(m[1]), lines), text)
+        # "in line 7 of puzzle 00.3, and waited for in line 11": of the same file
+        places = rf"{name}:(\d+)|\bline (\d+)\b(?: of {name}|(?! of ))"
+        return re.sub(places, lambda m: self._line(int(m[1] or m[2]), lines), text)
+
+    def _told(self, text: str, attempt: _Attempt, lines: str) -> str:
+        """What is said of a run, in the learner's words."""
+        return self._in_cell(attempt.named(_INSIDE.sub("", text)), lines)
+
+    def _line_names(self, lines: str) -> list[str]:
+        """What the lines of the source are called where it is shown: "cell 2", "template 9"."""
+        names = (self._line(number, lines) for number in range(1, self.source(lines).count("\n") + 2))
+        return [re.sub(r"line (\d+) of (?:your|the) (\w+)", r"\2 \1", name) for name in names]
 
     def _line(self, number: int, lines: str) -> str:
         before = self._before[0].count("\n")
@@ -423,7 +434,7 @@ def _short(finding: Finding) -> str:
         lines.append(f"  note: {finding.detail}")
     if finding.remedy:
         lines.append(f"  remedy: {finding.remedy}")
-    return _INSIDE.sub("", "\n".join(lines))
+    return "\n".join(lines)
 
 
 @dataclass
