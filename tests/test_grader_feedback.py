@@ -50,6 +50,8 @@ def test_a_function_that_was_renamed_is_told_in_the_compilers_words() -> None:
     text = said(failure=Failure("KernelCompileError", message))
     assert text.startswith(f"KernelCompileError: {error}\n")
     assert "names and parameters" in text and "secret" not in text and "hidden" not in text
+    text = said(failure=Failure("KernelCompileError", message.replace(error, "expected ';' before 'namespace'")))
+    assert "names and parameters" not in text and "at its end" in text
 
 
 def test_memory_that_changed_unseen_counts_for_nothing() -> None:

@@ -67,6 +67,24 @@ def test_an_error_in_the_learners_header_names_that_header(tmp_path: Path, targe
     assert (error.file, error.line) == (str(tmp_path / "mine.cuh"), 2)
 
 
+@pytest.mark.parametrize(
+    ("end", "line", "says"),
+    [
+        ("int one() {\n    __syncthreads", 2, "this '{' is never closed"),
+        ("int one() {}\nconstexpr int kTwo = 2  // two\n", 3, ""),
+    ],
+)
+@pytest.mark.parametrize("after", ["__device__ int two() { return 2; }\n", "#include <ep/wait.cuh>\n", ""])
+def test_a_header_that_ends_in_the_middle_is_named(
+    tmp_path: Path, after: str, end: str, line: int, says: str, target: str
+) -> None:
+    (tmp_path / "mine.cuh").write_text(f"#pragma once\n__device__ {end}")
+    error = failure("#include <mine.cuh>\n" + after + KERNEL % "", target, include=[tmp_path])
+    assert isinstance(error, KernelCompileError)
+    assert str(error).startswith(f"{tmp_path}/mine.cuh:{line}: error: {says}")
+    assert (error.file, error.line) == (str(tmp_path / "mine.cuh"), line)
+
+
 def test_an_error_inside_our_header_names_both_places(target: str) -> None:
     source = "#include <ep/detail/entry.cuh>\n" + KERNEL % "  ep::detail::Entry<int> e;"
     error = failure(source, target)

@@ -17,7 +17,7 @@ from ep_lib import errors, workshop
 from ep_lib.jit import gxx, pieces
 from ep_lib.jit.kernel import library_kernel
 from ep_lib.workshop import exercises
-from ep_lib.workshop.grader import start
+from ep_lib.workshop.grader import as_text, grade, start
 from ep_lib.workshop.lessons import two_levels
 from ep_lib.workshop.mine import Mine, find_pieces
 from ep_lib.workshop.notebook import find
@@ -171,6 +171,9 @@ def test_a_piece_that_is_not_whole_is_left_out_and_named(mine: Path) -> None:
     (mine / RING).write_text((ROOT / "solutions" / RING).read_text().replace("namespace ep {", "namespace ep", 1))
     half_edited = states(mine)["05_ring"]
     assert half_edited.startswith("it does not compile: ") and f"{RING}:" in half_edited
+    whole = (ROOT / "solutions" / RING).read_text()
+    (mine / RING).write_text(whole + "constexpr int kMore = 3")
+    assert f"{RING}:{whole.count(chr(10)) + 1}: error: " in states(mine)["05_ring"]
     (mine / RING).write_bytes(b"\xff\xfe")
     assert "cannot be read" in states(mine)["05_ring"]
     with Mine(find_pieces(mine)) as own:
@@ -239,6 +242,21 @@ def test_a_piece_of_an_older_version_is_kept_and_the_new_one_laid_beside(newer: 
     beside.write_text("begun")
     start("05_ring", root=newer)
     assert beside.read_text() == "begun"
+
+
+@pytest.mark.slow
+def test_an_unknown_version_is_said_also_by_the_grader(tmp_path: Path) -> None:
+    file = tmp_path / "00_first_kernel.cuh"
+    text = (ROOT / "exercises/00_first_kernel/00_first_kernel.cuh").read_text()
+    file.write_text(text.replace("version 1", "version 0"))
+    result = grade("00_first_kernel", tmp_path, tasks=(1,))
+    assert (
+        "Note: 00_first_kernel.cuh is for version 0 of the exercise, and the course has 1: put back the line `// "
+        in (as_text(result))
+    )
+    assert result.notes == result.flags
+    file.write_text(text)
+    assert not grade("00_first_kernel", tmp_path, tasks=(1,)).notes
 
 
 def test_a_folder_that_cannot_be_written_says_what_to_do(newer: Path) -> None:

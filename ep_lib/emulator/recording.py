@@ -222,7 +222,7 @@ def read(
     ends: Sequence[Finding],
 ) -> Recording:
     """Puts together what the runtime and Python have kept. ``numbered``: findings by the checker's numbers, those
-    to tell first at the top (of equal ones the first counts); ``ends``: those without one, which are seen at the end."""
+    to tell first at the top, and of equal ones the first counts; ``ends``: those without one, seen at the end."""
     steps = np.flatnonzero(events["kind"] < ORDERED)
     last = int(steps[-1]) if steps.size else 0
     seen: dict[int, tuple[int, int | None]] = {}  # of each finding, the occurrence that it reports

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +40,8 @@ _NVRTC_INSTANTIATION = re.compile(r" at line (?P<line>\d+)(?: of (?P<file>[^\n]+
 _INCLUSION = re.compile(r"^(?:In file included| {10,})\s*from (?P<file>[^\n:]+):(?P<line>\d+)", re.MULTILINE)
 _AMBIGUOUS = re.compile(r"overloaded|which instance of")
 _UNDECLARED = re.compile(r"declared|undefined|no member|not a member|identifier|name followed by")
-_SYNTAX = re.compile(r"expected|unterminated|not allowed")
+_SYNTAX = re.compile(r"expected|unterminated|not allowed|cannot appear")
+_BRANCHES = re.compile(r"^[ \t]*#[ \t]*el(?:se|if)", re.MULTILINE)  # their braces need not be balanced
 _ASM_PROBLEM = re.compile(r"\basm\b|asm operand|constraint|no such instruction|mnemonic|junk|Assembler|bad register")
 _ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s+(?:volatile|__volatile__))?\s*\(")
 _INCLUDE_LINE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
@@ -70,11 +71,11 @@ def compile_error(
     """
     report = _Report(kernel, log, roots)
     text = report.text
+    if unfinished := report.unfinished():
+        where, what = unfinished
+        message = f"{report.show(where)}: error: {what}\n    {report.source_line(where)}"
+        return KernelCompileError(message, file=report.display(where.file), line=where.line, log=report.log)
     if report.is_in_our_lines:
-        if line := names.unclosed_brace(kernel.source):
-            where = _Place(report.source_path, line)
-            message = f"{report.show(where)}: error: this '{{' is never closed\n    {report.source_line(where)}"
-            return KernelCompileError(message, file=kernel.filename, line=line, log=report.log)
         if names.base_name(kernel.name) not in found.names and _UNDECLARED.search(text):
             return names.not_found(kernel, found)
         if _AMBIGUOUS.search(log):
@@ -193,6 +194,27 @@ class _Report:
             return False
         return self.error.file == ENTRY_FILE or self.error.file.endswith("ep/detail/entry.cuh")
 
+    def unfinished(self) -> tuple[_Place, str] | None:
+        """A brace that a file of the learner's leaves open, or a header's last line, if the compiler may have stumbled
+        over it: that shows lines later, or in the next file."""
+        error = self.error
+        if error is not None and self.is_own(error.file) and not _SYNTAX.search(self.text):
+            return None
+        for file in (self.source_path, *self._own_headers()):
+            text = self._text_of(file)
+            if not _BRANCHES.search(text) and (line := names.unclosed_brace(text)):
+                return _Place(file, line), "this '{' is never closed: add the '}' that ends it"
+        if error is not None and _SYNTAX.search(self.text):
+            for file in self._own_headers():
+                if file != error.file and (line := names.unfinished_end(self._text_of(file))):
+                    what = f"does a ';' or a ')' lack at the end? The next file's error is {self.text!r}"
+                    return _Place(file, line), what
+        return None
+
+    def _own_headers(self) -> Iterator[str]:
+        found = digest.scan(self.kernel.source, self.roots, toolkit.cuda_include_dirs()).files
+        return (file for file in found if file != self.source_path and self.is_own(file))
+
     def locate(self) -> tuple[_Place | None, _Place | None]:
         """The learner's line, and the line in a header where the compiler stopped when that is another one."""
         error = self.error
@@ -254,14 +276,16 @@ class _Report:
         return f"{self.display(place.file)}:{place.line}"
 
     def source_line(self, place: _Place) -> str:
-        if place.file == self.source_path:
-            lines = self.kernel.source.splitlines()
-        else:
-            try:
-                lines = Path(place.file).read_text(encoding="utf-8", errors="replace").splitlines()
-            except OSError:
-                return ""
+        lines = self._text_of(place.file).splitlines()
         return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+
+    def _text_of(self, file: str) -> str:
+        if file == self.source_path:
+            return self.kernel.source
+        try:
+            return Path(file).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def _readable(self, text: str) -> str:
         text = text.strip().replace(self.source_path, self.kernel.filename)

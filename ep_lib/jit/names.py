@@ -56,6 +56,14 @@ def unclosed_brace(source: str) -> int | None:
     return (suspect or open_braces[-1][0]) if open_braces else None
 
 
+def unfinished_end(source: str) -> int | None:
+    """The last line of code, if it does not end as a declaration does; macros that need no semicolon are unknown."""
+    code = without_comments(source)
+    lines = [(number, line.strip()) for number, line in enumerate(code.splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    return lines[-1][0] if lines and lines[-1][1][-1] not in ";}" else None
+
+
 def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
     """The ``__global__`` functions in some sources."""
     names: dict[str, None] = {}

@@ -27,6 +27,10 @@ _TEST_PLACE = re.compile(r"\S*/hidden/\w+\.cuh?:\d+(?: \(in [^)]*\))?(?:: .*)?")
 _TEST_LINE = re.compile(r"line \d+ of \S*/hidden/\w+\.cuh?(?P<same>, and [\w ]+ in line \d+\b(?! of))?")
 # Of a compiler that stopped in the test. What it says there is about the learner's functions.
 _IN_A_TEST = re.compile(r"<?\S*hidden/\w+\.cuh?>?:\d+: error: (?P<error>[^\n]*)")
+_OF_A_NAME = re.compile(
+    r"declared|not a member|no member|undefined|identifier|arguments?\b|matching|convert|ambiguous|type"
+)
+_UNFINISHED = "The compiler came as far as the tests, which include your file: is something at its end not finished?"
 _RENAMED = "That is where the tests call your functions: keep their names and parameters as the exercise gives them."
 _WAITED = "What is waited for was never written: to another place, to another rank, with another value, or not at all?"
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
@@ -80,7 +84,8 @@ def failure_text(failure: Failure, work: Path) -> str:
         .rstrip(". \n")
     )
     if compiled := _IN_A_TEST.match(text):
-        return f"{failure.kind}: {compiled['error']}\n{_RENAMED}"
+        advice = _RENAMED if _OF_A_NAME.search(compiled["error"]) else _UNFINISHED
+        return f"{failure.kind}: {compiled['error']}\n{advice}"
     lines = _TEST_PLACE.sub(_role, text).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")

@@ -93,6 +93,20 @@ def version_of(text: str) -> int:
     return int(found[2]) if found else 1
 
 
+def another_version(exercise: Exercise, piece: str, text: str, here: str) -> str:
+    """What is to be said of a learner's file, called ``here``, if it was not written for this version; else ""."""
+    version = version_of(text)
+    if version == exercise.version:
+        return ""
+    said = f"{here} is for version {version} of the exercise, and the course has {exercise.version}"
+    if not 0 < version < exercise.version:
+        return f"{said}: put back the line `{version_line(exercise, piece)}`, or get the course that your file is for"
+    return (
+        f'{said} ({exercise.changed.strip() or "it is older"}): workshop.start("{exercise.short_name}") puts the new '
+        "file beside yours; bring your code over, and keep yours"
+    )
+
+
 def without_markers(text: str) -> str:
     """What the library runs: the solution without the marker lines."""
     return "".join(line for line in text.splitlines(keepends=True) if not _MARKER.match(line.rstrip("\n")))

@@ -28,7 +28,7 @@ from ep_lib.processes import run, temporary_folder
 from ep_lib.require import a_path, flag, instance, refuse
 from ep_lib.workshop.exercises import Exercise, Task, find
 from ep_lib.workshop.feedback import STILL_TO_DO, advice_for, failure_text, what_failed
-from ep_lib.workshop.generate import version_of
+from ep_lib.workshop.generate import another_version, version_of
 from ep_lib.workshop.hidden import Behaviour, HiddenTests, load
 from ep_lib.workshop.sandbox import ChildFailed, ChildKilled, ChildTookTooLong, Limits, Sandbox, Walls
 from ep_lib.workshop.scenario import CHECKER_IS_OFF, BadReply, Call, Failure, Outputs, Scenario, unpack_outputs
@@ -104,6 +104,7 @@ class Grade:
     public: bool = False  # only the notebook's checks ran
     flags: tuple[str, ...] = ()  # what an instructor should look at: a piece that reaches for others' files
     seed: int = 0  # of the inputs that the tests drew: with it, they draw them again
+    notes: tuple[str, ...] = ()  # what the learner should know of the files; the flags have it too
 
     @property
     def points(self) -> int:
@@ -162,6 +163,7 @@ def as_text(result: Grade) -> str:
             lines += [f"      {line}" for line in each.message.splitlines()]
     if result.problem:
         lines += ["", "Nothing could be graded:", result.problem]
+    lines += [line for note in result.notes for line in ("", f"Note: {note}")]
     if result.output and not result.full:
         lines += ["", "Your code printed:", result.output[:_SHOWN].rstrip()]
     where = f"({result.seconds:.1f} s, files in {result.mine})"
@@ -278,6 +280,7 @@ def examine(
         outside = reaches_out(exercise, work / "mine")
         hidden_away = unwatchable(exercise, work / "mine", _sources(tests))
         looks = worth_a_look(exercise, work / "mine")
+        notes = _versions(exercise, work / "mine")
         with _sandbox(exercise, tests, limits, work) as sandbox:
             problem = outside or hidden_away or not_text(exercise, work / "mine")
             of_the_machine = False
@@ -298,8 +301,15 @@ def examine(
         (outside or hidden_away,) if outside or hidden_away else ((problem,) if _SHUT.search(problem) else ())
     )
     flags += tuple(dict.fromkeys(each.message.splitlines()[0] for each in found if Tampered.__name__ in each.message))
-    flags += looks
-    return Grade(exercise, folder, tuple(found), time.monotonic() - began, problem, output, public, flags, seed)
+    flags += looks + notes
+    seconds = time.monotonic() - began
+    return Grade(exercise, folder, tuple(found), seconds, problem, output, public, flags, seed, notes)
+
+
+def _versions(exercise: Exercise, folder: Path) -> tuple[str, ...]:
+    """A sentence for each piece that was written for another version of the exercise."""
+    texts = ((piece, (folder / piece).read_text(encoding="utf-8", errors="replace")) for piece in exercise.pieces)
+    return tuple(filter(None, (another_version(exercise, piece, text, piece) for piece, text in texts)))
 
 
 def _sandbox(exercise: Exercise, tests: HiddenTests, limits: Limits, work: Path) -> Sandbox:

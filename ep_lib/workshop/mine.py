@@ -28,11 +28,12 @@ from ep_lib.require import a_path
 from ep_lib.workshop import exercises
 from ep_lib.workshop.exercises import Exercise, InTheLibrary
 from ep_lib.workshop.feedback import STILL_TO_DO
-from ep_lib.workshop.generate import version_of
+from ep_lib.workshop.generate import another_version
 from ep_lib.workshop.notes import BLUE, GREEN, Note
 from ep_lib.workshop.pieces import load, place_in
 
 _NOT_BEGUN = "not begun"
+_PROBE = "a kernel that includes the piece"
 _TODO = re.compile(rf"Task (\w+) {STILL_TO_DO}")
 
 
@@ -138,14 +139,8 @@ def _examined(piece: Piece) -> Piece:
             return replace(piece, stands_in=f'{here} is not there: workshop.start("{number}") brings a new one')
         except (OSError, UnicodeDecodeError) as error:
             return replace(piece, stands_in=f"{here} cannot be read ({error}): save it as UTF-8 text")
-        version = version_of(text)
-        if version != exercise.version:
-            return replace(
-                piece,
-                stands_in=f"{here} is for version {version} of the exercise, and the course has {exercise.version} "
-                f'({exercise.changed.strip() or "it is older"}): workshop.start("{number}") puts the new file beside '
-                "yours; bring your code over, and keep yours",
-            )
+        if wrong := another_version(exercise, name, text, here):
+            return replace(piece, stands_in=wrong)
         code = text if name.endswith(".py") else without_comments(text, keep_strings=True)
         if todo := _TODO.search(code):
             return replace(piece, stands_in=f"unfinished: task {todo[1]} is still to do in {here}")
@@ -166,9 +161,13 @@ def _compile_error(file: Path, name: str, text: str) -> str:
     folder = file.parents[len(Path(name).parts) - 1]
     try:
         with pieces.unused():
-            Kernel.from_source(probe, "probe", filename=f"a kernel that includes <{name}>", include=[folder]).compile()
+            Kernel.from_source(probe, "probe", filename=_PROBE, include=[folder]).compile()
     except KernelCompileError as error:
-        return str(error).split("\n  (", 1)[0].replace(f"{folder}{os.sep}", f"{_short(folder)}{os.sep}")
+        text = str(error)
+        if error.file == _PROBE:  # past the piece's end
+            lines = file.read_text(encoding="utf-8").splitlines()
+            text = f"{file}:{len(lines)}: error: after this line, the last one: {text.partition('error: ')[2]}"
+        return text.split("\n  (", 1)[0].replace(f"{folder}{os.sep}", f"{_short(folder)}{os.sep}")
     return ""
 
 
