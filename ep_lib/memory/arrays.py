@@ -144,6 +144,8 @@ def as_kind(kind: str, array: Array, dtype: np.dtype[Any]) -> Array:
     result = like(kind, array)
     if kind == "torch" and array.dtype != dtype:
         return result.view(getattr(sys.modules["torch"], dtype.name))
+    if kind == "cupy" and dtype.isbuiltin == 1 and array.dtype != dtype:  # else CuPy has no such type
+        return result.view(dtype)
     return result
 
 
