@@ -176,6 +176,8 @@ SHOWN = [
     ("01_write_and_signal", "nixl-mistake-run", "only 4096 bytes are registered"),
     ("01_write_and_signal", "exercise-check", "Task 1 is still to do"),
     ("01_write_and_signal", "all-to-all-check", "Task 1 is still to do"),
+    ("01_write_and_signal", "board-run", "inequivalent schedules, none of them wrong"),
+    ("01_write_and_signal", "board-check", "Task 1 is still to do"),
     ("02_host_setup", "unregistered", "are not registered; registered: nothing"),
     ("02_host_setup", "registration-run", "It is: 2"),
     ("02_host_setup", "puzzle-inside-cell", "yours to solve"),

@@ -517,14 +517,15 @@ def _circumstances(scenario: Scenario | Call, *, found_by_checker: bool) -> str:
     ranks = "one rank" if scenario.ranks == 1 else f"{scenario.ranks} ranks"
     if found_by_checker:
         return f"\n(found by the checker, {ranks}{on})"
-    return f" ({ranks}{on}, seed {scenario.seed})"
+    which = "all schedules" if scenario.exhaustive else f"seed {scenario.seed}"
+    return f" ({ranks}{on}, {which})"
 
 
 def _run(sandbox: Sandbox, scenario: Scenario | Call, limits: Limits) -> Outputs:
     nonce = secrets.token_hex(16)
     # A child that is started again loads its kernels from the cache, which takes longer than a scenario.
     seconds = limits.request_s + (0 if sandbox.running else limits.start_s)
-    if scenario.check_seeds:
+    if scenario.check_seeds or (isinstance(scenario, Scenario) and scenario.exhaustive):
         seconds += limits.check_s
     return _ask(sandbox, {"nonce": nonce, "run": scenario}, nonce, scenario, seconds)
 

@@ -26,6 +26,7 @@ MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
 _MAX_TEXT = 500
+_EXHAUSTED_S = 60.0  # for all schedules of a scenario; a right answer takes seconds
 
 
 class Runner:
@@ -113,6 +114,8 @@ class Runner:
             kernels = [span for span in timeline.spans if span.kind == "kernel"]
             elapsed = max(span.end_ns for span in kernels) - min(span.begin_ns for span in kernels)
             return pack({"nonce": nonce, "failure": None, "nanoseconds": elapsed}, _body(timeline.results))
+        if scenario.exhaustive:
+            return self._answer_exhausted(nonce, main, scenario)
         if not scenario.check_seeds:
             results = ep_lib.spawn(
                 main,
@@ -125,15 +128,47 @@ class Runner:
             )
             return pack({"nonce": nonce, "failure": None}, _body(results))
         arrays, findings = _check(main, scenario)
-        # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
-        complaints = [_as_json(finding) for finding in findings if finding.second is not None][:_MAX_FINDINGS]
-        end = next((finding for finding in findings if finding.second is None), None)
-        if end is not None:
-            failure = {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}
+        failure, complaints = _told(findings)
+        if failure is not None:
             return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
         results = [arrays[rank] for rank in range(scenario.ranks)]
         reply = {"nonce": nonce, "failure": None, "complaints": complaints, "unseen": self._unseen(scenario)}
         return pack(reply, _body(results))
+
+    def _answer_exhausted(self, nonce: str, main: Callable[[ep_lib.Rank], list[Array]], scenario: Scenario) -> bytes:
+        largest: dict[int, list[Array]] = {}
+
+        def keep(rank: ep_lib.Rank) -> None:
+            arrays = main(rank)
+            before = largest.get(rank.rank, arrays)
+            largest[rank.rank] = [np.maximum(*both) for both in zip(before, arrays, strict=True)]
+
+        report = ep_lib.check(
+            keep,
+            scenario.ranks,
+            scenario.fabric,
+            heap_bytes=scenario.heap_bytes,
+            timeout=scenario.timeout_s,
+            compare_values=False,
+            stop_at_first=True,
+            memory="ptx",
+            exhaustive=True,
+            seconds=_EXHAUSTED_S,
+            progress=False,
+        )
+        failure, complaints = _told(report.findings)
+        if failure is None and not complaints and not report.coverage.complete:
+            failure = {
+                "kind": "timeout",
+                "message": f"not all schedules could be tried: {report.coverage}",
+                "location": "",
+            }
+        if failure is not None:
+            return pack({"nonce": nonce, "failure": failure, "complaints": complaints})
+        return pack(
+            {"nonce": nonce, "failure": None, "complaints": complaints},
+            _body([largest[rank] for rank in range(scenario.ranks)]),
+        )
 
     def _unseen(self, scenario: Scenario) -> int:
         """How many bytes change in a run under the checker although no write to them is seen."""
@@ -204,6 +239,16 @@ def _check(
         memory="sc",  # a grade does not depend on what a rare older value shows
     )
     return arrays, report.findings
+
+
+def _told(findings: tuple[Finding, ...]) -> tuple[dict[str, str] | None, list[dict[str, Any]]]:
+    """What ended the runs, if anything did, and the complaints about two accesses."""
+    # A finding has two accesses; what ended the run has one (a fault of a kernel) or none.
+    complaints = [_as_json(finding) for finding in findings if finding.second is not None][:_MAX_FINDINGS]
+    end = next((finding for finding in findings if finding.second is None), None)
+    if end is None:
+        return None, complaints
+    return {"kind": end.kind, "message": _cut(_end_text(end)), "location": ""}, complaints
 
 
 def _end_text(end: Finding) -> str:

@@ -72,6 +72,7 @@ class Scenario:
     fabric: Fabric | None = None  # what connects the ranks; None: loads and stores reach all of them
     shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
     check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
+    exhaustive: bool = False  # every schedule, with weak memory: of each output, the largest values of any of the runs
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
 
     def arrays(self, name: str) -> Sequence[Array]:

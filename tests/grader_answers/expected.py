@@ -27,6 +27,18 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_one_inbox": ({3}, "has other bytes than rank|the checker says"),
         "wrong_inbox_for_each": ({3}, "OutOfSymmetricMemory"),
     },
+    "01_board": {
+        "wrong_store_in_place_of_cas": ({1}, "two writers had begun at the same time"),
+        "wrong_odd_number_comes_late": ({2}, "had words of two editions"),
+        "wrong_relaxed_number": ({2}, "had words of two editions"),
+        "wrong_number_before_words": ({2}, "had words of two editions"),
+        "wrong_no_second_look": ({3}, "had words of two editions"),
+        "wrong_second_look_moves_up": ({3}, "had words of two editions"),
+        "wrong_acquire_for_the_second_look": ({3}, "had words of two editions"),
+        "wrong_reads_while_odd": ({3}, "try_read while somebody writes returned 1"),
+        "wrong_plain_words": ({3}, "uses a plain access"),
+        "wrong_own_board": ({3}, "try_read while somebody writes returned 1|try_read gave"),
+    },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),
         "wrong_no_syncwarp": ({3, 4, 5}, "is there a __syncwarp()"),  # 5: the solution's pipe stands on task 3

@@ -1,0 +1,108 @@
+// The other half of every test of exercise 01_board: writers and readers around the learner's functions. What is not the
+// learner's is the grader's own.
+#include <01_board.cuh>
+#include <grader.cuh>
+
+namespace {
+
+enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
+
+// What a run tells; of several runs, the largest of each counts.
+enum Told { kBegan, kTogether, kReads, kTorn, kNoEdition, kNumTold };
+
+constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i
+
+// Mirrors _Job of ex01_board.py.
+struct Job {
+    int64_t learners;  // bits of Part
+    int64_t count;     // words
+    int64_t home;
+    int64_t actor;    // the rank that does everything in turn; -1: all ranks do something at the same time
+    int64_t writers;  // ranks 0 to writers - 1 write, all others read
+};
+
+EP_DEVICE bool begin(const Job& job, const Board& board, uint64_t* number) {
+    if (job.learners & kBegin) return try_begin(board, number);
+    uint64_t* const edition = ep::peer_ptr(board.edition, board.home);
+    const uint64_t now = ep::ld_relaxed_sys_u64(edition);
+    *number = now + 1;
+    return now % 2 == 0 && ep::atom_cas_relaxed_sys_u64(edition, now, now + 1) == now;
+}
+
+EP_DEVICE void end(const Job& job, const Board& board, const uint64_t* words, uint64_t number) {
+    if (job.learners & kPublish) return publish(board, words, number);
+    ep::fence_sys();
+    for (int i = 0; i < board.count; ++i) {
+        ep::st_relaxed_sys_u64(ep::peer_ptr(board.words, board.home) + i, words[i]);  // role: the writer of the words
+    }
+    ep::st_release_sys_u64(ep::peer_ptr(board.edition, board.home), number + 1);  // role: the writer of the number
+}
+
+EP_DEVICE bool read(const Job& job, const Board& board, uint64_t* out, uint64_t* number) {
+    if (job.learners & kRead) return try_read(board, out, number);
+    const uint64_t* const edition = ep::peer_ptr(board.edition, board.home);
+    *number = ep::ld_acquire_sys_u64(edition);
+    for (int i = 0; i < board.count; ++i) {
+        out[i] = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.words, board.home) + i);  // role: the reader of the words
+    }
+    ep::fence_sys();
+    return *number % 2 == 0 && ep::ld_relaxed_sys_u64(edition) == *number;
+}
+
+EP_DEVICE void words_of(uint64_t number, int count, uint64_t* words) {
+    for (int i = 0; i < count; ++i) words[i] = number * kStep + i;
+}
+
+// All at the same time: a rank writes an edition, or looks once.
+EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uint64_t* mine, uint64_t* told) {
+    uint64_t number = 0;
+    if (ep::rank() < job.writers) {
+        if (!begin(job, board, &number)) return;
+        told[kBegan] = 1;
+        if (job.writers > 1) {
+            uint64_t* const count = ep::peer_ptr(inside, 0);
+            told[kTogether] = ep::atom_add_acq_rel_sys_u64(count, 1);  // role: a writer that has begun
+            ep::atom_add_acq_rel_sys_u64(count, ~uint64_t(0));
+        }
+        words_of(number + 1, board.count, mine);
+        end(job, board, mine, number);
+    } else {
+        if (!read(job, board, mine, &number)) return;
+        told[kReads] = 1;
+        told[kNoEdition] = number % 2;
+        for (int i = 0; i < board.count; ++i) told[kTorn] |= mine[i] != number * kStep + i;
+    }
+}
+
+// One rank alone, in turn: what each call answers.
+EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint64_t* noted) {
+    uint64_t number = 7, again = 7;
+    for (int round = 0; round < 2; ++round) {
+        *noted++ = read(job, board, mine, &number);
+        *noted++ = number;
+        for (int i = 0; i < board.count; ++i) *noted++ = mine[i];
+        *noted++ = begin(job, board, &number);
+        *noted++ = number;
+        *noted++ = ep::ld_relaxed_sys_u64(ep::peer_ptr(board.edition, board.home));
+        *noted++ = begin(job, board, &again);
+        *noted++ = read(job, board, mine, &again);
+        words_of(number + 1, board.count, mine);
+        end(job, board, mine, number);
+    }
+}
+
+}  // namespace
+
+//   board   symmetric [guard, words, guard]      edition, inside   symmetric [1]
+//   mine    [guard, words, guard]                told, noted       see above
+extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* mine,
+                                   uint64_t* told, uint64_t* noted, char* seen, const int64_t* numbers) {
+    if (task == 0) return canary(seen);
+    const Job& job = *reinterpret_cast<const Job*>(numbers);
+    const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
+    if (job.actor < 0) {
+        at_once(job, the_board, inside, mine + 1, told);
+    } else if (ep::rank() == job.actor) {
+        in_turn(job, the_board, mine + 1, noted);
+    }
+}

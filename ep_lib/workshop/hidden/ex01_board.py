@@ -1,0 +1,176 @@
+"""Hidden tests of exercise 01_board: each call's answer in turn, and every schedule of two ranks at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, job_numbers, one, refs, rehearsed, under_checker
+from ep_lib.workshop.scenario import Array, Launch, Outputs, Scenario
+
+_SOURCE = str(Path(__file__).with_suffix(".cu"))
+KERNELS = ((_SOURCE, "examine"),)
+
+# Mirrors constants of the .cu file.
+_BEGIN, _PUBLISH, _READ = (1 << bit for bit in range(3))
+_BEGAN, _TOGETHER, _READS, _TORN, _NO_EDITION, _NUM_TOLD = range(6)
+_STEP, _ROUNDS, _GUARD = 1 << 20, 2, 1
+_HEAP_BYTES = 1 << 16  # small, as it is made for every schedule
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The numbers of one run; mirrors ``Job`` of the .cu file, where each is explained."""
+
+    learners: int
+    count: int
+    home: int = 0
+    actor: int = -1
+    writers: int = 0
+
+
+def _words(number: int, count: int) -> Array:
+    return np.arange(count, dtype=np.uint64) + np.uint64(number * _STEP)
+
+
+def _guarded(words: Array, rng: Rng) -> Array:
+    return np.concatenate([rng.integers(1, 1 << 63, _GUARD, np.uint64), words, rng.integers(1, 1 << 63, 1, np.uint64)])
+
+
+def _in_turn(task: int, rng: Rng, seed: int, learners: int, count: int, ranks: int) -> Case:
+    """One rank does everything, on a board of another rank, and notes the answers."""
+    first = 2 * int(rng.integers(1 << 33, 1 << 40))
+    job = _Job(learners, count, home=ranks - 1, actor=ranks // 2 - (ranks == 1))
+    job = _Job(learners, count, job.home, max(0, job.actor))
+    scenario = _scenario(task, rng, seed, job, first, ranks)
+    expected: list[tuple[str, int]] = []
+    for edition in (first + 2 * round_ for round_ in range(_ROUNDS)):
+        expected += [("try_read of a complete edition returned", 1), ("try_read gave the number", edition)]
+        expected += [(f"try_read gave as word {i}", int(word)) for i, word in enumerate(_words(edition, count))]
+        expected += [
+            ("try_begin of a board that nobody writes returned", 1),
+            ("try_begin gave the number", edition + 1),
+        ]
+        expected += [("after try_begin the edition on the board was", edition + 1)]
+        expected += [("a second try_begin returned", 0), ("try_read while somebody writes returned", 0)]
+
+    def judge(out: Outputs) -> str | None:
+        noted = out["noted"][job.actor]
+        for value, (what, want) in zip(noted, expected, strict=True):
+            if int(value) != want:
+                return f"{what} {int(value)}"
+        last = first + 2 * _ROUNDS
+        for rank in range(ranks):
+            board, edition = out["board"][rank], int(out["edition"][rank][0])
+            before = scenario.symmetric["board"][rank].copy()
+            if rank == job.home:
+                before[_GUARD:-_GUARD] = _words(last, count)
+            if np.any(board[[0, -1]] != before[[0, -1]]) or (rank != job.home and np.any(board != before)):
+                return f"words beside the board were written, on rank {rank}"
+            if np.any(board != before):
+                return "after publish the words on the board were others"
+            if edition != (last if rank == job.home else first):
+                return f"in the end the edition of rank {rank} was {edition}"
+        mine = out["mine"][job.actor]
+        if np.any(mine[[0, -1]] != scenario.local["mine"][job.actor][[0, -1]]):
+            return "try_read wrote beside `out`"
+        return None
+
+    return Case(scenario, judge)
+
+
+def _at_once(task: int, rng: Rng, seed: int, learners: int, writers: int) -> Case:
+    """Two ranks at the same time, in every schedule, with every value that the memory model allows."""
+    first = 2 * int(rng.integers(1, 1 << 20))
+    job = _Job(learners, 2 if writers == 1 else 1, home=seed % 2, writers=writers)
+    scenario = _scenario(task, rng, seed, job, first, 2)
+
+    def judge(out: Outputs) -> str | None:
+        largest = np.max(out["told"], axis=0)
+        board, edition = out["board"][job.home][_GUARD:-_GUARD], int(out["edition"][job.home][0])
+        if largest[_TOGETHER]:
+            return "in some schedule two writers had begun at the same time"
+        if largest[_TORN]:
+            return (
+                "in some schedule a reader was told that all is well, and had words of two editions, or of another one"
+            )
+        if largest[_NO_EDITION]:
+            return "in some schedule a reader was given the words of an edition that was still being written"
+        if not largest[_BEGAN]:
+            return "in no schedule a writer could begin"
+        if writers == 1 and not largest[_READS]:
+            return "in no schedule a reader was given the words"
+        most = first + 2 * writers
+        if edition != most:
+            return f"after {writers} editions at most, the number on the board had grown by up to {edition - first}"
+        if np.any(board != _words(most, job.count)):
+            return "in some schedule the words on the board were of no edition in the end"
+        return None
+
+    return Case(scenario, judge)
+
+
+def _scenario(task: int, rng: Rng, seed: int, job: _Job, first: int, ranks: int) -> Scenario:
+    everybody = range(ranks)
+    names = ("edition", "board", "inside", "mine", "told", "noted", "seen", "numbers")
+    notes = _ROUNDS * (7 + job.count)
+    return Scenario(
+        source=_SOURCE,
+        ranks=ranks,
+        seed=seed,
+        launches=((Launch("examine", 1, 1, (task, *refs(*names))),),) * ranks,
+        outputs=("edition", "board", "mine", "told", "noted"),
+        symmetric={
+            "edition": [np.full(1, first, np.uint64) for _ in everybody],
+            "board": [_guarded(_words(first, job.count), rng) for _ in everybody],
+            "inside": [np.zeros(1, np.uint64) for _ in everybody],
+        },
+        local={
+            "mine": [_guarded(np.zeros(job.count, np.uint64), rng) for _ in everybody],
+            "told": [np.zeros(_NUM_TOLD, np.uint64) for _ in everybody],
+            "noted": [np.zeros(notes, np.uint64) for _ in everybody],
+            "seen": [np.zeros(1, np.uint8) for _ in everybody],
+            "numbers": [job_numbers(job) for _ in everybody],
+        },
+        heap_bytes=_HEAP_BYTES,
+        exhaustive=job.actor < 0,
+    )
+
+
+# ---- what is asked --------------------------------------------------------------------------------------------------
+def _answers(task: int, learners: int) -> Cases:
+    def cases(rng: Rng) -> Iterator[Case]:
+        for seed, (count, ranks) in enumerate(((3, 2), (1, 1), (5, 3))):
+            yield _in_turn(task, rng, seed, learners, count, ranks)
+
+    return cases
+
+
+def _all_schedules(task: int, learners: int, writers: int = 1) -> Cases:
+    return one(lambda rng: _at_once(task, rng, task, learners, writers))
+
+
+_CAS = (
+    "Odd says that somebody writes. Of two who see the same even number one alone may make it odd: a compare-and-swap."
+)
+_FENCE = "A fence before the words keeps the odd number before them; a release keeps them before the even number."
+_LOOKS = (
+    "An acquire for the first look, and a fence between the words and the second: both looks must give one even number."
+)
+
+BEHAVIOURS = (
+    Behaviour(1, "each call's answer", _answers(1, _BEGIN), _CAS),
+    Behaviour(1, "two writers, in every schedule", _all_schedules(1, _BEGIN, 2), _CAS),
+    Behaviour(1, "a writer and a reader, in every schedule", _all_schedules(1, _BEGIN), _CAS),
+    Behaviour(2, "each call's answer", _answers(2, _PUBLISH), _FENCE),
+    Behaviour(2, "two writers, in every schedule", _all_schedules(2, _PUBLISH, 2), _FENCE),
+    Behaviour(2, "a writer and a reader, in every schedule", _all_schedules(2, _PUBLISH), _FENCE),
+    Behaviour(3, "each call's answer", _answers(3, _READ), _LOOKS),
+    Behaviour(3, "a writer and a reader, in every schedule", _all_schedules(3, _READ), _LOOKS),
+    *(Behaviour(task, "nothing races", under_checker(_answers(task, 1 << task - 1), 1)) for task in (1, 2, 3)),
+)
+
+PUBLIC = rehearsed(BEHAVIOURS)
