@@ -33,11 +33,9 @@ WRONG: dict[str, dict[str, tuple[set[int], str]]] = {
         "wrong_relaxed_number": ({2}, "had words of two editions"),
         "wrong_number_before_words": ({2}, "had words of two editions"),
         "wrong_no_second_look": ({3}, "had words of two editions"),
-        "wrong_second_look_moves_up": ({3}, "had words of two editions"),
         "wrong_acquire_for_the_second_look": ({3}, "had words of two editions"),
         "wrong_reads_while_odd": ({3}, "try_read while somebody writes returned 1"),
         "wrong_plain_words": ({3}, "uses a plain access"),
-        "wrong_own_board": ({3}, "try_read while somebody writes returned 1|try_read gave"),
     },
     "01_write_signal": {
         "wrong_signal_first": ({1}, "had not arrived: which comes first"),

@@ -164,7 +164,6 @@ _LOOKS = (
 BEHAVIOURS = (
     Behaviour(1, "each call's answer", _answers(1, _BEGIN), _CAS),
     Behaviour(1, "two writers, in every schedule", _all_schedules(1, _BEGIN, 2), _CAS),
-    Behaviour(1, "a writer and a reader, in every schedule", _all_schedules(1, _BEGIN), _CAS),
     Behaviour(2, "each call's answer", _answers(2, _PUBLISH), _FENCE),
     Behaviour(2, "two writers, in every schedule", _all_schedules(2, _PUBLISH, 2), _FENCE),
     Behaviour(2, "a writer and a reader, in every schedule", _all_schedules(2, _PUBLISH), _FENCE),
