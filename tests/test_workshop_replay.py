@@ -34,6 +34,15 @@ def test_the_failing_run_is_shown_without_the_tests_code(tmp_path: Path) -> None
     assert "/hidden/" not in page and str(tmp_path) not in page and "canary" not in page
 
 
+def test_of_all_schedules_one_that_is_wrong_is_shown(tmp_path: Path) -> None:
+    board = find("01_board")
+    submission(board, "wrong_acquire_for_the_second_look", tmp_path)
+    result = grade(board.name, tmp_path, seed=1, tasks=(3,))
+    assert "all schedules" in result.tasks[0].message
+    page = page_of_grade(result).html
+    assert "this is a run of which the test's message tells" in page and "weak memory" in page
+
+
 def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
     python = find("01_all_to_all")
     with pytest.raises(GradingError, match="no run of a kernel to look at"):

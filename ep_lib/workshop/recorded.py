@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ep_lib.emulator.recording import Found
 from ep_lib.runtime.check import record
+from ep_lib.runtime.rank import Rank
 from ep_lib.viz.time_travel import data_of
 from ep_lib.workshop.feedback import is_canary, without_test_places
-from ep_lib.workshop.runner import Runner
-from ep_lib.workshop.scenario import Scenario
+from ep_lib.workshop.runner import WEAK, Runner, exhausted
+from ep_lib.workshop.scenario import Array, Scenario
 
 
 def run_of(runner: Runner, mine: Path, scenario: Scenario) -> dict[str, Any]:
-    """What the page shows: of the first seed with a finding, where the checker watched."""
-    for seed in scenario.check_seeds or (scenario.seed,):
+    """What the page shows: the first seed with a finding, where the checker watched; or a schedule that is wrong."""
+    main, schedule, memory = runner.main(scenario), None, "sc"
+    if scenario.exhaustive:
+        main, memory = _alarmed(main, scenario), WEAK
+        schedule = next((found.schedule for found in exhausted(main, scenario).findings), "")
+    for seed in scenario.check_seeds or (scenario.seed if schedule is None else 0,):
         recording = record(
-            runner.main(scenario),
+            main,
             scenario.ranks,
             scenario.fabric,
             seed,
             heap_bytes=scenario.heap_bytes,
             timeout=scenario.timeout_s,
             volatile="plain",
+            memory=memory,
+            schedule=schedule,
         )
         recording = dataclasses.replace(recording, found=tuple(filter(_is_of_the_learner, recording.found)))
         if recording.found:
             break
     data = data_of(recording, tell=lambda text: without_test_places(text).replace(f"{mine}/", ""))
     return {"seed": recording.seed, "data": data}
+
+
+def _alarmed(main: Callable[[Rank], list[Array]], scenario: Scenario) -> Callable[[Rank], list[Array]]:
+    """The same, as a program that the checker can find a mistake in."""
+
+    def alarmed(rank: Rank) -> list[Array]:
+        outputs = main(rank)
+        if scenario.alarm and outputs[scenario.outputs.index(scenario.alarm)].any():
+            raise AssertionError("this is a run of which the test's message tells")
+        return outputs
+
+    return alarmed
 
 
 def _is_of_the_learner(found: Found) -> bool:

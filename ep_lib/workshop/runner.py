@@ -26,6 +26,7 @@ MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
 _MAX_TEXT = 500
+WEAK = "ptx"  # memory of an exhaustive scenario
 _EXHAUSTED_S = 60.0  # for all schedules of a scenario; a right answer takes seconds
 
 
@@ -143,21 +144,9 @@ class Runner:
             before = largest.get(rank.rank, arrays)
             largest[rank.rank] = [np.maximum(*both) for both in zip(before, arrays, strict=True)]
 
-        report = ep_lib.check(
-            keep,
-            scenario.ranks,
-            scenario.fabric,
-            heap_bytes=scenario.heap_bytes,
-            timeout=scenario.timeout_s,
-            compare_values=False,
-            stop_at_first=True,
-            memory="ptx",
-            exhaustive=True,
-            seconds=_EXHAUSTED_S,
-            progress=False,
-        )
+        report = exhausted(keep, scenario)
         failure, complaints = _told(report.findings)
-        if failure is None and not complaints and not report.coverage.complete:
+        if failure is None and not complaints and report.coverage and not report.coverage.complete:
             failure = {
                 "kind": "timeout",
                 "message": f"not all schedules could be tried: {report.coverage}",
@@ -239,6 +228,23 @@ def _check(
         memory="sc",  # a grade does not depend on what a rare older value shows
     )
     return arrays, report.findings
+
+
+def exhausted(main: Callable[[ep_lib.Rank], Any], scenario: Scenario) -> ep_lib.CheckReport:
+    """Every schedule of the scenario, up to the first finding."""
+    return ep_lib.check(
+        main,
+        scenario.ranks,
+        scenario.fabric,
+        heap_bytes=scenario.heap_bytes,
+        timeout=scenario.timeout_s,
+        compare_values=False,
+        stop_at_first=True,
+        memory=WEAK,
+        exhaustive=True,
+        seconds=_EXHAUSTED_S,
+        progress=False,
+    )
 
 
 def _told(findings: tuple[Finding, ...]) -> tuple[dict[str, str] | None, list[dict[str, Any]]]:

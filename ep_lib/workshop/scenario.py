@@ -73,6 +73,7 @@ class Scenario:
     shim: bool = False  # whether the host side of <ep/ibgda_shim.cuh> is set up
     check_seeds: tuple[int, ...] = ()  # schedules to try under the checker, in place of one run with ``seed``
     exhaustive: bool = False  # every schedule, with weak memory: of each output, the largest values of any of the runs
+    alarm: str = ""  # of an exhaustive one: the output of which every value but 0 is a mistake of its run
     hardware: str = ""  # on whose virtual clock the run is timed, in place of a run with ``seed``
 
     def arrays(self, name: str) -> Sequence[Array]:

@@ -7,8 +7,9 @@ namespace {
 
 enum Part { kBegin = 1, kPublish = 2, kRead = 4 };
 
-// What a run tells; of several runs, the largest of each counts.
-enum Told { kBegan, kTogether, kReads, kTorn, kNoEdition, kNumTold };
+// What a run tells, and what is wrong in it; of several runs, the largest of each counts.
+enum Told { kBegan, kReads };
+enum Wrong { kTogether, kTorn, kNoEdition };
 
 constexpr uint64_t kStep = 1 << 20;  // word i of the edition that ends with number n is n * kStep + i
 
@@ -54,14 +55,15 @@ EP_DEVICE void words_of(uint64_t number, int count, uint64_t* words) {
 }
 
 // All at the same time: a rank writes an edition, or looks once.
-EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uint64_t* mine, uint64_t* told) {
+EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uint64_t* mine, uint64_t* told,
+                       uint64_t* wrong) {
     uint64_t number = 0;
     if (ep::rank() < job.writers) {
         if (!begin(job, board, &number)) return;
         told[kBegan] = 1;
         if (job.writers > 1) {
             uint64_t* const count = ep::peer_ptr(inside, 0);
-            told[kTogether] = ep::atom_add_acq_rel_sys_u64(count, 1);  // role: a writer that has begun
+            wrong[kTogether] = ep::atom_add_acq_rel_sys_u64(count, 1);  // role: a writer that has begun
             ep::atom_add_acq_rel_sys_u64(count, ~uint64_t(0));
         }
         words_of(number + 1, board.count, mine);
@@ -69,8 +71,8 @@ EP_DEVICE void at_once(const Job& job, const Board& board, uint64_t* inside, uin
     } else {
         if (!read(job, board, mine, &number)) return;
         told[kReads] = 1;
-        told[kNoEdition] = number % 2;
-        for (int i = 0; i < board.count; ++i) told[kTorn] |= mine[i] != number * kStep + i;
+        wrong[kNoEdition] = number % 2;
+        for (int i = 0; i < board.count; ++i) wrong[kTorn] |= mine[i] != number * kStep + i;
     }
 }
 
@@ -94,14 +96,15 @@ EP_DEVICE void in_turn(const Job& job, const Board& board, uint64_t* mine, uint6
 }  // namespace
 
 //   board   symmetric [guard, words, guard]      edition, inside   symmetric [1]
-//   mine    [guard, words, guard]                told, noted       see above
+//   mine    [guard, words, guard]                told, wrong, noted   see above
 extern "C" __global__ void examine(int task, uint64_t* edition, uint64_t* board, uint64_t* inside, uint64_t* mine,
-                                   uint64_t* told, uint64_t* noted, char* seen, const int64_t* numbers) {
+                                   uint64_t* told, uint64_t* wrong, uint64_t* noted, char* seen,
+                                   const int64_t* numbers) {
     if (task == 0) return canary(seen);
     const Job& job = *reinterpret_cast<const Job*>(numbers);
     const Board the_board = {edition, board + 1, static_cast<int>(job.count), static_cast<int>(job.home)};
     if (job.actor < 0) {
-        at_once(job, the_board, inside, mine + 1, told);
+        at_once(job, the_board, inside, mine + 1, told, wrong);
     } else if (ep::rank() == job.actor) {
         in_turn(job, the_board, mine + 1, noted);
     }
