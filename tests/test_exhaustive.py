@@ -173,6 +173,18 @@ def test_a_lost_update_is_found() -> None:
     assert "with this schedule than with the calm one" in str(report)
 
 
+def test_what_seeds_find_gets_a_schedule_of_few_switches() -> None:
+    def found(**options: Any) -> Any:
+        return ep_lib.check(program, 1, seeds=20, args=("lost_update", 3), memory="sc", **options).findings[0]
+
+    finding = found()
+    assert finding.kind == "values differ" and len(finding.schedule.split()) == 1
+    assert finding.schedule in finding.replay and "than with the calm one" in finding.message
+    assert found(reduce=False).schedule is None
+    recording = ep_lib.runtime.check.record(program, 1, args=("lost_update", 3), schedule=finding.schedule)
+    assert [f.finding.kind for f in recording.found] == ["values differ"]
+
+
 def test_a_wait_that_is_satisfied_only_in_some_schedules() -> None:
     report = exhausted(program, args=("waits_in_vain", 2), compare_values=False)
     assert [f.kind for f in report.findings] == ["deadlock"]

@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=20, help="how many schedules to try (default: %(default)s)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
     parser.add_argument(
+        "--no-reduce", action="store_true", help="replay findings by their seeds: look for no runs with fewer switches"
+    )
+    parser.add_argument(
         "--exhaustive", action="store_true", help="every schedule of a small program, instead of seeds; Ctrl-C reports"
     )
     parser.add_argument("--preemptions", type=int, help="with --exhaustive: the most of a schedule")
@@ -106,7 +109,10 @@ def run(args: argparse.Namespace) -> int:
         raise ArgumentError("--jobs, --executor and --resume are for an exhaustive check: add --exhaustive")
     if args.executor == "threads":
         raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
-    task: dict[str, Any] = {"seeds": list(range(args.first_seed, args.first_seed + args.seeds))}
+    task: dict[str, Any] = {
+        "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
+        "reduce": not args.no_reduce,
+    }
     if args.exhaustive:
         task = {
             "exhaustive": True,
@@ -130,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _again(args: argparse.Namespace) -> str:
-    """The command that shows the run of a seed, which is to be filled in."""
+    """The command that shows a run, which is to be filled in."""
     defaults = argparse.ArgumentParser()
     add_run_arguments(defaults)
     words = ["ep-lib replay", shlex.quote(str(args.script))]
@@ -138,7 +144,7 @@ def _again(args: argparse.Namespace) -> str:
         value = getattr(args, name)
         if value != defaults.get_default(name):
             words.append(f"--{name.replace('_', '-')} {value}")
-    return " ".join([*words, '--schedule "{}"' if args.exhaustive else "--seed {}", "--html replay.html"])
+    return " ".join([*words, "{}", "--html replay.html"])
 
 
 def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, Any]:
@@ -248,8 +254,8 @@ def _answer(request: dict[str, Any], executor: Executor | None = None) -> dict[s
     return {"report": report.to_dict(), "text": str(report)}
 
 
-def _run_named(finding: Finding) -> int | str:
-    return finding.seed if finding.schedule is None else finding.schedule
+def _run_named(finding: Finding) -> str:
+    return f"--seed {finding.run}" if isinstance(finding.run, int) else f'--schedule "{finding.run}"'
 
 
 def _replayed(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:

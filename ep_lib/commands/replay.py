@@ -16,7 +16,7 @@ from ep_lib.errors import ArgumentError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_run_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="which run: the finding says it (default: %(default)s)")
-    parser.add_argument("--schedule", help='which run of an exhaustive check: "12:1 30:2", as the finding says')
+    parser.add_argument("--schedule", help='which run, if the finding says so: "12:1 30:2"')
     parser.add_argument(
         "--html", type=Path, default=Path("replay.html"), help="the page that is written (default: %(default)s)"
     )

@@ -84,8 +84,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. ``seed`` replays it, or ``schedule`` where an exhaustive check found it; ``count`` is how often it
-    was seen, over all seeds in ``seeds``.
+    """One mistake. ``seed`` replays it, and so does ``schedule``, with few switches, where one is known; ``count`` is
+    how often it was seen, over all seeds in ``seeds``.
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
     data", "read before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout",
@@ -110,7 +110,12 @@ class Finding:
     certainty: int = 0
     lines: tuple[str, ...] = ()  # of a deadlock: where threads wait
     replay: str = ""  # what leads to this run, step by step: a call or a command
-    schedule: str | None = None  # of an exhaustive check: the run, instead of its seed
+    schedule: str | None = None  # the run with the fewest switches that shows it, as far as one was found
+
+    @property
+    def run(self) -> int | str:
+        """What replays it: its schedule, or its seed."""
+        return self.seed if self.schedule is None else self.schedule
 
     @property
     def key(self) -> tuple[str, ...]:

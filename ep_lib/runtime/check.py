@@ -69,7 +69,7 @@ _LEFT_OPEN = ("shuffle", "activemask")  # kinds of findings: CUDA does not say w
 _FINDINGS = (DeadlockError, KernelFault, KernelTimeout, PeerTimeout, AssertionError)
 
 _MOST_KEPT = 32  # programs with findings, for time_travel
-_kept: dict[str, Callable[[int], Recording]] = {}  # by the names that findings call them; the oldest goes first
+_kept: dict[str, Callable[[int | str], Recording]] = {}  # by the names that findings call them; the oldest goes first
 _kept_so_far = itertools.count(1)
 
 # What wrong data can make of main: said together with what made the data wrong, and raised if nothing was found.
@@ -210,6 +210,7 @@ def check(
     volatile: str = "relaxed",
     transport: str | None = None,
     memory: str = "mixed",
+    reduce: bool = True,
     exhaustive: bool = False,
     preemptions: int | None = None,
     events: int = 2000,
@@ -241,6 +242,8 @@ def check(
     values and stores come late, as far as the memory model of PTX allows it (a relaxed flag may come before its data);
     seed 0 is first run with one memory, and results are compared with that. "mixed" is "sc" and, if nothing is found,
     every fourth of these schedules once more under "ptx", until something is.
+    ``reduce``: of each finding, look for a run with few switches between threads that shows it too, in as many runs as
+    were tried at most; the finding's ``schedule`` is that run, and replaying it is easier to follow than its seed.
     ``exhaustive``: instead of seeds, every schedule of a small program, but for those that differ only in the order of
     steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp); with
     ``memory="ptx"`` also every store that a load may read. The report's ``coverage`` says what was covered. Bounds:
@@ -290,9 +293,11 @@ def check(
             if search.try_schedule(seed) or search.told:
                 break
     found = merge_findings(search.told)
+    if flag("reduce", reduce):
+        found = _with_few_switches(program, found, len(search.tried))
     replay = program.replay if not (found and _is_interactive()) else _by_name(_keep(program))
     return CheckReport(
-        findings=tuple(dataclasses.replace(finding, replay=replay(finding.seed)) for finding in found),
+        findings=tuple(dataclasses.replace(finding, replay=replay(finding.run)) for finding in found),
         seeds=seeds_tried,
         seeds_again=tuple(search.tried[len(seeds_tried) :]),
         memory="ptx" if program.weak_memory else "sc",
@@ -323,7 +328,7 @@ def record(
 ) -> Recording:
     """The run that :func:`check` makes of this seed with the same arguments, event by event, and what was found in it.
 
-    ``schedule``: the one of a finding of an exhaustive check, instead of a seed.
+    ``schedule``: the one of a finding, instead of a seed.
 
     Raises what ``check`` raises. ``ep_lib.viz.time_travel`` shows it.
     """
@@ -331,8 +336,9 @@ def record(
     return _record(program, arguments.a_seed(seed) if schedule is None else a_schedule(schedule))
 
 
-def record_kept(name: str, seed: int) -> Recording:
-    """The run with ``seed`` of a program that :func:`check` has found something in, by the name that the finding says.
+def record_kept(name: str, run: int | str) -> Recording:
+    """The run of this seed, or schedule, of a program that :func:`check` has found something in, by the name that the
+    finding says.
 
     Raises ArgumentError for a name that is not, or no longer, known in this process.
     """
@@ -342,7 +348,7 @@ def record_kept(name: str, seed: int) -> Recording:
             f"{name!r} is the name of no finding in this process ({known}; the last {_MOST_KEPT} are kept): run the "
             "check again, and take the line that it prints"
         )
-    return _kept[name](arguments.a_seed(seed))
+    return _kept[name](a_schedule(run) if isinstance(run, str) else arguments.a_seed(run))
 
 
 def _is_interactive() -> bool:
@@ -359,8 +365,12 @@ def _keep(program: _Program) -> str:
     return name
 
 
-def _by_name(name: str) -> Callable[[int], str]:
-    return lambda seed: f'from ep_lib import viz; viz.time_travel("{name}", seed={seed})'
+def _by_name(name: str) -> Callable[[int | str], str]:
+    return lambda run: f'from ep_lib import viz; viz.time_travel("{name}", {_in_words(run)})'
+
+
+def _in_words(run: int | str) -> str:
+    return f"seed={run}" if isinstance(run, int) else f'schedule="{run}"'
 
 
 def _record(program: _Program, run: int | str) -> Recording:
@@ -488,7 +498,7 @@ class _Program:
         words = [self.name, f"ranks={self.ranks}"]
         if self.network != Fabric():
             words.append(f'fabric="{self.network.kind}"' if self.network == Fabric(self.network.kind) else "fabric=...")
-        words.append(f"seed={run}" if isinstance(run, int) else f'schedule="{run}"')
+        words.append(_in_words(run))
         words += ["args=..."] if self.args else []
         words += [f'transport="{self.transport}"'] if self.transport != "emulated" else []
         words += [f"resident_blocks={self.resident_blocks}"] if self.resident_blocks else []
@@ -788,6 +798,7 @@ def _follower(schedule: str) -> Exploration:
 
 _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
+_EVENTS_OF_STORY, _TURNS_OF_STORY = 2000, 3  # bounds of runs with few switches
 _LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
 _FIRST_FINDING = "stopped at the first finding"
 _INTERRUPT = "stopped by an interrupt"
@@ -1033,6 +1044,40 @@ def _strays(program: _Program, how: str) -> str:
     )
 
 
+def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int) -> list[Finding]:
+    """The findings, with schedules of few switches for those that one of so many runs shows: the calm one, and then
+    those with one or two preemptions. Of programs that are too large for that, the calm run alone is tried, and not to
+    its end."""
+    told = list(findings)
+    if any(finding.kind == "timeout" for finding in told):
+        return told  # each run may take as long
+    search = _Search(program, compare_values=any(finding.kind == "values differ" for finding in told))
+    bounds = {"preemptions": _FEW, "events": _EVENTS_OF_STORY, "turns": _TURNS_OF_STORY}
+    exploration = _exploration(bounds)
+    try:
+        for _ in range(most):
+            search.forget()
+            run, more = search.try_next(exploration)
+            if exploration.status.outcome in (runs.CUT, runs.STRAYED) or run.out_of_time:
+                break
+            for place, finding in enumerate(told):
+                shown = next((one for one in search.told if _is_the_same(finding, one)), None)
+                if finding.schedule is None and shown is not None:
+                    text = shown.message if finding.kind == "values differ" else finding.message
+                    told[place] = reduce_schedule(
+                        program, dataclasses.replace(finding, message=text, schedule=shown.schedule)
+                    )
+            if not more or all(finding.schedule is not None for finding in told):
+                break
+    except (*_MAY_FOLLOW, KeyboardInterrupt):
+        pass  # what main raises in another run is no reason to lose what was found
+    return told
+
+
+def _is_the_same(finding: Finding, other: Finding) -> bool:
+    return _same_place(finding, other) or finding.kind == other.kind == "values differ"
+
+
 def reduce_schedule(program: _Program, finding: Finding) -> Finding:
     """The same finding in a run with the fewest switches that delta debugging finds (Zeller, Hildebrandt, 2002)."""
     words = (finding.schedule or "").split()
@@ -1044,7 +1089,7 @@ def reduce_schedule(program: _Program, finding: Finding) -> Finding:
             search.forget()
         exploration = _follower(" ".join(kept))
         search.try_next(exploration)
-        return next((found for found in search.told if _same_place(found, finding)), None)
+        return next((found for found in search.told if _is_the_same(finding, found)), None)
 
     size = len(words)
     while words and size:

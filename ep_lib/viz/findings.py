@@ -21,15 +21,15 @@ class Findings:
 
     def __init__(self, report: CheckReport) -> None:
         self._report = report
-        self._pages: dict[int, Page] = {}  # by seed: several findings may be of one run
+        self._pages: dict[int | str, Page] = {}  # by run: several findings may be of one run
         if report.record is None:
             return
         for finding in report.findings:
-            if finding.seed in self._pages or len(self._pages) == _MOST_PAGES:
+            if finding.run in self._pages or len(self._pages) == _MOST_PAGES:
                 continue
-            recording = report.record(finding.seed if finding.schedule is None else finding.schedule)
+            recording = report.record(finding.run)
             if recording.steps:  # main may have failed before it launched anything
-                self._pages[finding.seed] = page_of(recording, _MOST_STEPS)
+                self._pages[finding.run] = page_of(recording, _MOST_STEPS)
 
     def __repr__(self) -> str:
         return str(self._report)
@@ -38,17 +38,17 @@ class Findings:
         if self._report.ok:
             return _text(str(self._report))
         parts = [_text(str(self._report).split("\n", 1)[0])]
-        shown: set[int] = set()
+        shown: set[int | str] = set()
         for number, finding in enumerate(self._report.findings, 1):
             parts.append(_text(f"{number}. {_in_short(finding)}"))
             parts.append(_fold("All that the checker says of it", _text(str(finding))))
-            if finding.seed in shown:
+            if finding.run in shown:
                 parts.append(_text("That run is above."))
-            elif finding.seed in self._pages:
-                frame = self._pages[finding.seed]._repr_html_()
+            elif finding.run in self._pages:
+                frame = self._pages[finding.run]._repr_html_()
                 words = f"Go through {_run_of(finding)}, step by step"
                 parts.append(_fold(words, frame))
-                shown.add(finding.seed)
+                shown.add(finding.run)
         return "".join(parts)
 
 

@@ -41,7 +41,7 @@ def time_travel(
 ) -> Page:
     """The run that ``ep_lib.check`` makes of ``seed``, as a page to go through step by step.
 
-    ``schedule``: that of a finding of an exhaustive check, instead of a seed.
+    ``schedule``: that of a finding, instead of a seed.
 
     It shows whose turn it was, which threads wait where, messages on their way, the memory of every rank coloured by
     who wrote it (striped while no reader is ordered after the write), and the lines of a race. ``steps``: how many are
@@ -53,7 +53,7 @@ def time_travel(
     """
     steps = whole_number("steps", steps, 1, 1_000_000)
     if isinstance(main, str):
-        return page_of(record_kept(main, seed), steps)
+        return page_of(record_kept(main, seed if schedule is None else schedule), steps)
     recording = record(
         main,
         ranks,

@@ -223,6 +223,7 @@ def _check(
         heap_bytes=scenario.heap_bytes,
         timeout=scenario.timeout_s,
         compare_values=False,
+        reduce=False,
         stop_at_failure=True,
         volatile="plain",
         memory="sc",  # a grade does not depend on what a rare older value shows

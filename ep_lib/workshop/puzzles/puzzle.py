@@ -344,7 +344,13 @@ class Puzzle:
         for seed in range(self.seeds):  # also after wrong values, until the checker knows a reason
             try:
                 report = ep_lib.check(
-                    attempt.main, self.ranks, self.fabric, seeds=[seed], timeout=_TIMEOUT_S, compare_values=False
+                    attempt.main,
+                    self.ranks,
+                    self.fabric,
+                    seeds=[seed],
+                    timeout=_TIMEOUT_S,
+                    compare_values=False,
+                    reduce=False,
                 )
             except EpError as error:
                 return Verdict("wrong", f"Not right yet: {type(error).__name__}", self._in_cell(str(error), lines))
