@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("support", "wrong_variants")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--seeds N``: how many schedules and random inputs the tests of that kind try. ``--rounds N``: random times."""
-    parser.addoption("--seeds", type=int, default=10, help="schedules and random inputs (default 10)")
+    parser.addoption("--seeds", type=int, default=6, help="schedules and random inputs (default 6)")
     parser.addoption("--rounds", type=int, default=3, help="repetitions of tests with random times (default 3)")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ep_lib import cli
 
 pytestmark = pytest.mark.slow
 
@@ -37,14 +39,22 @@ def main(rank):
 """
 
 
-def command(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ep_lib", "check", str(script), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Command:
+    """``command(script, *words)``: `ep-lib check`, in this process; the script has one of its own in any case."""
+
+    def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        try:
+            code = cli.main(["check", str(script), *words])
+        except SystemExit as ended:  # the parser's
+            code = int(ended.code or 0)
+        return subprocess.CompletedProcess(words, code, *capfd.readouterr())
+
+    return run
 
 
 def written(folder: Path, text: str) -> Path:
@@ -53,13 +63,13 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_right_script(tmp_path: Path) -> None:
+def test_a_right_script(command: Command, tmp_path: Path) -> None:
     done = command(written(tmp_path, KERNEL.replace("ORDER", "release")), "--seeds", "5")
     assert done.returncode == 0, done.stderr
     assert "no findings in 5 schedules of 2 ranks on p2p" in done.stdout and "proves nothing" in done.stdout
 
 
-def test_a_wrong_script_in_json(tmp_path: Path) -> None:
+def test_a_wrong_script_in_json(command: Command, tmp_path: Path) -> None:
     done = command(written(tmp_path, KERNEL.replace("ORDER", "relaxed")), "--seeds", "3", "--fabric", "p2p", "--json")
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
@@ -82,7 +92,7 @@ def test_a_wrong_script_in_json(tmp_path: Path) -> None:
         ("import os\nos._exit(7)\n", "ended the process itself, with exit code 7"),
     ],
 )
-def test_scripts_that_cannot_be_checked(tmp_path: Path, text: str, says: str) -> None:
+def test_scripts_that_cannot_be_checked(command: Command, tmp_path: Path, text: str, says: str) -> None:
     done = command(written(tmp_path, text), "--seeds", "1")
     assert done.returncode == 1
     assert says in " ".join(done.stderr.split()), done.stderr
@@ -90,7 +100,7 @@ def test_scripts_that_cannot_be_checked(tmp_path: Path, text: str, says: str) ->
 
 
 @pytest.mark.parametrize("body", ["while True: pass", "def main(rank):\n    while True: pass"])
-def test_a_script_that_never_ends_leaves_nothing_behind(tmp_path: Path, body: str) -> None:
+def test_a_script_that_never_ends_leaves_nothing_behind(command: Command, tmp_path: Path, body: str) -> None:
     forever = f"3210.{os.getpid()}{len(body)}"  # no other test's
     text = f"import subprocess, sys\nchild = subprocess.Popen(['sleep', '{forever}'])\n{body}\n"
     done = command(written(tmp_path, text), "--timeout", "2")
@@ -105,7 +115,7 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
-def test_missing_files_and_impossible_numbers(tmp_path: Path) -> None:
+def test_missing_files_and_impossible_numbers(command: Command, tmp_path: Path) -> None:
     assert "there is no file" in command(tmp_path / "nothing.py").stderr
     script = written(tmp_path, "def main(rank): pass\n")
     assert "--seeds is 0" in command(script, "--seeds", "0").stderr
@@ -113,7 +123,7 @@ def test_missing_files_and_impossible_numbers(tmp_path: Path) -> None:
     assert command(script, "--fabric", "pigeon").returncode == 2
 
 
-def test_a_grid_barrier_of_more_blocks_than_are_resident(tmp_path: Path) -> None:
+def test_a_grid_barrier_of_more_blocks_than_are_resident(command: Command, tmp_path: Path) -> None:
     script = tmp_path / "barrier.py"
     script.write_text(
         "import numpy as np\nimport ep_lib\n"
