@@ -48,7 +48,7 @@ TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
 
-.PHONY: help lab demo site pictures test quick nightly prove mutants sanitize matrix lint .emulator format check-machine clean distclean
+.PHONY: help lab demo site pictures test quick nightly prove mutants coverage sanitize matrix lint .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
 BOTH = @$(MAKE) --no-print-directory --jobs 2
 
@@ -75,10 +75,10 @@ pictures: $(LAB_INSTALLED)  ## README's picture and animation again, from a run 
 	"$(PY)" docs/site/pictures.py
 
 # One thread a process: the tests fill the cores, and NumPy's threads would spin beside them.
-test quick nightly: export OPENBLAS_NUM_THREADS = 1
-test quick nightly: export OMP_NUM_THREADS = 1
+test quick nightly coverage: export OPENBLAS_NUM_THREADS = 1
+test quick nightly coverage: export OMP_NUM_THREADS = 1
 # pytest takes seconds to rewrite the tests' assertions: their bytecode is kept for all workers, whatever the shell says.
-test quick nightly: export PYTHONDONTWRITEBYTECODE =
+test quick nightly coverage: export PYTHONDONTWRITEBYTECODE =
 
 test: $(CORE_INSTALLED)  ## lint, types and the whole test suite, compile checks and notebooks included
 	$(BOTH) $(TEST_INSTALLED) .emulator
@@ -99,6 +99,10 @@ prove: $(TEST_INSTALLED)  ## every schedule of the smallest write+signal, ring, 
 
 mutants: $(TEST_INSTALLED)  ## how many wrong answers the hidden tests let through: about 100 mutants of each solution (a quarter of an hour)
 	"$(PY)" benchmarks/mutants.py
+
+coverage: $(TEST_INSTALLED)  ## lines and branches of Python and lines of the emulator's C++ that the tests run (needs g++; half an hour)
+	$(PIP) 'coverage>=7.10'
+	"$(PY)" benchmarks/covered.py $(PYTEST_FLAGS)
 
 # What libasan is asked: Python keeps memory on purpose, and the emulator catches the faults of kernels itself.
 SANITIZER_OPTIONS := detect_leaks=0:allow_user_segv_handler=1:handle_segv=0:handle_sigbus=0:handle_abort=0:handle_sigfpe=0:handle_sigill=0
