@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.row_form_cases import BY_TMA, CASTS, FORMS, form_case, make_parts, refused, send_form
+from support.row_form_cases import (
+    BY_TMA,
+    CASTS,
+    FORMS,
+    assert_parts,
+    expected_parts,
+    form_case,
+    make_parts,
+    refused,
+    send_form,
+)
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference, spawn
@@ -181,6 +191,33 @@ def no_rows(rank: Rank) -> None:
 def test_scales_of_no_rows() -> None:
     pytest.importorskip("torch")
     spawn(no_rows, 2, "emulator")
+
+
+def forms_by_one_handle(rank: Rank, case: Any) -> None:
+    """One handle for rows of every form, one after the other, and scales that begin at any address."""
+    me = rank.rank
+    with Buffer(rank, **case.buffer_arguments()) as buffer:
+        handle = buffer.dispatch(case.xs[me], case.topk_idx[me]).handle
+        for form in FORMS:
+            numbers, scales, *more = make_parts(case.xs[me], form)
+            if scales.itemsize == 1:
+                odd = np.zeros(scales.size + 1, scales.dtype)
+                odd[1:] = scales.ravel()
+                scales = odd[1:].reshape(scales.shape)
+            want = expected_parts(case, form)[me]
+            assert_parts(buffer.dispatch((numbers, scales, *more), handle=handle).x, want, form)
+
+
+def test_one_handle_for_all_forms() -> None:
+    spawn(forms_by_one_handle, 2, "emulator", args=(form_case(8, 2, 512, max_tokens=7),))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_side_rows_have_room_behind_rows(dtype: str) -> None:
+    for hidden in range(32, 4096, 32):
+        config = make_config(2, num_experts=4, top_k=2, hidden=hidden, max_tokens=1, dtype=dtype, num_sms=2)
+        for form in row_formats(config):
+            assert form is None or form.is_apart or form.row_bytes + form.side_bytes + 3 <= config.row_bytes
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------

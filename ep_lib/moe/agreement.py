@@ -40,7 +40,7 @@ def require_same_values(rank: Rank, values: Mapping[str, Any], what: str) -> Non
 # The content of a dispatch, in bits that the ranks compare: whether topk_weights were given, and the code of x's form
 # (ep_lib/moe/formats.py).
 WITH_WEIGHTS = 1
-_FORMAT_SHIFT, _FORMATS = 1, 8
+FORM_SHIFT, _FORMS = 1, 8
 _BITS = 4
 NO_ROOM = 16  # content of a rank that takes no part, since its tokens do not fit: Buffer.decline_dispatch()
 
@@ -62,11 +62,6 @@ class Tag(NamedTuple):
         return (self.epoch + (self.row_vectors << 16) << _BITS) + self.bits
 
 
-def dispatch_content(weights: bool, form: int) -> int:
-    """The content of a dispatch."""
-    return (WITH_WEIGHTS if weights else 0) + (form << _FORMAT_SHIFT)
-
-
 def content_of(tag_bits: int) -> int:
     """The content in (differing) bits of tags."""
     return tag_bits & (1 << _BITS) - 1
@@ -84,7 +79,7 @@ def require_same_content(contents: Array, names: Sequence[str]) -> None:
     weights = [bits & WITH_WEIGHTS for bits in contents]
     if len(set(weights)) > 1:
         _refuse_some("topk_weights", weights)
-    forms = [bits >> _FORMAT_SHIFT & _FORMATS - 1 for bits in contents]
+    forms = [bits >> FORM_SHIFT & _FORMS - 1 for bits in contents]
     others = set(forms) - {0}
     if len(others) == 1 and 0 in forms:
         _refuse_some(names[others.pop()], forms)

@@ -25,10 +25,11 @@ from ep_lib.memory.arrays import Array, ArrayInfo, describe, like
 from ep_lib.memory.device_state import HEADER_BYTES
 from ep_lib.moe import registry
 from ep_lib.moe.agreement import (
+    FORM_SHIFT,
     NO_ROOM,
+    WITH_WEIGHTS,
     Tag,
     content_of,
-    dispatch_content,
     name_ranks,
     require_same_content,
 )
@@ -320,6 +321,7 @@ class Buffer:
         self._require_usable()
         checks = self._checks
         payload = checks.payload(x, quantize)
+        form = payload.form
         num_tokens = payload.x.shape[0]
         num_worst_tokens, expert_alignment = checks.options(
             num_worst_tokens,
@@ -328,7 +330,7 @@ class Buffer:
             async_finish,
             copy,
             column_major_scales,
-            payload.form,
+            form,
         )
         look = not self._mode.checks_values or (handle is not None and not self._only_later)  # at values, on the host
         experts = None if topk_idx is None else checks.topk_idx(topk_idx, num_tokens, values=look)
@@ -349,7 +351,7 @@ class Buffer:
         options = DispatchOptions(
             index, num_worst_tokens, expert_alignment, async_finish, copy, sorted_by_expert, column_major_scales
         )
-        content = dispatch_content(weights is not None, 0 if payload.form is None else payload.form.code)
+        content = (0 if weights is None else WITH_WEIGHTS) | (0 if form is None else form.code << FORM_SHIFT)
         with _Operation(self):
             if handle is None:
                 handle, arrivals = self._dispatch_new(payload, index, weights, content, options)

@@ -124,10 +124,8 @@ def _side_array(payload: Payload, form: RowFormat) -> _SideArray | None:
     )
 
 
-def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: Array) -> tuple[Array, Array | None]:
-    """Scales, of the type of those that were ``given``, and row scales, as views of side rows."""
-    if not form.has_row_scale:
-        return side_rows, None
+def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: Array) -> tuple[Array, Array]:
+    """Scales, of the type of those that were ``given``, and row scales, as views of side rows that have both."""
     scales = side_rows[:, ROW_SCALE_BYTES : ROW_SCALE_BYTES + form.scale_bytes]
     first = side_rows[:, : FLOAT32.itemsize]
     dtype = form.scale_dtypes[0] if given is None else given.dtype
@@ -560,14 +558,15 @@ class DirectMode:
 
     def _launch_copy_epilogue(
         self,
-        to: Arrivals,
+        x: Array | None,
         side_rows: Array | None,
+        to: Arrivals,
         index: ArrayInfo,
         num_rows: int,
         form: RowFormat,
         routing: DirectRouting,
     ) -> None:
-        """``to.x`` and ``side_rows`` None: nothing is copied there."""
+        """Rows and side rows to the first two, if they are to be copied; the rest to ``to``."""
         config, is_int = self._config, to.topk is None or index.dtype == INT32
         key = (num_rows, form.code, is_int)
         planned = self._planned.get(key)
@@ -596,7 +595,7 @@ class DirectMode:
         planned.launch(
             self._rank,
             routing.plan,
-            to.x,
+            x,
             side_rows if form.is_apart or side_rows is None else side_rows.address,
             to.topk,
             to.weights,
@@ -652,28 +651,28 @@ class DirectMode:
             x = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
             if of_side is not None:
                 side_rows = self._side_view(form, of_side)[:num_rows]
-        arrivals = Arrivals(x, None, topk, sent, src_rank, src_token)
+        scales, row_scale = side_rows, None
+        if of_side is not None and form.has_row_scale:
+            scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
+        arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token, None, row_scale)
         if (copied or with_routing or sent is not None) and (num_rows or options.num_worst_tokens):
             # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
             by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
             by_kernel = copied and not by_host
-            to = arrivals if by_kernel else arrivals._replace(x=None)
-            self._launch_copy_epilogue(to, side_rows if by_kernel else None, index, num_rows, form, routing)
+            to_x, to_side = (x, side_rows) if by_kernel else (None, None)
+            self._launch_copy_epilogue(to_x, to_side, arrivals, index, num_rows, form, routing)
             if copied and by_host:
                 self._backend.synchronize()
                 x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
                 if of_side is not None and side_rows is not None:
                     side_rows[...] = self._side_view(form, of_side)[:num_rows]
-        if of_side is None or side_rows is None:
-            return arrivals
-        if options.column_major_scales:
+        if options.column_major_scales and of_side is not None:
             if by_column is None:
                 by_column = self._own_side_rows(of_side, num_rows, by_column=True)[1]
             counts = routing.plan + 4 * config.world_size
             self._launch_by_column(side_rows, by_column, counts, config.world_size, (routing.info,))
             return arrivals._replace(scales=by_column)
-        scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
-        return arrivals._replace(scales=scales, row_scale=row_scale)
+        return arrivals
 
     def _sort(
         self,
@@ -692,7 +691,9 @@ class DirectMode:
         of_side = _side_array(payload, form)
         if of_side is not None:
             side_rows, by_column = self._own_side_rows(of_side, all_rows, column_major_scales)
-            scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
+            scales = side_rows
+            if form.has_row_scale:
+                scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
         side = _side_rows(form, 0)
         self._sorter.expand(rows, self._at["rows"], self._side_address(form), x, side_rows, side)
         if by_column is not None:
