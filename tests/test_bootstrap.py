@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.mpi import mpiexec
+from support.threads import on_threads
 
 from ep_lib.bootstrap import SingleBootstrap, meeting, wire
 from ep_lib.bootstrap import torchrun as torchrun_module
@@ -47,25 +48,6 @@ def hub_of_four() -> Iterator[list[HubBootstrap]]:
     for rank in ranks:
         rank.close()
     hub.close()
-
-
-def on_threads(calls: dict[int, Any]) -> dict[int, Any]:
-    """Run each call on a thread of its own; its result or its exception by rank."""
-    results: dict[int, Any] = {}
-
-    def body(rank: int) -> None:
-        try:
-            results[rank] = calls[rank]()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
-            results[rank] = error
-
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
-    return results
 
 
 def test_a_world_of_one_gathers_a_copy() -> None:

@@ -20,11 +20,26 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support import deep_ep_cases
-from support.waiting import ENOUGH
+from support.threads import on_threads
+from support.waiting import ENOUGH, wait_until
 
 import ep_lib
+from ep_lib.bootstrap.torchrun import StoreBootstrap
 from ep_lib.compat import deep_ep
-from ep_lib.errors import ArgumentError, BackendUnavailable, BufferClosedError, EpError, HandleError, NotSupportedError
+from ep_lib.compat.deep_ep import engines
+from ep_lib.compat.deep_ep.layout import layout_by_torch
+from ep_lib.errors import (
+    ArgumentError,
+    BackendUnavailable,
+    BufferClosedError,
+    EpError,
+    HandleError,
+    NotSupportedError,
+    PeerTimeout,
+    RankFailed,
+    RankMismatchError,
+)
+from ep_lib.processes import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).parent / "programs" / "deep_ep_program.py"
@@ -140,6 +155,123 @@ def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:
     assert ep_lib.spawn(main, ranks=2, backend="emulator") == [[2, 0], [2, 0]]
 
 
+def test_a_token_goes_where_is_token_in_rank_says() -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        buffer = deep_ep.Buffer(rank)
+        x, idx, weights = deep_ep_cases.choices(rank.rank, 6)
+        idx[0] = torch.tensor([0, 1, 7])  # on both ranks
+        idx[1] = -1
+        layout = deep_ep_cases.layout_of(buffer, idx)
+        mask = layout["is_token_in_rank"]
+        mask[0, 1] = False  # in place: it is no longer what get_dispatch_layout has said
+        came, came_idx, _, counts, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **layout)
+        assert handle is not None and came_idx is not None
+        assert len(came) == sum(int(theirs[rank.rank]) for theirs in rank.all_gather(mask.sum(0).numpy()))
+        assert counts == [int((came_idx == e).sum()) for e in range(deep_ep_cases.EXPERTS // 2)]
+        out, weights_back, _ = buffer.combine(came, handle, topk_weights=torch.ones_like(came_idx, dtype=torch.float32))
+        assert torch.equal(out, (x.float() * mask.sum(1, keepdim=True)).bfloat16()) and weights_back is not None
+        layout["is_token_in_rank"] = torch.ones_like(mask)
+        refused(lambda: buffer.dispatch(x, topk_idx=idx, **layout), ArgumentError, r"\[1, 0\] is True, .* on rank 0")
+        for wrong in (mask[:, :1], mask[:3], mask.int()):
+            layout["is_token_in_rank"] = wrong
+            refused(lambda: buffer.dispatch(x, topk_idx=idx, **layout), ArgumentError, r"of bool \[6, 2\]")
+            refused(lambda: buffer.dispatch(x, **layout), ArgumentError, r"of bool \[6, 2\]")
+
+    ep_lib.spawn(main, ranks=2, backend="emulator")
+
+
+@pytest.mark.parametrize("has_engine", [False, True])
+def test_a_layout_of_ids_that_are_no_experts_is_refused(has_engine: bool) -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        buffer = deep_ep.Buffer(rank)
+        x, idx, _ = deep_ep_cases.choices(0, 4)
+        if has_engine:
+            buffer.dispatch(x, topk_idx=idx, **deep_ep_cases.layout_of(buffer, idx))
+        for wrong in (8, -2, 2**32 + 1):
+            refused(
+                lambda: buffer.get_dispatch_layout(torch.full_like(idx, wrong), 8), ArgumentError,  # noqa: B023
+                rf"topk_idx\[0, 0\] is {wrong}; expert ids go from 0 to 7",
+            )  # fmt: skip
+        counted = layout_by_torch(torch.tensor([[2**32 + 1, -5, 8, 3]]), 8, 2)  # of a GPU, where nothing looks
+        assert counted.num_tokens_per_expert.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
+        assert counted.is_token_in_rank.tolist() == [[True, False]]
+
+    ep_lib.spawn(main, ranks=1, backend="emulator")
+
+
+def test_wrong_statistics_are_refused_before_anything_is_sent() -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        buffer = deep_ep.Buffer(rank)
+        x, idx, _ = deep_ep_cases.choices(0, 4)
+        for wrong in (torch.zeros(5, dtype=torch.int32), torch.zeros(8)):
+            refused(lambda: buffer.low_latency_dispatch(x, idx, 8, 8, wrong), ArgumentError, r"int32 \[8\] on cpu")  # noqa: B023
+        assert not buffer._engines
+
+    ep_lib.spawn(main, ranks=1, backend="emulator")
+
+
+SHAPE = engines.Shape("emulator", 8, 2, 64, "bfloat16", 4)
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> list[engines.Members]:
+    """The members of a group of two, which meet in a store of torch."""
+    server = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(
+        engines,
+        "make_group_bootstrap",
+        lambda rank: StoreBootstrap(
+            torch.distributed.TCPStore("localhost", server.port), "group", rank, 2, rank, kind="group"
+        ),
+    )
+    made = on_threads({rank: (lambda rank=rank: engines.Members(rank)) for rank in range(2)})
+    return [made[0], made[1]]
+
+
+def failed_kernel() -> PeerTimeout:
+    return PeerTimeout("its kernel waited", rank=0, peer=1, phase="layout", slot=0, seen=1, expected=4)
+
+
+def test_a_rank_that_fails_elsewhere_ends_the_others_wait(pair: list[engines.Members]) -> None:
+    def dispatch() -> None:
+        assert wait_until(lambda: pair[0]._bootstrap.peek(1) is not None)
+        with pair[0].call(SHAPE):
+            raise failed_kernel()
+
+    other = SHAPE._replace(hidden=128)
+    for wish in (lambda: pair[1].make(other, 4), pair[1].close_unused):
+        said = on_threads({0: dispatch, 1: wish})
+        assert [type(said[rank]) for rank in range(2)] == [RankMismatchError, RankFailed], said
+        what = "destroy()" if wish == pair[1].close_unused else f"the first call of a shape ({other})"
+        assert f"rank 0 in a call with {SHAPE}, rank 1 in {what}" in str(said[0])
+        assert f"rank 1 waited in {what}, and rank 0 was in a call with {SHAPE}, which failed: PeerTimeout" in str(
+            said[1]
+        )
+    again = on_threads({me.rank: (lambda me=me: me.all_gather(me.rank, "a call")) for me in pair})
+    assert again == {0: [0, 1], 1: [0, 1]}
+
+
+def test_ranks_in_different_calls_are_told_alike(pair: list[engines.Members]) -> None:
+    said = on_threads({0: lambda: pair[0].make(SHAPE, 4), 1: pair[1].close_unused})
+    for error in said.values():
+        assert isinstance(error, RankMismatchError) and error.is_everywhere
+        assert re.search(r"rank 0 in the first call .*, rank 1 in destroy\(\)", str(error))
+
+
+def test_a_meeting_waits_as_long_as_the_limit_says(
+    pair: list[engines.Members], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EP_LIB_TIMEOUT_S", "0.7")
+    with pytest.raises(PeerTimeout, match=r"rank 1 waited 0.7 s \(EP_LIB_TIMEOUT_S\) for rank 0 in the first call"):
+        pair[1].make(SHAPE, 4)
+    ended = subprocess.Popen(["true"])
+    pair[1]._processes[0] = Identity.of(ended.pid)
+    ended.wait()
+    with pytest.raises(RankFailed, match=r"whose process \d+ has ended"):
+        pair[1].close_unused()
+    assert capfd.readouterr().err == ""  # torch's store tells of each wait that met its limit
+
+
 def refused(call: Any, error: type[EpError], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
@@ -150,6 +282,7 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
         buffer = deep_ep.Buffer(rank)
         x, idx, weights = deep_ep_cases.choices(0, 4)
         layout = deep_ep_cases.layout_of(buffer, idx)
+        wide_layout = deep_ep_cases.layout_of(buffer, idx.repeat(50, 1))
         came, counts, low, event, _ = buffer.low_latency_dispatch(x, idx, 8, 8, use_fp8=False)
         handle = buffer.dispatch(x, topk_idx=idx, **layout)[4]
         assert handle is not None
@@ -167,7 +300,7 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
         refused(lambda: buffer.dispatch((fp8, bad_scales), topk_idx=idx, **layout), NotSupportedError, "fewer columns")
         refused(lambda: buffer.combine(came[0], tuple(handle)), HandleError, "very object")
         refused(
-            lambda: buffer.dispatch(x.repeat(50, 1), topk_idx=idx.repeat(50, 1), num_worst_tokens=2, **layout),
+            lambda: buffer.dispatch(x.repeat(50, 1), topk_idx=idx.repeat(50, 1), num_worst_tokens=2, **wide_layout),
             ArgumentError, "reserve",
         )  # fmt: skip
         refused(lambda: buffer.low_latency_dispatch(x, idx, 8, 8, use_ue8m0=True), ArgumentError, "round_scale=True")
@@ -181,7 +314,7 @@ def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
         )
         refused(lambda: buffer.get_comm_stream(), NotSupportedError, "no GPU")
         buffer.reserve(500, x.shape[1], 8, idx.shape[1], x)
-        wide = buffer.dispatch(x.repeat(50, 1), topk_idx=idx.repeat(50, 1), num_worst_tokens=200, **layout)
+        wide = buffer.dispatch(x.repeat(50, 1), topk_idx=idx.repeat(50, 1), num_worst_tokens=200, **wide_layout)
         assert len(wide[0]) == 200
         raw = deep_ep.Buffer(rank, 1000)
         view = raw.get_local_buffer_tensor(torch.int32, torch.Size([5, 6]), offset=2)

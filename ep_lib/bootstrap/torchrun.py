@@ -6,6 +6,7 @@ asks nobody who they are, so what comes from there is plain data (:mod:`ep_lib.b
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
@@ -17,7 +18,8 @@ from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look, check_rank, missing_err
 from ep_lib.bootstrap.wire import dumps, loads
 from ep_lib.errors import ArgumentError, BackendUnavailable, RankFailed
 
-_SLICE = 0.5  # seconds of waiting inside the store at a time: between two, Ctrl-C gets through
+_SLICE = 0.5  # seconds between two looks at all that may end a wait
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between two questions whether a key is there
 _GRACE = 1.0  # seconds beyond its own limit that the store gets to connect
 _PIECE_BYTES = 4 << 20
 _worlds_made = 0  # a second init() in the same processes must not read the first one's keys
@@ -25,7 +27,11 @@ _worlds_made = 0  # a second init() in the same processes must not read the firs
 
 class StoreBootstrap:
     """Ranks that share a key-value store of torch.distributed, in which nobody else uses keys of that prefix. Every
-    rank sets its key, waits for all keys, and removes its key of the previous collective."""
+    rank sets its key, waits for all keys, and removes its key of the previous collective. One that gives up takes its
+    key back, so that the ranks can meet there later.
+
+    Beside collectives a rank can :meth:`tell` what happened to it, and look at what others have said.
+    """
 
     def __init__(
         self, store: Any, prefix: str, rank: int, world_size: int, local_rank: int, kind: str = "torchrun"
@@ -33,7 +39,6 @@ class StoreBootstrap:
         dist: Any = importlib.import_module("torch.distributed")
         self.rank, self.world_size, self.local_rank, self.kind = rank, world_size, local_rank, kind
         self._store = dist.PrefixStore(prefix, store)
-        self._slice_is_over: type[Exception] = dist.DistStoreError
         self._store_error: type[Exception] = dist.DistError  # its connection ended, or another rank's did
         self._operation = 0
         self._pieces: list[str] = []  # keys that this rank has set for the previous operation
@@ -41,10 +46,19 @@ class StoreBootstrap:
 
     def all_gather(self, obj: object, timeout: float | None = None, look: Look | None = None) -> list[Any]:
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
-        operation, self._operation = self._operation, self._operation + 1
+        operation = self._operation
         keys = [f"{operation}/{rank}" for rank in range(self.world_size)]
         try:
-            return self._exchange(keys, dumps(obj), operation, limit, look)
+            mine = self._set(keys[self.rank], dumps(obj))
+            is_complete = False
+            try:
+                self._await(keys, operation, limit, look)
+                is_complete = True
+            finally:
+                if not is_complete:
+                    self._delete(mine)
+            parts = [loads(self._get(key, rank), rank) for rank, key in enumerate(keys)]
+            self._delete(self._pieces)  # all ranks have set a key of this operation, so all are past the one before
         except self._store_error as error:
             first = str(error).partition("\n")[0]
             raise RankFailed(
@@ -52,9 +66,24 @@ class StoreBootstrap:
                 f"{first}. Has rank 0 or torchrun ended?",
                 rank=0,
             ) from error
+        self._operation, self._pieces = operation + 1, mine
+        return parts
 
-    def _exchange(self, keys: list[str], data: bytes, operation: int, limit: float, look: Look | None) -> list[Any]:
-        before, self._pieces = self._pieces, self._set(keys[self.rank], data)
+    def tell(self, word: object) -> None:
+        """What others can :meth:`hear` from now on, in place of what this rank told before. Local."""
+        self._store.set(f"word/{self.rank}", dumps(word))
+
+    def hear(self, rank: int) -> Any:
+        """What ``rank`` has told last; None if nothing. Local."""
+        key = f"word/{rank}"
+        return loads(bytes(self._store.get(key)), rank) if self._store.check([key]) else None
+
+    def peek(self, rank: int) -> Any:
+        """What ``rank`` has said in the collective that this rank would join next; None if it is not there. Local."""
+        key = f"{self._operation}/{rank}"
+        return loads(self._get(key, rank), rank) if self._store.check([key]) else None
+
+    def _await(self, keys: list[str], operation: int, limit: float, look: Look | None) -> None:
         deadline = time.monotonic() + limit
         while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
             lost = [rank for rank in missing if self._store.check([f"bye/{rank}"])]
@@ -69,10 +98,6 @@ class StoreBootstrap:
             if look is not None:
                 look()
             self._wait(keys[missing[0]], min(left, _SLICE))
-        parts = [loads(self._get(key, rank), rank) for rank, key in enumerate(keys)]
-        for key in before:  # all ranks have set a key of this operation, so all are past the one before
-            self._store.delete_key(key)
-        return parts
 
     def _set(self, key: str, data: bytes) -> list[str]:
         """Sets a value in pieces, since the store takes 8 MiB at once; the key itself, which says how many, is last."""
@@ -89,11 +114,18 @@ class StoreBootstrap:
             return count  # not ours: loads() says so
         return b"".join(bytes(self._store.get(f"{key}/{number}")) for number in range(int(count)))
 
+    def _delete(self, keys: list[str]) -> None:
+        with contextlib.suppress(self._store_error):  # the store has ended: nobody reads there any more
+            for key in keys:
+                self._store.delete_key(key)
+
     def _wait(self, key: str, seconds: float) -> None:
-        try:
-            self._store.wait([key], timedelta(seconds=seconds))
-        except self._slice_is_over:
-            return  # the caller looks again and keeps the time
+        """Until the key is there, or so long. The store's own wait prints two lines each time that its limit ends it,
+        and lets no Ctrl-C through."""
+        until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while not self._store.check([key]) and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def barrier(self, timeout: float | None = None) -> None:
         self.all_gather(None, timeout)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import ep_lib.moe.buffer as moe
 from ep_lib.compat.deep_ep.config import Config
 from ep_lib.compat.deep_ep.engines import Engine, Shape, members_of
 from ep_lib.compat.deep_ep.events import EventHandle, EventOverlap
 from ep_lib.compat.deep_ep.handles import Handle, LowLatencyFields, require_handle
-from ep_lib.compat.deep_ep.layout import Layout, layout_by_kernel, layout_by_torch, ranks_of
+from ep_lib.compat.deep_ep.layout import (
+    Layout,
+    choices_sent,
+    layout_by_kernel,
+    layout_by_torch,
+    ranks_of,
+    refuse_needless,
+)
 from ep_lib.compat.deep_ep.scales import (
     by_columns,
     cast_with_powers_of_two,
@@ -25,6 +34,7 @@ from ep_lib.compat.deep_ep.scales import (
 from ep_lib.errors import ArgumentError, BufferClosedError, NotSupportedError
 from ep_lib.moe.agreement import NoRoomError
 from ep_lib.moe.autograd import dense, require_tensor, return_weights
+from ep_lib.moe.checks import refuse_choices
 from ep_lib.moe.config import parse_dtype
 from ep_lib.reference import FP8_GROUP
 from ep_lib.require import at_least_one, flag, index, instance, refuse, several, whole_number
@@ -91,6 +101,7 @@ class Buffer:
         self._masked: set[int] = set()
         self._own_stream: Any = None
         self._raw: dict[bool, Tensor] = {}
+        self._masks: Any = WeakTensorKeyDictionary()  # of get_dispatch_layout: versions of mask and ids, and the ids
         self._is_destroyed = False
 
     def destroy(self) -> None:
@@ -186,10 +197,15 @@ class Buffer:
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, EventOverlap]:
         """``(num_tokens_per_rank, num_tokens_per_rdma_rank, num_tokens_per_expert, is_token_in_rank, event)``. Local:
-        dispatch works this out by itself, and takes from here only how many experts there are."""
+        dispatch works this out by itself, and takes from here how many experts there are, and the mask.
+
+        Raises ArgumentError for an id that is no expert's nor -1; on a GPU nothing waits to see that: such an id is
+        counted nowhere, and dispatch refuses it."""
         self._require_usable()
         _require_ids(topk_idx)
         num_experts = self._require_experts(num_experts)
+        if not topk_idx.is_cuda:
+            refuse_choices(topk_idx.numpy(), num_experts)
 
         backend = "cuda" if topk_idx.is_cuda else "emulator"
         rank = next((e.buffer.rank for e in self._engines.values() if e.shape.backend == backend), None)
@@ -202,6 +218,7 @@ class Buffer:
             return counted, self._per_node(counted.is_token_in_rank)
 
         (found, per_node), event = self._run(count, topk_idx, previous_event, async_finish, (topk_idx,))
+        self._masks[found.is_token_in_rank] = _versions(found.is_token_in_rank, topk_idx), weakref.ref(topk_idx)
         return found.num_tokens_per_rank, per_node, found.num_tokens_per_expert, found.is_token_in_rank, event
 
     def dispatch(
@@ -226,9 +243,11 @@ class Buffer:
 
         ``x``: ``[T, hidden]`` bfloat16 or float32, hidden a multiple of 16 bytes, T from 0, any number on each rank; or
         ``(FP8, scales)``, scales in the forms of :func:`ep_lib.compat.deep_ep.scales.spread_scales`.
-        ``num_tokens_per_expert``: its length is the number of experts. Without ``topk_idx`` tokens go where
-        ``is_token_in_rank`` says. With ``num_worst_tokens`` the host waits for nothing and the list is empty; a rank
-        may send that number divided by the ranks, unless a call before had more. The results are the caller's own.
+        ``num_tokens_per_expert``: its length is the number of experts; counts are of what arrives. A token goes where
+        ``is_token_in_rank`` says, without a mask to the ranks of its experts; choices on other ranks are left out. A
+        mask of True where ``topk_idx`` has no expert is an ArgumentError (not looked for on a GPU with
+        ``num_worst_tokens``). With ``num_worst_tokens`` the host waits for nothing and the list is empty; a rank may
+        send that number divided by the ranks, unless a call before had more. The results are the caller's own.
 
         Raises what :meth:`ep_lib.Buffer.dispatch` raises, and NotSupportedError for scales of other forms.
         """
@@ -254,17 +273,23 @@ class Buffer:
                 )
             buffer = self._use(handle.engine, rows)
             step = lambda: _rows(buffer.dispatch(payload, handle=handle.inner).x, back)  # noqa: E731
-            came, event = self._run(step, rows, previous_event, async_finish, keep)
+            came, event = self._run(step, rows, previous_event, async_finish, keep, handle.engine.shape)
             return came, None, None, None, None, event
         if num_tokens_per_expert is None:
             raise ArgumentError("dispatch needs num_tokens_per_expert, as get_dispatch_layout returns it, or a handle")
         num_experts = require_tensor("num_tokens_per_expert", num_tokens_per_expert).numel()
         self._require_experts(num_experts)
         sent, ids = is_token_in_rank, topk_idx
-        if sent is not None and (require_tensor("is_token_in_rank", sent).dtype != torch.bool or sent.dim() != 2):
-            refuse("is_token_in_rank", sent, f"a tensor of bool [{len(rows)}, {self.group_size}]")
+        if sent is not None:
+            wanted = (len(rows), self.group_size)
+            if require_tensor("is_token_in_rank", sent).dtype != torch.bool or sent.shape != wanted:
+                refuse("is_token_in_rank", sent, f"a tensor of bool {list(wanted)}")
+            if sent.device != rows.device:
+                raise ArgumentError(f"is_token_in_rank is on {sent.device} and x on {rows.device}: pass both on one")
         if ids is not None:
             _require_ids(ids)
+            if sent is not None and ids.shape[0] == len(rows) and ids.device == rows.device:
+                ids = self._only_sent(ids, sent, num_experts, wait=not worst)
         else:
             if sent is None:
                 raise ArgumentError("dispatch needs topk_idx, or is_token_in_rank, or a handle")
@@ -286,7 +311,7 @@ class Buffer:
             assert ids is not None
             return self._dispatch_with_room(shape, payload, ids, weights, options)
 
-        (received, engine), event = self._run(send, rows, previous_event, async_finish, keep)
+        (received, engine), event = self._run(send, rows, previous_event, async_finish, keep, shape)
         counts: list[int] = [] if worst else received.tokens_per_expert.tolist()
         if topk_idx is None and not worst:
             counts = self._count_choices(num_tokens_per_expert, expert_alignment)
@@ -312,8 +337,8 @@ class Buffer:
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
     ) -> Combined:
-        """``(combined_x, combined_topk_weights, event)``. ``x``: ``[received, hidden]``, rows of that dispatch; they
-        are added up as they are, over ranks in ascending order, in float32. ``topk_weights``: float32 ``[received, k]``
+        """``(combined_x, combined_topk_weights, event)``. ``x``: ``[received, hidden]``, rows of that dispatch, or
+        narrower ones (of whole 16 bytes, the same on all ranks): combined_x is as wide. They are added up as they are, over ranks in ascending order, in float32. ``topk_weights``: float32 ``[received, k]``
         are, too. ``bias``: one or two ``[T, hidden]`` that the sums begin with. Equal bits on every run.
 
         Raises what :meth:`ep_lib.Buffer.combine` raises.
@@ -333,7 +358,8 @@ class Buffer:
             out: Tensor = buffer.combine(rows, handle.inner, bias=biases)
             return out, None if topk_weights is None else self._sum_weights(buffer, handle, topk_weights.detach())
 
-        (out, weights), event = self._run(bring, rows, previous_event, async_finish, (x, topk_weights, bias))
+        keep = (x, topk_weights, bias)
+        (out, weights), event = self._run(bring, rows, previous_event, async_finish, keep, handle.engine.shape)
         return out, weights, event
 
     def internode_dispatch(self, x: Rows, *arguments: Any, **options: Any) -> Dispatched:
@@ -386,8 +412,14 @@ class Buffer:
         rows, ids = dense(_require_rows("x", x, 2)), _require_ids(topk_idx).contiguous()
         if use_fp8:
             require_groups(rows.shape[1], use_ue8m0)
+        stats = cumulative_local_expert_recv_stats
+        if stats is not None:
+            here = (self._require_experts(num_experts) // self.group_size,)
+            require_tensor("cumulative_local_expert_recv_stats", stats)
+            if stats.dtype != torch.int32 or stats.shape != here or stats.device != rows.device:
+                refuse("cumulative_local_expert_recv_stats", stats, f"int32 {list(here)} on {rows.device}")
         engine = self._low_latency_engine(rows, ids, num_max_dispatch_tokens_per_rank, num_experts)
-        buffer, stats = self._use(engine, rows), cumulative_local_expert_recv_stats
+        buffer = self._use(engine, rows)
         rounded = use_fp8 and round_scale
 
         def send() -> tuple[Any, Rows, Hook]:
@@ -409,7 +441,7 @@ class Buffer:
             return sent, out, arrive
 
         keep = (x, topk_idx, stats)
-        (sent, out, arrive), event = self._run_decoding(send, rows, async_finish, return_recv_hook, keep)
+        (sent, out, arrive), event = self._run_decoding(send, engine.shape, rows, async_finish, return_recv_hook, keep)
         handle = LowLatencyFields(engine, sent.handle)
         return out, sent.recv_count, handle, event, arrive if return_recv_hook else None
 
@@ -456,7 +488,7 @@ class Buffer:
             return came.out, arrive
 
         keep = (x, topk_idx, topk_weights, out)
-        (result, arrive), event = self._run_decoding(bring, rows, async_finish, return_recv_hook, keep)
+        (result, arrive), event = self._run_decoding(bring, engine.shape, rows, async_finish, return_recv_hook, keep)
         return result, event, arrive if return_recv_hook else None
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
@@ -578,9 +610,14 @@ class Buffer:
         previous_event: EventOverlap | None,
         async_finish: bool,
         keep: tuple[Any, ...],
+        shape: Shape | None = None,
     ) -> tuple[T, EventOverlap]:
         """What ``step`` returns, and an event: it runs in the caller's stream, or with ``async_finish`` in the Buffer's
-        own, behind ``previous_event`` or else behind what the caller's stream has."""
+        own, behind ``previous_event`` or else behind what the caller's stream has. ``shape``: of the engine whose
+        operation ranks are in together."""
+        if shape is not None:
+            with self._members.call(shape):
+                return self._run(step, like, previous_event, async_finish, keep)
         before = None
         if previous_event is not None:
             before = instance("previous_event", previous_event, EventOverlap, "an EventOverlap, or None").event
@@ -610,12 +647,12 @@ class Buffer:
         return result, EventOverlap(event, (keep, results))
 
     def _run_decoding(
-        self, step: Callable[[], T], like: Tensor, async_finish: bool, hooked: bool, keep: tuple[Any, ...]
+        self, step: Callable[[], T], shape: Shape, like: Tensor, async_finish: bool, hooked: bool, keep: tuple[Any, ...]
     ) -> tuple[T, EventOverlap]:
         """The same for low-latency mode, whose hooks launch in the stream in which they are called."""
         if async_finish and hooked:
             raise ArgumentError("async_finish and return_recv_hook exclude each other: pass one of them")
-        return self._run(step, like, None, async_finish, keep)
+        return self._run(step, like, None, async_finish, keep, shape)
 
     def _per_node(self, sent: Tensor) -> Tensor | None:
         each = self._members.ranks_per_node
@@ -623,9 +660,19 @@ class Buffer:
             return None
         return sent.view(-1, self.group_size // each, each).any(2).sum(0, dtype=torch.int32)
 
+    def _only_sent(self, ids: Tensor, sent: Tensor, num_experts: int, wait: bool) -> Tensor:
+        """``ids`` without the choices that ``sent`` does not send. Raises ArgumentError, if a GPU may be waited for,
+        for what it sends to ranks that have none. The mask that get_dispatch_layout made of these ids costs nothing."""
+        known = self._masks.get(sent)
+        if known is not None and known[0] is not None and known[1]() is ids and known[0] == _versions(sent, ids):
+            return ids
+        if not sent.is_cuda or (wait and not torch.cuda.is_current_stream_capturing()):
+            refuse_needless(ids, sent, num_experts)
+        return choices_sent(ids, sent, num_experts)
+
     def _count_choices(self, num_tokens_per_expert: Tensor, alignment: int) -> list[int]:
         """Of tokens that went by is_token_in_rank: the choices are not known to the kernels, so the hosts add up."""
-        said = self._members.all_gather(num_tokens_per_expert.tolist())
+        said = self._members.all_gather(num_tokens_per_expert.tolist(), "a dispatch by is_token_in_rank")
         each = len(said[0]) // self.group_size
         mine = [sum(theirs) for theirs in zip(*said, strict=True)][self.rank * each : (self.rank + 1) * each]
         return [-(-count // alignment) * alignment for count in mine]
@@ -662,6 +709,11 @@ def _require_ids(topk_idx: Any) -> Tensor:
         refuse("topk_idx", topk_idx, "int64 or int32 [tokens, top_k]")
     ids: Tensor = topk_idx
     return ids
+
+
+def _versions(mask: Tensor, ids: Tensor) -> tuple[int, int] | None:
+    """They change when the tensors do; None where torch does not count (inference_mode)."""
+    return None if mask.is_inference() or ids.is_inference() else (mask._version, ids._version)
 
 
 def _rows(x: Any, back: Callable[[Tensor], Tensor] | None) -> Rows:

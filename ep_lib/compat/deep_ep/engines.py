@@ -12,18 +12,25 @@ when all ranks have, it is closed.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ep_lib.bootstrap.base import DEFAULT_TIMEOUT, Look
 from ep_lib.bootstrap.group import make_group_bootstrap
+from ep_lib.bootstrap.torchrun import StoreBootstrap
+from ep_lib.config import Config
 from ep_lib.emulator.host_links import gather_hosts
-from ep_lib.errors import ArgumentError, NotSupportedError, RankMismatchError, everywhere
+from ep_lib.errors import ArgumentError, NotSupportedError, PeerTimeout, RankFailed, RankMismatchError, everywhere
 from ep_lib.moe.agreement import name_ranks
 from ep_lib.moe.buffer import Buffer
+from ep_lib.processes import Identity, has_ended
 from ep_lib.runtime.rank import Rank
 
-_MEETING_SECONDS = 300.0  # one rank may still be compiling or loading weights
+_MEET = ": make the same calls with the same shapes on every rank"
 _FEWEST_TOKENS = 64
 _STEPS = 8  # sizes between two powers of two: at most an eighth of the memory is too much
 
@@ -57,6 +64,10 @@ class Shape(NamedTuple):
             made |= {"hierarchical": True, "ranks_per_node": ranks_per_node}
         return made
 
+    def __str__(self) -> str:
+        mode = f", low-latency mode of {self.low_latency_tokens} tokens" if self.low_latency_tokens else ""
+        return f"hidden={self.hidden}, {self.num_experts} experts, top-k {self.top_k}, {self.dtype}{mode}"
+
 
 class Engine:
     """A Buffer of ep_lib for one shape."""
@@ -86,20 +97,58 @@ class Members:
         self.rank, self.size = int(one.rank), int(one.world_size)
         self._engines: dict[int, tuple[weakref.ref[Engine], Buffer]] = {}
         self._kept: list[Engine] = []
-        self._made = 0
+        self._made = self._failures = 0
+        self._others = [rank for rank in range(self.size) if rank != self.rank]
+        self._processes = self._find_processes()
         self.ranks_per_node = self._find_ranks_per_node()  # None: all ranks are on one node
 
-    def all_gather(self, obj: object) -> list[Any]:
-        """Collective: plain data of every rank."""
+    def all_gather(self, obj: object, what: str) -> list[Any]:
+        """Collective: plain data of every rank, where all are in the operation ``what``.
+
+        Raises PeerTimeout if a rank has not come within EP_LIB_TIMEOUT_S (120 s), RankFailed as soon as one has ended
+        or failed in another call, and RankMismatchError if one is in another operation.
+        """
         if self._bootstrap is None:
-            said: list[Any] = self._group.all_gather(obj)
-            return said
-        return self._bootstrap.all_gather(obj, _MEETING_SECONDS)
+            said: list[Any] = self._group.all_gather((what, obj))
+        else:
+            seconds = _meeting_seconds()
+            try:
+                said = self._bootstrap.all_gather((what, obj), seconds, self._look(what))
+            except PeerTimeout as error:
+                raise PeerTimeout(
+                    f"rank {self.rank} waited {seconds:g} s (EP_LIB_TIMEOUT_S) for rank {error.peer} in {what}{_MEET}"
+                    f"{self._last_failure(error.peer)}",
+                    rank=error.rank, peer=error.peer, phase=error.phase, slot=error.slot, seen=error.seen,
+                    expected=error.expected,
+                ) from error  # fmt: skip
+        if any(other != what for other, _ in said):
+            calls = {rank: other for rank, (other, _) in enumerate(said)}
+            raise everywhere(RankMismatchError(f"{_in_different_calls(calls)}{_MEET}"))
+        return [theirs for _, theirs in said]
+
+    @contextmanager
+    def call(self, shape: Shape) -> Iterator[None]:
+        """Around an operation of an engine of ``shape``, in which ranks may wait for each other in vain.
+
+        If it fails so, others that wait for this rank in a meeting hear of it, and what is raised says what they want:
+        RankMismatchError.
+        """
+        try:
+            yield
+        except (PeerTimeout, RankFailed) as error:
+            if isinstance(self._bootstrap, StoreBootstrap):
+                what = f"a call with {shape}"
+                self._failures += 1  # the same failure once more is another word
+                self._bootstrap.tell([self._failures, f"{what}, which failed: {type(error).__name__}: {error}"])
+                there = {r: said[0] for r in self._others if (said := self._bootstrap.peek(r)) is not None}
+                if there:
+                    raise RankMismatchError(f"{_in_different_calls({self.rank: what} | there)}{_MEET}") from error
+            raise
 
     def make(self, shape: Shape, num_tokens: int) -> Engine:
         """Collective: an engine for ``shape`` and at least ``num_tokens`` of every rank. Raises RankMismatchError if
-        ranks want different ones, and what :class:`ep_lib.Buffer` raises."""
-        said = self._meet((list(shape), num_tokens))
+        ranks want different ones, and what :meth:`all_gather` and :class:`ep_lib.Buffer` raise."""
+        said = self._meet((list(shape), num_tokens), f"the first call of a shape ({shape})")
         shapes = [tuple(theirs) for theirs, _ in said]
         if len(set(shapes)) > 1:
             raise everywhere(_mismatch(shapes))
@@ -122,21 +171,53 @@ class Members:
 
     def close_unused(self) -> None:
         """Collective: close the engines that no rank uses any more."""
-        self._meet(None)
+        self._meet(None, "destroy()")
 
-    def _meet(self, wish: Any) -> list[Any]:
+    def _meet(self, wish: Any, what: str) -> list[Any]:
         """Every rank's wish; on the way, what all ranks have done with is closed."""
         unused = [number for number, (engine, _) in self._engines.items() if engine() is None]
-        said = self.all_gather([wish, unused])
+        said = self.all_gather([wish, unused], what)
         for number in sorted(set.intersection(*(set(theirs) for _, theirs in said))):
             self._engines.pop(number)[1].close()
         return [theirs for theirs, _ in said]
+
+    def _look(self, what: str) -> Look:
+        """Raises RankFailed when a rank has ended, or tells that it failed in another call while this one waits."""
+        heard = {rank: self._hear(rank) for rank in self._others}
+
+        def look() -> None:
+            for rank in self._others:
+                if (word := self._hear(rank)) != heard[rank]:
+                    raise RankFailed(f"rank {self.rank} waited in {what}, and rank {rank} was in {word[1]}", rank=rank)
+                if rank in self._processes and has_ended(self._processes[rank]):
+                    raise RankFailed(
+                        f"rank {self.rank} waited in {what} for rank {rank}, whose process "
+                        f"{self._processes[rank].pid} has ended: what it printed last says why",
+                        rank=rank,
+                    )
+
+        return look
+
+    def _hear(self, rank: int) -> Any:
+        return self._bootstrap.hear(rank) if isinstance(self._bootstrap, StoreBootstrap) else None
+
+    def _last_failure(self, rank: int) -> str:
+        word = self._hear(rank)
+        return "" if word is None else f". Rank {rank} was in {word[1]}"
+
+    def _find_processes(self) -> dict[int, Identity]:
+        """Of other ranks, those that this one can see."""
+        if self._bootstrap is None:
+            return {}
+        me = Identity.of(os.getpid())
+        said = [Identity(*theirs) for theirs in self._bootstrap.all_gather(tuple(me), _meeting_seconds())]
+        return {rank: said[rank] for rank in self._others if said[rank].place == me.place}
 
     def _find_ranks_per_node(self) -> int | None:
         if self._bootstrap is None:
             reached = sum(map(self._group._backend.reaches, range(self.size)))
             return None if reached == self.size else reached
-        hosts = gather_hosts(self._bootstrap, _MEETING_SECONDS)
+        hosts = gather_hosts(self._bootstrap, _meeting_seconds())
         here = hosts.count(hosts[0])
         if here == self.size:
             return None
@@ -164,6 +245,17 @@ def members_of(group: Any) -> Members:
         with _lock:
             _members.append((weakref.ref(group), found))
     return found
+
+
+def _meeting_seconds() -> float:
+    """As long as other waits; without a limit of the user's, what host collectives have."""
+    limit = Config.from_environment().timeout_s
+    return DEFAULT_TIMEOUT if limit is None else limit
+
+
+def _in_different_calls(calls: dict[int, str]) -> str:
+    each = ", ".join(f"rank {rank} in {what}" for rank, what in sorted(calls.items()))
+    return f"the ranks are in different calls of a Buffer, {each}"
 
 
 def _rounded_up(num_tokens: int) -> int:
