@@ -338,8 +338,9 @@ class Buffer:
         allocate_on_comm_stream: bool = False,
     ) -> Combined:
         """``(combined_x, combined_topk_weights, event)``. ``x``: ``[received, hidden]``, rows of that dispatch, or
-        narrower ones (of whole 16 bytes, the same on all ranks): combined_x is as wide. They are added up as they are, over ranks in ascending order, in float32. ``topk_weights``: float32 ``[received, k]``
-        are, too. ``bias``: one or two ``[T, hidden]`` that the sums begin with. Equal bits on every run.
+        narrower ones (of whole 16 bytes, the same on all ranks): combined_x is as wide. They are added up as they are,
+        over ranks in ascending order, in float32. ``topk_weights``: float32 ``[received, k]`` are, too. ``bias``: one
+        or two ``[T, hidden]`` that the sums begin with. Equal bits on every run.
 
         Raises what :meth:`ep_lib.Buffer.combine` raises.
         """
@@ -663,8 +664,9 @@ class Buffer:
     def _only_sent(self, ids: Tensor, sent: Tensor, num_experts: int, wait: bool) -> Tensor:
         """``ids`` without the choices that ``sent`` does not send. Raises ArgumentError, if a GPU may be waited for,
         for what it sends to ranks that have none. The mask that get_dispatch_layout made of these ids costs nothing."""
-        known = self._masks.get(sent)
-        if known is not None and known[0] is not None and known[1]() is ids and known[0] == _versions(sent, ids):
+        versions, of = self._masks.get(sent, (None, None))
+        is_known = versions is not None and of() is ids and versions == _versions(sent, ids)
+        if is_known:
             return ids
         if not sent.is_cuda or (wait and not torch.cuda.is_current_stream_capturing()):
             refuse_needless(ids, sent, num_experts)
