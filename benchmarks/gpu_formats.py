@@ -11,6 +11,7 @@ emulator the same script runs without a GPU, on toy sizes, and times nothing.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def main(rank: ep_lib.Rank, shape: Shape, sms: int, repeats: int) -> list[Row]:
                 time(buffer, handle, wide, cast, f"cast on its way, {how}", quantize=cast)
             if areas == 1:
                 for dtype, options in COMBINES.items():
-                    turns = [lambda o=options: buffer.combine(y, handle, **o)]
-                    rows.time(turns, group="formats", by="ep_lib", what="combine", dtype=dtype, tokens=shape.tokens)
+                    combine = functools.partial(buffer.combine, y, handle, **options)
+                    rows.time([combine], group="formats", by="ep_lib", what="combine", dtype=dtype, tokens=shape.tokens)
     if wrong := [each for ranks in rank.all_gather(rows.wrong) for each in ranks]:
         raise AssertionError("\n".join(wrong))
     return rows.rows
@@ -114,8 +115,8 @@ if __name__ == "__main__":
         row["bytes_ratio"] = round(row_bytes("bf16", shape.hidden) / row_bytes(row["dtype"], shape.hidden), 2)
         row["quicker"] = round(base / row["us"], 2)
         print(
-            f"{row['us']:8.1f} us  {row['quicker']:5.2f} x quicker than bf16, of {row['bytes_ratio']:5.2f} x fewer bytes  "
-            f"{row['what']} {row['dtype']}, {row.get('note', '')}"
+            f"{row['us']:8.1f} us, {row['quicker']:5.2f} x quicker than bf16, with {row['bytes_ratio']:5.2f} x fewer "
+            f"bytes: {row['what']} {row['dtype']}, {row.get('note', '')}"
         )
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)

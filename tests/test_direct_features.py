@@ -250,7 +250,9 @@ def some_in_place(rank: Rank) -> None:
         if rank.rank == 1:
             rank.synchronize()
             y[...] = recv.x
-        with pytest.raises(HandleError, match="or combine_input on some ranks only; all ranks must pass the same"):
+        with pytest.raises(
+            HandleError, match="or combine_input or quantize on some ranks only; all ranks must pass the same"
+        ):
             buffer.combine(y, recv.handle)
             buffer.synchronize()
     with Buffer(rank, **SHAPE, dtype="float32") as again:
