@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from grader_answers import FOLDER, submission
+from grader_answers import FOLDER, filled, submission
 from grader_answers.expected import WRONG
 
 from ep_lib.workshop.exercises import find, names
@@ -43,18 +43,35 @@ def lost_by(exercise: str, answers: tuple[str, ...]) -> set[int]:
 
 
 def looked_at() -> Iterator[tuple[str, tuple[str, ...], set[int]]]:
-    """Exercise, wrong answers, and the tasks that `make test` looks at: those that lose their points, and one of those
-    that must keep them, each in its turn. `make nightly` looks at all."""
+    """Exercise, wrong answers, and the tasks that `make test` looks at: those that lose their points and, until each of
+    the exercise's tasks has had its turn, one that must keep them. `make nightly` looks at all."""
     for exercise in WRONG:
-        numbers = {task.number for task in find(exercise).tasks}
-        for turn, pack in enumerate(packs(exercise)):
+        not_shown = {task.number for task in find(exercise).tasks}
+        for pack in packs(exercise):
             lost = lost_by(exercise, pack)
-            kept = sorted(numbers - lost)
-            yield exercise, pack, lost | ({kept[turn % len(kept)]} if kept else set())
+            kept = set(sorted(not_shown - lost)[:1])
+            not_shown -= kept
+            yield exercise, pack, lost | kept
+
+
+def right() -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
+    """Exercise, right answers, together where they fill different holes, and the tasks that `make test` looks at: those
+    of their holes, and those that stand on them. `make nightly` looks at all."""
+    for exercise in map(find, names()):
+        packed: list[tuple[tuple[str, ...], set[str]]] = []
+        for path in sorted((FOLDER / exercise.name).glob("right_*.*")):
+            holes = filled(exercise, path.stem)
+            if packed and not packed[-1][1] & holes:
+                packed[-1] = ((*packed[-1][0], path.stem), packed[-1][1] | holes)
+            else:
+                packed.append(((path.stem,), holes))
+        for answers, holes in packed:
+            own = {hole.task for hole in exercise.holes if hole.at in holes}
+            yield exercise.name, answers, [t.number for t in exercise.tasks if {t.number, *t.stands_on} & own]
 
 
 SUBMISSIONS = list(looked_at())
-RIGHT = [(path.parent.name, path.stem) for path in sorted(FOLDER.glob("*/right_*.*"))]
+RIGHT = list(right())
 
 
 Graded = Callable[..., Grade]
@@ -79,7 +96,9 @@ def test_every_exercise_has_answers_and_every_answer_file_is_graded_here() -> No
     for exercise in names():
         wrong = {path.stem for path in (FOLDER / exercise).glob("wrong_*.*")}
         assert wrong == WRONG[exercise].keys() and len(wrong) >= 5
-        assert sum(name == exercise for name, _ in RIGHT) >= 2
+        assert len({answer for name, answers, _ in RIGHT if name == exercise for answer in answers}) >= 2
+        right = [task for name, _, tasks in RIGHT if name == exercise for task in tasks]
+        assert {task.number for task in find(exercise).tasks} == set(right), "a task that no right answer fills"
 
 
 @pytest.mark.parametrize(
@@ -101,12 +120,14 @@ def test_a_wrong_answer_loses_the_points_of_what_is_wrong(
         assert "/hidden/" not in message
 
 
-@pytest.mark.parametrize(("exercise", "answer"), RIGHT)
+@pytest.mark.parametrize(
+    ("exercise", "answers", "tasks"), RIGHT, ids=["-".join((name, *pack)) for name, pack, _ in RIGHT]
+)
 def test_a_right_answer_gets_full_marks_however_it_is_written(
-    exercise: str, answer: str, tmp_path: Path, graded: Graded
+    exercise: str, answers: tuple[str, ...], tasks: list[int], tmp_path: Path, graded: Graded
 ) -> None:
-    result = graded(exercise, answer, tmp_path)
-    assert result.full, result.as_json()
+    result = graded(exercise, answers, tmp_path, tasks)
+    assert all(each.passed for each in result.tasks), result.as_json()
 
 
 # Wrong lines that a first, easy case does not show.
@@ -141,11 +162,11 @@ def test_whole_numbers_may_be_floats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_the_solution_gets_full_marks(name: str, rounds: int) -> None:
-    """What stands beside a wrong answer is the solution's: `make test` looks at what is left, and the last task."""
-    numbers = [task.number for task in find(name).tasks]
+    """What stands beside a wrong answer is the solution's: `make test` looks at what is left."""
+    numbers = {task.number for task in find(name).tasks}
     shown = {task for exercise, pack, tasks in SUBMISSIONS if exercise == name for task in tasks - lost_by(name, pack)}
-    left = [number for number in numbers if number not in shown or number == numbers[-1]]
-    result = grade(name, find(name).solution_dir, tasks=left if rounds <= DRAWS_ANEW else ())
+    assert numbers > shown, "tasks=() would look at all"
+    result = grade(name, find(name).solution_dir, tasks=sorted(numbers - shown) if rounds <= DRAWS_ANEW else ())
     assert all(each.passed for each in result.tasks), result.as_json()
 
 

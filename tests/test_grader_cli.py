@@ -61,7 +61,7 @@ def test_any_submission_is_one_row_and_the_next_one_is_graded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     piece = EXERCISE.pieces[0]
-    for name, answer in (("a_syntax", "wrong_syntax"), ("b_loop", "wrong_endless_loop"), ("c_ends", "wrong_exits")):
+    for name, answer in (("a_syntax", "wrong_syntax"), ("b_equal", "wrong_waits_for_equal"), ("c_ends", "wrong_exits")):
         submission(EXERCISE, answer, tmp_path / name)
     for name in ("d_noise", "e_folder", "f_link", "g_\x1b[2J\n", "h_\udcff", "z_unfinished"):
         (tmp_path / name / piece).parent.mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_any_submission_is_one_row_and_the_next_one_is_graded(
     assert [name[0] for name in rows] == list("abcdefghz")
     points = {name[0]: row["points"] for name, row in rows.items()}
     assert [points[letter] for letter in "acdz"] == ["0"] * 4 and [points[letter] for letter in "efgh"] == [""] * 4
-    assert rows["b_loop"]["task 2"] == "0" and rows["b_loop"]["task 1"] != "0"
+    assert rows["b_equal"]["task 2"] == "0" and rows["b_equal"]["task 1"] != "0"
     assert rows["a_syntax"]["problem"].startswith("KernelCompileError") and not rows["z_unfinished"]["problem"]
 
 

@@ -14,13 +14,22 @@ FOLDER = Path(__file__).parent
 _REGION = re.compile(r"^ *(?://|#) EXERCISE-BEGIN (\w+)\n(.*?)^ *(?://|#) EXERCISE-END \1\n", re.MULTILINE | re.DOTALL)
 
 
+def filled(exercise: Exercise, answer: str) -> set[str]:
+    """The names of the regions that an answer gives; "top" is what it puts above all."""
+    return _regions(exercise, answer).keys() - {"top"}
+
+
+def _regions(exercise: Exercise, answer: str) -> dict[str, str]:
+    suffix = ".txt" if exercise.pieces[0].endswith(".py") else ".cuh"
+    return dict(_REGION.findall((FOLDER / exercise.name / f"{answer}{suffix}").read_text("utf-8")))
+
+
 def submission(exercise: Exercise, answers: str | tuple[str, ...], folder: Path) -> Path:
     """Writes the pieces with ``answers`` (one answer file, or several for different holes) into ``folder``."""
     regions: dict[str, str] = {}
     top = ""
     for answer in (answers,) if isinstance(answers, str) else answers:
-        suffix = ".txt" if exercise.pieces[0].endswith(".py") else ".cuh"
-        found = dict(_REGION.findall((FOLDER / exercise.name / f"{answer}{suffix}").read_text("utf-8")))
+        found = _regions(exercise, answer)
         top += found.pop("top", "")
         assert found and not found.keys() & regions.keys(), f"{answer} has no regions, or those of another answer"
         regions |= found
