@@ -7,13 +7,14 @@ do; where nothing is known, nothing is said.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ep_lib.jit.cuda_source import Node, blank, bodies, line_of
+from ep_lib.jit.cuda_source import Node, blank, bodies
 
 # In a condition: threads of one block may differ about it
 _OF_A_THREAD = re.compile(r"threadIdx|\b\w*(?:lane|warp|tid|thread|leader|elect)\w*", re.IGNORECASE)
@@ -99,12 +100,16 @@ class _Code:
     def __init__(self, text: str) -> None:
         self._text = blank(text)
         self._bodies = bodies(self._text)
+        self._line_ends = [found.start() for found in re.finditer("\n", self._text)]
 
     def first_line(self, node: Node) -> int:
-        return line_of(self._text, node.begin)
+        return self._line_of(node.begin)
 
     def last_line(self, node: Node) -> int:
-        return line_of(self._text, max(node.begin, node.end - 1))
+        return self._line_of(max(node.begin, node.end - 1))
+
+    def _line_of(self, at: int) -> int:
+        return bisect.bisect_left(self._line_ends, at) + 1
 
     def match_behind(self, line: int, pattern: re.Pattern[str]) -> int:
         """The first line behind this one, in its function, with what is looked for; 0 if there is none."""
