@@ -130,6 +130,15 @@ def test_a_compile_error_names_the_learners_line(tmp_path: Path, capsys: pytest.
     assert "ep/write_signal.cuh:" in text
 
 
+def test_tests_that_do_not_compile_are_no_submissions_fault(tmp_path: Path) -> None:
+    exercise = find("00_first_kernel")
+    shutil.copytree(Path(workshop.__file__).parent / "hidden", tmp_path / "hidden")
+    with (tmp_path / "hidden" / f"ex{exercise.name}.cu").open("a") as tests:
+        tests.write("no such thing\n")
+    with pytest.raises(KernelCompileError, match="no such thing"):
+        grade(exercise.name, exercise.solution_dir, tests=tmp_path / "hidden")
+
+
 def test_a_piece_that_is_too_large_or_no_file_is_refused(tmp_path: Path) -> None:
     piece = tmp_path / EXERCISE.pieces[0]
     piece.parent.mkdir()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import ep_lib
-from ep_lib.errors import ArgumentError, GradingError
+from ep_lib.errors import ArgumentError, GradingError, KernelCompileError
 from ep_lib.jit import cache as compile_cache
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel
@@ -254,7 +254,7 @@ def grade(
     exercise = find(name, root)
     folder = _submission_folder(exercise, mine)
     hidden = load(exercise.name, public=public, folder=None if tests is None else a_path("tests", tests))
-    _compile_tests(exercise, hidden)
+    _compile_what_all_share()
     return examine(exercise, folder, hidden, limits, progress, public=public, began=began, seed=seed, tasks=tasks)
 
 
@@ -362,15 +362,21 @@ def _submission_folder(exercise: Exercise, mine: Path | str | None) -> Path:
 def prepare(exercise: Exercise, *, public: bool = False) -> None:
     """Compiles the tests against the solution, so that the user's cache has what is the same for every submission.
 
-    Takes no time after the first grading. Raises EpError if the grader cannot work, for instance without a compiler.
+    Takes no time after the first time. Raises EpError if the grader cannot work, for instance without a compiler.
     """
+    _compile_what_all_share()
     _compile_tests(exercise, load(exercise.name, public=public))
 
 
-def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
+def _compile_what_all_share() -> None:
+    """The emulator's runtime and headers, in the user's cache. Raises EpError if there is no compiler, for instance."""
     with pieces.unused():
-        if not tests.kernels:  # a piece in Python, whose ranks may launch kernels: the emulator should be there
-            Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
+        Kernel.from_source(_EMPTY_KERNEL, "nothing").compile("emulator")
+
+
+def _compile_tests(exercise: Exercise, tests: HiddenTests) -> None:
+    """With the solution. Raises EpError where that fails, and no submission is at fault."""
+    with pieces.unused():
         for source, kernel in tests.kernels:
             include = [
                 exercise.solution_dir,
@@ -463,6 +469,8 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
     outputs = _ask(sandbox, request, nonce, None, seconds)
     if outputs.failure is None:
         return "", False
+    if outputs.failure.kind == KernelCompileError.__name__:
+        _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
     return failure_text(outputs.failure, work), outputs.failure.kind in _MAY_BE_THE_MACHINES
 
 
