@@ -1,6 +1,6 @@
 """Exhausts the smallest shapes of what everything is built of, and prints what was proved to what bound.
 
-    python benchmarks/prove.py [--seconds 300] [--only ring]
+    python benchmarks/prove.py [--seconds 300] [--only ring] [--jobs 2]
 
 The table in docs/checker.md is from here; `make prove` runs it. The exit code is 1 if anything is wrong.
 """
@@ -76,6 +76,7 @@ extern "C" __global__ void barrier(uint64_t* data, uint64_t* flags, uint64_t* ou
 }
 """
 
+MEMORIES = {"sc": "one for all", "ptx": "PTX's"}
 THREADS = {"write_signal": 1, "ring": 32, "packets": 1, "barrier": 1}
 FABRICS = ("p2p", "rc", "srd")
 
@@ -100,20 +101,32 @@ def main() -> int:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0, help="for each row (default: %(default)g)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--memory", choices=list(MEMORIES), help="one of the kinds of memory")
     parser.add_argument("--only", choices=list(THREADS), help="one of the programs")
     args = parser.parse_args()
     rows = []
-    print("| program, 2 ranks | fabric | covered | s |\n| --- | --- | --- | --- |")
-    for name in [args.only] if args.only else THREADS:
-        for fabric in FABRICS if name != "packets" else FABRICS[:1]:  # a packet is one store
-            report = ep_lib.check(
-                run, 2, fabric, args=(name,), exhaustive=True, seconds=args.seconds, heap_bytes=1 << 16
-            )
-            rows.append(Row(name, fabric, report))
-            wrong = "" if report.ok else f"**{report.findings[0].kind}**, in "
-            print(f"| {name} | {fabric} | {wrong}{report.coverage} | {report.seconds:.1f} |", flush=True)
-            if not report.ok:
-                print(report, file=sys.stderr)
+    print("| program, 2 ranks | memory | fabric | covered | s |\n| --- | --- | --- | --- | --- |")
+    for memory in [args.memory] if args.memory else MEMORIES:
+        for name in [args.only] if args.only else THREADS:
+            for fabric in FABRICS if name != "packets" else FABRICS[:1]:  # a packet is one store
+                report = ep_lib.check(
+                    run,
+                    2,
+                    fabric,
+                    args=(name,),
+                    memory=memory,
+                    exhaustive=True,
+                    seconds=args.seconds,
+                    jobs=args.jobs,
+                    heap_bytes=1 << 16,
+                )
+                rows.append(Row(name, fabric, report))
+                wrong = "" if report.ok else f"**{report.findings[0].kind}**, in "
+                told = f"{wrong}{report.coverage} | {report.seconds:.1f}"
+                print(f"| {name} | {MEMORIES[memory]} | {fabric} | {told} |", flush=True)
+                if not report.ok:
+                    print(report, file=sys.stderr)
     return 0 if all(row.report.ok for row in rows) else 1
 
 
