@@ -183,7 +183,8 @@ def _wrong_lines(kernel: Kernel, folder: Path, lines: Mapping[int, int]) -> set[
         unit = Path(work) / "unit.cpp"
         unit.write_text(plan.unit, "utf-8")
         flags = [flag for flag in plan.flags if not flag.startswith("-fmax-errors")]
-        options = [*flags, "-fsyntax-only", "-fmax-errors=0", *gxx._precompiled(plan.compiler, plan.prelude), *includes]
+        prelude = gxx._precompiled(plan.compiler, plan.prelude, plan.uses_cpp_library)
+        options = [*flags, "-fsyntax-only", "-fmax-errors=0", *prelude, *includes]
         status, log = gxx._run([plan.compiler.path, *options, str(unit)])
     if status == 0:
         return set()
