@@ -78,8 +78,8 @@ EP_DEVICE void finish_dispatch(const Signals& signals, uint32_t* finished_blocks
 
 // ---- Rung 0: ask for every row --------------------------------------------------------------------------------------
 // The receiver has a counter, `next_row`, symmetric and 0 at the start. Who adds 1 to it owns the row that the counter
-// showed. Right, and slow: every row begins with a question that crosses the link and comes back. And the rows lie in
-// the order in which the questions arrived, which is another one on every run.
+// showed. Right, and without any preparation; but every row begins with a question that crosses the link and comes back,
+// and the rows lie in the order in which the questions arrived.
 // All the kernels here take any grid of whole warps.
 //   x             [num_tokens, row_vectors]
 //   topk_idx      [num_tokens, top_k]   global expert ids or -1
@@ -160,8 +160,8 @@ extern "C" __global__ void dispatch_exact(DispatchArgs args, Signals signals, ui
 
 // ---- Rung 3: a warp per token ---------------------------------------------------------------------------------------
 // Until now a thread copied a token alone: at any moment the 32 threads of a warp wrote into 32 distant rows. Now they
-// write 512 neighbouring bytes of one row, which leave the SM as four full lines. And tokens are spread over more
-// threads: 64 tokens keep 64 warps busy, where 64 threads did all the work before.
+// write 512 neighbouring bytes of one row, which leave the SM as four full lines.
+// A token that goes to several ranks is loaded once for each of them.
 // Dynamic shared memory: one RowPtr per warp and rank.
 extern "C" __global__ void dispatch_warp(DispatchArgs args, Signals signals, uint32_t* finished_blocks, const int4* x,
                                          const int* topk_idx, const float* topk_weights, const int* send_index,

@@ -8,8 +8,8 @@ ANSWERS: dict[str, str | tuple[str, str]] = {
         "them from one row. With 4 nodes of 8 the factor is smaller: the same 8 experts are spread over more nodes."
     ),
     "waits-first": (
-        "they wait for each other",
-        "A rank's rows come from its mates, who forward what their partners sent. If all of them wait for their own "
+        "rows that its own node does not forward",
+        "The messages have arrived. A rank's rows come from its mates, who forward what their partners sent. If all of them wait for their own "
         "rows first, nobody forwards. It is 05's deadlock once more: whoever waits must go on serving the others.",
     ),
     "operations": (
