@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 import shutil
@@ -63,7 +64,19 @@ def test_text_and_json_say_the_same(report: doctor.Report) -> None:
     assert data["workshop_works"] is True
     text = report.as_text()
     for f in data["findings"]:
-        assert f["name"] in text and f["detail"] in text and f["next_step"] in text
+        assert f["name"] in text and f["detail"] in text
+        assert (f["next_step"] in text) is not f["next_step"].startswith(("nothing", "none"))
+
+
+def test_what_is_optional_is_one_short_block(report: doctor.Report) -> None:
+    above, _, block = report.as_text().partition("Optional, and not here.")
+    assert " missing  " not in above and "NVSHMEM_" not in block
+    assert all(f.name in block for f in report.findings if f.status == "missing")
+
+
+def test_nixl_is_found_where_notebook_02_finds_it(report: doctor.Report) -> None:
+    has_wheel = any(importlib.util.find_spec(f"nixl_cu{major}") for major in (12, 13))
+    assert (finding(report, "NIXL").status == "ok") is has_wheel
 
 
 def test_nvrtc_compiled_for_three_architectures(report: doctor.Report) -> None:

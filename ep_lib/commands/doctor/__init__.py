@@ -42,6 +42,7 @@ from ep_lib.transports.nvshmem import nics
 
 Status = Literal["ok", "missing", "broken"]
 
+_NO_STEP = ("nothing", "none")  # how a next step begins where there is nothing to do on this machine
 NO_GPU = "nothing to do for the workshop, which needs no GPU; on a host with an NVIDIA driver run this again"
 
 
@@ -73,8 +74,11 @@ class Report:
 
     def as_text(self) -> str:
         width = max(len(finding.name) for finding in self.findings)
+        optional = [f for f in self.findings if f.status == "missing" and not f.needed and len(self.findings) > 1]
         lines = []
         for f in self.findings:
+            if f in optional:
+                continue
             lines.append(f"{f.status:>8}  {f.name:<{width}}  {f.detail}")
             if f.next_step:
                 lines.append(f"{'':>8}  {'':<{width}}  -> {f.next_step}")
@@ -82,6 +86,12 @@ class Report:
         ok = "The workshop works on this machine." if self.workshop_works else "The workshop does not work here yet."
         missing = [f.name for f in self.findings if f.needed and f.status != "ok"]
         tail = f" To fix: {', '.join(missing)} (see the arrows above)." if missing else ""
+        if optional:
+            lines += ["", "Optional, and not here. What has no arrow is of no use without a GPU or a NIC:"]
+        for f in optional:
+            lines.append(f"  {f.name:<{width}}  {f.detail}")
+            if not f.next_step.startswith(_NO_STEP):
+                lines.append(f"  {'':<{width}}  -> {f.next_step}")
         return "\n".join([*lines, "", ok + tail])
 
 
@@ -298,7 +308,7 @@ def _nixl(tried: Probe, smi: Smi) -> Finding:
     plugins = ", ".join(tried.facts["plugins"]) or "none"
     lacks = nixl.missing(smi.cuda_major)
     kernels = f"spawn(transport='nixl') needs more: {lacks}" if lacks else "spawn(transport='nixl'): kernels compile"
-    detail = f"{tried.facts['version']}, plugins: {plugins}"
+    detail = f"{tried.facts['version']} ({tried.facts['package']}), plugins: {plugins}"
     return Finding("NIXL", "ok", detail, facts=tried.facts, explained=(kernels,))
 
 

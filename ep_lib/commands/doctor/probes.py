@@ -121,13 +121,15 @@ def torch() -> Facts:
 
 
 def nixl() -> Facts:
-    """Loads NIXL and makes an agent without backends, which needs no network."""
-    if importlib.util.find_spec("nixl") is None:
-        return {"missing": "nixl"}
-    from nixl._api import nixl_agent, nixl_agent_config
+    """Loads NIXL as notebook 02 does, and makes an agent without backends, which needs no network."""
+    from ep_lib.transports.nixl import agent, build
 
-    agent = nixl_agent("ep-lib-doctor", nixl_agent_config(enable_prog_thread=False, backends=[]))
-    return {"version": version("nixl"), "plugins": sorted(agent.get_plugin_list())}
+    if all(importlib.util.find_spec(f"nixl_cu{major}") is None for major in build.CUDA_MAJORS):
+        return {"missing": "nixl"}
+    wheel = build.find_wheel()
+    api = agent.load(wheel).api
+    made = api.nixl_agent("ep-lib-doctor", api.nixl_agent_config(enable_prog_thread=False, backends=[]))
+    return {"version": wheel.version, "package": wheel.package, "plugins": sorted(made.get_plugin_list())}
 
 
 def mpi() -> Facts:

@@ -23,7 +23,7 @@ TRANSPORT_INCLUDE = Path(__file__).parent
 OLDEST_NIXL, TOO_NEW_NIXL = (1, 5), (2,)  # memory views; what comes after 1 may differ
 OLDEST_UCX, TOO_NEW_UCX = (1, 21), (2,)  # the first wheels with device headers
 
-_CUDA_MAJORS = (13, 12)
+CUDA_MAJORS = (13, 12)
 _DEVICE_HEADER = Path("ucp", "api", "device", "ucp_device_impl.h")
 _TYPES_HEADER = Path("ucp", "api", "device", "ucp_device_types.h")
 _LIST_VERSION = re.compile(r"#define\s+UCP_DEVICE_MEM_LIST_VERSION_V1\s+(\d+)")
@@ -66,9 +66,9 @@ class Installation:
 def find_wheel(cuda_major: int | None = None) -> Wheel:
     """NIXL's wheel for this CUDA (None: any). Without a GPU it works as well: it needs no CUDA library to move host
     memory. Raises BackendUnavailable: what was found, what is needed, which pip command brings it. Imports nothing."""
-    wanted = _CUDA_MAJORS if cuda_major is None else (cuda_major,)
+    wanted = CUDA_MAJORS if cuda_major is None else (cuda_major,)
     pip = pip_line(wanted[0])
-    nixls = {major: version for major in _CUDA_MAJORS if (version := _version(f"nixl-cu{major}"))}
+    nixls = {major: version for major in CUDA_MAJORS if (version := _version(f"nixl-cu{major}"))}
     major = next((major for major in wanted if major in nixls), None)
     if major is None:
         if nixls:

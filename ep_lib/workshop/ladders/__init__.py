@@ -26,7 +26,7 @@ from ep_lib.emulator.fabric import Fabric
 from ep_lib.emulator.hardware import find_hardware
 from ep_lib.errors import ArgumentError, BackendUnavailable, EpError
 from ep_lib.moe.memory import sync_current_stream
-from ep_lib.require import show
+from ep_lib.require import brief, show
 from ep_lib.runtime.rank import Rank
 from ep_lib.runtime.simulate import simulate
 from ep_lib.runtime.spawn import spawn
@@ -198,7 +198,7 @@ def load(number: str | int) -> Ladder:
     wanted = wanted.partition("_")[0].zfill(2) if isinstance(wanted, str) else ""
     if wanted not in NUMBERS:
         why = f". Notebook {wanted} has none: {_NO_LADDER[wanted]}" if wanted in _NO_LADDER else ""
-        raise ArgumentError(f"there is no ladder {show(number)}; there are: {', '.join(NUMBERS)}{why}")
+        raise ArgumentError(f"there is no ladder {brief(number)}; there are: {', '.join(NUMBERS)}{why}")
     ladder: Ladder = importlib.import_module(f"{__name__}.ladder{wanted}").LADDER
     return ladder
 
