@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=lambda word: "alltoall" if word in _ALSO_ALL_TO_ALL else word,
         choices=tuple(contest.CONTESTS),
-        help="without it: the standings of all",
+        help="without it: the standings of all (all-to-all and all_to_all are taken for alltoall)",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--mine", metavar="DIR", type=Path, help="the folder with your file")
