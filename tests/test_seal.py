@@ -63,6 +63,77 @@ def pass_on(rank, kernel, mine):
     assert any("_getframe" in flag for flag in found.flags)
 
 
+REACHES = """
+def _frames():
+    try: 1 / 0
+    except ZeroDivisionError as error: frame = getattr(error.__traceback__, "tb_" + "frame")
+    while frame is not None:
+        yield frame
+        frame = getattr(frame, "f_" + "back")
+_found = list(_frames())
+"""
+
+
+@pytest.mark.slow
+def test_the_request_is_in_no_frame_below_a_piece(tmp_path: Path) -> None:
+    code = """
+def pass_on(rank, kernel, mine):
+    for frame in [*_found, *_frames()]:
+        for value in list(getattr(frame, "f_" + "locals").values()):
+            given = value if isinstance(value, dict) else getattr(value, "arguments", {})
+            numbers = given.get("numbers")
+            if numbers: return list(numbers[(rank.rank - 1) % rank.world_size])
+    raise RuntimeError("nothing is there")
+"""
+    (result,) = grade("00_first_main", submitted(tmp_path, REACHES + code), tasks=[2], seed=1).tasks
+    assert "nothing is there" in result.message
+
+
+@pytest.mark.slow
+def test_numbers_that_no_kernel_brought_count_for_nothing(tmp_path: Path) -> None:
+    code = """
+_shared = {}
+def pass_on(rank, kernel, mine):
+    _shared[rank.rank] = mine
+    rank.barrier()
+    return _shared[(rank.rank - 1) % rank.world_size]
+"""
+    (result,) = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1).tasks
+    assert "launched the kernel 0 times" in result.message
+
+
+PROXY = find("04_proxy_loop")
+PROXY_SOLUTION = (PROXY.solution_dir / PROXY.pieces[0]).read_text("utf-8")
+
+
+def proxy_with(folder: Path, old: str, new: str) -> Path:
+    assert old in PROXY_SOLUTION
+    (folder / PROXY.pieces[0]).write_text(PROXY_SOLUTION.replace(old, new, 1) + REACHES)
+    return folder
+
+
+@pytest.mark.slow
+def test_what_happened_cannot_be_taken_back(tmp_path: Path) -> None:
+    each = """for n in range(count): self.ring.taken = first + n + 1
+            for frame in _frames():
+                for value in [*vars(self.ring).values(), *getattr(frame, "f_" + "locals").values()]:
+                    if isinstance(value, list) and value and isinstance(value[0], list) and value[0][0] == "taken":
+                        del value[:-1]
+"""
+    submission = proxy_with(tmp_path, "self.ring.taken = first + count", each)
+    (result,) = grade("04_proxy_loop", submission, tasks=[2], seed=1).tasks
+    assert "wrote ring.taken 3 times" in result.message
+
+
+@pytest.mark.slow
+def test_the_tests_own_program_is_sealed(tmp_path: Path) -> None:
+    replaces = """for frame in _frames():
+            if "run" in (names := getattr(frame, "f_" + "globals")): names["run"] = lambda *_, **__: []
+        self.ring = ring"""
+    found = grade("04_proxy_loop", proxy_with(tmp_path, "self.ring = ring", replaces), tasks=[1], seed=1)
+    assert not found.points and any("Tampered" in flag for flag in found.flags), found.tasks
+
+
 def test_the_courses_own_pieces_need_no_look() -> None:
     for name in ("00_first_main", "01_all_to_all", "02_handshake", "02_registration", "09_router", "10_plan"):
         assert worth_a_look(find(name), find(name).solution_dir) == ()

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from ep_lib import processes
 from ep_lib.workshop import walls
+from ep_lib.workshop.guest import Walls
 from ep_lib.workshop.runner import Runner
 
 REQUEST_BYTES = struct.Struct("<Q")
@@ -93,15 +94,17 @@ def begin(settings: Mapping[str, Any], control: int, reply_fd: int) -> None:
     walls.confine(**settings["walls"])
 
 
-def serve(requests: BinaryIO, reply_fd: int, mine: Path) -> None:
-    """Answers pickled requests, one frame each, until the parent closes the pipe."""
-    runner = Runner(mine)
+def serve(requests: BinaryIO, reply_fd: int, mine: Path, around: Walls | None = None) -> None:
+    """Answers pickled requests, one frame each, until the parent closes the pipe. ``around``: as for a guest."""
+    runner = Runner(mine, around=around, shut=(requests.fileno(), reply_fd))
     while True:
+        runner.prepare()
         prefix = requests.read(REQUEST_BYTES.size)
         if len(prefix) < REQUEST_BYTES.size:
             return
         request: dict[str, Any] = pickle.loads(requests.read(REQUEST_BYTES.unpack(prefix)[0]))
         _write_all(reply_fd, runner.answer(request))
+        del request
 
 
 def _write_all(fd: int, data: bytes) -> None:

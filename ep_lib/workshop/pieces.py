@@ -11,13 +11,15 @@ from types import ModuleType
 
 from ep_lib.errors import GradingError
 
+PIECE_MODULE = "workshop_piece_"  # how the names of the modules begin
+
 
 def load(path: Path) -> ModuleType:
     """The file as a module, executed anew by each call. What it raises goes on, SyntaxError too; GradingError if there
     is no such file."""
     if not path.is_file():
         raise GradingError(f"there is no file {path}; workshop.start() makes it")
-    name = f"workshop_piece_{path.stem}"
+    name = f"{PIECE_MODULE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a .py file has one
     module = importlib.util.module_from_spec(spec)

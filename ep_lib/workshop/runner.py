@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 import ep_lib
 from ep_lib.compat import ibgda
 from ep_lib.emulator.findings import Access, Finding
-from ep_lib.errors import KernelCompileError
 from ep_lib.memory.arrays import describe
 from ep_lib.runtime.accesses import accesses_of
 from ep_lib.workshop import seal
-from ep_lib.workshop.pieces import load, place_in
-from ep_lib.workshop.scenario import MAX_HEADER_BYTES, Array, Call, Ref, Scenario, pack
+from ep_lib.workshop.guest import MAX_MESSAGE, Guest, Walls, failure_of
+from ep_lib.workshop.pieces import load
+from ep_lib.workshop.scenario import ANSWERS, Array, Call, Ref, Scenario, pack
 from ep_lib.workshop.watched import require_kernels_own, unseen_bytes
 
-MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
 _MAX_FINDINGS = 12  # that travel to the parent; each of their texts has at most _MAX_TEXT characters
 _MOST_ACCESSES = 1 << 20  # many times what a hidden test makes: writes behind them would count as unseen
 _MAX_TEXT = 500
@@ -31,14 +30,23 @@ _EXHAUSTED_S = 60.0  # for all schedules of a scenario; a right answer takes sec
 
 
 class Runner:
-    """Compiles each kernel once with ``include=[mine]``, imports each Python piece once, and runs scenarios."""
+    """Compiles each kernel once with ``include=[mine]``, calls Python pieces in processes of theirs, runs scenarios."""
 
-    def __init__(self, mine: Path, *also: Path) -> None:
+    def __init__(self, mine: Path, *also: Path, around: Walls | None = None, shut: Sequence[int] = ()) -> None:
+        """``around`` and ``shut``: for the process of a piece in Python, :class:`ep_lib.workshop.guest.Guest`."""
         self._mine = mine
         self._include = [mine, *also]
         self._kernels: dict[tuple[str, str], ep_lib.Kernel] = {}
-        self._modules: dict[Path, ModuleType] = {}
-        self._require_as_it_was: Callable[[], None] | None = None
+        self._around, self._shut = around, shut
+        self._programs: dict[str, ModuleType] = {}  # the grader's: they take their references before a piece is there
+        self._before: list[seal.Noted] = []
+        self._python = ""  # the piece that calls are for
+        self._guest: Guest | None = None
+
+    def prepare(self) -> None:
+        """Before a request is read: a piece in Python is imported where nothing of it will be."""
+        if self._python and self._guest is None:
+            self._guest = self._new_guest(self._python)
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
         """The reply frame for {"nonce", "compile": [(source, kernel)...], "import": [piece...]}, for
@@ -48,23 +56,14 @@ class Runner:
             if "compile" in request:
                 for source, name in request["compile"]:
                     require_kernels_own(self._kernel(source, name).compile("emulator").path)
-                for program in request["programs"]:  # the grader's, which take their references before a piece is there
-                    self._module(Path(program))
-                if request["import"]:
-                    self._seal()
-                for piece in request["import"]:
-                    self._module(self._mine / piece)
-                self._require_sealed()
-                return pack({"nonce": nonce, "failure": None})
+                return pack({"nonce": nonce, **self._imported(request)})
             if "record" in request:
                 return self._answer_record(nonce, request["record"])
             if isinstance(request["run"], Call):
-                return self._answer_call(nonce, request["run"])
+                return pack({"nonce": nonce, **self._called(request["run"])})
             return self._answer_run(nonce, request["run"])
         except Exception as error:  # noqa: BLE001 - the parent judges whatever went wrong
-            message = f"{error}{place_in(self._mine, error)}"
-            failure = {"kind": type(error).__name__, "message": _cut(message), "location": _location(error)}
-            return pack({"nonce": nonce, "failure": failure})
+            return pack({"nonce": nonce, "failure": failure_of(self._mine, error)})
 
     def _kernel(self, source: str, name: str) -> ep_lib.Kernel:
         key = (source, name)
@@ -72,34 +71,50 @@ class Runner:
             self._kernels[key] = ep_lib.Kernel.from_file(source, name, include=self._include)
         return self._kernels[key]
 
-    def _module(self, path: Path) -> ModuleType:
-        if path not in self._modules:
-            self._modules[path] = load(path)
-        return self._modules[path]
-
     def _answer_record(self, nonce: str, scenario: Scenario) -> bytes:
         from ep_lib.workshop.recorded import run_of  # pages are for few, and it needs this module
 
         return pack({"nonce": nonce, "failure": None}, json.dumps(run_of(self, self._mine, scenario)).encode())
 
-    def _seal(self) -> None:
-        if self._require_as_it_was is None:
-            self._require_as_it_was = seal.put_on()
+    def _program(self, path: str) -> ModuleType:
+        if path not in self._programs:
+            self._programs[path] = load(Path(path))
+            self._before = seal.noted()
+        return self._programs[path]
 
-    def _require_sealed(self) -> None:
-        if self._require_as_it_was is not None:
-            self._require_as_it_was()
+    def _new_guest(self, piece: str) -> Guest:
+        self._before = self._before or seal.noted()
+        may_trace = piece == ANSWERS  # of puzzles, whose other half follows the learner's lines
+        return Guest(self._mine, piece, self._before, may_trace, self._around, self._shut)
 
-    def _answer_call(self, nonce: str, call: Call) -> bytes:
-        program = self._module(Path(call.program))
-        self._seal()
-        piece = self._module(self._mine / call.piece)
-        self._require_sealed()
-        seen = getattr(program, call.function)(piece, **call.arguments)
-        self._require_sealed()
-        if len(json.dumps(seen)) > MAX_HEADER_BYTES // 2:
-            seen = None  # more than any right answer gives
-        return pack({"nonce": nonce, "failure": None, "seen": seen})
+    def _imported(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        for program in request["programs"]:
+            self._program(program)
+        for piece in request["import"]:
+            self._python = piece
+            guest = self._new_guest(piece)
+            told = guest.imported()
+            guest.end()
+            if told["failure"]:
+                return told
+        return {"failure": None}
+
+    def _called(self, call: Call) -> dict[str, Any]:
+        guest, self._guest = self._guest, None
+        if guest is None or call.program not in self._programs:
+            if guest is not None:
+                guest.end()
+            self._program(call.program)
+            guest = self._new_guest(call.piece)
+        program = self._programs[call.program]
+        kept = None if call.kept is None else program.Kept(**call.kept)
+        told = guest.imported()
+        if not told["failure"]:
+            told = guest.call(program, call, kept)
+        if kept is not None and not told["failure"]:
+            told["seen"] = kept.seen(told["seen"])
+        guest.end()
+        return told
 
     def _answer_run(self, nonce: str, scenario: Scenario) -> bytes:
         main = self.main(scenario)
@@ -292,9 +307,3 @@ def _argument(arrays: Mapping[str, Any], arg: int | float | Ref) -> Any:
         return arg
     array = arrays[arg.name]
     return array if arg.offset == 0 else array.reshape(-1).view(np.uint8)[arg.offset :]
-
-
-def _location(error: Exception) -> str:
-    if isinstance(error, KernelCompileError):
-        return f"{error.file}:{error.line}" if error.file else ""
-    return str(getattr(error, "location", ""))

@@ -2,7 +2,7 @@
 
 Time, memory, number of processes, file sizes and output are limited. The child and everything it started end when
 grading ends. Points never depend on what the child claims, only on arrays that the parent compares; of pieces in
-Python, on what a function of the grader's saw in the child (:mod:`ep_lib.workshop.seal`). The submission can read
+Python, on what functions of the grader's saw in the child (:mod:`ep_lib.workshop.guest`). The submission can read
 the system, Python, this library without the solution and the hidden tests, and its own files; it can write into its own
 folder and compile cache; it makes no connection and signals nobody outside (:mod:`ep_lib.workshop.walls`; what a
 machine cannot enforce, ``walls.missing()`` says).
@@ -220,7 +220,8 @@ class Sandbox:
 
     def _program(self) -> str:
         """What the child runs, once it is limited."""
-        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, Path({str(self._mine)!r}))"
+        mine = f"Path({str(self._mine)!r})"
+        return f"from pathlib import Path; child.serve(sys.stdin.buffer, reply, {mine}, settings['walls'])"
 
     def _exchange(self, request: bytes, reply_bytes: int, seconds: float, *, is_counted: bool) -> tuple[bytes, bytes]:
         assert self._child is not None

@@ -23,6 +23,7 @@ from ep_lib.errors import EpError
 MAGIC = b"EPG1"
 FRAME = struct.Struct("<4sIQ")  # magic, bytes of the header, bytes of the body
 MAX_HEADER_BYTES = 64 * 1024
+ANSWERS = "answers.py"  # the piece with what was answered to the puzzles of a notebook
 CHECKER_IS_OFF = "the checker was switched off while it watched: nothing of this run counts"
 
 Array = NDArray[Any]
@@ -88,12 +89,16 @@ class Scenario:
 class Call:
     """A call of ``function(piece, **arguments)``: a function of ``program``, a file of the grader's, and the learner's
     file ``piece``, imported. It returns plain data (what JSON has), at most as much as fits into a header: what it saw.
+
+    With ``kept``, the program's class ``Kept(**kept)`` stays out of the learner's process: the function gets ``ask``,
+    calls its methods by it (``ask("receive", 8)``), and what was seen is ``Kept.seen(what the function returned)``.
     """
 
     program: str
     function: str
     piece: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    kept: Mapping[str, Any] | None = None
 
     @property
     def check_seeds(self) -> tuple[int, ...]:

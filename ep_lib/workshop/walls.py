@@ -93,6 +93,12 @@ def confine(*, readable: Iterable[str], writable: Iterable[str], listable: Itera
         _seccomp()
 
 
+def confine_further(*, readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> None:
+    """Walls between this process and those that :func:`confine` put behind the same walls as it, for good."""
+    if _landlock_abi():
+        _landlock(readable, writable, listable)
+
+
 def beneath(root: Path, without: Iterable[Path]) -> Iterator[Path]:
     """Files and folders that together hold all of ``root`` and nothing of ``without``, be that there or not yet."""
     if root.is_symlink():

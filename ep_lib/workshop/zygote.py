@@ -179,8 +179,11 @@ def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
     gc.freeze()  # a collection in a child would copy all of it
     grader = socket.socket(fileno=fd)
     while True:
-        begin, fds, _, _ = socket.recv_fds(grader, _SIZE.size, _FDS)
-        text = _receive(grader, _SIZE.unpack(begin)[0]) if len(begin) == _SIZE.size else None
+        try:
+            begin, fds, _, _ = socket.recv_fds(grader, _SIZE.size, _FDS)
+            text = _receive(grader, _SIZE.unpack(begin)[0]) if len(begin) == _SIZE.size else None
+        except ConnectionError:
+            text = None
         if text is None:
             os._exit(0)
         request = pickle.loads(text)
@@ -193,7 +196,10 @@ def serve(fd: int, modules: Sequence[str]) -> tuple[Start, int, int]:
                 return request, *_become(request, fds)
             for each in fds:
                 os.close(each)
-        grader.sendall(_NUMBER.pack(reply))
+        try:
+            grader.sendall(_NUMBER.pack(reply))
+        except ConnectionError:  # the grader was killed while this forked or waited
+            os._exit(0)
 
 
 def _become(start: Start, fds: Sequence[int]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.seal import times
 
 _PROGRAM = str(Path(__file__).with_name("play01_all_to_all.py"))
 _KERNELS = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")  # the child cannot read this folder
@@ -24,7 +26,8 @@ def _case(
 
     def judge(outputs: Outputs) -> str | None:
         try:
-            return _wrong(outputs.seen["got"]) or _findings(outputs.seen["findings"])
+            told = outputs.seen["told"]
+            return _wrong(told["got"]) or _unsent(outputs.seen["launches"]) or _findings(told["findings"])
         except (KeyError, TypeError, ValueError):
             return "what was returned has another shape than [ranks, bytes] for each epoch"
 
@@ -38,6 +41,12 @@ def _case(
                 return f"in epoch {epoch}, rank {me} of {ranks} has other bytes than rank {sender} sent to it"
         return None
 
+    def _unsent(launches: Any) -> str | None:
+        for me, peer in itertools.permutations(range(ranks), 2):
+            if times(launches, me, peer) < epochs:
+                return f"rank {me} did not launch the kernel that sends for rank {peer} in each of {epochs} epochs"
+        return None
+
     arguments = {
         "kernels": _KERNELS,
         "epochs": data.tolist(),
@@ -46,7 +55,7 @@ def _case(
         "checks": checks,
         "heap_bytes": heap_bytes,
     }
-    return Case(Call(_PROGRAM, "exchanges", "01_all_to_all.py", arguments), judge)
+    return Case(Call(_PROGRAM, "exchanges", "01_all_to_all.py", arguments, {}), judge)
 
 
 def _findings(findings: list[str]) -> str | None:

@@ -22,14 +22,19 @@ _STRANGER = "Stranger"
 _SIZES = {"data": 4096, "signal": 8, "weights": 300}
 
 
-def _case(function: str, arguments: Mapping[str, Any], judge: Callable[[Any], str | None]) -> Case:
+def _case(
+    function: str,
+    arguments: Mapping[str, Any],
+    judge: Callable[[Any], str | None],
+    kept: Mapping[str, Any] | None = None,
+) -> Case:
     def judged(outputs: Outputs) -> str | None:
         try:
             return judge(outputs.seen)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             return f"{function}() returned something of another shape than it should"
 
-    return Case(Call(_PROGRAM, function, "02_handshake.py", arguments), judged)
+    return Case(Call(_PROGRAM, function, "02_handshake.py", arguments, kept), judged)
 
 
 def _framed(body: bytes, magic: bytes = _MAGIC, length: int | None = None, checksum: int | None = None) -> bytes:
@@ -81,7 +86,7 @@ def _reads(most: int) -> Cases:
                 at += size
             return None
 
-        yield _case("reads", {"pieces": _cut(rng, data, most), "sizes": sizes}, judge)
+        yield _case("reads", {"sizes": sizes}, judge, {"pieces": _cut(rng, data, most)})
 
     return cases
 
@@ -96,7 +101,7 @@ def _ends_early(rng: Rng) -> Case:
             return f"60 bytes of a stream that ended after 50: it {what} instead of raising Stranger"
         return None if "50" in outcome["message"] else "Stranger does not say how many bytes came: 50 of 60"
 
-    return _case("reads", {"pieces": _cut(rng, data, 20), "sizes": [60]}, judge)
+    return _case("reads", {"sizes": [60]}, judge, {"pieces": _cut(rng, data, 20)})
 
 
 # ---- task 3 ----------------------------------------------------------------------------------------------------------
@@ -112,7 +117,7 @@ def _good_frames(rng: Rng) -> Case:
                 return f"the body of {len(body)} bytes came back as {len(outcome['got']) // 2} bytes, or others"
         return None
 
-    return _case("read_frames", {"pieces": _cut(rng, stream, 60), "times": len(bodies)}, judge)
+    return _case("read_frames", {"times": len(bodies)}, judge, {"pieces": _cut(rng, stream, 60)})
 
 
 def _refused(what: str, make: Callable[[Rng], bytes]) -> Cases:
@@ -125,7 +130,7 @@ def _refused(what: str, make: Callable[[Rng], bytes]) -> Cases:
         return None if seen["most_asked"] <= _MAX_BYTES else f"{what}: it went on to read {seen['most_asked']} bytes"
 
     def cases(rng: Rng) -> Iterator[Case]:
-        yield _case("read_frames", {"pieces": _cut(rng, make(rng), 90), "times": 1}, judge)
+        yield _case("read_frames", {"times": 1}, judge, {"pieces": _cut(rng, make(rng), 90)})
 
     return cases
 
@@ -166,7 +171,7 @@ def _hello(rng: Rng) -> Case:
         wanted = {name: f"{tag}:{name}" for name in _SIZES}
         return None if found == wanted else f"the descriptors are of {found}; each name needs those of its own array"
 
-    return _case("says_hello", {"sizes": _SIZES, "tag": tag}, judge)
+    return _case("says_hello", {"sizes": _SIZES}, judge, {"tag": tag})
 
 
 # ---- task 5 ----------------------------------------------------------------------------------------------------------
@@ -193,7 +198,7 @@ def _meeting(rng: Rng) -> Case:
         wanted = {name: data.hex() for name, data in descs.items()}
         return None if outcome["got"]["descs"] == wanted else "the Peer's descriptors are not those that came"
 
-    return _case("meets", {"mine": mine.hex(), "pieces": pieces, "tag": tag}, judge)
+    return _case("meets", {"mine": mine.hex()}, judge, {"pieces": pieces, "tag": tag, "meets": True})
 
 
 def _a_stranger_comes(rng: Rng) -> Case:
@@ -204,7 +209,7 @@ def _a_stranger_comes(rng: Rng) -> Case:
             return "a frame without metadata came, and meet() did not raise Stranger"
         return "add_remote_agent() was called with what a stranger sent" if seen["calls"] else None
 
-    return _case("meets", {"mine": b"me".hex(), "pieces": [_framed(body).hex()], "tag": "x"}, judge)
+    return _case("meets", {"mine": b"me".hex()}, judge, {"pieces": [_framed(body).hex()], "meets": True})
 
 
 _WHOLE = "One receive() may give less than was asked for, and must not take what belongs to the next frame."

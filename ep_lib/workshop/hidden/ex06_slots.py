@@ -169,5 +169,5 @@ PUBLIC = (
     Behaviour(2, "four warps, five calls", under_checker(_for_each(_warps_case, 4)), _SHARED),
     Behaviour(3, "four ranks", one(lambda rng: _ranks_case(rng, 1, 4, 5)), _BEFORE),
     Behaviour(4, "rows of 448 vectors on four ranks", one(lambda rng: _address_case(rng, 1, 4, 448, 4096)), _ROW),
-    *rehearsed(BEHAVIOURS),
+    *rehearsed(BEHAVIOURS, most=99),
 )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ep_lib import Kernel, Rank, spawn
-from ep_lib.workshop.seal import findings_of
+from ep_lib import Rank, spawn
+from ep_lib.workshop.seal import Launches, findings_of, told_kernel
 
 
 def neighbours(piece: Any, ranks: int) -> list[list[int]]:
     return [list(map(int, piece.neighbours(rank, ranks))) for rank in range(ranks)]
 
 
-def passes(piece: Any, kernel: str, numbers: Sequence[Sequence[int]], hops: int, seed: int) -> list[Any]:
+Kept = Launches
+
+
+def passes(
+    piece: Any, ask: Callable[..., Any], kernel: str, numbers: Sequence[Sequence[int]], hops: int, seed: int
+) -> list[Any]:
     """What each rank got: after one pass_on() for ``hops`` -1, or by pass_far(). Then what the checker says."""
-    launched = Kernel.from_source(kernel, "pass_on")
+    launched = told_kernel(kernel, "pass_on", 5, ask)
     ranks = len(numbers)
     waiting = {number: list(mine) for number, mine in enumerate(numbers)}
 
@@ -37,6 +42,7 @@ def passes(piece: Any, kernel: str, numbers: Sequence[Sequence[int]], hops: int,
     numbers = [[0] * len(mine) for mine in numbers]
     try:
         got = spawn(main, ranks=ranks, backend="emulator", seed=seed, heap_bytes=1 << 20, timeout=5)
+        ask("over")
         if hops < 0:
             got += findings_of(with_others, ranks, kernel, seeds=2, heap_bytes=1 << 20)[:1]
         return got

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ep_lib import Kernel, Rank, spawn
-from ep_lib.workshop.seal import findings_of
+from ep_lib.workshop.seal import Launches, findings_of, told_kernel
 
 
 def _send(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, chunks: Any) -> None:
@@ -25,12 +25,22 @@ def _receive(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, epoch: int) -
     return rank.to_host(out).copy()
 
 
+Kept = Launches
+
+
 def exchanges(
-    piece: Any, kernels: str, epochs: Sequence[Any], own: Sequence[str], seed: int, checks: int, heap_bytes: int
+    piece: Any,
+    ask: Callable[..., Any],
+    kernels: str,
+    epochs: Sequence[Any],
+    own: Sequence[str],
+    seed: int,
+    checks: int,
+    heap_bytes: int,
 ) -> dict[str, Any]:
     """``epochs[rank][e][peer]`` are lists of bytes. ``own``: which functions are the learner's. ``checks``: how many
     schedules to try under the checker besides one run for the values."""
-    send = Kernel.from_source(kernels, "write_signal_warp")
+    send = told_kernel(kernels, "write_signal_warp", 4, ask)
     wait = Kernel.from_source(kernels, "wait_and_read")
     ranks, shape = len(epochs), np.shape(epochs)[1:]  # [ranks, epochs, peers, bytes]
     waiting = {number: np.array(mine, np.uint8) for number, mine in enumerate(epochs)}
@@ -60,6 +70,7 @@ def exchanges(
 
     try:
         got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
+        ask("over")
         findings = findings_of(with_others, ranks, kernels, checks, heap_bytes)[:2] if checks else []
         return {"got": got, "findings": findings}
     finally:

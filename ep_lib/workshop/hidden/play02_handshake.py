@@ -6,6 +6,7 @@ Every function notes what it saw and judges nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,26 @@ from ep_lib.errors import EpError
 _MOST_CALLS = 10_000  # of receive(): more is an endless loop
 
 
-class _Stream:
-    """Gives ``pieces`` one after the other, never more than asked for, and then b"" three times."""
+class Kept:
+    """The other end of a stream, and a host: what they still hold and what they were asked, out of the learner's reach.
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._pieces = [piece for piece in pieces if piece]
+    receive() gives ``pieces`` one after the other, never more than asked for, and then b"" three times; where
+    ``meets``, nothing before something was sent.
+    """
+
+    def __init__(self, pieces: Sequence[str] = (), tag: str = "", meets: bool = False) -> None:
+        self._pieces = [bytes.fromhex(piece) for piece in pieces if piece]
         self._after_the_end = 0
-        self.asked: list[int] = []
+        self._asked: list[int] = []
+        self._sent: bytearray | None = bytearray() if meets else None
+        self._tag, self._calls, self._registered = tag, [], []  # type: ignore[var-annotated]
 
     def receive(self, size: int) -> bytes:
-        self.asked.append(int(size))
-        if size < 1 or len(self.asked) > _MOST_CALLS:
-            raise RuntimeError(f"receive({size}) was call {len(self.asked)} on this stream")
+        self._asked.append(size)
+        if self._sent is not None and not self._sent:
+            raise RuntimeError("it reads before it has sent: the peer does the same, and both wait for ever")
+        if size < 1 or len(self._asked) > _MOST_CALLS:
+            raise RuntimeError(f"receive({size}) was call {len(self._asked)} on this stream")
         if not self._pieces:
             self._after_the_end += 1
             if self._after_the_end > 3:
@@ -36,6 +45,36 @@ class _Stream:
         if len(piece) > size:
             self._pieces.insert(0, piece[size:])
         return piece[:size]
+
+    def send(self, data: str) -> None:
+        if self._sent is not None:
+            self._sent += bytes.fromhex(data)
+
+    def register(self, name: str) -> int:
+        self._calls.append(f"register {name}")
+        self._registered.append(name)
+        return len(self._registered)
+
+    def describe(self, name: str) -> bytes:
+        self._calls.append(f"describe {name}")
+        return f"{self._tag}:{name}".encode() if name in self._registered else b"not registered"
+
+    def metadata(self) -> bytes:
+        self._calls.append("metadata")
+        return f"{self._tag} {' '.join(sorted(self._registered))}".encode()
+
+    def add(self, metadata: str) -> str:
+        self._calls.append(f"add {metadata}")
+        return f"peer of {self._tag}"
+
+    def seen(self, told: Any) -> dict[str, Any]:
+        sent = (self._sent or b"").hex()
+        return {**told, "calls": self._calls, "sent": sent, "most_asked": max(self._asked, default=0)}
+
+
+def _receive(ask: Callable[..., Any], size: int) -> bytes:
+    data: bytes = ask("receive", int(size))
+    return data
 
 
 def _hex(value: Any) -> str:
@@ -56,26 +95,23 @@ def frames(piece: Any, bodies: Sequence[str]) -> list[str]:
     return [_hex(piece.frame(bytes.fromhex(body))) for body in bodies]
 
 
-def reads(piece: Any, pieces: Sequence[str], sizes: Sequence[int]) -> dict[str, Any]:
+def reads(piece: Any, ask: Callable[..., Any], sizes: Sequence[int]) -> dict[str, Any]:
     """read_exactly() for each of ``sizes``, from one stream."""
-    stream = _Stream([bytes.fromhex(each) for each in pieces])
-    outcomes = [_outcome(lambda size=size: piece.read_exactly(stream.receive, size)) for size in sizes]  # type: ignore[misc]
-    return {"outcomes": outcomes}
+    receive = partial(_receive, ask)
+    return {"outcomes": [_outcome(lambda size=size: piece.read_exactly(receive, size)) for size in sizes]}  # type: ignore[misc]
 
 
-def read_frames(piece: Any, pieces: Sequence[str], times: int) -> dict[str, Any]:
+def read_frames(piece: Any, ask: Callable[..., Any], times: int) -> dict[str, Any]:
     """read_frame() so many times, from one stream."""
-    stream = _Stream([bytes.fromhex(each) for each in pieces])
-    outcomes = [_outcome(lambda: piece.read_frame(stream.receive)) for _ in range(times)]
-    return {"outcomes": outcomes, "most_asked": max(stream.asked, default=0)}
+    receive = partial(_receive, ask)
+    return {"outcomes": [_outcome(lambda: piece.read_frame(receive)) for _ in range(times)]}
 
 
 class _Host:
-    """Notes what is asked of a DeviceHost. Its metadata are ``tag`` and the names of what is registered by then."""
+    """What of a DeviceHost the piece uses. Its metadata are ``tag`` and the names of what is registered by then."""
 
-    def __init__(self, arrays: dict[str, Any], tag: str) -> None:
-        self._arrays, self._tag, self.calls = arrays, tag, []  # type: ignore[var-annotated]
-        self._registered: list[str] = []
+    def __init__(self, arrays: dict[str, Any], ask: Callable[..., Any]) -> None:
+        self._arrays, self._ask = arrays, ask
 
     def _name(self, address: int, nbytes: int) -> str:
         for name, array in self._arrays.items():
@@ -84,48 +120,38 @@ class _Host:
         return "?"
 
     def register(self, array: Any) -> int:
-        name = self._name(array.ctypes.data, array.nbytes)
-        self.calls.append(f"register {name}")
-        self._registered.append(name)
-        return len(self._registered)
+        return self.register_dram(array.ctypes.data, array.nbytes)
 
     def register_dram(self, ptr: int, size: int) -> int:
-        self.calls.append(f"register {self._name(ptr, size)}")
-        self._registered.append(self._name(ptr, size))
-        return len(self._registered)
+        number: int = self._ask("register", self._name(ptr, size))
+        return number
 
     def serialize_xfer_descs(self, ptr: int, size: int, device_id: int = 0) -> bytes:
-        name = self._name(ptr, size)
-        self.calls.append(f"describe {name}")
-        return f"{self._tag}:{name}".encode() if name in self._registered else b"not registered"
+        descs: bytes = self._ask("describe", self._name(ptr, size))
+        return descs
 
     def get_metadata(self) -> bytes:
-        self.calls.append("metadata")
-        return f"{self._tag} {' '.join(sorted(self._registered))}".encode()
+        metadata: bytes = self._ask("metadata")
+        return metadata
 
     def add_remote_agent(self, metadata: bytes) -> str:
-        self.calls.append(f"add {bytes(metadata).hex()}")
-        return f"peer of {self._tag}"
+        name: str = self._ask("add", bytes(metadata).hex())
+        return name
 
 
-def says_hello(piece: Any, sizes: dict[str, int], tag: str) -> dict[str, Any]:
+def says_hello(piece: Any, ask: Callable[..., Any], sizes: dict[str, int]) -> dict[str, Any]:
     arrays = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
-    host = _Host(arrays, tag)
-    body = piece.hello(host, arrays)
-    return {"calls": host.calls, "body": _hex(body)}
+    return {"body": _hex(piece.hello(_Host(arrays, ask), arrays))}
 
 
-def meets(piece: Any, mine: str, pieces: Sequence[str], tag: str) -> dict[str, Any]:
+def meets(piece: Any, ask: Callable[..., Any], mine: str) -> dict[str, Any]:
     """meet() with a peer that does the same: nothing comes from it before it was sent to, as on a slow network."""
-    stream, sent, host = _Stream([bytes.fromhex(each) for each in pieces]), bytearray(), _Host({}, tag)
-
-    def receive(size: int) -> bytes:
-        if not sent:
-            raise RuntimeError("it reads before it has sent: the peer does the same, and both wait for ever")
-        return stream.receive(size)
 
     def describe(peer: Any) -> dict[str, Any]:
         return {"name": peer.name, "descs": {name: bytes(data).hex() for name, data in peer.descs.items()}}
 
-    outcome = _outcome(lambda: piece.meet(host, bytes.fromhex(mine), sent.extend, receive), describe)
-    return {"outcome": outcome, "sent": sent.hex(), "calls": host.calls}
+    def send(data: bytes) -> None:
+        ask("send", bytes(data).hex())
+
+    receive = partial(_receive, ask)
+    return {"outcome": _outcome(lambda: piece.meet(_Host({}, ask), bytes.fromhex(mine), send, receive), describe)}

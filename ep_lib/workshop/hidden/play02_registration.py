@@ -2,52 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ep_lib.errors import EpError
 
-_FIRST_NUMBER = 101  # of the registrations that are there at the beginning
+FIRST_NUMBER = 101  # of the registrations that are there at the beginning
+
+
+class Kept:
+    """Gives the numbers of registrations, and notes what has happened, out of the learner's reach."""
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+        self._seen: list[dict[str, Any]] = []
+        self._events: list[tuple[Any, ...]] = []
+
+    def register(self, address: int, nbytes: int) -> int:
+        self._events.append(("register", self._next, address, nbytes))
+        self._next += 1
+        return self._next - 1
+
+    def deregister(self, number: int) -> None:
+        self._events.append(("deregister", number))
+
+    def ended(self, returned: int | None, users: int | None, error: str | None) -> None:
+        self._seen.append({"returned": returned, "users": users, "error": error, "events": self._events})
+        self._events = []
+
+    def seen(self, _: Any) -> list[dict[str, Any]]:
+        """For each step: what was registered and deregistered, the number returned (or None), the error if any."""
+        return self._seen
 
 
 def run(
-    piece: Any, idle_bytes: int, held: Sequence[tuple[int, int, int]], steps: Sequence[tuple[Any, ...]]
-) -> list[dict[str, Any]]:
+    piece: Any,
+    ask: Callable[..., Any],
+    idle_bytes: int,
+    held: Sequence[tuple[int, int, int]],
+    steps: Sequence[tuple[Any, ...]],
+) -> None:
     """``held``: (address, bytes, users) of what is registered at the beginning, numbered from 101; then ``steps``:
-    ("find" | "acquire" | "forget", address, bytes) or ("release", number). New registrations are numbered on.
-
-    For each step: what was registered and deregistered, the number returned (or None), the error if there was one.
-    """
-    events: list[tuple[Any, ...]] = []
-    count = _FIRST_NUMBER + len(held)
+    ("find" | "acquire" | "forget", address, bytes) or ("release", number). New registrations are numbered on."""
 
     def register(address: int, nbytes: int) -> int:
-        nonlocal count
-        count += 1
-        events.append(("register", count - 1, int(address), int(nbytes)))
-        return count - 1
+        number: int = ask("register", int(address), int(nbytes))
+        return number
 
     def deregister(number: int) -> None:
-        events.append(("deregister", int(number)))
+        ask("deregister", int(number))
 
     cache = piece.RegistrationCache(register, deregister, idle_bytes)
     known = {}
-    for number, (address, nbytes, users) in enumerate(held, _FIRST_NUMBER):
+    for number, (address, nbytes, users) in enumerate(held, FIRST_NUMBER):
         known[number] = piece.Registration(number, address, nbytes, users)
         cache.known.append(known[number])
-    seen = []
     for what, *arguments in steps:
-        events.clear()
-        note: dict[str, Any] = {"returned": None, "error": None}
+        returned: int | None = None
+        used_by: int | None = None
+        error: str | None = None
         try:
             if what == "release":
-                returned = cache.release(known[arguments[0]])
+                found = cache.release(known[arguments[0]])
             else:
-                returned = getattr(cache, what)(*arguments)
-            if returned is not None:
-                known[returned.number] = returned
-                note |= {"returned": returned.number, "users": returned.users}
-        except EpError as error:
-            note["error"] = type(error).__name__
-        seen.append({**note, "events": list(events)})
-    return seen
+                found = getattr(cache, what)(*arguments)
+            if found is not None:
+                known[found.number] = found
+                returned, used_by = int(found.number), int(found.users)
+        except EpError as raised:
+            error = type(raised).__name__
+        ask("ended", returned, used_by, error)

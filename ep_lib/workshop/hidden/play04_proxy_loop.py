@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 
@@ -15,9 +16,9 @@ class _Slot:
 class _Ring:
     """The kernel has pushed ``head`` commands of ``pushed``; those in ``late`` are filled in only when told."""
 
-    def __init__(self, slots: int, salt: int, events: list[Any]) -> None:
+    def __init__(self, slots: int, salt: int, tell: Callable[..., None]) -> None:
         self.slots = [_Slot() for _ in range(slots)]
-        self._salt, self._events = salt, events
+        self._salt, self._tell = salt, tell
         self._taken = self._completed = 0
         self.head = 0
         self.late: set[int] = set()
@@ -28,7 +29,7 @@ class _Ring:
 
     @taken.setter
     def taken(self, value: int) -> None:
-        self._events.append(["taken", int(value)])
+        self._tell("taken", int(value))
         self._taken = int(value)
         self.fill()
 
@@ -38,7 +39,7 @@ class _Ring:
 
     @completed.setter
     def completed(self, value: int) -> None:
-        self._events.append(["completed", int(value)])
+        self._tell("completed", int(value))
         self._completed = int(value)
 
     def fill(self) -> None:
@@ -51,17 +52,17 @@ class _Ring:
 
 
 class _Nic:
-    def __init__(self, events: list[Any]) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         self.room = 1 << 30
-        self._events = events
+        self._tell = tell
         self._finished: list[int] = []
 
     def post(self, number: int, words: Sequence[int]) -> bool:
         if self.room == 0:
-            self._events.append(["full", int(number)])
+            self._tell("full", int(number))
             return False
         self.room -= 1
-        self._events.append(["post", int(number), [int(word) for word in words]])
+        self._tell("post", int(number), [int(word) for word in words])
         return True
 
     def finish(self, numbers: Sequence[int]) -> None:
@@ -72,21 +73,42 @@ class _Nic:
         return finished
 
 
-def run(
-    piece: Any, slots: int, most: int, salt: int, batch: Sequence[int], steps: Sequence[tuple[Any, ...]]
-) -> list[dict[str, Any]]:
-    """``batch``: numbers that were taken before. Steps: ("push", count, late), ("fill", number), ("room", count),
-    ("finish", numbers), or a method of Proxy.
+class Kept:
+    """What has happened, out of the learner's reach."""
 
-    For each method: what it returned, what happened, the numbers in the batch after it.
-    """
-    events: list[Any] = []
-    ring, nic = _Ring(slots, salt, events), _Nic(events)
+    def __init__(self) -> None:
+        self._seen: list[dict[str, Any]] = []
+        self._events: list[list[Any]] = []
+
+    def happened(self, *event: Any) -> None:
+        self._events.append(list(event))
+
+    def ended(self, returned: int | None, left: list[int]) -> None:
+        self._seen.append({"returned": returned, "events": self._events, "left": left})
+        self._events = []
+
+    def seen(self, _: Any) -> list[dict[str, Any]]:
+        """For each method that was called: what it returned, what happened, the numbers in the batch after it."""
+        return self._seen
+
+
+def run(
+    piece: Any,
+    ask: Callable[..., Any],
+    slots: int,
+    most: int,
+    salt: int,
+    batch: Sequence[int],
+    steps: Sequence[tuple[Any, ...]],
+) -> None:
+    """``batch``: numbers that were taken before. Steps: ("push", count, late), ("fill", number), ("room", count),
+    ("finish", numbers), or a method of Proxy."""
+    tell = partial(ask, "happened")
+    ring, nic = _Ring(slots, salt, tell), _Nic(tell)
     proxy = piece.Proxy(ring, nic, most)
     ring.head = len(batch)
     ring._taken = len(batch)
     proxy.batch = [(number, [salt + number, 3 * number, number % 7]) for number in batch]
-    seen = []
     for what, *arguments in steps:
         if what == "push":
             ring.head += arguments[0]
@@ -100,8 +122,6 @@ def run(
         elif what == "finish":
             nic.finish(arguments[0])
         else:
-            events.clear()
             returned = getattr(proxy, what)()
             left = [int(number) for number, _ in proxy.batch]
-            seen.append({"returned": None if returned is None else int(returned), "events": list(events), "left": left})
-    return seen
+            ask("ended", None if returned is None else int(returned), left)

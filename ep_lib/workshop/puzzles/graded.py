@@ -20,7 +20,7 @@ from ep_lib.errors import GradingError
 from ep_lib.processes import temporary_folder
 from ep_lib.workshop import puzzles
 from ep_lib.workshop.exercises import Exercise, Task, workshop_root
-from ep_lib.workshop.scenario import Call, Outputs
+from ep_lib.workshop.scenario import ANSWERS, Call, Outputs
 
 if TYPE_CHECKING:
     from ep_lib.workshop.grader import Grade
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "puzzles_"
 _CELL = re.compile(r"\s*%%puzzle[ \t]+([0-9]{2}\.[0-9]+)[ \t]*(?:\r?\n|$)")
-_PIECE = "answers.py"
 _SECONDS = 30.0  # of one answer: it is compiled, and runs with several seeds
 _HEAP_BYTES = 16 << 20  # the child's address space is limited
 _TO_DO = "this puzzle is still to do"  # as the holes of an exercise say it
@@ -75,7 +74,7 @@ def as_exercise(name: str) -> Exercise:
     """The puzzles of a notebook ("puzzles_01") as tasks of one point each."""
     number = name.removeprefix(_PREFIX)
     tasks = tuple(Task(place, each.title, 1) for place, each in enumerate(puzzles.puzzles_of(number), 1))
-    return Exercise(name, f"The puzzles of notebook {number}", workshop_root("notebooks"), "", (_PIECE,), tasks, ())
+    return Exercise(name, f"The puzzles of notebook {number}", workshop_root("notebooks"), "", (ANSWERS,), tasks, ())
 
 
 def solutions(name: str) -> dict[str, bytes]:
@@ -95,7 +94,7 @@ def grade(name: str, files: Mapping[str, bytes], *, seed: int | None = None, tas
     behaviours = tuple(_behaviour(place, each.number) for place, each in enumerate(asked, 1))
     tests = HiddenTests((), behaviours, readable=(Path(__file__).parent,))
     with temporary_folder("ep_puzzles_") as folder:
-        (folder / _PIECE).write_text(f"ANSWERS = {found!r}\n", encoding="utf-8")
+        (folder / ANSWERS).write_text(f"ANSWERS = {found!r}\n", encoding="utf-8")
         return examine(
             exercise, folder, tests, Limits(request_s=_SECONDS, total_s=_SECONDS * len(asked)), seed=seed, tasks=tasks
         )
@@ -112,7 +111,7 @@ def _behaviour(task: int, number: str) -> Behaviour:
         return None if kind == "right" else _TO_DO if kind == "to do" else text.rstrip(".")
 
     def cases(rng: np.random.Generator) -> Iterator[Case]:
-        yield Case(Call(__file__, "attempt", _PIECE, {"number": number}), judge)
+        yield Case(Call(__file__, "attempt", ANSWERS, {"number": number}), judge)
 
     return Behaviour(task, f"puzzle {number} is right", cases)
 

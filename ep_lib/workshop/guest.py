@@ -1,0 +1,238 @@
+"""The process in which a learner's Python runs: forked before the test's data come, with walls of its own.
+
+The worker (:mod:`ep_lib.workshop.runner`) gets a request only after its guest is there. So nothing of the request is in
+the guest's memory but the arguments of the one call that it makes, which stand in no frame below the piece, and the
+pipe to the grader is not open in it. What a test must not lose to the piece, what a stream still holds and the record
+of what happened, is kept by the worker, in an object of the class ``Kept`` of the test's program; the guest asks it by
+``ask(method, ...)``, and what it was told cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from ep_lib.errors import KernelCompileError
+from ep_lib.workshop import seal, walls
+from ep_lib.workshop.pieces import load, place_in
+from ep_lib.workshop.scenario import MAX_HEADER_BYTES, Call
+
+_LENGTH = struct.Struct("<I")
+MAX_MESSAGE = 4000  # characters of an exception that travel to the parent
+_MOST_TOLD = 1 << 20  # bytes of one message from the guest
+Walls = Mapping[str, Iterable[str]]
+
+
+class Guest:
+    """A fork of this process, with its modules, that has imported ``piece`` and waits for a call. The worker's end.
+
+    ``before`` and ``may_trace`` are for :mod:`ep_lib.workshop.seal`. ``around``: the walls of the worker,
+    which are built once more around the guest, so that it does not reach the worker either; None: it has none.
+    ``shut``: descriptors that are not its business.
+    """
+
+    def __init__(
+        self,
+        mine: Path,
+        piece: str,
+        before: Sequence[seal.Noted],
+        may_trace: bool = False,
+        around: Walls | None = None,
+        shut: Iterable[int] = (),
+    ) -> None:
+        self.piece = piece
+        from_guest, told = os.pipe()
+        orders, to_guest = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(from_guest)
+            os.close(to_guest)
+            _live(mine, piece, before, may_trace, around, shut, orders, told)
+        os.close(orders)
+        os.close(told)
+        self._from, self._to = from_guest, to_guest
+
+    def imported(self) -> dict[str, Any]:
+        """Waits until the piece is imported: {"failure": None}, or why it is not."""
+        return self._told()
+
+    def call(self, program: ModuleType, call: Call, kept: Any) -> dict[str, Any]:
+        """What it gave: {"seen": ..., "failure": None} or {"failure": ...}. ``kept`` answers what the guest asks."""
+        _write(self._to, pickle.dumps((program.__name__, call.function, dict(call.arguments), kept is not None)))
+        while True:
+            told = self._told()
+            if "ask" not in told:
+                return told
+            name, *given = told["ask"]
+            _write(self._to, pickle.dumps(_answer(kept, name, given)))
+
+    def end(self) -> None:
+        """Ends it. What it has started, the supervisor ends."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._from)
+        os.close(self._to)
+
+    def _told(self) -> dict[str, Any]:
+        data = _read(self._from, _MOST_TOLD)
+        if not data:
+            os.close(self._from)  # one that says too much ends by this
+            _end_as(os.waitpid(self._pid, 0)[1])
+        told: dict[str, Any] = json.loads(data)
+        return told
+
+
+def _end_as(status: int) -> NoReturn:
+    """The guest is gone: this process ends as it did, and the grader says how."""
+    if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _answer(kept: Any, name: str, given: list[Any]) -> tuple[str, Any]:
+    """("value", what a method of ``kept`` returns) or ("error", its words)."""
+    if name.startswith("_") or name == "seen":
+        return "error", f"nobody keeps {name}"
+    try:
+        return "value", getattr(kept, name)(*given)
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+        return "error", str(error)
+
+
+_asking = threading.Lock()
+
+
+# ---- the guest's own process ----------------------------------------------------------------------------------------
+def _live(
+    mine: Path,
+    piece: str,
+    before: Sequence[seal.Noted],
+    may_trace: bool,
+    around: Walls | None,
+    shut: Iterable[int],
+    orders: int,
+    told: int,
+) -> NoReturn:
+    code = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in shut:
+            os.dup2(nothing, fd)
+        if around is not None:
+            walls.confine_further(**around)
+        _serve(mine, piece, before, may_trace, orders, told)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve(mine: Path, piece: str, before: Sequence[seal.Noted], may_trace: bool, orders: int, told: int) -> None:
+    require = seal.put_on(before, may_trace=may_trace)
+    module: ModuleType | None = None
+
+    def imported() -> dict[str, Any]:
+        nonlocal module
+        module = load(mine / piece)
+        require()
+        return {"failure": None}
+
+    def called() -> dict[str, Any]:
+        # The arguments stand in no variable here: a piece that finds this frame finds nothing in it.
+        return {"failure": None, "seen": _made(module, _order(orders), partial(_ask, orders, told), require)}
+
+    for step in (imported, called):
+        said = json.dumps(_outcome(mine, step))
+        sys.stdout.flush()
+        _write(told, said.encode())
+
+
+def _made(
+    piece: ModuleType | None,
+    order: list[Any],
+    ask: Callable[..., Any],
+    require: Callable[[], None],
+) -> Any:
+    program, function = sys.modules[order.pop(0)], order.pop(0)
+    given = {"ask": ask} if order.pop() else {}
+    seen = getattr(program, function)(piece, **given, **order.pop())
+    require()
+    return seen if len(json.dumps(seen)) <= MAX_HEADER_BYTES // 2 else None  # more than any right answer gives
+
+
+def _outcome(mine: Path, step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001 - the grader judges whatever went wrong
+        return {"failure": failure_of(mine, error)}
+
+
+def failure_of(mine: Path, error: Exception) -> dict[str, str]:
+    """An exception as it travels to the grader."""
+    text = f"{error}{place_in(mine, error)}"
+    if len(text) > MAX_MESSAGE:
+        text = text[:MAX_MESSAGE].rpartition("\n")[0]  # no half lines
+    if isinstance(error, KernelCompileError):
+        location = f"{error.file}:{error.line}" if error.file else ""
+    else:
+        location = str(getattr(error, "location", ""))
+    return {"kind": type(error).__name__, "message": text, "location": location}
+
+
+def _order(orders: int) -> list[Any]:
+    data = _read(orders)
+    if not data:
+        os._exit(0)  # the worker is gone
+    return list(pickle.loads(data))
+
+
+def _ask(orders: int, told: int, name: str, *given: Any) -> Any:
+    """What the worker's ``Kept`` says. Raises RuntimeError with its words."""
+    with _asking:  # ranks are threads
+        _write(told, json.dumps({"ask": [name, *given]}).encode())
+        kind, value = _order(orders)
+    if kind == "error":
+        raise RuntimeError(value)
+    return value
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(_LENGTH.pack(len(data)) + data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _read(fd: int, most: int | None = None) -> bytes:
+    """One message; b"" if the other end is closed, or announces more than ``most`` bytes."""
+    prefix = _read_exactly(fd, _LENGTH.size)
+    length = _LENGTH.unpack(prefix)[0] if prefix else 0
+    return b"" if most is not None and length > most else _read_exactly(fd, length)
+
+
+def _read_exactly(fd: int, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        part = os.read(fd, count - len(found))
+        if not part:
+            return b""
+        found += part
+    return bytes(found)
