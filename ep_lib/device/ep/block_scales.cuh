@@ -16,9 +16,11 @@ namespace ep {
 enum class Cast { kFp8, kUe8m0, kMxfp8, kNvfp4 };
 
 constexpr int kMxfp8LanesPerGroup = 2;
-constexpr float kFp4Max = 6.0f;          // the largest E2M1 number
-constexpr int kNvfp4RowScaleBytes = 16;  // of a side row, before the blocks' scales: a float32, and zeros
-constexpr unsigned kE8m0One = 127;       // the byte of 2 ** 0
+constexpr float kFp4Max = 6.0f;              // the largest E2M1 number
+constexpr int kNvfp4RowScaleBytes = 16;      // of a side row, before the blocks' scales: a float32, and zeros
+constexpr int kCastElements = kFp8Elements;  // per lane
+constexpr int kInfinityBits = 0x7f800000;
+constexpr unsigned kE8m0One = 127;  // the byte of 2 ** 0
 constexpr unsigned kE4m3Nan = 0x7f;
 
 // The byte of the smallest power of two by which `largest` is at most 448, which is 1.75 * 2 ** 8: the exponent less 8, and
@@ -40,15 +42,15 @@ EP_DEVICE float e8m0_inverse(unsigned scale) { return __int_as_float(static_cast
 // The largest finite magnitude of the numbers of kLanes lanes, in all of them; 0 if there is none.
 template <int kLanes>
 EP_DEVICE float largest_of_lanes(const float* values) {
-    float largest = 0.0f;
+    int most = 0;  // magnitudes are ordered as their bits are
 #pragma unroll
-    for (int i = 0; i < kFp8Elements; ++i) {
-        const float magnitude = fabsf(values[i]);
-        if (magnitude <= kFp8LargestFloat) largest = fmaxf(largest, magnitude);
+    for (int n = 0; n < kCastElements; ++n) {
+        const int bits = __float_as_int(values[n]) & 0x7fffffff;
+        if (bits < kInfinityBits) most = max(most, bits);
     }
 #pragma unroll
-    for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-    return largest;
+    for (int step = 1; step < kLanes; step *= 2) most = max(most, __shfl_xor_sync(kFullWarp, most, step));
+    return __int_as_float(most);
 }
 
 // What is cast for a value: `scaled`, or NaN where the value is an infinity, which would be rounded to 448.
@@ -68,10 +70,12 @@ EP_DEVICE int4 fp8_times(const float* values, float factor) {
     int words[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-        const float* const v = values + 4 * w;
-        words[w] = static_cast<int>(fp8_pair_times(v[0], v[1], factor) | fp8_pair_times(v[2], v[3], factor) << 16);
+        const float* const of_word = values + 4 * w;
+        words[w] = static_cast<int>(fp8_pair_times(of_word[0], of_word[1], factor) |
+                                    fp8_pair_times(of_word[2], of_word[3], factor) << 16);
     }
-    return make_int4(words[0], words[1], words[2], words[3]);
+    const int4 numbers = {words[0], words[1], words[2], words[3]};
+    return numbers;
 }
 
 // The two E4M3 numbers in the lower half of `bytes`.
@@ -107,17 +111,17 @@ namespace detail {
 EP_DEVICE void load_elements(const int4* row, int i, int vectors, float* values) {
     const int4 zeros = make_int4(0, 0, 0, 0);  // lanes beyond the end of the row take part with zeros
     bfloat16_to_float(i < vectors ? row[2 * i] : zeros, values);
-    bfloat16_to_float(i < vectors ? row[2 * i + 1] : zeros, values + kFp8Elements / 2);
+    bfloat16_to_float(i < vectors ? row[2 * i + 1] : zeros, values + kCastElements / 2);
 }
 
 // E4M3 with scales of either kind.
 template <Cast kCast>
 EP_DEVICE void cast_row_to_fp8(int4* row, void* side, int vectors) {
     constexpr int kLanes = kCast == Cast::kMxfp8 ? kMxfp8LanesPerGroup : kFp8LanesPerGroup;
-    for (int base = 0; base < vectors; base += kWarpSize) {
-        const int i = base + lane_id();
-        float values[kFp8Elements];
-        load_elements(row, i, vectors, values);
+    for (int begin = 0; begin < vectors; begin += kWarpSize) {
+        const int mine = begin + lane_id();
+        float values[kCastElements];
+        load_elements(row, mine, vectors, values);
         const float largest = largest_of_lanes<kLanes>(values);
         int4 numbers;
         if constexpr (kCast == Cast::kFp8) {
@@ -125,32 +129,35 @@ EP_DEVICE void cast_row_to_fp8(int4* row, void* side, int vectors) {
             int words[4];
 #pragma unroll
             for (int w = 0; w < 4; ++w) {
-                const float* const v = values + 4 * w;
-                words[w] = static_cast<int>(fp8_pair(v[0], v[1], scale) | fp8_pair(v[2], v[3], scale) << 16);
+                const float* const of_word = values + 4 * w;
+                words[w] = static_cast<int>(fp8_pair(of_word[0], of_word[1], scale) |
+                                            fp8_pair(of_word[2], of_word[3], scale) << 16);
             }
             numbers = make_int4(words[0], words[1], words[2], words[3]);
-            if (i < vectors && i % kLanes == 0) static_cast<float*>(side)[i / kLanes] = scale;
+            if (mine < vectors && mine % kLanes == 0) static_cast<float*>(side)[mine / kLanes] = scale;
         } else {
             const unsigned scale = e8m0_scale(largest);
             numbers = fp8_times(values, e8m0_inverse(scale));
-            if (i < vectors && i % kLanes == 0) static_cast<uint8_t*>(side)[i / kLanes] = static_cast<uint8_t>(scale);
+            if (mine < vectors && mine % kLanes == 0)
+                static_cast<uint8_t*>(side)[mine / kLanes] = static_cast<uint8_t>(scale);
         }
         __syncwarp();  // all lanes have read
-        if (i < vectors) row[i] = numbers;
+        if (mine < vectors) row[mine] = numbers;
     }
 }
 
 // The largest finite magnitude of the whole row, in all lanes.
 EP_DEVICE float row_largest(const int4* row, int vectors) {
     float largest = 0.0f;
-    for (int base = 0; base < vectors; base += kWarpSize) {
-        float values[kFp8Elements];
-        load_elements(row, base + lane_id(), vectors, values);
+    for (int begin = 0; begin < vectors; begin += kWarpSize) {
+        float values[kCastElements];
+        load_elements(row, begin + lane_id(), vectors, values);
         largest = fmaxf(largest, largest_of_lanes<1>(values));
     }
 #pragma unroll
     for (int step = 1; step < kWarpSize; step *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+        const float other = __shfl_xor_sync(kFullWarp, largest, step);
+        largest = fmaxf(largest, other);
     }
     return largest;
 }
@@ -159,14 +166,14 @@ EP_DEVICE float row_largest(const int4* row, int vectors) {
 EP_DEVICE int2 cast_block_to_fp4(const float* values, float row_scale, unsigned* scale) {
     bool finite = true;
 #pragma unroll
-    for (int i = 0; i < kFp8Elements; ++i) finite &= fabsf(values[i]) <= kFp8LargestFloat;
+    for (int n = 0; n < kCastElements; ++n) finite &= fabsf(values[n]) <= kFp8LargestFloat;
     const float largest = largest_of_lanes<1>(values);
     *scale = finite ? e4m3_byte(__fdiv_rn(__fdiv_rn(largest, kFp4Max), row_scale)) : kE4m3Nan;
     const float divisor = __fmul_rn(e4m3_to_float(*scale), row_scale);
     unsigned words[2] = {0, 0};
     if (finite && divisor > 0.0f) {
 #pragma unroll
-        for (int i = 0; i < kFp8Elements; ++i) words[i / 8] |= e2m1_bits(__fdiv_rn(values[i], divisor)) << (i % 8 * 4);
+        for (int n = 0; n < kCastElements; ++n) words[n / 8] |= e2m1_bits(__fdiv_rn(values[n], divisor)) << (n % 8 * 4);
     }
     return make_int2(static_cast<int>(words[0]), static_cast<int>(words[1]));
 }
@@ -179,16 +186,16 @@ EP_DEVICE void cast_row_to_fp4(int4* row, void* side, int side_bytes, int vector
     if (lane_id() < kNvfp4RowScaleBytes / 4) words[lane_id()] = lane_id() == 0 ? __float_as_int(row_scale) : 0;
     for (int i = vectors + lane_id(); i < side_bytes - kNvfp4RowScaleBytes; i += kWarpSize) scales[i] = 0;
     int2* const halves = reinterpret_cast<int2*>(row);
-    for (int base = 0; base < vectors; base += kWarpSize) {
-        const int i = base + lane_id();
-        float values[kFp8Elements];
-        load_elements(row, i, vectors, values);
+    for (int begin = 0; begin < vectors; begin += kWarpSize) {
+        const int mine = begin + lane_id();
+        float values[kCastElements];
+        load_elements(row, mine, vectors, values);
         unsigned scale;
         const int2 numbers = cast_block_to_fp4(values, row_scale, &scale);
         __syncwarp();  // all lanes have read
-        if (i < vectors) {
-            halves[i] = numbers;
-            scales[i] = static_cast<uint8_t>(scale);
+        if (mine < vectors) {
+            halves[mine] = numbers;
+            scales[mine] = static_cast<uint8_t>(scale);
         }
     }
 }
