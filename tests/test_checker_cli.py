@@ -115,6 +115,24 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
+def test_exit_codes_of_exhaustive_checks(command: Command, tmp_path: Path) -> None:
+    right = written(tmp_path, KERNEL.replace("ORDER", "release"))
+    done = command(right, "--exhaustive", "--events", "10")
+    assert done.returncode == 3 and done.stdout.startswith("NOT PROVED: "), done
+    assert command(right, "--exhaustive").returncode == 0
+    assert command(written(tmp_path, KERNEL.replace("ORDER", "relaxed")), "--exhaustive").returncode == 1
+    both = command(right, "--exhaustive", "--seeds", "3")
+    assert both.returncode == 1 and "leave one out" in both.stderr
+
+
+def test_a_kernel_that_never_ends_is_named(command: Command, tmp_path: Path) -> None:
+    spins = "for (uint64_t turn = 0;; turn++) ep::st_relaxed_sys_u64(flag, turn);"
+    text = KERNEL.replace("ORDER", "release").replace("*heard = *box;", spins)
+    done = command(written(tmp_path, text), "--seeds", "1", "--timeout", "4")
+    assert done.returncode == 1 and "kernels still ran after 2 s" in done.stdout and "livelock" in done.stdout, done
+    assert "st_relaxed_sys_u64(flag, turn)" in done.stdout
+
+
 def test_missing_files_and_impossible_numbers(command: Command, tmp_path: Path) -> None:
     assert "there is no file" in command(tmp_path / "nothing.py").stderr
     script = written(tmp_path, "def main(rank): pass\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -134,11 +135,14 @@ def exhausted(main: Any, ranks: int = 1, fabric: str | None = None, args: tuple[
 def test_it_says_what_it_has_covered() -> None:
     report = exhausted(one_rank, args=("dekker",))
     assert report.ok and report.coverage.complete
-    assert str(report).startswith("all 7 inequivalent schedules, none of them wrong (1 ranks on p2p")
+    assert str(report).startswith("all 7 inequivalent schedules, none of them wrong (1 rank on p2p") and report.proved
+    assert shown(report.resume()) == shown(report)  # nothing is left
     few = exhausted(one_rank, args=("sequence_lock",), preemptions=0)
-    assert (
-        str(few).startswith("all with at most 0 preemptions: 2 schedules, none of them wrong") and few.coverage.skipped
-    )
+    assert str(few).startswith("within bounds: all with at most 0 preemptions: 2 schedules, none of them wrong")
+    assert few.ok and few.coverage.skipped and not few.proved and not few.to_dict()["proved"]
+    cut = exhausted(stack, args=(2, True), events=10, preemptions=0)
+    assert cut.ok and not cut.proved and str(cut).startswith("NOT PROVED: ")
+    assert " of them was cut off after 10 events" in str(cut) or " of them were cut off after 10 events" in str(cut)
     assert few.to_dict()["coverage"]["preemptions"] == 0
 
 
@@ -213,7 +217,8 @@ def test_it_stops_in_time_and_goes_on() -> None:
     first = exhausted(stack, 1, args=(3, True), seconds=0.001, preemptions=1)
     assert "stopped after 0.001 s" in first.coverage.stopped and not first.coverage.complete
     more = first.resume()
-    assert more.resume is None and more.coverage.schedules > first.coverage.schedules
+    assert re.match(r"NOT PROVED: \d+ inequivalent schedules? of perhaps [\d,]+; stopped after 0.001 s", str(first))
+    assert more.coverage.complete == (not more.coverage.skipped) and more.coverage.schedules > first.coverage.schedules
 
 
 def shown(report: Any) -> dict[str, Any]:
@@ -264,6 +269,26 @@ def test_a_program_that_is_not_the_same_each_time() -> None:
 
     with pytest.raises(ep_lib.errors.ArgumentError, match="does not do the same in every run"):
         exhausted(main)
+
+
+def test_a_result_that_is_not_the_same_in_the_calm_schedule() -> None:
+    turn = iter(range(100))
+
+    def main(rank: ep_lib.Rank) -> int:
+        program(rank, "lost_update", 2)
+        return next(turn)
+
+    with pytest.raises(ep_lib.errors.ArgumentError, match="the calm schedule, run twice, gave two results"):
+        exhausted(main)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("99:1", r"decision 99 does not exist: this run has \d+"), ("0:77", "decision 0 has no option 77")],
+)
+def test_a_schedule_that_does_not_fit_is_said(line: str, says: str) -> None:
+    with pytest.raises(ep_lib.errors.ArgumentError, match=says):
+        ep_lib.runtime.check.record(program, 1, args=("lost_update", 2), schedule=line)
 
 
 @pytest.mark.parametrize(

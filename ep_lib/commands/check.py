@@ -2,6 +2,10 @@
 
 The script runs in a process of its own. At the time limit that process ends, with everything that it started, and so
 it does if this one is killed.
+
+Exit codes: 0 if nothing was found (with --exhaustive: and every schedule was covered); 1 for findings, and for a script
+that cannot be checked; 2 for wrong usage; 3 if an exhaustive check found nothing and has not covered every schedule: it
+was stopped, runs were cut off, or a bound (preemptions, turns) was met.
 """
 
 from __future__ import annotations
@@ -31,14 +35,17 @@ from ep_lib.workshop.executors import open_executor
 
 _MODULE = "ep_lib.commands.check"
 _STDERR = 2  # the descriptor: a notebook's sys.stderr has none
+_SEEDS = 20
+_NOT_PROVED = 3  # exit code
+_OF_A_RUN = 0.5  # of --timeout: then a run is a finding, which names the kernels that still ran
 _OF_TIMEOUT = 0.9  # after this much of --timeout an exhaustive check reports what it has covered
 _LOOK_S = 0.2  # between two looks at the script's time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
-    parser.add_argument("--seeds", type=int, default=20, help="how many schedules to try (default: %(default)s)")
-    parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, help=f"how many schedules to try (default: {_SEEDS})")
+    parser.add_argument("--first-seed", type=int, help="the first of them (default: 0)")
     parser.add_argument(
         "--no-reduce", action="store_true", help="replay findings by their seeds: look for no runs with fewer switches"
     )
@@ -101,8 +108,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.seeds < 1 or args.first_seed < 0:
-        raise ArgumentError(f"--seeds is {args.seeds}, --first-seed {args.first_seed}; they must be at least 1 and 0")
+    if args.exhaustive and (args.seeds is not None or args.first_seed is not None):
+        raise ArgumentError("--seeds and --first-seed choose schedules, and --exhaustive makes all: leave one out")
+    seeds, first = _SEEDS if args.seeds is None else args.seeds, args.first_seed or 0
+    if seeds < 1 or first < 0:
+        raise ArgumentError(f"--seeds is {seeds}, --first-seed {first}; they must be at least 1 and 0")
     if not args.exhaustive and (args.preemptions is not None or args.seconds is not None):
         raise ArgumentError("--preemptions and --seconds are bounds of an exhaustive check: add --exhaustive")
     if not args.exhaustive and (args.jobs != 1 or args.executor is not None or args.resume is not None):
@@ -110,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if args.executor == "threads":
         raise ArgumentError("--executor is 'threads'; one process makes one run at a time: use --jobs N")
     task: dict[str, Any] = {
-        "seeds": list(range(args.first_seed, args.first_seed + args.seeds)),
+        "seeds": list(range(first, first + seeds)),
         "reduce": not args.no_reduce,
     }
     if args.exhaustive:
@@ -132,7 +142,9 @@ def run(args: argparse.Namespace) -> int:
                 return 0  # it has served another process of mpiexec
             answer = _require_report(_answer(_request(args, request), place[0]))
     print(json.dumps(answer["report"]) if args.json else answer["text"])
-    return 0 if answer["report"]["ok"] else 1
+    if not answer["report"]["ok"]:
+        return 1
+    return _NOT_PROVED if args.exhaustive and not answer["report"]["proved"] else 0
 
 
 def _again(args: argparse.Namespace) -> str:
@@ -177,8 +189,10 @@ def in_a_process(args: argparse.Namespace, task: dict[str, Any]) -> dict[str, An
                 answer = _read(answers, own, args.timeout, cores)
         except processes.TookTooLong:
             raise CheckFailed(
-                f"{args.script} did not end within {args.timeout:g} s (--timeout). A kernel that never ends is found "
-                f"earlier, so look at the script's own Python: a loop, or a wait for something outside"
+                f"{args.script} did not end within {args.timeout:g} s (--timeout). Either the script's own Python does "
+                f"not end (a loop, or a wait for something outside), or there was no time left for its kernels: one "
+                f"that runs on is a finding after {_OF_A_RUN * args.timeout:g} s of its run. Pass a larger --timeout, "
+                f"fewer seeds, or --first-seed where it stays"
             ) from None
         finally:
             processes.end_group(child)
@@ -273,7 +287,7 @@ def _run_of(main: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]
         "main": main,
         "ranks": request["ranks"],
         "fabric": Fabric(request["fabric"], ranks_per_node=request["ranks_per_node"]),
-        "timeout": request["timeout"],
+        "timeout": _OF_A_RUN * request["timeout"],
         "volatile": request["volatile"],
         "memory": request["memory"],
         "resident_blocks": request["resident_blocks"],

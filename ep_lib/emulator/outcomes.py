@@ -88,6 +88,7 @@ _COME = "what is waited for must come: a signal, a credit or a barrier"
 _STILL_RUNS = (
     "a loop that ends, or less work, or a higher timeout=: all threads still compute, or poll memory by plain loads; "
     "who waits for another thread's store does it by ep::wait_until_ge, behind the stores that the other one waits for"
+    ". Threads that step aside for each other again and again are a livelock: let one of them insist"
 )
 _TOGETHER = "every thread that a barrier or a mask names must reach it: no return and no branch around it"
 

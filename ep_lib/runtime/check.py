@@ -111,29 +111,42 @@ class Coverage:
 
     def __str__(self) -> str:
         if self.stopped:
-            share = f", about {self.share:.1%} of the whole" if 0 < self.share < 1 else ""
-            text = f"{_count(self.schedules, 'inequivalent schedule')}{share}; {self.stopped}"
+            text = f"{_count(self.schedules, 'inequivalent schedule')}{self._of_how_many()}; {self.stopped}"
             if not self.ended_by_finding:
-                text += f" (a run has up to {self.most_events:,} events: fewer threads, or preemptions=, make it less)"
+                text += (
+                    f" (a run has up to {self.most_events:,} events: fewer threads, or a bound on preemptions, make it "
+                    "less)"
+                )
         elif self.skipped:
             bound = _count(self.preemptions or 0, "preemption")
             text = f"all with at most {bound}: {_count(self.schedules, 'schedule')}"
         else:
             text = f"all {_count(self.schedules, 'inequivalent schedule')}"
         if self.cut:
-            text += f"; {self.cut:,} of them were cut off after {self.events:,} events (events=)"
+            text += (
+                f"; {self.cut:,} of them {'was' if self.cut == 1 else 'were'} cut off after {self.events:,} events (a "
+                "bound), and nothing is known of how they go on"
+            )
         if self.counted:
             text += (
-                f"; waits that count their turns were followed for {self.turns} turns without a change "
-                f"({BUSY_TURNS * self.turns} where they store something in each; turns=), and then taken to go on "
-                f"until something changes"
+                f"; loops that wait, and count or store in each turn, were followed for {self.turns} turns without a "
+                f"change ({BUSY_TURNS * self.turns} where they store something in each; a bound), and then taken to go "
+                f"on until something changes"
             )
         return text
+
+    def _of_how_many(self) -> str:
+        """As far as is known."""
+        if not 0 < self.share < 1:
+            return ""
+        whole = float(f"{self.schedules / self.share:.1e}")  # two digits: it is a guess
+        return f" of perhaps {whole:,.0f}" if whole < 1e9 else f" of perhaps {whole:.0e}"
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What :func:`check` found. ``str()`` is for people; ``ok`` is True if there is nothing to say.
+    """What :func:`check` found. ``str()`` is for people; ``ok`` is True if nothing was found, which proves nothing;
+    ``proved`` is True if an exhaustive check was complete as well.
 
     ``findings``: one for each pair of lines, in the order found. ``seeds``: the schedules that were tried, of them
     ``random_walks`` by the tempered random walk and ``pct[d]`` by PCT with a depth of d. ``values_differ``: whether
@@ -159,13 +172,18 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """No findings."""
+        """No findings in what was tried."""
         return not self.findings
+
+    @property
+    def proved(self) -> bool:
+        """No findings, and an exhaustive check has left no schedule out: neither stopped nor cut, and no bound met."""
+        return self.ok and self.coverage is not None and self.coverage.complete
 
     def __str__(self) -> str:
         if self.coverage is not None:
             return self._of_exhaustion(self.coverage)
-        tried = f"{_count(len(self.seeds), 'schedule')} of {self.ranks} ranks on {self.fabric.kind}"
+        tried = f"{_count(len(self.seeds), 'schedule')} of {_count(self.ranks, 'rank')} on {self.fabric.kind}"
         kinds = [_count(self.random_walks, "random walk")] if self.random_walks else []
         if self.pct:
             depths = " to ".join(map(str, sorted({min(self.pct), max(self.pct)})))
@@ -177,11 +195,12 @@ class CheckReport:
         return self._told(f"{_count(len(self.findings), 'finding')} in {tried}")
 
     def _of_exhaustion(self, coverage: Coverage) -> str:
-        where = f" ({self.ranks} ranks on {self.fabric.kind}; {self.seconds:.1f} s)"
+        where = f" ({_count(self.ranks, 'rank')} on {self.fabric.kind}; {self.seconds:.1f} s)"
         if self.ok:
             one = "it is not wrong" if coverage.schedules == 1 else "none of them wrong"
             weaker = "" if self.memory == "ptx" else _WEAKER
-            return f"{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
+            head = "NOT PROVED: " if coverage.stopped or coverage.cut else "" if self.proved else "within bounds: "
+            return f"{head}{coverage}, {one}{where}. {_UNPROVEN_EXHAUSTIVELY}{weaker}."
         return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
 
     def _told(self, head: str) -> str:
@@ -191,7 +210,7 @@ class CheckReport:
         """For JSON."""
         fields = dataclasses.asdict(dataclasses.replace(self, record=None, resume=None))
         del fields["record"], fields["resume"]
-        return {**fields, "fabric": self.fabric.to_dict(), "ok": self.ok}
+        return {**fields, "fabric": self.fabric.to_dict(), "ok": self.ok, "proved": self.proved}
 
 
 def check(
@@ -249,7 +268,8 @@ def check(
     ``memory="ptx"`` also every store that a load may read. The report's ``coverage`` says what was covered. Bounds:
     ``preemptions`` of a run, ``events`` of a run, ``turns`` of a wait that counts, and ``seconds`` for all. Without a
     bound on preemptions, runs with at most two come first, as most mistakes need no more: if one is found there, the
-    others are not made. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` goes on there.
+    others are not made. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` goes on there;
+    ``report.proved`` says whether nothing was found and nothing left out.
     ``jobs`` processes of this machine make the runs, or the workers of an ``executor`` (of ``concurrent.futures``,
     mpi4py or Dask), which need ep_lib and what main imports; the report is the same whatever their number.
     ``resume``: a file that is written as the check goes on. If it is there, the check goes on from it: after an
@@ -379,7 +399,9 @@ def _record(program: _Program, run: int | str) -> Recording:
         seed = 0
         search.try_next(_follower(""))
         search.forget()
-        search.try_next(_follower(run), recorded=True)
+        exploration = _follower(run)
+        search.try_next(exploration, recorded=True)
+        _require_fit(run, exploration)
     else:
         seed = run
         if seed != 0 or program.weak_memory:
@@ -756,6 +778,8 @@ class _Search:
             other = "schedule than with the calm one"
             if self._first is None:
                 run = self._run(0, weak_memory=self.program.weak_memory, exploration=_follower(self.calm.schedule))
+                if digest(run.result) != self.calm.digest:
+                    raise ArgumentError(_strays(self.program, "the calm schedule, run twice, gave two results"))
                 self._first = (0, run.result, self.calm.digest)
         elif self._first is None:
             self._first = (seed, result, found_digest)
@@ -788,6 +812,20 @@ def a_schedule(schedule: Any) -> str:
             '"12:1 30:2", or "" for the calm run'
         )
     return line
+
+
+def _require_fit(schedule: str, exploration: Exploration) -> None:
+    """Raises ArgumentError if the run that was just made could not take each decision of the line."""
+    made, decisions = exploration.schedule.split(), exploration.status.decisions
+    for word in schedule.split():
+        if ":" in word and word not in made and not word.endswith(":0"):
+            number, option = map(int, word.split(":"))
+            why = (
+                f"decision {number} does not exist: this run has {decisions}, numbered from 0"
+                if number >= decisions
+                else f"decision {number} has no option {option}"
+            )
+            raise ArgumentError(f'schedule is "{schedule}", and {why}. Take the line of a finding, and its arguments')
 
 
 def _follower(schedule: str) -> Exploration:
@@ -1027,7 +1065,7 @@ class _Exhaustion:
                 stopped=stopped,
                 **bounds,
             ),
-            resume=self.go_on if stopped else None,
+            resume=self.go_on,
         )
 
     def _reduced(self, finding: Finding) -> Finding:
