@@ -72,9 +72,8 @@ def test_kernels_go_on_while_their_host_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_buffer_under_mpiexec_equals_the_oracle(ranks: int, tmp_path: Path) -> None:
-    check_buffers(launch(mpiexec(ranks), "buffers", tmp_path, ranks))
+def test_a_buffer_under_mpiexec_equals_the_oracle(tmp_path: Path) -> None:
+    check_buffers(launch(mpiexec(4), "buffers", tmp_path, 4))
 
 
 def test_a_buffer_through_native_proxies_equals_the_oracle(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_buffer_under_torchrun_equals_the_oracle(tmp_path: Path) -> None:
 
 def check_buffers(results: list[Any]) -> None:
     size = len(results)
-    for seed in range(4):
+    for seed in range(2):
         buffer_cases.check_case(make_case(seed, world_size=size), [result[0][seed] for result in results])
     for seed in range(2):
         buffer_cases.check_case(make_case(seed, world_size=size), [result[1][seed] for result in results])

@@ -143,7 +143,7 @@ def in_the_background(rank: Rank) -> bool:
 def buffers(rank: Rank) -> Any:
     """Every mode, some seeds each."""
     size = rank.world_size
-    direct = [buffer_cases.run_case(rank, make_case(seed, world_size=size)) for seed in range(4)]
+    direct = [buffer_cases.run_case(rank, make_case(seed, world_size=size)) for seed in range(2)]
     pcie = [pcie_cases.run_case(rank, make_case(seed, world_size=size), seed) for seed in range(2)]
     low = [
         low_latency_cases.run_case(rank, low_latency_cases.low_latency_case(seed, fp8=fp8, world_size=size), fp8)
