@@ -54,8 +54,10 @@ class Guest:
         self.piece = piece
         from_guest, told = os.pipe()
         orders, to_guest = os.pipe()
+        time_left = signal.getitimer(signal.ITIMER_PROF)  # of CPU, if the worker has a limit: a fork has none
         self._pid = os.fork()
         if self._pid == 0:
+            signal.setitimer(signal.ITIMER_PROF, *time_left)
             os.close(from_guest)
             os.close(to_guest)
             _live(mine, piece, before, may_trace, around, shut, orders, told)
