@@ -11,6 +11,8 @@
 #pragma once
 #include <ep/fp8.cuh>
 
+#include <cuda_bf16.h>
+
 namespace ep {
 
 enum class Cast { kFp8, kUe8m0, kMxfp8, kNvfp4 };
@@ -39,18 +41,56 @@ EP_DEVICE float e8m0_value(unsigned scale) {
 // 1 / scale, exact: bytes go up to 247.
 EP_DEVICE float e8m0_inverse(unsigned scale) { return __int_as_float(static_cast<int>(254 - scale) << 23); }
 
-// The largest finite magnitude of the numbers of kLanes lanes, in all of them; 0 if there is none.
-template <int kLanes>
-EP_DEVICE float largest_of_lanes(const float* values) {
-    int most = 0;  // magnitudes are ordered as their bits are
-#pragma unroll
-    for (int n = 0; n < kCastElements; ++n) {
-        const int bits = __float_as_int(values[n]) & 0x7fffffff;
-        if (bits < kInfinityBits) most = max(most, bits);
+// A lane's 16 elements.
+struct CastElements {
+    int words[kCastElements / 2];  // of two bfloat16
+
+    EP_DEVICE float operator[](int n) const {
+        return __int_as_float(n % 2 ? words[n / 2] & 0xffff0000 : words[n / 2] << 16);
     }
+};
+
+namespace detail {
+
+EP_DEVICE int largest_over_lanes(int bits, int lanes) {
+    for (int step = 1; step < lanes; step *= 2) bits = max(bits, __shfl_xor_sync(kFullWarp, bits, step));
+    return bits;
+}
+
+}  // namespace detail
+
+// The largest finite magnitude of the numbers of kLanes lanes, in all of them; 0 if there is none. `*finite`: no lane of
+// the warp has an infinity (NaN there may be). All lanes call.
+template <int kLanes>
+EP_DEVICE float largest_of_lanes(const CastElements& elements, bool* finite) {
+    __nv_bfloat162 most = {};  // two at a time; of a number and NaN the number is larger
 #pragma unroll
-    for (int step = 1; step < kLanes; step *= 2) most = max(most, __shfl_xor_sync(kFullWarp, most, step));
-    return __int_as_float(most);
+    for (const int word : elements.words) {
+        const int sizes = word & 0x7fff7fff;
+        most = __hmax2(most, reinterpret_cast<const __nv_bfloat162&>(sizes));
+    }
+    int bits = __float_as_int(fmaxf(__low2float(most), __high2float(most)));
+    *finite = __all_sync(kFullWarp, bits < kInfinityBits) != 0;
+    if (!*finite) {
+        bits = 0;  // magnitudes are ordered as their bits are
+#pragma unroll
+        for (int n = 0; n < kCastElements; ++n) {
+            const int size = __float_as_int(elements[n]) & 0x7fffffff;
+            if (size < kInfinityBits) bits = max(bits, size);
+        }
+    }
+    return __int_as_float(detail::largest_over_lanes(bits, kLanes));
+}
+
+// a / b as __fdiv_rn has it, where all lanes know 1 / b, rounded; without its slow way for zeros. For b from
+// kLeastDivisor on, and quotients that are rounded to few bits: those below 2 ** -30 may be one unit off (Markstein,
+// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990: two corrections make it right).
+constexpr float kLeastDivisor = 4.0e-28f;
+EP_DEVICE float quotient(float a, float b, float inverse) {
+    float q = __fmul_rn(a, inverse);
+    q = __fmaf_rn(__fmaf_rn(-q, b, a), inverse, q);
+    q = __fmaf_rn(__fmaf_rn(-q, b, a), inverse, q);
+    return copysignf(q, a);
 }
 
 // What is cast for a value: `scaled`, or NaN where the value is an infinity, which would be rounded to 448.
@@ -58,24 +98,31 @@ EP_DEVICE float scaled_or_nan(float value, float scaled) {
     return fabsf(value) <= kFp8LargestFloat ? scaled : __int_as_float(0x7fffffff);
 }
 
-// Two numbers times a power of two as two E4M3 bytes, the first one in the lower byte.
-EP_DEVICE unsigned fp8_pair_times(float first, float second, float factor) {
-    const float a = scaled_or_nan(first, __fmul_rn(first, factor));
-    const float b = scaled_or_nan(second, __fmul_rn(second, factor));
-    return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
-}
-
-// A lane's elements times a power of two as E4M3.
-EP_DEVICE int4 fp8_times(const float* values, float factor) {
+// A lane's elements as E4M3; scaled(value) is what is rounded.
+template <typename Scaled>
+EP_DEVICE int4 fp8_of(const CastElements& elements, bool finite, const Scaled& scaled) {
+    const auto pair = [&](int n) {
+        float a = scaled(elements[n]), b = scaled(elements[n + 1]);
+        if (!finite) a = scaled_or_nan(elements[n], a), b = scaled_or_nan(elements[n + 1], b);
+        return static_cast<int>(__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3));
+    };
     int words[4];
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-        const float* const of_word = values + 4 * w;
-        words[w] = static_cast<int>(fp8_pair_times(of_word[0], of_word[1], factor) |
-                                    fp8_pair_times(of_word[2], of_word[3], factor) << 16);
-    }
+    for (int w = 0; w < 4; ++w) words[w] = pair(4 * w) | pair(4 * w + 2) << 16;
     const int4 numbers = {words[0], words[1], words[2], words[3]};
     return numbers;
+}
+
+// The same with a power of two as the factor.
+EP_DEVICE int4 fp8_times(const CastElements& elements, bool finite, float factor) {
+    return fp8_of(elements, finite, [=](float value) { return __fmul_rn(value, factor); });
+}
+
+// Those of lane i of so many, out of 2 * lanes vectors; zeros beyond the end, so that all lanes can take part.
+EP_DEVICE CastElements load_elements(const int4* row, int i, int lanes) {
+    const int4 zeros = make_int4(0, 0, 0, 0);
+    const int4 first = i < lanes ? row[2 * i] : zeros, second = i < lanes ? row[2 * i + 1] : zeros;
+    return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}};
 }
 
 // The two E4M3 numbers in the lower half of `bytes`.
@@ -108,36 +155,28 @@ EP_DEVICE unsigned e2m1_bits(float value) {
 
 namespace detail {
 
-EP_DEVICE void load_elements(const int4* row, int i, int vectors, float* values) {
-    const int4 zeros = make_int4(0, 0, 0, 0);  // lanes beyond the end of the row take part with zeros
-    bfloat16_to_float(i < vectors ? row[2 * i] : zeros, values);
-    bfloat16_to_float(i < vectors ? row[2 * i + 1] : zeros, values + kCastElements / 2);
-}
-
 // E4M3 with scales of either kind.
 template <Cast kCast>
 EP_DEVICE void cast_row_to_fp8(int4* row, void* side, int vectors) {
     constexpr int kLanes = kCast == Cast::kMxfp8 ? kMxfp8LanesPerGroup : kFp8LanesPerGroup;
     for (int begin = 0; begin < vectors; begin += kWarpSize) {
         const int mine = begin + lane_id();
-        float values[kCastElements];
-        load_elements(row, mine, vectors, values);
-        const float largest = largest_of_lanes<kLanes>(values);
+        const CastElements elements = load_elements(row, mine, vectors);
+        bool finite;
+        const float largest = largest_of_lanes<kLanes>(elements, &finite);
         int4 numbers;
         if constexpr (kCast == Cast::kFp8) {
             const float scale = fp8_scale(largest);
-            int words[4];
-#pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const float* const of_word = values + 4 * w;
-                words[w] = static_cast<int>(fp8_pair(of_word[0], of_word[1], scale) |
-                                            fp8_pair(of_word[2], of_word[3], scale) << 16);
+            if (scale >= kLeastDivisor) {
+                const float inverse = __frcp_rn(scale);
+                numbers = fp8_of(elements, finite, [=](float value) { return quotient(value, scale, inverse); });
+            } else {
+                numbers = fp8_of(elements, finite, [=](float value) { return __fdiv_rn(value, scale); });
             }
-            numbers = make_int4(words[0], words[1], words[2], words[3]);
             if (mine < vectors && mine % kLanes == 0) static_cast<float*>(side)[mine / kLanes] = scale;
         } else {
             const unsigned scale = e8m0_scale(largest);
-            numbers = fp8_times(values, e8m0_inverse(scale));
+            numbers = fp8_times(elements, finite, e8m0_inverse(scale));
             if (mine < vectors && mine % kLanes == 0)
                 static_cast<uint8_t*>(side)[mine / kLanes] = static_cast<uint8_t>(scale);
         }
@@ -150,30 +189,32 @@ EP_DEVICE void cast_row_to_fp8(int4* row, void* side, int vectors) {
 EP_DEVICE float row_largest(const int4* row, int vectors) {
     float largest = 0.0f;
     for (int begin = 0; begin < vectors; begin += kWarpSize) {
-        float values[kCastElements];
-        load_elements(row, begin + lane_id(), vectors, values);
-        largest = fmaxf(largest, largest_of_lanes<1>(values));
+        bool finite;
+        largest = fmaxf(largest, largest_of_lanes<1>(load_elements(row, begin + lane_id(), vectors), &finite));
     }
-#pragma unroll
-    for (int step = 1; step < kWarpSize; step *= 2) {
-        const float other = __shfl_xor_sync(kFullWarp, largest, step);
-        largest = fmaxf(largest, other);
-    }
-    return largest;
+    return __int_as_float(largest_over_lanes(__float_as_int(largest), kWarpSize));
 }
 
-// A lane's 16 elements as a block: two words of E2M1, and the byte of its scale.
-EP_DEVICE int2 cast_block_to_fp4(const float* values, float row_scale, unsigned* scale) {
-    bool finite = true;
+// A lane's 16 elements as a block: two words of E2M1, and the byte of its scale. All lanes call.
+EP_DEVICE int2 cast_block_to_fp4(const CastElements& elements, float row_scale, unsigned* scale) {
+    bool finite;
+    const float largest = largest_of_lanes<1>(elements, &finite);
+    int others = 0;  // infinities and NaN: exponents of ones carry into the sign
 #pragma unroll
-    for (int n = 0; n < kCastElements; ++n) finite &= fabsf(values[n]) <= kFp8LargestFloat;
-    const float largest = largest_of_lanes<1>(values);
-    *scale = finite ? e4m3_byte(__fdiv_rn(__fdiv_rn(largest, kFp4Max), row_scale)) : kE4m3Nan;
+    for (const int word : elements.words) others |= ((word & 0x7fff7fff) + 0x00800080) & 0x80008000;
+    *scale = others ? kE4m3Nan : e4m3_byte(__fdiv_rn(__fdiv_rn(largest, kFp4Max), row_scale));
     const float divisor = __fmul_rn(e4m3_to_float(*scale), row_scale);
     unsigned words[2] = {0, 0};
-    if (finite && divisor > 0.0f) {
+    if (others || divisor <= 0.0f) return make_int2(0, 0);
+    if (divisor >= kLeastDivisor) {
+        const float inverse = __frcp_rn(divisor);
 #pragma unroll
-        for (int n = 0; n < kCastElements; ++n) words[n / 8] |= e2m1_bits(__fdiv_rn(values[n], divisor)) << (n % 8 * 4);
+        for (int n = 0; n < kCastElements; ++n)
+            words[n / 8] |= e2m1_bits(quotient(elements[n], divisor, inverse)) << (n % 8 * 4);
+    } else {
+#pragma unroll
+        for (int n = 0; n < kCastElements; ++n)
+            words[n / 8] |= e2m1_bits(__fdiv_rn(elements[n], divisor)) << (n % 8 * 4);
     }
     return make_int2(static_cast<int>(words[0]), static_cast<int>(words[1]));
 }
@@ -188,10 +229,8 @@ EP_DEVICE void cast_row_to_fp4(int4* row, void* side, int side_bytes, int vector
     int2* const halves = reinterpret_cast<int2*>(row);
     for (int begin = 0; begin < vectors; begin += kWarpSize) {
         const int mine = begin + lane_id();
-        float values[kCastElements];
-        load_elements(row, mine, vectors, values);
         unsigned scale;
-        const int2 numbers = cast_block_to_fp4(values, row_scale, &scale);
+        const int2 numbers = cast_block_to_fp4(load_elements(row, mine, vectors), row_scale, &scale);
         __syncwarp();  // all lanes have read
         if (mine < vectors) {
             halves[mine] = numbers;

@@ -26,13 +26,10 @@ EP_DEVICE void pack_row_warp(int4* row, int vectors) {
     int4* packed = row;
     for (int first = 0; first < vectors; first += kChunkVectors, packed += kPackedChunkVectors) {
         const int i = first + 2 * lane;
-        float values[kFp8Elements] = {};  // lanes beyond the end of the row take part with zeros
-        if (i < vectors) {
-            bfloat16_to_float(row[i], values);
-            bfloat16_to_float(row[i + 1], values + kFp8Elements / 2);
-        }
-        const unsigned scale = e8m0_scale(largest_of_lanes<kFp8LanesPerGroup>(values));
-        const int4 numbers = fp8_times(values, e8m0_inverse(scale));
+        const CastElements elements = load_elements(row + first, lane, (vectors - first) / 2);
+        bool finite;
+        const unsigned scale = e8m0_scale(largest_of_lanes<kFp8LanesPerGroup>(elements, &finite));
+        const int4 numbers = fp8_times(elements, finite, e8m0_inverse(scale));
         __syncwarp();  // all lanes have read
         if (lane % kFp8LanesPerGroup == 0)
             reinterpret_cast<float*>(packed)[lane / kFp8LanesPerGroup] = e8m0_value(scale);
