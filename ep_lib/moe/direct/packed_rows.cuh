@@ -13,6 +13,7 @@ namespace ep::direct {
 
 constexpr int kChunkVectors = 2 * kWarpSize;        // of bfloat16: each lane has two
 constexpr int kPackedChunkVectors = kWarpSize + 1;  // of the same as FP8
+constexpr int kCastsAtOnce = 4;                     // chunks: few warps send, and each cast waits for lanes and memory
 
 // Vectors that `vectors` vectors of bfloat16 from the beginning of a chunk take as FP8: a multiple of 16, as 128 elements are.
 EP_HOST_DEVICE int packed_vectors(int vectors) {
@@ -23,17 +24,26 @@ EP_HOST_DEVICE int packed_vectors(int vectors) {
 // A warp packs a row in shared memory, in place. All lanes call; __syncwarp before lanes read what others wrote.
 EP_DEVICE void pack_row_warp(int4* row, int vectors) {
     const int lane = lane_id();
-    int4* packed = row;
-    for (int first = 0; first < vectors; first += kChunkVectors, packed += kPackedChunkVectors) {
-        const int i = first + 2 * lane;
-        const CastElements elements = load_elements(row + first, lane, (vectors - first) / 2);
-        bool finite;
-        const unsigned scale = e8m0_scale(largest_of_lanes<kFp8LanesPerGroup>(elements, &finite));
-        const int4 numbers = fp8_times(elements, finite, e8m0_inverse(scale));
+    for (int first = 0; first < vectors; first += kCastsAtOnce * kChunkVectors) {
+        int4 numbers[kCastsAtOnce];
+        unsigned scales[kCastsAtOnce];
+#pragma unroll
+        for (int u = 0; u < kCastsAtOnce; ++u) {
+            const int begin = first + u * kChunkVectors;
+            const CastElements elements = load_elements(row + begin, lane, (vectors - begin) / 2);
+            bool finite;
+            scales[u] = e8m0_scale(largest_of_lanes<kFp8LanesPerGroup>(elements, &finite));
+            numbers[u] = fp8_times(elements, finite, e8m0_inverse(scales[u]));
+        }
         __syncwarp();  // all lanes have read
-        if (lane % kFp8LanesPerGroup == 0)
-            reinterpret_cast<float*>(packed)[lane / kFp8LanesPerGroup] = e8m0_value(scale);
-        if (i < vectors) packed[1 + lane] = numbers;
+#pragma unroll
+        for (int u = 0; u < kCastsAtOnce; ++u) {
+            const int begin = first + u * kChunkVectors;
+            int4* const packed = row + begin / kChunkVectors * kPackedChunkVectors;
+            if (begin < vectors && lane % kFp8LanesPerGroup == 0)
+                reinterpret_cast<float*>(packed)[lane / kFp8LanesPerGroup] = e8m0_value(scales[u]);
+            if (begin + 2 * lane < vectors) packed[1 + lane] = numbers[u];
+        }
     }
 }
 

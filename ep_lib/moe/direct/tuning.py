@@ -11,6 +11,7 @@ from ep_lib.moe.config import VECTOR_BYTES, BufferConfig
 _FEW_SMS = 16  # below that, what an SM can store is the limit, not the links
 _LEAST_WARPS = 4  # that add up; from there on their pieces get smaller
 _LEAST_PIECE = 8  # vectors
+_CASTING_WARPS, _CASTING_SHARE = 7, 0.54  # of a block that pushes rows as FP8, of the blocks
 _STATIC_BYTES = 1024  # of shared memory, what kernels take for themselves
 _BARRIER_BYTES, _FLOAT_BYTES = 8, 4
 
@@ -93,6 +94,9 @@ def for_packed_rows(tuning: Tuning, config: BufferConfig, limit: int) -> Tuning:
     """The same for rows that come back as FP8: pieces are whole chunks (<moe/direct/packed_rows.cuh>)."""
     chunk = header_constant("moe/direct/packed_rows.cuh", "kChunkVectors")
     found = replace(tuning, add_vectors=max(1, tuning.add_vectors // chunk) * chunk)
+    if found.send_stages > 2:  # casting takes a warp's time, so more of them pay more than rows under way do
+        warps, share = min(_CASTING_WARPS, found.add_warps), max(found.push_share, _CASTING_SHARE)
+        found = replace(found, send_stages=2, send_warps=warps, push_share=share)
     while not _fits(combine_shared(found, config, config.row_vectors), limit):
         if found.add_warps == 1:
             raise _too_large(config, limit)
