@@ -18,7 +18,14 @@ def disagreements(program: Program, seeds: int) -> tuple[list[int], list[int]]:
     """Seeds with races that were missed, and seeds with findings but no race."""
     runs: list[dict[int, Any]] = []
     report = ep_lib.check(
-        happens_before.run, program.ranks, "p2p", seeds, (program, runs), compare_values=False, memory="sc"
+        happens_before.run,
+        program.ranks,
+        "p2p",
+        seeds,
+        (program, runs),
+        compare_values=False,
+        memory="sc",
+        reduce=False,
     )
     assert {f.kind for f in report.findings} <= KINDS, str(report)
     flagged = {seed for finding in report.findings for seed in finding.seeds}
@@ -43,7 +50,16 @@ def test_the_programs_have_runs_of_both_kinds() -> None:
     racy: list[bool] = []
     for number in range(20):
         program, runs = random_program(number), []
-        ep_lib.check(happens_before.run, program.ranks, "p2p", 4, (program, runs), compare_values=False, memory="sc")
+        ep_lib.check(
+            happens_before.run,
+            program.ranks,
+            "p2p",
+            4,
+            (program, runs),
+            compare_values=False,
+            memory="sc",
+            reduce=False,
+        )
         racy += [bool(Events(program, seen).races()) for seen in runs]
     assert 10 < sum(racy) < len(racy) - 10
 

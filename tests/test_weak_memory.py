@@ -20,7 +20,7 @@ _ROUNDS = 10  # launches of one program; in a row, the two ranks drift apart, an
 def outcomes(tests: list[Litmus], launches: int, memory: str = "ptx", rounds: int = _ROUNDS) -> Batch:
     batch = Batch(tests, rounds)
     seeds = launches // rounds
-    report = ep_lib.check(batch.run, 2, "p2p", seeds, compare_values=False, memory=memory)
+    report = ep_lib.check(batch.run, 2, "p2p", seeds, compare_values=False, memory=memory, reduce=False)
     assert {f.kind for f in report.findings} <= {"scope"}, str(report)
     for seen in batch.seen:
         assert sum(seen.values()) >= seeds * rounds
@@ -168,7 +168,14 @@ def test_the_oracle_of_races_agrees(first: int) -> None:
     for number in range(first, first + 20):
         program, runs = _without_sc(random_program(number)), []
         report = ep_lib.check(
-            happens_before.run, program.ranks, "p2p", 8, (program, runs), compare_values=False, memory="ptx"
+            happens_before.run,
+            program.ranks,
+            "p2p",
+            8,
+            (program, runs),
+            compare_values=False,
+            memory="ptx",
+            reduce=False,
         )
         flagged = {seed for finding in report.findings for seed in finding.seeds}
         racy = {s for s, seen in zip(report.seeds, runs[-8:], strict=True) if Events(program, seen).races()}

@@ -8,6 +8,7 @@ which it could be led astray (brackets that a macro or an ``#if`` leaves open) i
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -132,7 +133,7 @@ def _in_scopes(
     why = "the tests call a function of this name: name yours otherwise"
     scopes = [_Scope("namespace")]
     brackets = 0  # round and square ones
-    for (at, token), (_, behind) in zip(tokens, [*tokens[1:], (0, "")], strict=True):
+    for (at, token), (_, behind) in itertools.pairwise([*tokens, (0, "")]):
         scope = scopes[-1]
         if token == "{":
             kind = _kind(scope, brackets)

@@ -469,7 +469,7 @@ def _compile(exercise: Exercise, sandbox: Sandbox, tests: HiddenTests, limits: L
     outputs = _ask(sandbox, request, nonce, None, seconds)
     if outputs.failure is None:
         return "", False
-    if outputs.failure.kind == KernelCompileError.__name__:
+    if outputs.failure.kind == KernelCompileError.__name__ and exercise.solution_dir.is_dir():
         _compile_tests(exercise, tests)  # if this fails as well, it is not the submission's fault
     return failure_text(outputs.failure, work), outputs.failure.kind in _MAY_BE_THE_MACHINES
 

@@ -60,7 +60,7 @@ def spawned() -> Any:
 
 
 def checked() -> Any:
-    return [f.kind for f in ep_lib.check(main, 2, slow_link, [0], (race,)).findings]
+    return [f.kind for f in ep_lib.check(main, 2, slow_link, [0], (race,), reduce=False).findings]
 
 
 def simulated() -> Any:
