@@ -643,7 +643,8 @@ void Checker::touch(const ThreadCheck& t, uintptr_t address, size_t size, uint8_
     const bool heap = in_heaps < m_.heaps_bytes, shared = in_shared < kSharedSlots * kSharedSlotBytes;
     const bool any_written = !shared || any_written_in_shared(in_shared, size, flags & kWrites);
     const size_t first = address % kGranule;
-    const auto bytes = static_cast<uint16_t>(((1u << size) - 1) << first);
+    // A shift by more bits than there are would let the compiler believe that no access is that long.
+    const auto bytes = static_cast<uint16_t>((size < kGranule ? (1u << size) - 1 : 0xffffu) << first);
     const Access a = {t, bytes, flags, details, static_cast<uint32_t>(pc), address, !heap && !shared};
     const Cell cell = cell_at(address);
     if (size == kGranule) {
