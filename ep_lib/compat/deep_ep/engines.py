@@ -128,7 +128,7 @@ class Members:
 
     @contextmanager
     def call(self, shape: Shape) -> Iterator[None]:
-        """Around an operation of an engine of ``shape``, in which ranks may wait for each other in vain.
+        """Around an operation of an engine of ``shape``, in which a rank may wait for one that does not come.
 
         If it fails so, others that wait for this rank in a meeting hear of it, and what is raised says what they want:
         RankMismatchError.

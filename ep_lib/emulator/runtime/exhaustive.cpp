@@ -542,7 +542,7 @@ class Exhaustive : public Schedule {
         });
         if (turn == thread.turns.end())
             turn = thread.turns.insert(turn, {look.address, current->pc, value, 0, look.size});
-        if (turn->value != value) *turn = {look.address, current->pc, value, 0, look.size};
+        if (std::exchange(turn->value, value) != value) turn->number = 0;
         if (++turn->number < all_.turns * Exploration::kBusy) return;
         thread.rests = static_cast<int>(turn - thread.turns.begin());
     }
