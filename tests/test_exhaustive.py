@@ -243,9 +243,43 @@ def test_it_goes_on_from_a_file(tmp_path: Path) -> None:
     assert shown(exhausted(program, args=("lost_update", 3), resume=file)) == shown(more)  # nothing was left
     with pytest.raises(ep_lib.errors.ArgumentError, match=r"of another check: arguments was .* name a new file"):
         exhausted(program, args=("counter", 3), resume=file)
-    file.write_text("{}")
-    with pytest.raises(ep_lib.errors.ArgumentError, match="no file of an exhaustive check"):
-        exhausted(program, args=("lost_update", 3), resume=file)
+
+
+def with_kernel(rank: ep_lib.Rank, order: str) -> None:
+    text = f'#include <ep/memory.cuh>\nextern "C" __global__ void one(uint32_t* x) {{ ep::st_{order}_sys_u32(x, 1); }}'
+    made = ep_lib.Kernel.from_source(text, "one")
+    made.launch(rank, 1, 1, rank.to_device(np.zeros(1, np.uint32)))
+
+
+def test_a_resume_file_that_is_not_whole_or_of_other_kernels(tmp_path: Path) -> None:
+    file, order = tmp_path / "check.resume", "relaxed"
+
+    def main(rank: ep_lib.Rank) -> None:
+        with_kernel(rank, order)
+
+    def again() -> Any:
+        return exhausted(main, resume=file)
+
+    again()
+    whole = file.read_text()
+    order = "release"
+    with pytest.raises(ep_lib.errors.ArgumentError, match="a kernel, or what compiles it, has changed"):
+        again()
+    order = "relaxed"
+    assert again().proved
+    damaged = {
+        "{}": "no file of an exhaustive check",
+        whole[: len(whole) // 2]: "or only a part of one",
+        "[" * 100_000: "no file of an exhaustive check",
+        whole.replace('"next": ', '"next": 1'): "its checksum is another one",
+        whole.replace('"parts": {', '"gone": {'): "its checksum is another one",
+        whole.replace('"format": 2', '"format": 1'): "format was 1",
+    }
+    for text, says in damaged.items():
+        assert text != whole
+        file.write_text(text)
+        with pytest.raises(ep_lib.errors.ArgumentError, match=says):
+            again()
 
 
 def test_any_executor_makes_the_runs() -> None:

@@ -355,6 +355,11 @@ class Machine:
         self._images[key] = loaded
         return int(loaded)
 
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Of each library of kernels that was loaded, the digest of all that it was compiled from, and by."""
+        return frozenset(Path(path).parent.name for path, _, _ in self._images)
+
     def symbol(self, loaded: int, name: str) -> int | None:
         """The address of what a loaded library exports under this name; None if it does not."""
         return self._lib.epemu_symbol(loaded, name.encode()) or None

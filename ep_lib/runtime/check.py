@@ -502,7 +502,7 @@ class _Program:
         code = getattr(self.main, "digest", None) or getattr(self.main, "__code__", None)
         return {
             "main": self.name,
-            "code": digest([code.co_code, code.co_names] if isinstance(code, CodeType) else code),
+            "code": digest(_all_of(code) if isinstance(code, CodeType) else code),
             "arguments": digest(list(self.args)),
             "ranks": self.ranks,
             "fabric": self.network.to_dict(),
@@ -527,6 +527,19 @@ class _Program:
         words += ['volatile="plain"'] if self.plain_volatile else []
         words += ['memory="ptx"'] if self.weak_memory else []
         return f"ep_lib.viz.time_travel({', '.join(words)})"
+
+
+def _all_of(code: CodeType) -> list[Any]:
+    """What a function does, with what it has inside of it, and not where it stands."""
+    constants = [
+        _all_of(one)
+        if isinstance(one, CodeType)
+        else sorted(map(repr, one))
+        if isinstance(one, frozenset)
+        else repr(one)
+        for one in code.co_consts
+    ]
+    return [code.co_code, list(code.co_names), constants]
 
 
 class _Run(NamedTuple):
@@ -558,6 +571,7 @@ class _PartAnswer:
     failed: bool
     has_values: bool
     polled: frozenset[str]
+    kernels: frozenset[str]
     stopped: str
 
 
@@ -574,6 +588,7 @@ class _Search:
         self.calm: _Calm | None = None  # of exhaustive checks: the same
         self._steps = 0  # of the run of seed 0
         self._polled: set[str] = set()  # lines
+        self._kernels: set[str] = set()  # that were launched: Machine.kernels
         self.failed = self._has_values = False
         self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
 
@@ -649,6 +664,7 @@ class _Search:
         self.failed |= part.failed
         self._has_values |= part.has_values
         self._polled |= part.polled
+        self._kernels |= part.kernels
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: findings by the runs that have shown them."""
@@ -658,14 +674,19 @@ class _Search:
             "runs": len(self.tried),
             "flags": [self.values_differ, self.failed, self._has_values],
             "polled": sorted(self._polled),
+            "kernels": sorted(self._kernels),
         }
 
     def load(self, known: dict[str, Any]) -> None:
-        """The inverse of :meth:`to_dict`: the runs that have shown something are made again."""
+        """The inverse of :meth:`to_dict`: the runs that have shown something are made again, and so is one other, which
+        tells whether the kernels are still the same."""
+        self._kernels = set(known["kernels"])
+        again = _Search(self.program, compare_values=True)
+        again.try_next(_follower(known["calm"][0] if known["calm"] else ""))
+        if not again._kernels <= self._kernels:
+            raise ArgumentError(_OTHER_KERNELS)
         if known["calm"] is not None:
             self.calm = _Calm(*known["calm"])
-            again = _Search(self.program, compare_values=True)
-            again.try_next(_follower(self.calm.schedule))
             if again.calm != self.calm:
                 raise ArgumentError(_OTHER_PROGRAM)
         shown: dict[str, list[Finding]] = {}
@@ -697,6 +718,7 @@ class _Search:
             self.failed,
             self._has_values,
             frozenset(self._polled),
+            frozenset(self._kernels),
             stopped,
         )
 
@@ -732,6 +754,7 @@ class _Search:
             except (*_FINDINGS, *_MAY_FOLLOW) as caught:
                 error = caught
             finally:
+                self._kernels |= machine.kernels
                 if program.plain_volatile:
                     self._polled |= parse_polls(machine.polls)
                 kept = (*machine.recorded(), machine.notes) if machine.notes is not None else None
@@ -843,6 +866,9 @@ _INTERRUPT = "stopped by an interrupt"
 _OTHER_PROGRAM = (
     "the program does not do what it did when the file of resume= was written: has it, a kernel or an input changed? "
     "Begin again, with a new file"
+)
+_OTHER_KERNELS = (
+    "a kernel, or what compiles it, has changed since the file of resume= was written: begin again, with a new file"
 )
 
 

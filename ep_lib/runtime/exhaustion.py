@@ -12,6 +12,7 @@ is the same, too.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from ep_lib.errors import ArgumentError
 
 RUNS = 16  # of a part in a round
 PARTS = 32  # in a round, at most
-_FORMAT = 1  # of files
+_FORMAT = 2  # of files
 
 Key = tuple[int, ...]
 _KEY_WORDS = 7
@@ -391,6 +392,12 @@ def _open(node: _Node) -> list[int]:
     return [process for process in node.todo if process not in closed]
 
 
+def _checksum(known: dict[str, Any]) -> str:
+    """Of what a file says, however its JSON is written."""
+    text = json.dumps({name: known[name] for name in ("format", "program", "state")}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 class ExplorationFile:
     """What is known of a check, in a file: of a check with the same ``program``."""
 
@@ -406,11 +413,11 @@ class ExplorationFile:
             return None
         try:
             known = json.loads(self._path.read_text())
-            program, format_, state = known["program"], known["format"], known["state"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            program, format_, state = dict(known["program"]), known["format"], dict(known["state"])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ArgumentError(
-                f"resume is {self._path}, which is no file of an exhaustive check ({type(error).__name__}): name a new "
-                f"file, or the one that a check has written"
+                f"resume is {self._path}, which is no file of an exhaustive check, or only a part of one "
+                f"({type(error).__name__}): name a new file, or the one that a check has written"
             ) from None
         ours = {**self._program, "format": _FORMAT}
         theirs = {**program, "format": format_}
@@ -420,13 +427,19 @@ class ExplorationFile:
                 f"resume is {self._path}, which is of another check: {', '.join(differs)}. Call it with the same "
                 f"arguments, or name a new file"
             )
-        return dict(state)
+        if known.get("checksum") != _checksum(known):
+            raise ArgumentError(
+                f"resume is {self._path}, which is not as a check has written it (its checksum is another one): take a "
+                f"copy that is whole, or name a new file"
+            )
+        return state
 
     def write(self, state: dict[str, Any]) -> None:
         """In the place of what it had: whole, or not at all."""
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        known = {"format": _FORMAT, "program": self._program, "state": state}
         try:
-            new.write_text(json.dumps({"format": _FORMAT, "program": self._program, "state": state}))
+            new.write_text(json.dumps({**known, "checksum": _checksum(known)}))
             new.replace(self._path)
         except OSError as error:
             raise ArgumentError(f"resume is {self._path}, which cannot be written: {error.strerror}") from error
