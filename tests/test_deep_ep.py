@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,12 @@ def _few_blocks() -> Iterator[None]:
     deep_ep.Buffer.set_num_sms(20)
 
 
-def test_normal_mode_returns_what_deep_ep_returns() -> None:
-    ep_lib.spawn(deep_ep_cases.normal_mode, ranks=4, backend="emulator")
+def test_normal_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any]) -> None:
+    spmd(deep_ep_cases.normal_mode, ranks=4)
 
 
-def test_low_latency_mode_returns_what_deep_ep_returns() -> None:
-    ep_lib.spawn(deep_ep_cases.low_latency_mode, ranks=4, backend="emulator")
+def test_low_latency_mode_returns_what_deep_ep_returns(spmd: Callable[..., Any]) -> None:
+    spmd(deep_ep_cases.low_latency_mode, ranks=4)
 
 
 def test_nodes_that_nics_connect_are_found_by_themselves() -> None:
@@ -106,22 +106,22 @@ def test_parameters_come_in_deep_eps_order(name: str) -> None:
     assert parameters[: len(wanted)] == wanted
 
 
-def run_program(backend: str, folder: Path) -> None:
-    """Three processes, in two groups."""
+def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
+    """So many processes, in two groups: all of them, and the first with the last."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), "3", str(folder / "store"), backend],
+            [sys.executable, str(PROGRAM), str(rank), str(ranks), str(folder / "store"), backend],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
         )
-        for rank in range(3)
+        for rank in range(ranks)
     ]  # fmt: skip
     try:
         said = [process.communicate(timeout=_LIMIT_S) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [out for out, _ in said] == ["done\n"] * 3, said
+    assert [out for out, _ in said] == ["done\n"] * ranks, said
 
 
 @pytest.mark.slow
@@ -129,9 +129,9 @@ def test_vllm_sglang_and_megatron_call_it_on_gloo_groups(tmp_path: Path) -> None
     run_program("gloo", tmp_path)
 
 
-@pytest.mark.gpu(count=3)
-def test_vllm_sglang_and_megatron_call_it_on_nccl_groups(tmp_path: Path) -> None:
-    run_program("nccl", tmp_path)
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.gpu(count=ranks)) for ranks in (2, 3)])
+def test_vllm_sglang_and_megatron_call_it_on_nccl_groups(tmp_path: Path, ranks: int) -> None:
+    run_program("nccl", tmp_path, ranks)
 
 
 def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:
@@ -139,7 +139,7 @@ def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:
         buffer = deep_ep.Buffer(rank, explicitly_destroy=True)
         handles = []
         for tokens in (4, 300 if rank == 1 else 0, 5):
-            x, idx, _ = deep_ep_cases.choices(rank.rank, tokens)
+            x, idx, _ = deep_ep_cases.choices(rank, tokens)
             came, *_, handle, _ = buffer.dispatch(x, topk_idx=idx, **deep_ep_cases.layout_of(buffer, idx))
             handles.append((came, handle, x))
         for came, handle, x in reversed(handles):
@@ -158,7 +158,7 @@ def test_a_rank_with_more_tokens_makes_all_meet_and_handles_stay_good() -> None:
 def test_a_token_goes_where_is_token_in_rank_says() -> None:
     def main(rank: ep_lib.Rank) -> None:
         buffer = deep_ep.Buffer(rank)
-        x, idx, weights = deep_ep_cases.choices(rank.rank, 6)
+        x, idx, weights = deep_ep_cases.choices(rank, 6)
         idx[0] = torch.tensor([0, 1, 7])  # on both ranks
         idx[1] = -1
         layout = deep_ep_cases.layout_of(buffer, idx)
@@ -184,7 +184,7 @@ def test_a_token_goes_where_is_token_in_rank_says() -> None:
 def test_a_layout_of_ids_that_are_no_experts_is_refused(has_engine: bool) -> None:
     def main(rank: ep_lib.Rank) -> None:
         buffer = deep_ep.Buffer(rank)
-        x, idx, _ = deep_ep_cases.choices(0, 4)
+        x, idx, _ = deep_ep_cases.choices(rank, 4)
         if has_engine:
             buffer.dispatch(x, topk_idx=idx, **deep_ep_cases.layout_of(buffer, idx))
         for wrong in (8, -2, 2**32 + 1):
@@ -202,7 +202,7 @@ def test_a_layout_of_ids_that_are_no_experts_is_refused(has_engine: bool) -> Non
 def test_wrong_statistics_are_refused_before_anything_is_sent() -> None:
     def main(rank: ep_lib.Rank) -> None:
         buffer = deep_ep.Buffer(rank)
-        x, idx, _ = deep_ep_cases.choices(0, 4)
+        x, idx, _ = deep_ep_cases.choices(rank, 4)
         for wrong in (torch.zeros(5, dtype=torch.int32), torch.zeros(8)):
             refused(lambda: buffer.low_latency_dispatch(x, idx, 8, 8, wrong), ArgumentError, r"int32 \[8\] on cpu")  # noqa: B023
         assert not buffer._engines
@@ -280,7 +280,7 @@ def refused(call: Any, error: type[EpError], words: str) -> None:
 def test_what_cannot_be_is_a_sentence_that_names_a_way_out() -> None:
     def main(rank: ep_lib.Rank) -> None:
         buffer = deep_ep.Buffer(rank)
-        x, idx, weights = deep_ep_cases.choices(0, 4)
+        x, idx, weights = deep_ep_cases.choices(rank, 4)
         layout = deep_ep_cases.layout_of(buffer, idx)
         wide_layout = deep_ep_cases.layout_of(buffer, idx.repeat(50, 1))
         came, counts, low, event, _ = buffer.low_latency_dispatch(x, idx, 8, 8, use_fp8=False)

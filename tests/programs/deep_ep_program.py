@@ -222,12 +222,13 @@ def sglang(group: Any) -> None:
 
 def main() -> None:
     world = dist.group.WORLD
-    some = dist.new_group([0, 2])
-    for group in [world] if dist.get_rank() == 1 else [world, some]:
+    members = [0, dist.get_world_size() - 1]
+    some = dist.new_group(members)
+    for group in [world, some] if dist.get_rank() in members else [world]:
         # A group of two has its second rank: what is larger on one rank alone is larger there.
         megatron(group)
     vllm(world)
-    if dist.get_rank() != 1:
+    if dist.get_rank() in members:
         sglang(some)
     dist.barrier()
 

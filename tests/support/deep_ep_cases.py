@@ -1,9 +1,11 @@
-"""What ranks do that call ep_lib as if it were DeepEP, on tensors of a CPU: each returns nothing and asserts."""
+"""What ranks do that call ep_lib as if it were DeepEP, on tensors of their own device: each asserts."""
 
 # ruff: noqa: E402 (imports come after the check that torch is there)
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,16 +18,31 @@ import ep_lib
 from ep_lib.compat import deep_ep
 from ep_lib.compat.deep_ep.scales import unpack_ue8m0
 from ep_lib.reference import FP8_GROUP
+from support.torch_cases import device_of, gather
 
 HIDDEN, EXPERTS, TOP_K = 512, 8, 3
 
 
-def choices(rank: int, tokens: int, experts: int = EXPERTS, top_k: int = TOP_K) -> tuple[Tensor, Tensor, Tensor]:
+def on_its_device(case: Callable[[ep_lib.Rank], Any]) -> Callable[[ep_lib.Rank], Any]:
+    """A case that makes its tensors on the rank's GPU, where it has one."""
+
+    @functools.wraps(case)
+    def run(rank: ep_lib.Rank) -> Any:
+        with device_of(rank):
+            return case(rank)
+
+    return run
+
+
+def choices(rank: ep_lib.Rank, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     """x of halves (so that sums are exact), topk_idx with some -1, topk_weights."""
-    g = torch.Generator().manual_seed(1000 * rank + tokens)
-    x = torch.randint(-64, 64, (tokens, HIDDEN), generator=g).bfloat16() / 2
-    idx = torch.rand(tokens, experts, generator=g).topk(top_k, dim=1).indices
-    return x, idx.masked_fill(torch.rand(idx.shape, generator=g) < 0.1, -1), torch.rand(idx.shape, generator=g)
+    device = device_of(rank)
+    with torch.device("cpu"):  # where this generator draws
+        g = torch.Generator().manual_seed(1000 * rank.rank + tokens)
+        x = torch.randint(-64, 64, (tokens, HIDDEN), generator=g).bfloat16() / 2
+        idx = torch.rand(tokens, EXPERTS, generator=g).topk(TOP_K, dim=1).indices
+        idx = idx.masked_fill(torch.rand(idx.shape, generator=g) < 0.1, -1)
+        return x.to(device), idx.to(device), torch.rand(idx.shape, generator=g).to(device)
 
 
 def layout_of(buffer: Any, idx: Tensor, experts: int = EXPERTS) -> dict[str, Any]:
@@ -52,12 +69,13 @@ def back(rows: Tensor, scales: Tensor) -> Tensor:
     return (rows.float().view(*scales.shape, -1) * scales.unsqueeze(-1)).view(rows.shape)
 
 
+@on_its_device
 def normal_mode(rank: ep_lib.Rank) -> None:
     """Sizes that grow on one rank only, ranks without tokens, all forms of input, handles, weights that come back."""
     buffer = deep_ep.Buffer(rank, 1 << 20, 0)
     me, ranks = rank.rank, rank.world_size
     for tokens in ([3, 0, 5, 1][me], 70 + 60 * me, 10):
-        x, idx, weights = choices(me, tokens)
+        x, idx, weights = choices(rank, tokens)
         layout = layout_of(buffer, idx)
         sent = layout["is_token_in_rank"]
         came, came_idx, came_weights, counts, handle, event = buffer.dispatch(
@@ -66,7 +84,7 @@ def normal_mode(rank: ep_lib.Rank) -> None:
         assert type(counts) is list and counts == [int((came_idx == e).sum()) for e in range(EXPERTS // ranks)]
         assert len(handle) == 6 and event.event is None
         prefix, channel, recv_channel, source, in_rank, head = handle
-        received = [int(s[me]) for s in rank.all_gather(sent.sum(0).numpy())]
+        received = [int(s[me]) for s in rank.all_gather(sent.sum(0).cpu().numpy())]
         assert prefix[:, me].tolist() == torch.tensor(received).cumsum(0).tolist()
         assert channel[:, 0].tolist() == sent.sum(0).tolist() and not recv_channel.any()
         assert in_rank is sent and len(source) == len(came) and handle[0] is prefix
@@ -118,15 +136,14 @@ def normal_mode(rank: ep_lib.Rank) -> None:
         assert len(token_of) == len(got)
 
 
+@on_its_device
 def low_latency_mode(rank: ep_lib.Rank) -> None:
     """Every form of the rows, with hooks and without, what handles tell, statistics, combine by weights, masks."""
     most, me, ranks = 8, rank.rank, rank.world_size
     local = EXPERTS // ranks
     buffer = deep_ep.Buffer(rank, 0, deep_ep.Buffer.get_low_latency_rdma_size_hint(most, HIDDEN, ranks, EXPERTS), True)
-    x, idx, weights = choices(me, [8, 0, 5, 3][me])
-    everyone = rank.all_gather([x.float().numpy(), idx.numpy()])
-    tokens = [torch.from_numpy(theirs) for theirs, _ in everyone]
-    routes = [torch.from_numpy(theirs) for _, theirs in everyone]
+    x, idx, weights = choices(rank, [8, 0, 5, 3][me])
+    tokens, routes = gather(rank, x.float()), gather(rank, idx)
     stats = torch.zeros(local, dtype=torch.int32)
     forms = [(fp8, rounded, ue8m0) for fp8, rounded, ue8m0 in ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1))]
     for number, (fp8, rounded, ue8m0) in enumerate(forms):
@@ -186,11 +203,12 @@ def low_latency_mode(rank: ep_lib.Rank) -> None:
     rank.barrier()
 
 
+@on_its_device
 def several_nodes(rank: ep_lib.Rank) -> list[int]:
     """Two ranks on each of two nodes, which NICs connect; one rank has more tokens the second time."""
     buffer = deep_ep.Buffer(rank)
     for tokens in (4, 5 + 150 * (rank.rank == 2), 3):
-        x, idx, weights = choices(rank.rank, tokens)
+        x, idx, weights = choices(rank, tokens)
         per_rank, per_node, per_expert, sent, _ = buffer.get_dispatch_layout(idx, EXPERTS)
         assert per_node.tolist() == [int(sent[:, node : node + 2].any(1).sum()) for node in (0, 2)]
         came, _, came_weights, _, handle, _ = buffer.internode_dispatch(
