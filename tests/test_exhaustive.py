@@ -194,6 +194,14 @@ def test_a_wait_that_is_satisfied_only_in_some_schedules() -> None:
     assert [f.kind for f in report.findings] == ["deadlock"]
 
 
+def test_a_kernel_that_reads_a_clock_is_named_and_not_proved() -> None:
+    report = exhausted(one_rank, args=("asks_the_clock",))
+    source = KERNELS.read_text().splitlines()
+    lines = [source[int(spot.rpartition(":")[2]) - 1] for spot in report.coverage.clocks]
+    assert report.ok and not report.proved and ["clock" in line for line in lines] == [True, True]
+    assert str(report).startswith("within bounds: all 1 ") and " a clock is read at " in str(report)
+
+
 def busy_wait(rank: ep_lib.Rank, early: bool, logs: bool) -> list[int]:
     data, out = rank.symmetric(20, np.uint64), rank.symmetric(1, np.uint64)
     rank.barrier()

@@ -327,8 +327,8 @@ def _by_way_of(signal: Place, wait: Place, detail: str) -> str:
     return f"the {thing}: {signal or wait}" if signal or wait else ""
 
 
-def parse_polls(report: str) -> set[str]:
-    """Where threads polled, as file:line; of Machine.polls."""
+def parse_spots(report: str) -> set[str]:
+    """Places in kernels as file:line; of Machine.polls and Machine.clocks."""
     return {symbols.find(spot["image"], spot["offset"]).location for spot in json.loads(report)}
 
 

@@ -428,6 +428,11 @@ class Machine:
         return str(self._lib.epemu_polls(self.handle).decode())
 
     @property
+    def clocks(self) -> str:
+        """While the checker is on: the places that read a clock, but for the limit of a wait, as JSON."""
+        return str(self._lib.epemu_clocks(self.handle).decode())
+
+    @property
     def most_resident_blocks(self) -> int:
         """The most blocks that were resident at one time, over all ranks: how much of a grid took memory."""
         return int(self._lib.epemu_most_resident_blocks(self.handle))

@@ -21,7 +21,7 @@ from ep_lib.config import Config
 from ep_lib.emulator import exploration as runs
 from ep_lib.emulator.exploration import BUSY_TURNS, Exploration
 from ep_lib.emulator.fabric import Fabric, make_fabric
-from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_polls
+from ep_lib.emulator.findings import Finding, merge_findings, parse, parse_spots
 from ep_lib.emulator.host_watch import HostAccess
 from ep_lib.emulator.machine import pct_depth
 from ep_lib.emulator.outcomes import from_error
@@ -84,7 +84,8 @@ class Coverage:
     given up. ``cut``: of ``schedules``, those that went on for more than ``events`` events. ``counted``: those in which
     a wait that counts went round more than ``turns`` times. ``preemptions``: of a run at most; None: any number.
     ``skipped``: places from which only runs with more preemptions go on. ``stopped``: why it ended early, or "".
-    ``share``: of all schedules, as far as they are known. ``most_events``: of a run.
+    ``share``: of all schedules, as far as they are known. ``most_events``: of a run. ``clocks``: where kernels read a
+    clock, as file:line; what they do with it went one way only.
     """
 
     schedules: int
@@ -98,6 +99,7 @@ class Coverage:
     events: int
     turns: int
     stopped: str
+    clocks: tuple[str, ...] = ()
 
     @property
     def ended_by_finding(self) -> bool:
@@ -107,7 +109,7 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Whether every schedule is equivalent to one that was made."""
-        return not (self.stopped or self.cut or self.counted or self.skipped)
+        return not (self.stopped or self.cut or self.counted or self.skipped or self.clocks)
 
     def __str__(self) -> str:
         if self.stopped:
@@ -132,6 +134,11 @@ class Coverage:
                 f"; loops that wait, and count or store in each turn, were followed for {self.turns} turns without a "
                 f"change ({BUSY_TURNS * self.turns} where they store something in each; a bound), and then taken to go "
                 f"on until something changes"
+            )
+        if self.clocks:
+            text += (
+                f"; a clock is read at {', '.join(self.clocks)}: time stands still here while anything can happen, so "
+                f"what a kernel does by the clock was followed one way only"
             )
         return text
 
@@ -572,6 +579,7 @@ class _PartAnswer:
     has_values: bool
     polled: frozenset[str]
     kernels: frozenset[str]
+    clocks: frozenset[str]
     stopped: str
 
 
@@ -589,6 +597,7 @@ class _Search:
         self._steps = 0  # of the run of seed 0
         self._polled: set[str] = set()  # lines
         self._kernels: set[str] = set()  # that were launched: Machine.kernels
+        self.clocks: set[str] = set()  # lines that read one
         self.failed = self._has_values = False
         self.recorded: tuple[Any, dict[str, Any], Notes, list[tuple[int, Finding]]] | None = None
 
@@ -665,6 +674,7 @@ class _Search:
         self._has_values |= part.has_values
         self._polled |= part.polled
         self._kernels |= part.kernels
+        self.clocks |= part.clocks
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: findings by the runs that have shown them."""
@@ -675,6 +685,7 @@ class _Search:
             "flags": [self.values_differ, self.failed, self._has_values],
             "polled": sorted(self._polled),
             "kernels": sorted(self._kernels),
+            "clocks": sorted(self.clocks),
         }
 
     def load(self, known: dict[str, Any]) -> None:
@@ -707,6 +718,7 @@ class _Search:
         self.tried = list(range(known["runs"]))
         self.values_differ, self.failed, self._has_values = known["flags"]
         self._polled = set(known["polled"])
+        self.clocks = set(known["clocks"])
 
     def answer(self, explored: Explored, stopped: str) -> _PartAnswer:
         """What :meth:`take_over` takes."""
@@ -719,6 +731,7 @@ class _Search:
             self._has_values,
             frozenset(self._polled),
             frozenset(self._kernels),
+            frozenset(self.clocks),
             stopped,
         )
 
@@ -755,8 +768,10 @@ class _Search:
                 error = caught
             finally:
                 self._kernels |= machine.kernels
+                if exploration is not None:
+                    self.clocks |= {spot.partition(" (in ")[0] for spot in parse_spots(machine.clocks)}
                 if program.plain_volatile:
-                    self._polled |= parse_polls(machine.polls)
+                    self._polled |= parse_spots(machine.polls)
                 kept = (*machine.recorded(), machine.notes) if machine.notes is not None else None
                 report = machine.end_checks()
             numbered = parse(report, seed)
@@ -1089,6 +1104,7 @@ class _Exhaustion:
                 share=self._parts.share,
                 most_events=totals.most_events,
                 stopped=stopped,
+                clocks=tuple(sorted(self._search.clocks)),
                 **bounds,
             ),
             resume=self.go_on,

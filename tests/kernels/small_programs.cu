@@ -163,6 +163,13 @@ PROGRAM(waits_in_vain) {
     }
 }
 
+// Whether the other one's store has come yet is asked by the clock.
+PROGRAM(asks_the_clock) {
+    const int64_t begin = ep::clock_cycles();
+    st_relaxed_sys_u32(x + ME, 1);
+    if (clock64() - begin > 1000) out[ME] = ld_relaxed_sys_u32(x + 1 - ME);
+}
+
 // ---- over a network, from rank 0 to rank 1: what the receiver polls while it comes
 
 extern "C" __global__ void put_and_signal(uint64_t* data, uint64_t* flag, uint64_t* out) {

@@ -54,7 +54,7 @@ EP_DEVICE bool poll_until(Done done, GaveUp gave_up, int peer = -1, bool is_pati
             if (done()) return true;
         }
         if (has_fault()) return false;  // something else failed: return now instead of waiting out the limit
-        const uint64_t now = globaltimer_ns();
+        const uint64_t now = detail::limit_clock_ns();
         if (start == 0) start = now;
         if (now - start >= detail::wait_limit_ns(peer, is_patient)) {
             gave_up();

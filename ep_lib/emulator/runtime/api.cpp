@@ -334,6 +334,12 @@ const char* epemu_polls(Machine* m) {
         return m->findings.c_str();
     });
 }
+const char* epemu_clocks(Machine* m) {
+    return with_memory([&]() -> const char* {
+        m->findings = m->checker ? m->checker->clocks() : "[]";
+        return m->findings.c_str();
+    });
+}
 const char* epemu_findings(Machine* m) {
     return with_memory([&]() -> const char* {
         m->findings = m->checker ? m->checker->findings() : "[]";

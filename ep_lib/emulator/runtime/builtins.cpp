@@ -277,11 +277,14 @@ void time_matters() {
     machine->schedule->spend(kTickNs);
     if (--quantum < 0) yield();
 }
+
+uint64_t now_ns() { return static_cast<uint64_t>(machine->schedule->now_ns()); }
 }  // namespace
 
 extern "C" {
 
 long long epemu_clock64() {
+    if (checker) checker->looked_at_clock(EPEMU_PC);
     time_matters();
     return static_cast<long long>(machine->schedule->now_ns() * machine->clock_ghz);
 }
@@ -289,8 +292,14 @@ long long epemu_clock64() {
 int epemu_polls_per_clock() { return machine->schedule->polls_per_clock(); }
 
 uint64_t epemu_globaltimer() {
+    if (checker) checker->looked_at_clock(EPEMU_PC);
     time_matters();
-    return static_cast<uint64_t>(machine->schedule->now_ns());
+    return now_ns();
+}
+
+uint64_t epemu_limit_timer() {
+    time_matters();
+    return now_ns();
 }
 
 // CUDA lets a sleep end early, so a turn of every other thread is as good as any duration.

@@ -197,7 +197,10 @@ class __attribute__((visibility("hidden"))) Checker {
     std::string findings() const;  // JSON
     std::string who_stored(const SyncStore& s) const;
     std::string spot(uint32_t pc) const;
+    std::string spots(const std::set<uint32_t>& pcs) const;
     std::string polls() const;  // JSON: the places that polled
+    void looked_at_clock(uintptr_t pc) { clocks_.insert(static_cast<uint32_t>(pc)); }
+    std::string clocks() const;  // JSON: the places that did
 
     size_t kept_accesses = 0;            // how many at most
     std::vector<AccessRecord> accesses;  // the first ones
@@ -583,7 +586,7 @@ class __attribute__((visibility("hidden"))) Checker {
         VectorClock clock, other, both;
     } joined_;  // the last join: lanes of a warp often do the same one after the other
     std::set<uintptr_t> polled_words_;
-    std::set<uint32_t> polled_at_;
+    std::set<uint32_t> polled_at_, clocks_;
     static constexpr uint32_t kStepBits = 6, kJoinedBits = 6;
     Step steps_[1 << kStepBits] = {};
     JoinedCrowd joined_crowds_[1 << kJoinedBits] = {};

@@ -218,11 +218,13 @@ std::string Checker::findings() const {
     return out + "]";
 }
 
-std::string Checker::polls() const {
+std::string Checker::spots(const std::set<uint32_t>& pcs) const {
     std::string out = "[";
-    for (const uint32_t pc : polled_at_) out += (out.size() > 1 ? "," : "") + spot(pc);
+    for (const uint32_t pc : pcs) out += (out.size() > 1 ? "," : "") + spot(pc);
     return out + "]";
 }
+std::string Checker::polls() const { return spots(polled_at_); }
+std::string Checker::clocks() const { return spots(clocks_); }
 
 // "swap" says that a signal comes before its data. It does not if the writer signals once more.
 Checker::Verdict Checker::settled(const Finding& f) const {

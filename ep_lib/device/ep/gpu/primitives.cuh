@@ -166,6 +166,7 @@ EP_DEVICE int64_t clock_cycles() { return clock64(); }
 EP_DEVICE void sleep_ns(uint32_t ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
 
 namespace detail {
+EP_DEVICE uint64_t limit_clock_ns() { return globaltimer_ns(); }
 constexpr bool kTraces = false;
 EP_DEVICE void trace_value(const char*, double) {}
 }  // namespace detail
