@@ -123,6 +123,7 @@ def start_here(chromium: Any, lab: Lab) -> Iterator[Any]:
     with page_of(chromium, "start_here") as page:
         page.goto(f"{lab.address}/lab?token={lab.token}".replace("/lab?", "/?"))  # as ep-lib prints it
         page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
+        assert page.locator(".jp-mod-dirty").count() == 0  # nobody has changed anything
         run_cell(page, "import ep_lib")
         yield page
 

@@ -73,6 +73,14 @@ def test_links_out_of_the_folder_lead_there_from_the_copy(root: Path) -> None:
     assert "[a](../../ep_lib/a.cuh) [b](01_b.ipynb)" in (update(root).folder / "00_a.ipynb").read_text()
 
 
+def test_a_copy_says_of_its_language_what_the_kernel_will_say(root: Path) -> None:
+    """Else JupyterLab calls it changed as soon as its kernel has started."""
+    ipkernel = pytest.importorskip("ipykernel.ipkernel")
+    course(root, (Path(__file__).parents[1] / "notebooks" / "00_start_here.ipynb").read_text())
+    copy = json.loads((update(root).folder / "00_a.ipynb").read_text())
+    assert copy["metadata"]["language_info"] == ipkernel.IPythonKernel.language_info
+
+
 def test_without_a_place_to_write(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "mine").write_text("a file in the place of the folder")
     with pytest.raises(GradingError, match="make that folder writable"):

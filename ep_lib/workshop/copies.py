@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,15 @@ from typing import Any
 from ep_lib.errors import GradingError
 
 FOLDER = Path("mine") / "notebooks"
+LANGUAGE = {  # as ipykernel has it
+    "codemirror_mode": {"name": "ipython", "version": sys.version_info[0]},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+    "version": sys.version.split()[0],
+}
 _RECORD = ".course.json"  # by file: which version of the course's notebook was copied, and what the copy was then
 _NEW = ".new.ipynb"
 
@@ -76,7 +86,11 @@ def _update(root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def _moved(text: str) -> str:
-    """The notebook with links that lead out of its folder as they must be one folder further down."""
+    """The notebook with links that lead out of its folder as they must be one folder further down, and with the words
+    for this Python that its kernel will say: JupyterLab writes them down, and would call a notebook that has just been
+    opened changed."""
+    language = f'"language_info": {json.dumps(LANGUAGE)}'
+    text = re.sub(r'"language_info":\s*\{\s*"name":\s*"python"\s*\}', lambda _: language, text)
     return re.sub(r"\]\(\.\./", "](../../", text)
 
 
