@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+_WORKSHOP = ("notebooks", "solutions")  # what its folder has
 _CELL = re.compile(r"ipykernel_\d+|<ipython-input|<cell ")
 _PACKAGE = str(Path(__file__).parent) + os.sep  # as code objects name their files
 
@@ -28,6 +30,21 @@ def outer_frame() -> FrameType:
 def is_cell(filename: str) -> bool:
     """Whether this is the name that IPython gives to the code of a notebook's cell."""
     return _CELL.search(filename) is not None
+
+
+def workshops_above(folder: Path) -> Iterator[Path]:
+    """The folders of the workshop that hold this one, the innermost first."""
+    return (root for root in folder.parents if all((root / name).is_dir() for name in _WORKSHOP))
+
+
+def short_path(file: str | os.PathLike[str]) -> str:
+    """A file as messages name it: from the workshop's folder if a program runs somewhere inside of it, as notebooks do;
+    else from the current folder, where that is shorter."""
+    full, here = Path(file).resolve(), Path.cwd()
+    for root in workshops_above(here):
+        if full.is_relative_to(root):
+            return str(full.relative_to(root))
+    return min(os.path.relpath(full), str(full), key=len)
 
 
 def place(filename: str, line: int) -> str:

@@ -100,6 +100,58 @@ def test_a_fault_in_a_file_names_that_file(tmp_path: Path, monkeypatch: pytest.M
     assert (caught.value.location, caught.value.source) == ("mine.cu:4", "p[i] = 7;")
 
 
+def test_a_file_of_the_workshop_is_named_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notebooks run two folders further down."""
+    for name in ("notebooks", "solutions", "kernels", "mine/notebooks"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "kernels" / "k.cu").write_text(
+        'extern "C" __global__ void k(int* box) {\n    box[0] = threadIdx.x;\n}\n'
+    )
+    monkeypatch.chdir(tmp_path / "mine" / "notebooks")
+
+    def main(rank: Rank) -> None:
+        Kernel.from_file("../../kernels/k.cu", "k").launch(rank, 1, 2, rank.empty(1, np.int32))
+
+    [race] = ep_lib.check(main, ranks=1, seeds=1).findings
+    assert race.first is not None and race.first.location == "kernels/k.cu:2"
+    assert race.where == "box[0] of rank 0" and "line 2 of kernels/k.cu" in race.place
+    with pytest.raises(KernelCompileError, match=r"^kernels/k\.cu:2: error"):
+        Kernel.from_file("../../kernels/k.cu", "k", defines={"threadIdx": "1"}).compile()
+
+
+NAMED = """#include <ep/peer.cuh>
+#include <ep/wait.cuh>
+extern "C" __global__ void behind(float* few, unsigned long* flags, int n) { few[n] = 1; }
+extern "C" __global__ void behind_theirs(float* few, unsigned long* flags, int n) { ep::peer_ptr(flags, 1)[n] = 1; }
+extern "C" __global__ void waits(float* few, unsigned long* flags, int n) {
+    while (ep::ld_acquire_sys_u64(ep::peer_ptr(flags, 1) + n) == 0) {}
+}
+extern "C" __global__ void two_bytes(float* few, unsigned long* flags, int n) {
+    if (ep::rank() == 0) reinterpret_cast<short*>(ep::peer_ptr(flags, 1))[n] = 1;
+    if (ep::rank() == 1) flags[n / 4] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "says"),
+    [
+        ("behind", 8, "0 bytes past the end of an array of 32 bytes that was passed to the kernel as few"),
+        ("behind_theirs", 5, "8 bytes past the end of the symmetric array of 32 bytes at heap+0x200 (flags)"),
+        ("waits", 2, "on flags[2] of rank 1 (sees 0)"),
+        ("two_bytes", 5, "where   flags[1] + 2 bytes of rank 1"),
+    ],
+)
+def test_an_array_is_called_as_its_kernel_calls_it(name: str, n: int, says: str) -> None:
+    kernel = Kernel.from_source(NAMED, name)
+
+    def main(rank: Rank) -> None:
+        flags = rank.symmetric(4, np.uint64, fill=0)
+        kernel.launch(rank, 1, 1, rank.to_device(np.zeros(8, np.float32)), flags, n)
+
+    assert says in str(ep_lib.check(main, ranks=2, seeds=1))
+
+
 # ---- names without their header --------------------------------------------------------------------------------------
 HINTS = [
     ("ep::signal_add((unsigned long*)p, 1, 0);", "ep::signal_add is in <ep/signal.cuh>: add #include <ep/signal.cuh>"),

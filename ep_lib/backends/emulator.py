@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import sys
 import threading
@@ -18,6 +19,7 @@ from ep_lib.backends.base import MAX_SHARED_BYTES
 from ep_lib.callers import is_ours
 from ep_lib.emulator.host_watch import HostWatch, Watched
 from ep_lib.emulator.machine import HEAP_SPREAD
+from ep_lib.emulator.recording import parameter_names
 from ep_lib.errors import ArgumentError, BufferClosedError, EpError, KernelLaunchError
 from ep_lib.jit.kernel import dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ep_lib.emulator.world import SoloWorld, World
     from ep_lib.jit.gxx import EmulatorImage
     from ep_lib.jit.kernel import Kernel
+    from ep_lib.jit.signature import Param
 
 
 _NOTHING = contextlib.nullcontext()
@@ -141,7 +144,7 @@ class EmulatorBackend:
         self._heap_begin = world.machine.heap_address(rank)
         self._heaps = world.machine.heap_address(0), world.machine.heap_address(world.size - 1) + len(self._heap)
         self._allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()  # by offset
-        self._images: dict[Kernel, EmulatorImage] = {}
+        self._loaded: dict[Kernel, tuple[EmulatorImage, str]] = {}  # and the names of its parameters
         self._last_ticket = 0
         self._in_use: list[list[ArrayInfo]] = []  # arrays of launches under way
         self._closed = False
@@ -236,7 +239,7 @@ class EmulatorBackend:
         if threading.get_ident() != self._thread:
             self._world.require_own(self.rank)
         grid3, block3 = launch_dimensions(kernel.name, grid, block)
-        image = self._images.get(kernel) or self._load(kernel)
+        image, parameters = self._loaded.get(kernel) or self._load(kernel)
         shared_bytes = dynamic_shared(kernel.name, shared_bytes)
         _check_shared_bytes(kernel.name, image.static_shared_bytes, shared_bytes)
         arrays, data = [], []
@@ -266,7 +269,7 @@ class EmulatorBackend:
         if self._watch is not None:
             self._watch.look()
         self._last_ticket = self._machine.launch(
-            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes
+            self.rank, kernel.name, image, grid3, block3, data, ranges, shared_bytes, parameters
         )
         if self._machine.notes is not None:
             given = [[arg.array] if arg.array is not None else list(arg.arrays) for arg in marshalled]
@@ -277,11 +280,11 @@ class EmulatorBackend:
             self._watch.launched(kernel.name, kernel.path, arrays)
         self._in_use.append(arrays)
 
-    def _load(self, kernel: Kernel) -> EmulatorImage:
+    def _load(self, kernel: Kernel) -> tuple[EmulatorImage, str]:
         image = self._transport.compile(kernel, "emulator")
         self._transport.register_module(EmulatedModule(self._machine, self.rank, image), image)
-        self._images[kernel] = image
-        return image
+        self._loaded[kernel] = image, _names(kernel.source, kernel.name, image.params)
+        return self._loaded[kernel]
 
     def synchronize(self) -> None:
         """Waits until this rank's launches have finished; meanwhile the other ranks run."""
@@ -354,6 +357,18 @@ class EmulatorBackend:
     def _check_open(self) -> None:
         if self._closed:
             raise BufferClosedError(f"rank {self.rank} was closed; start a new world with spawn() or init()")
+
+
+@functools.lru_cache(maxsize=256)
+def _names(source: str, kernel: str, params: tuple[Param, ...]) -> str:
+    """A kernel's parameters for reports: a line each, as ``Launch`` of the runtime says."""
+    names = parameter_names(source, kernel)
+    if len(names) != len(params):
+        return ""
+    return "\n".join(
+        f"{param.element_size} {name if param.kind == 'pointer' else '-'}"
+        for param, name in zip(params, names, strict=True)
+    )
 
 
 def _require_allocated(kernel: str, info: ArrayInfo) -> None:

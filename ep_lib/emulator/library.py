@@ -99,6 +99,7 @@ class LaunchRequest(Structure):
         ("arg_offsets", POINTER(c_uint64)),
         ("num_args", c_uint64),
         ("num_arg_bytes", c_uint64),
+        ("parameters", c_char_p),
         ("ranges", POINTER(Range)),
         ("num_ranges", c_uint64),
     ]

@@ -374,11 +374,13 @@ class Machine:
         args: Sequence[bytes],
         ranges: Sequence[tuple[int, int, bool]],
         shared_bytes: int,
+        parameters: str = "",
         *,
         is_service: bool = False,
     ) -> int:
         """Queues a kernel behind the rank's others; returns its ticket. ``ranges``: (begin, end, writable) of what its
-        arguments point to. ``is_service``: it starts beside them and never ends, like a thread of the host."""
+        arguments point to. ``parameters``: their names for reports (``Launch`` of the runtime). ``is_service``: it
+        starts beside them and never ends, like a thread of the host."""
         self.raise_if_broken()
         self._forget_stale()
         loaded = self.load(image, rank)
@@ -399,6 +401,7 @@ class Machine:
             arg_offsets=(ctypes.c_uint64 * max(1, len(offsets)))(*offsets),
             num_args=len(offsets),
             num_arg_bytes=len(blob),
+            parameters=parameters.encode(),
             ranges=(library.Range * max(1, len(ranges)))(*ranges),  # type: ignore[misc]  # ctypes takes tuples
             num_ranges=len(ranges),
         )

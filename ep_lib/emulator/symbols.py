@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import linecache
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ep_lib.callers import short_path
 from ep_lib.jit import sealed, toolkit
 from ep_lib.jit.source import filename_of
 
@@ -78,11 +78,8 @@ def _cuda_headers() -> tuple[Path, ...]:
 
 
 def _short(file: Path) -> str:
-    """Relative to the working directory where that is shorter to read; a string by the name its user gave it."""
-    if filename := filename_of(file):
-        return filename
-    full = str(file.resolve())
-    return min(os.path.relpath(full), full, key=len)
+    """As messages name it; a string by the name its user gave it."""
+    return filename_of(file) or short_path(file)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ep_lib.callers import short_path
 from ep_lib.config import Config
 
 _ROOTS, _COUNTS = "EP_LIB_MINE", "EP_LIB_MINE_COUNTS"
@@ -66,7 +67,7 @@ def unused() -> Iterator[None]:
 def note(error: BaseException) -> None:
     """Adds to an error of a run whose pieces were in use: what may be at fault is the learner's."""
     if roots := active():
-        files = [os.path.relpath(file) for root in roots for file in sorted(root.rglob("*.cu*")) if file.is_file()]
+        files = [short_path(file) for root in roots for file in sorted(root.rglob("*.cu*")) if file.is_file()]
         error.add_note(
             f"Your own pieces were in use: {', '.join(files)}. What is waited for may be what one has not sent, "
             f"or its own wait. Each is tested alone: {', '.join(f'`ep-lib grade {root.name}`' for root in roots)}."

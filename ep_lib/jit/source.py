@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ep_lib.callers import short_path
 from ep_lib.errors import ArgumentError
 from ep_lib.jit import cache, digest, pieces, sealed, toolkit
 from ep_lib.require import a_path, instance, refuse, several, text
@@ -84,7 +85,8 @@ class KernelSource:
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
         text(f"the source {str(path)!r}", source)
-        return cls(source, name, path=file, filename=str(path), include=include, defines=defines, options=options)
+        filename = short_path(file) if Path(path).parts[:1] == (os.pardir,) else str(path)
+        return cls(source, name, path=file, filename=filename, include=include, defines=defines, options=options)
 
     @classmethod
     def from_source(

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import ep_lib
+from ep_lib.callers import workshops_above
 from ep_lib.errors import EpError, GradingError
 from ep_lib.require import a_path, show
 
 METADATA = "exercise.toml"
 CARRIED = Path(ep_lib.__file__).resolve().parent / "_workshop"  # of an installed wheel (setup.py)
-_ALWAYS = ("notebooks", "solutions")
 _OPTIONAL = ("otherwise", "given")  # of a hole
 
 
@@ -123,7 +123,7 @@ def workshop_root(holding: str = "solutions", error: type[EpError] = GradingErro
     """
     given = os.environ.get("EP_LIB_WORKSHOP")
     candidates = [Path(given).expanduser()] if given else [Path(ep_lib.__file__).resolve().parents[1], Path.cwd()]
-    above = [] if given else [root for root in Path.cwd().parents if all((root / name).is_dir() for name in _ALWAYS)]
+    above = [] if given else workshops_above(Path.cwd())
     for root in [*candidates, *above]:
         if (root / holding).is_dir():
             return root

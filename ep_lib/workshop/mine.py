@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from ep_lib.callers import short_path
 from ep_lib.errors import GradingError, KernelCompileError
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel
@@ -132,7 +133,7 @@ def _examined(piece: Piece) -> Piece:
     if not any(file.exists() for file in piece.files):
         return replace(piece, stands_in=f'{_NOT_BEGUN}: workshop.start("{number}")')
     for file, name in zip(piece.files, exercise.pieces, strict=True):
-        here = _short(file)
+        here = short_path(file)
         try:
             text = file.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -155,7 +156,7 @@ def _compile_error(file: Path, name: str, text: str) -> str:
         try:
             ast.parse(text, str(file))
         except (SyntaxError, ValueError) as error:
-            return f"{_short(file)}:{getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', error)}"
+            return f"{short_path(file)}:{getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', error)}"
         return ""
     probe = f'#include <{name}>\nextern "C" __global__ void probe() {{}}\n'
     folder = file.parents[len(Path(name).parts) - 1]
@@ -167,13 +168,8 @@ def _compile_error(file: Path, name: str, text: str) -> str:
         if error.file == _PROBE:  # past the piece's end
             lines = file.read_text(encoding="utf-8").splitlines()
             text = f"{file}:{len(lines)}: error: after this line, the last one: {text.partition('error: ')[2]}"
-        return text.split("\n  (", 1)[0].replace(f"{folder}{os.sep}", f"{_short(folder)}{os.sep}")
+        return text.split("\n  (", 1)[0].replace(f"{folder}{os.sep}", f"{short_path(folder)}{os.sep}")
     return ""
-
-
-def _short(path: Path) -> str:
-    """A path from the current folder if that is shorter."""
-    return min(str(path), os.path.relpath(path), key=len)
 
 
 class Mine:
@@ -242,7 +238,7 @@ class Mine:
             if idle := [each.piece.words.piece for each in kernels if not each.ran]:
                 lines.append(f"nothing went through your {', '.join(idle)} here")
         else:
-            lines = [f"yours: {each.piece.words.piece} ({_short(each.piece.files[0])})" for each in carried]
+            lines = [f"yours: {each.piece.words.piece} ({short_path(each.piece.files[0])})" for each in carried]
         missing = [piece for piece in self.pieces if not piece.is_mine]
         begun = [piece for piece in missing if not piece.stands_in.startswith(_NOT_BEGUN)]
         lines += [f"the library's: {piece.words.piece} ({piece.stands_in})" for piece in begun]

@@ -157,6 +157,7 @@ struct LaunchRequest {
     const void* arg_bytes;        // the arguments' values, one after another
     const uint64_t* arg_offsets;  // where each begins
     uint64_t num_args, num_arg_bytes;
+    const char* parameters;  // as in Launch
     const Range* ranges;
     uint64_t num_ranges;
 };
@@ -177,6 +178,7 @@ static std::unique_ptr<Launch> make_launch(const Rank& rank, Image* image, void*
     char* aligned = launch->arg_bytes.data() + (16 - reinterpret_cast<uintptr_t>(launch->arg_bytes.data()) % 16) % 16;
     if (r->num_arg_bytes) memcpy(aligned, r->arg_bytes, r->num_arg_bytes);
     for (uint64_t i = 0; i < r->num_args; i++) launch->args.push_back(aligned + r->arg_offsets[i]);
+    launch->parameters = r->parameters;
     launch->ranges.assign(r->ranges, r->ranges + r->num_ranges);
     sort_ranges(launch->ranges);
     launch->arrays = rank.arrays;

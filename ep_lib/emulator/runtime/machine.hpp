@@ -201,6 +201,7 @@ struct Launch {
     size_t static_shared, dynamic_shared;
     std::vector<char> arg_bytes;
     std::vector<void*> args;
+    std::string parameters;          // a line each: element bytes (0: unknown) and its name, or - for no pointer
     std::vector<Range> ranges;       // host arrays this launch may touch, sorted by address
     Range recent[2] = {};            // the arrays of the last read and the last write that were in one
     SymmetricArrays arrays;          // as its host knew them when it launched
@@ -437,7 +438,8 @@ std::string shared_variable_at(const Block& block, size_t offset);
 // report.cpp
 std::string quote(const std::string& text);  // as JSON
 std::string triple(const epemu_dim3& d);
-std::string describe_address(const Machine& m, uintptr_t address);
+// By the name that a kernel has for it: the given launch's, or else the running one's.
+std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by = nullptr);
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);
 void write_report(Machine& m, Outcome outcome);
 void note_standstill(Machine& m);  // before time passes; the one with the most waiting threads is kept

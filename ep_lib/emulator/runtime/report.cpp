@@ -1,9 +1,11 @@
 // What happened, as JSON for Python, which adds file names and source lines.
 #include <stdio.h>
+#include <string.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <sstream>
 #include <tuple>
 
 #include "checker.hpp"
@@ -62,7 +64,7 @@ std::string waits_in(const Machine& m, const Fiber& f) {
             std::string text = f.what;
             for (int i = 0; i < f.polls->num_loads; i++) {
                 const auto& load = f.polls->loads[i];
-                text += (i ? ", " : " on ") + describe_address(m, load.address) + " (sees " +
+                text += (i ? ", " : " on ") + describe_address(m, load.address, f.block->launch) + " (sees " +
                         std::to_string(load.value) + ")";
             }
             return text;
@@ -176,11 +178,68 @@ constexpr const char* kFaultNames[] = {"none", "address", "trap", "assert", "sig
 
 }  // namespace
 
-// What is at an offset of a rank's heap that no array has. Empty where one has it.
-static std::string beside_arrays(const Rank& owner, const std::vector<Range>& arrays, uintptr_t offset,
-                                 uint64_t heap_bytes) {
-    const auto at = [](const Range& r) {
-        return " symmetric array of " + std::to_string(r.end - r.begin) + " bytes at heap+" + hex(r.begin);
+// An array as a kernel calls it.
+struct NamedArray {
+    std::string name;  // of the parameter that points to it; empty: none does
+    size_t offset, element;
+};
+
+// By the parameters of a launch; a symmetric array in whichever rank's heap.
+static NamedArray named_by(const Machine& m, const Launch& launch, uintptr_t address) {
+    const auto heaps = reinterpret_cast<uintptr_t>(m.heaps);
+    if (address - heaps < m.heaps_bytes)
+        address = heaps + launch.rank * m.heap_stride + ((address - heaps) & (m.heap_stride - 1));
+    std::istringstream parameters(launch.parameters);
+    size_t element = 0;
+    std::string name;
+    for (size_t i = 0; i < launch.args.size() && parameters >> element >> name; i++)
+        for (const Range& r : launch.ranges)
+            if (name != "-" && address >= r.begin && address < r.end &&
+                !memcmp(launch.args[i], &r.begin, sizeof r.begin))
+                return {name, address - r.begin, element};
+    return {};
+}
+
+// The same by one launch before others: that of the thread it is about, or any that is not done.
+static NamedArray named(const Machine& m, uintptr_t address, const Launch* first) {
+    if (!first && current) first = current->block->launch;
+    NamedArray found = first ? named_by(m, *first, address) : NamedArray{};
+    for (const Rank& rank : m.ranks)
+        for (const auto& launch : rank.queue)
+            if (found.name.empty()) found = named_by(m, *launch, address);
+    return found;
+}
+
+// What an address is to a kernel: "flags[16]". Empty where no parameter points to the array.
+static std::string element_at(const Machine& m, uintptr_t address, const Launch* seen_by) {
+    const NamedArray array = named(m, address, seen_by);
+    const size_t inside = array.element ? array.offset % array.element : array.offset;
+    const std::string index = array.element ? '[' + std::to_string(array.offset / array.element) + ']' : "";
+    return array.name + index + (inside ? " + " + std::to_string(inside) + " bytes" : "");
+}
+
+// Of an array that a rank has by itself.
+static std::string in_array(const Machine& m, uintptr_t address, const Range& r, int rank, const Launch* seen_by) {
+    std::string name = element_at(m, address, seen_by);
+    if (name.empty())
+        name = "byte " + std::to_string(address - r.begin) + " of an array of " + std::to_string(r.end - r.begin) +
+               " bytes";
+    return name + " of rank " + std::to_string(rank) + (r.writable ? "" : ", which is read-only");
+}
+
+static std::string in_parentheses(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
+
+// What is at an offset of a rank's heap that no array has. Empty where one has it. `close`: an index may have led there
+// from the array before it.
+static std::string beside_arrays(const Machine& m, int rank, const std::vector<Range>& arrays, uintptr_t offset,
+                                 const Launch* seen_by, bool* close) {
+    constexpr uintptr_t kClose = 1 << 16;
+    const Rank& owner = m.ranks[rank];
+    const uint64_t heap_bytes = m.settings.heap_bytes;
+    const auto at = [&](const Range& r) {
+        const auto address = reinterpret_cast<uintptr_t>(m.heaps) + rank * m.heap_stride + r.begin;
+        return " symmetric array of " + std::to_string(r.end - r.begin) + " bytes at heap+" + hex(r.begin) +
+               in_parentheses(named(m, address, seen_by).name);
     };
     const auto has = [&](const Range& r) { return offset >= r.begin && offset < r.end; };
     const Range *before = nullptr, *freed = nullptr;
@@ -193,11 +252,10 @@ static std::string beside_arrays(const Rank& owner, const std::vector<Range>& ar
     if (offset >= heap_bytes && before == &arrays.back() && before->begin < heap_bytes)
         return ", past the end of the symmetric heap (" + std::to_string(heap_bytes) + " bytes)";
     if (!before || before == &arrays.front()) return ", where nothing is allocated";  // the first is the fault record
+    *close = offset - before->end < kClose;
     return ", where nothing is allocated, " + std::to_string(offset - before->end) + " bytes past the end of the" +
            at(*before);
 }
-
-static std::string in_parentheses(const std::string& name) { return name.empty() ? "" : " (" + name + ")"; }
 
 // What ep::peer_ptr makes of a rank that there is not. Empty if it is nothing like that.
 static std::string rank_that_is_not(const Machine& m, uintptr_t address) {
@@ -240,16 +298,19 @@ static std::string mistaken_peer(const Machine& m, uintptr_t address) {
     return copy.empty() ? rank_that_is_not(m, address) : copy;
 }
 
-std::string describe_address(const Machine& m, uintptr_t address) {
+std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m.heaps);
     if (in_heaps < m.heaps_bytes) {
         const uintptr_t offset = in_heaps & (m.heap_stride - 1);
-        std::string text = "rank " + std::to_string(in_heaps >> m.heap_shift) + " heap+" + hex(offset);
-        const Rank& owner = m.ranks[in_heaps >> m.heap_shift];
-        const SymmetricArrays& arrays = current ? current->block->launch->arrays : owner.arrays;
-        const std::string beside = arrays ? beside_arrays(owner, *arrays, offset, m.settings.heap_bytes) : "";
-        const std::string copy = beside.empty() ? "" : copy_that_is_not(m, address);
-        return copy.empty() ? text + beside : copy;
+        const int number = static_cast<int>(in_heaps >> m.heap_shift);
+        const std::string rank = "rank " + std::to_string(number);
+        const SymmetricArrays& arrays = current ? current->block->launch->arrays : m.ranks[number].arrays;
+        bool close = false;
+        const std::string beside = arrays ? beside_arrays(m, number, *arrays, offset, seen_by, &close) : "";
+        const std::string copy = beside.empty() || close ? "" : copy_that_is_not(m, address);
+        if (!copy.empty()) return copy;
+        const std::string name = beside.empty() ? element_at(m, address, seen_by) : "";
+        return name.empty() ? rank + " heap+" + hex(offset) + beside : name + " of " + rank;
     }
     const uintptr_t in_shared = address - reinterpret_cast<uintptr_t>(m.shared_area);
     if (in_shared < kSharedSlots * kSharedSlotBytes) {
@@ -267,15 +328,12 @@ std::string describe_address(const Machine& m, uintptr_t address) {
     for (const Rank& rank : m.ranks)
         for (const Range& r : rank.ranges)
             if (address >= r.begin && address < r.end)
-                return hex(address) + ", in an array of rank " + std::to_string(&rank - m.ranks.data()) +
-                       (r.writable ? "" : " that is read-only");
+                return in_array(m, address, r, static_cast<int>(&rank - m.ranks.data()), seen_by);
     if (address < 4096) return hex(address) + ", a null pointer";
     for (const Rank& rank : m.ranks)
         for (const auto& launch : rank.queue)
             for (const Range& r : launch->ranges)
-                if (address >= r.begin && address < r.end)
-                    return hex(address) + ", in an array of rank " + std::to_string(launch->rank) +
-                           (r.writable ? "" : " that is read-only");
+                if (address >= r.begin && address < r.end) return in_array(m, address, r, launch->rank, seen_by);
     for (const Rank& rank : m.ranks)
         if (address - reinterpret_cast<uintptr_t>(rank.heap.memory) < rank.heap.used)
             return hex(address) + ", in the heap of malloc, where nothing is allocated (freed, or past its end)";
@@ -288,9 +346,12 @@ std::string describe_address(const Machine& m, uintptr_t address) {
     if (current)
         for (const Range& r : current->block->launch->ranges)
             if (address >= r.end && (!nearest || r.end > nearest->end)) nearest = &r;
-    if (nearest && address - nearest->end < (1 << 20))
+    if (nearest && address - nearest->end < (1 << 20)) {
+        const std::string name = named(m, nearest->begin, seen_by).name;
         return hex(address) + ", " + std::to_string(address - nearest->end) + " bytes past the end of an array of " +
-               std::to_string(nearest->end - nearest->begin) + " bytes that was passed to the kernel";
+               std::to_string(nearest->end - nearest->begin) + " bytes that was passed to the kernel" +
+               (name.empty() ? "" : " as " + name);
+    }
     return hex(address) + ", which is in no heap, no shared memory and no array passed to the kernel";
 }
 
