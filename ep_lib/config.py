@@ -29,7 +29,7 @@ EP_LIB_SHARED_CACHE  a second cache directory, which is only read: what an admin
 EP_LIB_STACK_BYTES   stack of an emulated CUDA thread, ``8K`` to ``8M``               ``16K``
 EP_LIB_TIMEOUT_S     seconds until a wait or a kernel that does not end is an error   the backend's own choice
 EP_LIB_TRANSPORT     how ranks on GPUs reach each other: ``auto``, ``p2p``, ``nvshmem``   ``auto``: P2P where it works
-                     (or ``nvshmem:ROUTE``; routes: ``whole``, ``link``, ``nvcc``), ``nixl``, ``proxy``
+                     (or ``nvshmem:ROUTE``; routes: ``whole``, ``link``, ``nvcc``), ``nixl``, ``proxy``, ``nccl``
 EP_LIB_WORKSHOP      the checkout with notebooks/, exercises/ and solutions/          found from ep_lib itself
 ===================  ===============================================================  =======================
 

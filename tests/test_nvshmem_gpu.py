@@ -1,5 +1,5 @@
-"""ep::net_* and the IBGDA/EFA shim on GPUs: the same kernels over stores, NVSHMEM (by every build route), NIXL
-and the CPU's proxy."""
+"""ep::net_* and the IBGDA/EFA shim on GPUs: the same kernels over stores (to memory of CUDA IPC and of NCCL), NVSHMEM
+(by every build route), NIXL and the CPU's proxy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from support import ibgda_shim as shim
 from ep_lib import Fabric, Kernel, Rank, spawn
 from ep_lib.errors import PeerTimeout
 from ep_lib.jit import nvrtc, toolkit
+from ep_lib.transports.nccl import library as nccl
 from ep_lib.transports.nixl import build as nixl
 from ep_lib.transports.nvshmem import build as nvshmem
 
-TRANSPORTS = ("p2p", *(f"nvshmem:{route}" for route in nvshmem.ROUTES), "nixl", "proxy")
+TRANSPORTS = ("p2p", *(f"nvshmem:{route}" for route in nvshmem.ROUTES), "nixl", "proxy", "nccl")
 SOURCE = r"""
 #include <ep/ibgda_shim.cuh>
 // Data, quiet, then a signal by itself: rank by rank, with a fence instead of the quiet where it is asked for.
@@ -78,6 +79,7 @@ def needs(transport: str) -> None:
         "proxy": lambda: None,
         "nvshmem": lambda: nvshmem.unusable_reason(route or "whole"),
         "nixl": nixl.unusable_reason,
+        "nccl": nccl.unusable_reason,
     }[kind]()
     if reason:
         pytest.skip(reason)
@@ -106,7 +108,7 @@ def compile_one(what: Kernel, arch: str, transport: str) -> None:
     elif kind == "nixl":
         nixl.compile_cubin(what, arch)
     else:
-        nvrtc.compile_cubin(what, arch, toolkit.PACKAGE / "transports" / kind)
+        nvrtc.compile_cubin(what, arch, toolkit.PACKAGE / "transports" / ("p2p" if kind == "nccl" else kind))
 
 
 def everything(rank: Rank) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def to_everybody(rank: Rank) -> bool:
 
 
 @pytest.mark.gpu(count=4)
-@pytest.mark.parametrize("transport", ["p2p", "nvshmem", "nixl", "proxy"])
+@pytest.mark.parametrize("transport", ["p2p", "nvshmem", "nixl", "proxy", "nccl"])
 def test_four_ranks_reach_each_other_and_themselves(transport: str) -> None:
     needs(transport)
     assert spawn(to_everybody, 4, "cuda", heap_bytes=64 << 20, transport=transport) == [True] * 4

@@ -42,6 +42,7 @@ from ep_lib.errors import (
 from ep_lib.jit.kernel import Dim, Kernel, MarshalledArg, dynamic_shared, launch_dimensions, marshal, used_arrays
 from ep_lib.memory import device_state
 from ep_lib.memory.arrays import Array, ArrayInfo, describe
+from ep_lib.transports import registry
 from ep_lib.transports.base import CanFail, ServedByThreads
 from ep_lib.transports.choose import open_transport
 
@@ -102,8 +103,8 @@ class CudaBackend:
         self.heap_spread = self.heap_generations = 1
         self.checks = False
         self.kernel_timeout = DEFAULT_KERNEL_TIMEOUT if kernel_timeout is None else kernel_timeout
-        # Over NVSHMEM a world may span hosts, of which each counts its own ranks.
-        here = bootstrap.local_rank + 1 if transport.startswith("nvshmem") else bootstrap.world_size
+        # Where a world may span hosts, each counts its own ranks.
+        here = bootstrap.local_rank + 1 if registry.spans_hosts(transport) else bootstrap.world_size
         self.device = device_for(bootstrap.local_rank, here, gpus) if device is None else device
         self._meeting_timeout = max(DEFAULT_TIMEOUT, self.kernel_timeout)  # seconds of a host collective
         self._bootstrap = bootstrap = Watched(bootstrap, self.kernel_timeout, self._meeting_timeout)

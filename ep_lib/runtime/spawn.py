@@ -46,10 +46,10 @@ def spawn(
     its kind ("p2p", the default, "rc" or "srd"). ``transport``: how GPUs reach each other: "p2p" (stores over NVLink or
     PCIe), "nvshmem" (``ep::net_*`` are NVSHMEM's operations; "nvshmem:ROUTE" names the build route of kernels, see
     :mod:`ep_lib.transports.nvshmem.build`), "nixl", "proxy" (commands to threads of the host, which use the copy
-    engine), or "auto" (P2P where all GPUs have it). On the emulator ``ep::net_*`` are its NICs ("emulated"), with
-    "by_pair" stores inside a node and NICs between nodes, or commands to a "proxy". ``gpus``:
-    the ranks share so many GPUs (1 is enough for 8 ranks), each with its own part of a GPU's SMs; NVIDIA's MPS, which
-    this starts if it does not run, lets their kernels run at the same time.
+    engine), "nccl" (stores to memory that NCCL has mapped), or "auto" (P2P where all GPUs have it). On the emulator
+    ``ep::net_*`` are its NICs ("emulated"), with "by_pair" stores inside a node and NICs between nodes, or commands to
+    a "proxy". ``gpus``: the ranks share so many GPUs (1 is enough for 8 ranks), each with its own part of a GPU's SMs;
+    NVIDIA's MPS, which this starts if it does not run, lets their kernels run at the same time.
 
     Raises the exception of the first rank that failed; the others are ended. Ctrl-C ends all of them.
     """

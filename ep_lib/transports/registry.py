@@ -8,16 +8,21 @@ from typing import Any, NamedTuple
 
 class Entry(NamedTuple):
     """``cuda`` and ``emulator``: "module:class" of what fits :class:`ep_lib.transports.base.Transport` on that backend,
-    empty where it is not for it. ``variants``: what may follow its name and a colon."""
+    empty where it is not for it. ``variants``: what may follow its name and a colon. ``spans_hosts``: a world may have
+    GPUs of several hosts."""
 
     cuda: str = ""
     emulator: str = ""
     variants: tuple[str, ...] = ()
+    spans_hosts: bool = False
 
 
 TRANSPORTS = {
     "p2p": Entry("ep_lib.transports.p2p.heap:IpcHeap"),
-    "nvshmem": Entry("ep_lib.transports.nvshmem.heap:NvshmemHeap", variants=("whole", "link", "nvcc")),
+    "nvshmem": Entry(
+        "ep_lib.transports.nvshmem.heap:NvshmemHeap", variants=("whole", "link", "nvcc"), spans_hosts=True
+    ),
+    "nccl": Entry("ep_lib.transports.nccl.heap:NcclHeap", spans_hosts=True),
     "nixl": Entry("ep_lib.transports.nixl.heap:NixlHeap"),
     "proxy": Entry("ep_lib.transports.proxy.gpu_heap:GpuProxyHeap", "ep_lib.transports.proxy.heap:ProxyHeap"),
     "emulated": Entry(emulator="ep_lib.transports.emulated.heap:EmulatedHeap"),
@@ -32,6 +37,12 @@ def names(backend: str = "cuda") -> tuple[str, ...]:
         if getattr(entry, backend):
             found += [name, *(f"{name}:{variant}" for variant in entry.variants)]
     return tuple(found)
+
+
+def spans_hosts(name: str) -> bool:
+    """Whether a world of this ``transport=`` may have GPUs of several hosts."""
+    entry = TRANSPORTS.get(name.partition(":")[0])
+    return entry is not None and entry.spans_hosts
 
 
 def heap_class(name: str, backend: str = "cuda") -> Any:

@@ -21,7 +21,7 @@ GLOBAL = re.compile(
 
 
 class FakeCuda:
-    """What NvshmemHeap asks of CuPy."""
+    """What the heaps of NVSHMEM and NCCL ask of CuPy."""
 
     def __init__(self) -> None:
         self.zeroed: list[int] = []
@@ -36,6 +36,8 @@ class FakeCuda:
         self.zeroed.append(size)
 
     def deviceSynchronize(self) -> None: ...
+
+    def setDevice(self, device: int) -> None: ...
 
     def memGetInfo(self) -> tuple[int, int]:
         return 1 << 20, 1 << 21

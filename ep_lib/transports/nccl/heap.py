@@ -1,0 +1,101 @@
+"""The symmetric heap in a window of NCCL's symmetric memory, which NCCL maps into the GPUs of its LSA team."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ep_lib.bootstrap.base import rank_list, within
+from ep_lib.cuda.devices import import_cupy
+from ep_lib.errors import BackendUnavailable
+from ep_lib.jit import nvrtc
+from ep_lib.jit.source import KernelSource
+from ep_lib.transports.base import GRANULE, GpuSetup, Module, agree, closing_barrier
+from ep_lib.transports.nccl.library import NcclLibrary, find
+
+if TYPE_CHECKING:
+    from ep_lib.jit.nvrtc import NvrtcImage
+
+
+class NcclHeap:
+    """Started, allocated and zeroed by the constructor, which is collective. Fits
+    :class:`ep_lib.transports.base.Transport`.
+
+    Attributes: ``name``, ``bytes``, ``addresses`` (of each rank's heap as this rank addresses it).
+    Raises BackendUnavailable on every rank alike.
+    """
+
+    name = "nccl"
+
+    def __init__(self, setup: GpuSetup) -> None:
+        self._bootstrap, self._timeout, self._device = setup.bootstrap, setup.timeout, setup.device
+        self._runtime = import_cupy().cuda.runtime
+        self._own = self._window = 0
+        self.bytes = setup.heap_bytes
+        self.addresses: list[int] = []
+        agree(self._bootstrap, self._load, self._timeout)
+        ids = agree(
+            self._bootstrap, lambda: self._library.unique_id() if self._bootstrap.rank == 0 else b"", self._timeout
+        )
+        try:
+            agree(self._bootstrap, lambda: self._start(ids[0]), self._timeout)
+            agree(self._bootstrap, self._allocate, self._timeout)
+            agree(self._bootstrap, self._register, self._timeout)
+        except BaseException:
+            self._library.abort()
+            raise
+
+    def compile(self, kernel: KernelSource, arch: str) -> NvrtcImage:
+        return nvrtc.compile_cubin(kernel, arch)
+
+    def register_module(self, module: Module, image: NvrtcImage) -> None:
+        """Nothing to do: kernels find peers by DeviceState alone."""
+
+    def close(self, *, orderly: bool, timeout: float | None = None) -> None:
+        """Leave NCCL. ``orderly``: all ranks call this; otherwise memory stays until the process ends, because freeing
+        it would wait for ranks that may be gone."""
+        limit = self._timeout if timeout is None else timeout
+        if not self._own or not (orderly and closing_barrier(self._bootstrap, limit)):
+            return
+        self._library.forget(self._window)
+        self._library.free(self._own)
+        self._own = self._window = 0
+        self._library.stop()
+
+    # How it is done
+
+    def _load(self) -> None:
+        self._library = NcclLibrary(find())
+
+    def _start(self, unique_id: bytes) -> None:
+        def join() -> bool:
+            self._runtime.setDevice(self._device)  # this thread's
+            self._library.start(self._bootstrap.rank, self._bootstrap.world_size, unique_id)
+            return True
+
+        if not within(self._timeout, join):
+            raise BackendUnavailable(
+                f"{self._library.name} did not start within {self._timeout:g} s: not all ranks reached each other. "
+                "NCCL_DEBUG=INFO makes NCCL say why, NCCL_SOCKET_IFNAME names the network that it meets on"
+            )
+
+    def _allocate(self) -> None:
+        size = -(-self.bytes // GRANULE) * GRANULE
+        self._own = self._library.allocate(size)
+        self._runtime.memset(self._own, 0, size)
+        self._runtime.deviceSynchronize()
+
+    def _register(self) -> None:
+        size = -(-self.bytes // GRANULE) * GRANULE
+        self._window = self._library.register(self._own, size)
+        if not self._window:
+            raise BackendUnavailable(
+                f"{self._library.name} has no symmetric memory here: it needs CUDA's virtual memory management "
+                "(NCCL_CUMEM_ENABLE must not be 0), and GPUs that reach each other over NVLink or PCIe P2P"
+            )
+        ranks = range(self._bootstrap.world_size)
+        self.addresses = [self._library.peer_address(self._window, rank) for rank in ranks]
+        if out_of_reach := [rank for rank in ranks if not self.addresses[rank]]:
+            raise BackendUnavailable(
+                f"NCCL joins rank {self._bootstrap.rank} with {rank_list(out_of_reach)} by a network only, and "
+                "transport='nccl' has nothing but loads and stores (its LSA team): take transport='nvshmem'"
+            )
