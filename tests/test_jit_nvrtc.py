@@ -124,7 +124,7 @@ def test_kernels_compile_for_old_and_new_gpus(arch: str) -> None:
     if arch == "sm_75":
         kernels += [
             direct.kernel("notify_dispatch", "<int>"),
-            direct.kernel("combine_pull", "<__nv_bfloat16, true>"),
+            direct.kernel("combine_pull", "<__nv_bfloat16, ep::direct::kByExpert>"),
             low_latency.kernel("dispatch", "<true, 3, int>"),
             low_latency.kernel("combine", "<3, int>"),
             pcie.kernel("dispatch"),

@@ -139,7 +139,7 @@ def test_what_cannot_be_is_refused() -> None:
         "width": "ArgumentError: quantize takes rows of a multiple of 128 elements; x has 64",
         "in place": "ArgumentError: quantize: rows in combine_input are read from there as they are",
         "by expert": "ArgumentError: quantize: not with sorted_by_expert",
-        "some ranks": "HandleError: .* or combine_input or quantize on some ranks only",
+        "some ranks": "HandleError: .* or combine_input, sorted_by_expert or quantize on some ranks only",
         "floats": "ArgumentError: quantize casts rows of bfloat16, and this Buffer carries float32",
     }
     for found in spawn(bad_calls, 2, "emulator"):

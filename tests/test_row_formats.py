@@ -313,4 +313,4 @@ def test_their_kernels_compile_for_gpus() -> None:
     for side in ("unsigned int", "unsigned char"):
         direct.kernel("scales_by_column", f"<{side}>").compile("sm_90")
     direct.kernel("copy_epilogue", "<int, unsigned char>").compile("sm_90")
-    direct.kernel("expert_rows", "<unsigned char>", "expand_rows").compile("sm_90")
+    direct.kernel("copy_epilogue", "<long long, unsigned char>", "copy_by_expert").compile("sm_90")

@@ -447,8 +447,8 @@ class Buffer:
                 as_fp8=as_fp8,
             )
             what = (
-                "handles of different dispatches, rows of different widths, or combine_input or quantize on some "
-                "ranks only"
+                "handles of different dispatches, rows of different widths, or combine_input, sorted_by_expert or "
+                "quantize on some ranks only"
             )
             self._expect_agreement(f"combine {what}", None, async_finish)
         return (out, self._mode.finished(x, (x, topk_weights, bias, out))) if async_finish else out

@@ -39,11 +39,11 @@ ENTRIES = {
     "combine_push": (f"@PushCombineArgs args, {_SUM_PARAMETERS}", f"combine_push<__nv_bfloat16>{_SUM_ARGUMENTS}"),
     "combine_pull": (
         f"@PullCombineArgs args, {_SUM_PARAMETERS}",
-        f"combine_pull<__nv_bfloat16, false>{_SUM_ARGUMENTS}",
+        f"combine_pull<__nv_bfloat16, kInPlace>{_SUM_ARGUMENTS}",
     ),
     "combine_pull staged": (
         f"@PullCombineArgs args, {_SUM_PARAMETERS}",
-        f"combine_pull<__nv_bfloat16, true>{_SUM_ARGUMENTS}",
+        f"combine_pull<__nv_bfloat16, kElsewhere>{_SUM_ARGUMENTS}",
     ),
 }
 _DISPATCH, _PUSH, _PULL, _STAGED = HEADERS

@@ -1,12 +1,14 @@
 // Combine by pulling: a token's owner reads its rows from the symmetric memory of the ranks that hold them and adds them
 // up (<moe/direct/combine_add.cuh>). 8 SMs keep the links as busy as 24. Warps take tokens as they come.
 //
-// Experts write their rows there, or, with kStaged, blocks beyond the first pull_blocks copy them there from elsewhere
-// (<moe/direct/combine_send.cuh>) while the first groups are read already. They are done after a fifth of the time.
+// Experts write their rows there, or blocks beyond the first pull_blocks bring them there while the first groups are read
+// already: they copy them from elsewhere (<moe/direct/combine_send.cuh>), which takes them a fifth of the time, or add up
+// what a row's experts made of it, where rows are grouped by expert (<moe/direct/expert_rows.cuh>).
 //
 // Reading carries requests one way and data the other: 328 GB/s where stores reach 355. <moe/direct/combine_push.cu>
 // stores, but every byte twice, which takes many SMs.
 #include <moe/direct/combine_add.cuh>
+#include <moe/direct/expert_rows.cuh>
 
 namespace ep::direct {
 
@@ -14,17 +16,44 @@ struct PullCombineArgs {
     Workspace workspace;
     uint64_t tag;  // must be the same on all ranks: names the handle
     AddArgs add;
-    SendArgs send;  // its `returned` has the rows; without kStaged the rest only matters for shared memory
+    SendArgs send;    // its `returned` has the rows; with kInPlace the rest only matters for shared memory
+    const int* slot;  // [capacity, top_k], only with kByExpert: as in ExpertRowsArgs
+    int capacity;
     int pull_blocks;
 };
 
-// Any grid of pull_blocks, and as many more as are to copy; shared memory as for combine_push.
+// Where rows are when the kernel begins: in symmetric memory, or in any of this GPU's, in the order in which they were
+// received or grouped by expert.
+enum RowsAre { kInPlace, kElsewhere, kByExpert };
+
+namespace detail {
+
+// One block: adds up rows' choices in `returned`, and tells each row's owner, which may be this rank.
+template <typename T>
+EP_DEVICE void sum_rows(const PullCombineArgs& args, uint64_t epoch, const int4* y, const int* received) {
+    const int row_vectors = args.add.row_vectors, top_k = args.add.top_k;
+    Groups<true> groups(&args.workspace.state->next_item, args.send.group_rows, received);
+    for (SentRow row = groups.next(); row.owner >= 0; row = groups.next()) {
+        if (row.row < args.capacity) {
+            int4* const sum = args.send.returned + static_cast<int64_t>(row.row) * row_vectors;
+            sum_choices<T>(sum, y, args.slot + static_cast<int64_t>(row.row) * top_k, top_k, row_vectors);
+        }
+        if (row.group < 0) continue;
+        __syncwarp();  // the group's rows are of all lanes
+        if (lane_id() == 0) signal_group(args.send.arrived, args.send.max_groups, row.group, row.owner, epoch);
+    }
+}
+
+}  // namespace detail
+
+// A grid of pull_blocks, and as many more as are to copy or to add up; where there are none, all blocks add up first.
+// Shared memory as for combine_push.
 //   out           [num_tokens, row_vectors]
-//   y             [rows that this rank received, row_vectors], in any of this GPU's memory; only with kStaged
+//   y             [rows that this rank received, row_vectors], or [M, row_vectors] as grouped; null with kInPlace
 //   topk_weights  [num_tokens, top_k] or null: all weights are 1
 //   send_index, plan                     from `notify_dispatch`
 //   differs       [ranks]               as in compare_tags
-template <typename T, bool kStaged>
+template <typename T, RowsAre kRows>
 EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* y, const int* topk_idx,
                             const float* topk_weights, const int* send_index, const int* plan, int* differs) {
     extern __shared__ __align__(kTmaSharedAlignment) int4 tma_shared[];
@@ -35,24 +64,30 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
     bool ok = start.ok;
     if (ok && blockIdx.x == 0) signal_all(signals, kSignalStaged, args.tag);
 
-    if (ok && kStaged && blockIdx.x >= args.pull_blocks) {
-        const auto target = [&](const SentRow& out) {
-            return args.send.returned + static_cast<int64_t>(out.row) * row_vectors;
-        };
-        send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
-                  plan + num_ranks(), target);
+    const bool brings = blockIdx.x >= args.pull_blocks || gridDim.x == args.pull_blocks;
+    if (kRows != kInPlace && ok && brings) {
+        if constexpr (kRows == kByExpert) {
+            detail::sum_rows<T>(args, signals.epoch, y, plan + num_ranks());
+        } else {
+            const auto target = [&](const SentRow& out) {
+                return args.send.returned + static_cast<int64_t>(out.row) * row_vectors;
+            };
+            send_rows(args.send, args.workspace, signals.epoch, memory.rows, memory.send_records, y, row_vectors,
+                      plan + num_ranks(), target);
+        }
         if (is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)) signal_all(signals, kSignalRows);
-    } else if (ok) {
+    }
+    if (ok && blockIdx.x < args.pull_blocks) {
         const detail::PerRank begins = detail::load_per_rank(plan);
         detail::Tokens tokens(&args.workspace.state->next_token, args.add.num_tokens, send_index);
         const bool same = detail::same_tag_warp(signals, kSignalStaged, args.tag, &ok);
-        Returns returns(args.send, signals.flags + kSignalRows * num_ranks(), signals.epoch);
+        Returns returns(args.send, signals.flags + kSignalRows * num_ranks(), signals.epoch, kRows == kByExpert);
         const auto next = [&](RowPtr* row_ptrs, int* found) {
             const detail::OnItsWay here = tokens.next();
             if (here.token >= args.add.num_tokens) return here.token;
             *found = detail::list_row_ptrs(row_ptrs, here.send_indices, begins, args.send.returned, row_vectors);
-            if (!kStaged) return here.token;
-            for (int p = lane_id(); p < *found; p += kWarpSize) {  // what is here already needs no copy
+            if (kRows == kInPlace) return here.token;
+            for (int p = lane_id(); p < *found && kRows == kElsewhere; p += kWarpSize) {  // what is here needs no copy
                 const int64_t index = row_ptrs[p].index;
                 if (row_ptrs[p].rank == rank()) row_ptrs[p].row = const_cast<int4*>(y) + index * row_vectors;
             }
@@ -82,9 +117,9 @@ EP_DEVICE void combine_pull(const PullCombineArgs& args, int4* out, const int4* 
 
 }  // namespace ep::direct
 
-template <typename T, bool kStaged>
+template <typename T, ep::direct::RowsAre kRows>
 __global__ void __launch_bounds__(512)
     ep_combine_pull(ep::direct::PullCombineArgs args, int4* out, const int4* y, const int* topk_idx,
                     const float* topk_weights, const int* send_index, const int* plan, int* differs) {
-    ep::direct::combine_pull<T, kStaged>(args, out, y, topk_idx, topk_weights, send_index, plan, differs);
+    ep::direct::combine_pull<T, kRows>(args, out, y, topk_idx, topk_weights, send_index, plan, differs);
 }

@@ -45,7 +45,9 @@ EP_HOST_DEVICE size_t send_records_shared(int warps, int stages) {
 namespace detail {
 
 // Hands out rows to one warp that sends, group by group, as warps ask for them. Consecutive groups belong to different
-// owners, so all links are busy all the time. All lanes call together and know the same.
+// owners, so all links are busy all the time. All lanes call together and know the same. kWithOwn: rows of this rank's own
+// tokens, too.
+template <bool kWithOwn = false>
 class Groups {
   public:
     EP_DEVICE Groups(uint32_t* next_group, int group_rows, const int* received)
@@ -53,11 +55,11 @@ class Groups {
         int most = 0, before = 0;
         for (int r = 0; r < num_ranks(); ++r) {
             const int rows = of(received_, r);
-            if (r != rank()) most = max(most, rows);
+            if (kWithOwn || r != rank()) most = max(most, rows);
             if (r % kWarpSize == lane_id()) first_row_.of[r / kWarpSize] = before;
             before += rows;
         }
-        num_items_ = num_groups(most, group_rows) * (num_ranks() - 1);
+        num_items_ = num_groups(most, group_rows) * (num_ranks() - !kWithOwn);
         take();
     }
 
@@ -66,7 +68,12 @@ class Groups {
             const int item = static_cast<int>(__shfl_sync(kFullWarp, ahead_, 0));
             if (item >= num_items_) return {-1, 0, 0, -1};
             take();
-            item_ = group_item(item);
+            if constexpr (kWithOwn) {  // as group_item, with one owner more
+                const int group = item / num_ranks();
+                item_ = {(rank() + item + group) % num_ranks(), group};
+            } else {
+                item_ = group_item(item);
+            }
             row_ = item_.group * group_rows_;
             rows_ = of(received_, item_.owner);
             end_ = max(row_, min(row_ + group_rows_, rows_));
@@ -119,7 +126,7 @@ EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint6
     const uint32_t row_bytes = row_vectors * sizeof(int4);
     const uint32_t sent_bytes = kPacked ? packed_vectors(row_vectors) * sizeof(int4) : row_bytes;
     TmaRing ring(barriers, args.stages);
-    detail::Groups groups(&workspace.state->next_item, args.group_rows, received);
+    detail::Groups<> groups(&workspace.state->next_item, args.group_rows, received);
     const auto fill = [&](int stage) {
         const SentRow next = groups.next();
         if (lane_id() == 0) sent[stage] = next;
@@ -162,17 +169,17 @@ EP_DEVICE void send_rows(const SendArgs& args, const Workspace& workspace, uint6
 class Returns {
   public:
     //   complete  [ranks] or null: the last epoch of which all groups have come
-    EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t epoch)
-        : args_(args), complete_(complete), epoch_(epoch) {}
+    //   own       whether this rank's own rows come in groups, too
+    EP_DEVICE Returns(const SendArgs& args, const uint64_t* complete, uint64_t epoch, bool own = false)
+        : args_(args), complete_(complete), epoch_(epoch), own_(own) {}
 
-    // Waits until the groups with a token's rows on other ranks are there, and may be read by TMA. False if
-    // they did not come in time.
+    // Waits until the groups with a token's rows are there, and may be read by TMA. False if they did not come in time.
     EP_DEVICE bool wait_for(const detail::PerRank& send_indices) {
         bool failed = false;
 #pragma unroll
         for (int i = 0; i < detail::kRanksPerLane; ++i) {
             const int r = lane_id() + i * kWarpSize;
-            if (send_indices.of[i] < 0 || r == rank() || has_all_[i]) continue;
+            if (send_indices.of[i] < 0 || (r == rank() && !own_) || has_all_[i]) continue;
             has_all_[i] = complete_ && ld_acquire_sys_u64(complete_ + r) >= epoch_;
             if (has_all_[i]) continue;
             const int group = send_indices.of[i] / args_.group_rows;
@@ -188,6 +195,7 @@ class Returns {
     const SendArgs& args_;
     const uint64_t* const complete_;
     const uint64_t epoch_;
+    const bool own_;
     bool has_all_[detail::kRanksPerLane] = {};  // of this lane's ranks: no need to look again, which takes time
 };
 

@@ -3,7 +3,10 @@
 // How many rows came is read from `plan` on the device, so the host need not know. Rows of the arrays behind them get
 // ids and sources of -1 and weights of 0; their `x` and scales are left as they are. If the dispatch failed, or brought more
 // rows than the arrays have, all that is in them is NaN or -1.
+//
+// Rows may be grouped by expert as well (<moe/direct/expert_rows.cuh>): each is read once and written to all its places.
 #include <moe/common/failure.cuh>
+#include <moe/direct/expert_rows.cuh>
 
 namespace ep::direct {
 
@@ -57,31 +60,42 @@ EP_DEVICE void copy_rows(int4* target, const int4* source, int64_t vectors) {
     }
 }
 
-// Any grid. Each target may be null: nothing is copied then. All have `capacity` rows.
-//   plan  as in `notify`
-template <typename Index, typename Side>
-EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, Side* scales, Index* topk,
-                             float* weights, int* src_rank, int* src_token) {
-    const bool failed = block_is_failing(args.broken);
+// Scales, or side rows of any width, in which nothing looks like a number.
+template <typename Side>
+EP_DEVICE void spoil_scales(Side* scales, int64_t count) {
+    if constexpr (sizeof(Side) == sizeof(float)) {
+        fill_with_nan(scales, count * sizeof(Side), fillers_of_grid());
+    } else if (scales) {
+        fill_all(scales, static_cast<Side>(-1), 0, count);
+    }
+}
+
+EP_DEVICE int64_t rows_received(const int* plan) {
     int64_t count = 0;
     for (int r = 0; r < num_ranks(); ++r) count += plan[num_ranks() + r];
-    const int64_t capacity = args.capacity, top_k = args.top_k;
+    return count;
+}
+
+// Any grid. Each target may be null: nothing is copied then. All have `capacity` rows. False, the same in all threads of
+// a block, if there are no rows, since the dispatch failed or brought too many.
+//   plan  as in `notify`
+template <typename Index, typename Side>
+EP_DEVICE bool copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4* x, Side* scales, Index* topk,
+                             float* weights, int* src_rank, int* src_token) {
+    const bool failed = block_is_failing(args.broken);
+    const int64_t count = rows_received(plan), capacity = args.capacity, top_k = args.top_k;
     if (failed || count > capacity) {
         if (!failed && blockIdx.x == 0 && thread_in_block() == 0) {
             record_fault(kFaultRoom, {kPhaseDispatch, -1, -1}, count, capacity);
         }
         const Fillers fillers = fillers_of_grid();
         fill_with_nan(x, capacity * args.row_vectors * sizeof(int4), fillers);
-        if constexpr (sizeof(Side) == sizeof(float)) {
-            fill_with_nan(scales, capacity * args.row_scales * sizeof(Side), fillers);
-        } else if (scales) {
-            fill_all(scales, static_cast<Side>(-1), 0, capacity * args.row_scales);
-        }
+        spoil_scales(scales, capacity * args.row_scales);
         fill_with_nan(topk, capacity * top_k * sizeof(Index), fillers);
         fill_with_nan(weights, capacity * top_k * sizeof(float), fillers);
         fill_with_nan(src_rank, capacity * sizeof(int), fillers);
         fill_with_nan(src_token, capacity * sizeof(int), fillers);
-        return;
+        return false;
     }
     if (x) copy_rows(x, args.rows, count * args.row_vectors);
     if (scales) copy_all(scales, reinterpret_cast<const Side*>(args.scales), count * args.row_scales);
@@ -101,6 +115,41 @@ EP_DEVICE void copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4
             src_token[i] = source.y;
         }
     }
+    return true;
+}
+
+// The same, and rows grouped by expert. Any whole number of warps; dynamic shared memory: expert_rows_shared. An
+// argument more:
+//   padding  scales of rows of zeros
+template <typename Index, typename Side>
+EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs& by, const int* plan, int4* x,
+                              Side* scales, Index* topk, float* weights, int* src_rank, int* src_token, Side padding) {
+    extern __shared__ int expert_shared[];
+    const int64_t choices = static_cast<int64_t>(args.capacity) * args.top_k;
+    const Side* const side = reinterpret_cast<const Side*>(args.scales);
+    if (!copy_epilogue<Index, Side>(args, plan, nullptr, nullptr, topk, weights, src_rank, src_token)) {
+        const Fillers fillers = fillers_of_grid();
+        fill_with_nan(x, static_cast<int64_t>(args.capacity) * args.row_vectors * sizeof(int4), fillers);
+        spoil_scales(scales, static_cast<int64_t>(args.capacity) * args.row_scales);
+        fill_with_nan(by.x, by.all * args.row_vectors * sizeof(int4), fillers);
+        spoil_scales(static_cast<Side*>(by.scales), by.all * args.row_scales);
+        fill_with_nan(by.weights, by.all * sizeof(float), fillers);
+        if (by.placed) return;
+        fill_with_nan(by.slot, choices * sizeof(int), fillers);
+        fill_with_nan(by.row, by.all * sizeof(int), fillers);
+        fill_with_zeros(by.offsets, by.experts_per_rank + 1, fillers);
+        return;
+    }
+    const int count = static_cast<int>(rows_received(plan)), experts = by.experts_per_rank;
+    const int* const tokens = plan + 3 * num_ranks();
+    const BlockRows rows = rows_of_block(count);
+    int* const next = expert_shared;
+    detail::find_begins(next, tokens, experts);
+    detail::pad_experts(by, next, tokens + experts + 1, args.row_vectors, args.row_scales, padding);
+    __syncthreads();  // `next` counts on
+    detail::place_choices(by, args.topk, args.weights, args.top_k, rows, next, next + experts + 1);
+    if (!by.placed) fill_all(by.slot, -1, static_cast<int64_t>(count) * args.top_k, choices);
+    detail::spread_rows(by, rows, args.rows, side, x, scales, args.row_vectors, args.row_scales, args.top_k);
 }
 
 }  // namespace ep::direct
@@ -110,4 +159,11 @@ __global__ void __launch_bounds__(512)
     ep_copy_epilogue(ep::direct::CopyEpilogueArgs args, const int* plan, int4* x, Side* scales, Index* topk,
                      float* weights, int* src_rank, int* src_token) {
     ep::direct::copy_epilogue<Index, Side>(args, plan, x, scales, topk, weights, src_rank, src_token);
+}
+
+template <typename Index, typename Side = float>
+__global__ void __launch_bounds__(512)
+    ep_copy_by_expert(ep::direct::CopyEpilogueArgs args, ep::direct::ExpertRowsArgs by, const int* plan, int4* x,
+                      Side* scales, Index* topk, float* weights, int* src_rank, int* src_token, Side padding) {
+    ep::direct::copy_by_expert<Index, Side>(args, by, plan, x, scales, topk, weights, src_rank, src_token, padding);
 }

@@ -23,7 +23,7 @@ from ep_lib.moe.agreement import Tag, require_same_everywhere
 from ep_lib.moe.checks import refuse_choices, refuse_weights
 from ep_lib.moe.config import FLOAT32, INT32, VECTOR_BYTES, BufferConfig
 from ep_lib.moe.direct.areas import Lease, ReceiveAreas
-from ep_lib.moe.direct.expert_rows import ExpertRows, ExpertSorter, SideRows
+from ep_lib.moe.direct.expert_rows import ExpertRows, most_rows
 from ep_lib.moe.direct.memory import allocate
 from ep_lib.moe.direct.tuning import Tuning, choose_tuning, combine_shared, dispatch_shared, for_packed_rows, most_ranks
 from ep_lib.moe.event import Event
@@ -39,11 +39,11 @@ _MOST_KNOWN = 1024  # launches and arguments that are remembered
 # How a combine brings rows back: kernel, and template arguments behind the type. Its number is in the tag.
 _WAYS = {
     "push": ("combine_push", ""),
-    "pull": ("combine_pull", ", false"),
-    "stage": ("combine_pull", ", true"),
+    "pull": ("combine_pull", ", ep::direct::kInPlace"),
+    "stage": ("combine_pull", ", ep::direct::kElsewhere"),
     "packed": ("combine_push", ", true"),
+    "by expert": ("combine_pull", ", ep::direct::kByExpert"),
 }
-
 
 _NUMBER_OF_WAY = {way: number for number, way in enumerate(_WAYS)}
 
@@ -71,6 +71,14 @@ class Planned(NamedTuple):
         self.kernel.launch(
             rank, self.blocks, self.threads, self.args, *arrays, shared_bytes=self.shared_bytes, uses=uses
         )
+
+
+class SideRows(NamedTuple):
+    """The side rows of a form, as numbers that kernels move."""
+
+    element: str  # "float" or "unsigned char"
+    numbers: int  # in a side row
+    padding: float | int  # for rows of zeros
 
 
 @functools.cache
@@ -132,11 +140,41 @@ def _scales_of(form: RowFormat, given: ArrayInfo | None, kind: str, side_rows: A
     return as_kind(kind, scales, dtype), as_kind(kind, first, FLOAT32)[:, 0]
 
 
+class _Grouped(NamedTuple):
+    """Rows grouped by expert, before the caller gets them."""
+
+    rows: ExpertRows  # x without scales
+    side_rows: Array | None
+    by_column: Array | None  # room for side_rows turned round, if they are to be
+    placed: bool  # offsets, row and slot are known
+
+    def arrays(self) -> tuple[Array, ...]:
+        """All that a kernel writes or reads."""
+        rows = self.rows
+        arrays = (rows.x, rows.offsets, rows.weights, rows.row, rows.slot, self.side_rows)
+        return tuple(array for array in arrays if array is not None)
+
+    def args(self, experts: int) -> bytes:
+        """ExpertRowsArgs, for ``experts`` on this rank."""
+        rows = self.rows
+        return header_struct("moe/direct/expert_rows.cuh", "ExpertRowsArgs").pack(
+            slot=describe(rows.slot).address,
+            row=describe(rows.row).address,
+            offsets=describe(rows.offsets).address,
+            weights=0 if rows.weights is None else describe(rows.weights).address,
+            x=describe(rows.x).address,
+            scales=0 if self.side_rows is None else describe(self.side_rows).address,
+            all=len(rows.row),
+            experts_per_rank=experts,
+            placed=int(self.placed),
+        )
+
+
 class DirectRouting:
     """Where this rank's tokens go: one array of int32, ``ints``, in the memory of the caller's array library.
 
     Its parts: topk_idx ``[T, top_k]``, send_index ``[T, ranks]`` (<moe/common/layout.cuh>), counts
-    ``[ranks + num_experts]``, and the plan ``[3 * ranks + experts_per_rank + 1]`` of notify_dispatch.cu. Attributes
+    ``[ranks + num_experts]``, and the plan ``[3 * ranks + 2 * experts_per_rank + 1]`` of notify_dispatch.cu. Attributes
     with their names are their addresses.
     """
 
@@ -179,7 +217,7 @@ class DirectMode:
         self._rank, self._config, self._backend = rank, config, rank._backend
         self.tuning = tuning
         self._tunings: dict[int, Tuning] = {}
-        tuned = self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
+        self._tuning_of(config.row_bytes)  # raises ArgumentError if rows are too large
         self.num_sms = config.num_sms
         plain = row_formats(config)[PLAIN]
         assert plain is not None
@@ -210,7 +248,6 @@ class DirectMode:
         self._packed: dict[Any, bytes] = {}  # arguments of notify_dispatch
         self._planned: dict[Any, Planned] = {}  # launches that belong to no handle
         self._streams = rank.streams.operations()
-        self._sorter = ExpertSorter(rank, config, tuned.local_threads, self._broken_address)
         self.epoch = 0
 
     @property
@@ -249,7 +286,7 @@ class DirectMode:
     ) -> tuple[DirectRouting, Plan, Arrivals | None]:
         """Count, tell all ranks and send; the kernels run while the host learns what they found."""
         config, kind, num_tokens = self._config, payload.x.kind, payload.x.shape[0]
-        ranks, plan_ints = config.world_size, 3 * config.world_size + config.experts_per_rank + 1
+        ranks, plan_ints = config.world_size, 3 * config.world_size + 2 * config.experts_per_rank + 1
         size = num_tokens * (config.top_k + ranks) + ranks + config.num_experts + plan_ints
         ints = self._backend.empty(kind, (size,), INT32)
         routing = DirectRouting(config, ints, num_tokens, self._xp_kind)
@@ -262,11 +299,12 @@ class DirectMode:
             else:
                 plan = self._await_plan(experts, weights)
                 num_rows = sum(plan.received.tolist())
-            arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=True)
-            if options.sorted_by_expert:
-                most = self._sorter.most(num_rows, options.expert_alignment)
-                all_rows = most if options.num_worst_tokens else int(plan.tokens_per_expert.sum())
-                arrivals = self._sort(payload, arrivals, arrivals.topk, all_rows, routing, options.column_major_scales)
+            grouped = 0
+            if options.sorted_by_expert and options.num_worst_tokens:
+                grouped = most_rows(config, num_rows, options.expert_alignment)
+            elif options.sorted_by_expert:
+                grouped = int(plan.tokens_per_expert.sum())
+            arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, grouped, with_routing=True)
         self._finish(options.async_finish)
         return routing, plan, arrivals
 
@@ -285,11 +323,10 @@ class DirectMode:
         with self._streams.begin(payload.x.kind, options.async_finish):
             lease = self._lend(options)
             self._launch_dispatch(payload, weights, routing, tag, routing.planned, lease, send_routing=False)
-            arrivals = self._copy_out(payload, num_rows, weights, routing, options, lease, with_routing=False)
-            if by_expert is not None:
-                arrivals = self._sort(
-                    payload, arrivals, options.ids, len(by_expert.row), routing, options.column_major_scales
-                )
+            grouped = 0 if by_expert is None else len(by_expert.row)
+            arrivals = self._copy_out(
+                payload, num_rows, weights, routing, options, lease, grouped, by_expert, with_routing=False
+            )
         self._finish(options.async_finish)
         return arrivals
 
@@ -306,11 +343,13 @@ class DirectMode:
         as_fp8: bool = False,
     ) -> Array:
         """Bring rows back and add them up: ``[num_tokens, columns of x]``; then :meth:`mismatched_ranks`."""
-        config, returned = self._config, self.returned
+        config = self._config
         out = self._backend.empty(x.kind, (routing.num_tokens, x.shape[1]), config.dtype)
         if as_fp8:
             way = "packed"
-        elif x.address == returned or by_expert is not None:
+        elif by_expert is not None:
+            way = "by expert"
+        elif x.address == self.returned:
             way = "pull"
         elif self._tuning_of(config.row_bytes).push or self._spare_blocks < 1:
             way = "push"
@@ -320,11 +359,9 @@ class DirectMode:
         # Ranks that disagree about the dispatch or about the way are told so: both are in the tag.
         number = Tag(tag.epoch, _NUMBER_OF_WAY[way], tag.row_vectors).number
         key = (number, row_vectors, *[b.address for b in bias])
-        uses = (routing.info, *bias)
+        slot = None if by_expert is None else describe(by_expert.slot)
         with self._streams.begin(x.kind, async_finish):
-            if by_expert is not None:
-                self._sorter.reduce(by_expert, x, returned, uses)
-            self._launch_combine(way, key, describe(out), x, weights, routing, uses)
+            self._launch_combine(way, key, describe(out), x, weights, routing, bias, slot)
         self._finish(async_finish)
         return out
 
@@ -493,24 +530,26 @@ class DirectMode:
         x: ArrayInfo,
         weights: ArrayInfo | None,
         routing: DirectRouting,
-        uses: Sequence[ArrayInfo],
+        bias: Sequence[ArrayInfo],
+        slot: ArrayInfo | None,
     ) -> None:
-        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, or "stage": copy them
-        there and pull them."""
+        """``way``: "push", "packed" (push as FP8), "pull" rows that are in symmetric memory, "stage": copy them there
+        and pull them, or "by expert": add up those of ``slot`` there and pull the sums."""
         planned = routing.planned.get(key)
         if planned is None:
             config, tuning = self._config, self._tuning_of(self._config.row_bytes)
             if way == "packed":
                 tuning = for_packed_rows(tuning, config, self._rank.shared_bytes)
             name, template = _WAYS[way]
-            copy_blocks = self._spare_blocks if way == "stage" else 0
-            send_blocks = max(1, copy_blocks or round(tuning.push_share * self.num_sms))
+            more_blocks = max(0, self._spare_blocks) if way in ("stage", "by expert") else 0
+            share = 1 if way == "by expert" else tuning.push_share  # of the blocks, if there are no more
+            send_blocks = max(1, more_blocks or round(share * self.num_sms))
             element = "float" if config.dtype == FLOAT32 else "__nv_bfloat16"
             planned = Planned(
                 kernel(name, f"<{element}{template}>"),
-                self.num_sms + copy_blocks,
+                self.num_sms + more_blocks,
                 tuning.add_warps * _WARP,
-                self._combine_args(routing, key, tuning, x.shape[0], send_blocks, name == "combine_push"),
+                self._combine_args(routing, key, tuning, x.shape[0], send_blocks, slot, name == "combine_push"),
                 combine_shared(tuning, config, config.row_vectors),
             )
             self._remember(routing.planned, key, planned)
@@ -523,11 +562,18 @@ class DirectMode:
             routing.send_index,
             routing.plan,
             self._differs_address,
-            uses=uses,
+            uses=(routing.info, *bias) if slot is None else (routing.info, slot, *bias),
         )
 
     def _combine_args(
-        self, routing: DirectRouting, key: tuple[int, ...], tuning: Tuning, rows: int, send_blocks: int, push: bool
+        self,
+        routing: DirectRouting,
+        key: tuple[int, ...],
+        tuning: Tuning,
+        rows: int,
+        send_blocks: int,
+        slot: ArrayInfo | None,
+        push: bool,
     ) -> bytes:
         config, (tag, row_vectors, *bias) = self._config, key
         parts: dict[str, Any] = {"workspace": self._workspace, "tag": tag}
@@ -554,7 +600,12 @@ class DirectMode:
         )
         if push:
             return header_struct("moe/direct/combine_push.cu", "PushCombineArgs").pack(**parts)
-        return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(**parts, pull_blocks=self.num_sms)
+        return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(
+            **parts,
+            slot=0 if slot is None else slot.address,
+            capacity=0 if slot is None else slot.shape[0],
+            pull_blocks=self.num_sms,
+        )
 
     def _launch_copy_epilogue(
         self,
@@ -565,13 +616,13 @@ class DirectMode:
         num_rows: int,
         form: RowFormat,
         routing: DirectRouting,
+        grouped: _Grouped | None,
     ) -> None:
-        """Rows and side rows to the first two, if they are to be copied; the rest to ``to``."""
+        """Rows and side rows to the first two, if they are to be copied; the rest to ``to`` and ``grouped``."""
         config, is_int = self._config, to.topk is None or index.dtype == INT32
-        key = (num_rows, form.code, is_int)
+        key, side = (num_rows, form.code, is_int, grouped is None), _side_rows(form, 0)
         planned = self._planned.get(key)
         if planned is None:
-            side = _side_rows(form, 0)
             args = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
                 rows=self._at["rows"],
                 scales=self._side_address(form),
@@ -585,15 +636,22 @@ class DirectMode:
                 top_k=config.top_k,
             )
             element = "" if side.element == "float" else f", {side.element}"
-            which = kernel("copy_epilogue", f"<{'int' if is_int else 'long long'}{element}>")
+            entry = "" if grouped is None else "copy_by_expert"
+            which = kernel("copy_epilogue", f"<{'int' if is_int else 'long long'}{element}>", entry)
             threads = self._tuning_of(config.row_bytes).local_threads
-            planned = self._remember(self._planned, key, Planned(which, self._local_blocks, threads, args, 0))
+            # expert_rows_shared of <moe/direct/expert_rows.cuh>
+            shared_bytes = 0 if grouped is None else 4 * (config.experts_per_rank + 1 + threads)
+            planned = Planned(which, self._local_blocks, threads, args, shared_bytes)
+            self._remember(self._planned, key, planned)
         uses: tuple[Array, ...] = (routing.info,)
         if side_rows is not None and not form.is_apart:
             side_rows = describe(side_rows)
             uses = (routing.info, side_rows)
+        if grouped is not None:
+            uses = (*uses, *grouped.arrays())
         planned.launch(
             self._rank,
+            *(() if grouped is None else (grouped.args(config.experts_per_rank),)),
             routing.plan,
             x,
             side_rows if form.is_apart or side_rows is None else side_rows.address,
@@ -601,6 +659,7 @@ class DirectMode:
             to.weights,
             to.src_rank,
             to.src_token,
+            *(() if grouped is None else (side.padding,)),
             uses=uses,
         )
 
@@ -621,11 +680,14 @@ class DirectMode:
         routing: DirectRouting,
         options: DispatchOptions,
         lease: Lease | None,
+        grouped_rows: int,
+        placed: ExpertRows | None = None,
         *,
         with_routing: bool,
     ) -> Arrivals:
         """The caller's arrays, and the launch that fills them; rows that need no copy are views, or stay where they
-        are."""
+        are. ``grouped_rows``: of rows grouped by expert, if they are asked for; ``placed``: those of the dispatch that
+        the handle is from."""
         config, empty, index = self._config, self._backend.empty, options.ids
         form, kind = payload.form or self._plain, payload.x.kind
         topk = src_rank = src_token = sent = side_rows = by_column = None
@@ -655,12 +717,17 @@ class DirectMode:
         if of_side is not None and form.has_row_scale:
             scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
         arrivals = Arrivals(x, scales, topk, sent, src_rank, src_token, None, row_scale)
-        if (copied or with_routing or sent is not None) and (num_rows or options.num_worst_tokens):
+        grouped = None
+        if options.sorted_by_expert:
+            grouped = self._group(payload, form, num_rows, grouped_rows, sent, options, placed)
+        if grouped is not None or (
+            (copied or with_routing or sent is not None) and (num_rows or options.num_worst_tokens)
+        ):
             # Where kernels are emulated and the host waits anyway, NumPy copies rows 20 times as fast as they do.
             by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
             by_kernel = copied and not by_host
             to_x, to_side = (x, side_rows) if by_kernel else (None, None)
-            self._launch_copy_epilogue(to_x, to_side, arrivals, index, num_rows, form, routing)
+            self._launch_copy_epilogue(to_x, to_side, arrivals, index, num_rows, form, routing, grouped)
             if copied and by_host:
                 self._backend.synchronize()
                 x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
@@ -671,36 +738,41 @@ class DirectMode:
                 by_column = self._own_side_rows(of_side, num_rows, by_column=True)[1]
             counts = routing.plan + 4 * config.world_size
             self._launch_by_column(side_rows, by_column, counts, config.world_size, (routing.info,))
-            return arrivals._replace(scales=by_column)
-        return arrivals
+            arrivals = arrivals._replace(scales=by_column)
+        if grouped is None:
+            return arrivals
+        rows, row_scale = grouped.rows, None
+        scales = grouped.side_rows if grouped.by_column is None else grouped.by_column
+        if grouped.by_column is not None:
+            end = describe(rows.offsets).address + 4 * config.experts_per_rank
+            self._launch_by_column(grouped.side_rows, grouped.by_column, end, 1, (describe(rows.offsets),))
+        elif of_side is not None and form.has_row_scale:
+            scales, row_scale = _scales_of(form, payload.scales, of_side.kind, grouped.side_rows)
+        return arrivals._replace(by_expert=replace(rows, x=with_scales(rows.x, scales, row_scale)))
 
-    def _sort(
+    def _group(
         self,
         payload: Payload,
-        arrivals: Arrivals,
-        topk: Array,
+        form: RowFormat,
+        num_rows: int,
         all_rows: int,
-        routing: DirectRouting,
-        column_major_scales: bool,
-    ) -> Arrivals:
-        """The received rows grouped by expert as well."""
-        form, empty = payload.form or self._plain, self._backend.empty
-        rows = self._sorter.sort(topk, arrivals.weights, routing.plan, all_rows, (routing.info,))
-        x = empty(payload.x.kind, (all_rows, form.columns), form.dtype)
-        side_rows = by_column = scales = row_scale = None
-        of_side = _side_array(payload, form)
+        sent: Array | None,
+        options: DispatchOptions,
+        placed: ExpertRows | None,
+    ) -> _Grouped:
+        """Arrays for ``all_rows`` rows grouped by expert."""
+        config, empty, kind = self._config, self._backend.empty, options.ids.kind
+        of_side, side_rows, by_column = _side_array(payload, form), None, None
         if of_side is not None:
-            side_rows, by_column = self._own_side_rows(of_side, all_rows, column_major_scales)
-            scales = side_rows
-            if form.has_row_scale:
-                scales, row_scale = _scales_of(form, payload.scales, of_side.kind, side_rows)
-        side = _side_rows(form, 0)
-        self._sorter.expand(rows, self._at["rows"], self._side_address(form), x, side_rows, side)
-        if by_column is not None:
-            end = describe(rows.offsets).address + 4 * self._config.experts_per_rank
-            self._launch_by_column(side_rows, by_column, end, 1, (describe(rows.offsets),))
-            scales = by_column
-        return arrivals._replace(by_expert=replace(rows, x=with_scales(x, scales, row_scale)))
+            side_rows, by_column = self._own_side_rows(of_side, all_rows, options.column_major_scales)
+        rows = ExpertRows(
+            empty(payload.x.kind, (all_rows, form.columns), form.dtype),
+            empty(kind, (config.experts_per_rank + 1,), INT32) if placed is None else placed.offsets,
+            None if sent is None else empty(describe(sent).kind, (all_rows,), FLOAT32),
+            empty(kind, (all_rows,), INT32) if placed is None else placed.row,
+            empty(kind, (num_rows, config.top_k), INT32) if placed is None else placed.slot,
+        )
+        return _Grouped(rows, side_rows, by_column, placed is not None)
 
     def _launch_by_column(
         self, side_rows: Array, by_column: Array, counts: int, num_counts: int, uses: tuple[ArrayInfo, ...]

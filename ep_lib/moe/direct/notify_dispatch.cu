@@ -144,12 +144,14 @@ EP_DEVICE bool refuse(const NotifyDispatchArgs& args, const Index* topk_idx, con
     return true;
 }
 
-// The last block: rounds up the experts' tokens, and looks at the options if the host will not. Whether they are alike.
+// The last block: rounds up the experts' tokens, which it keeps as they were behind the plan, and looks at the options if
+// the host will not. Whether they are alike.
 EP_DEVICE bool finish_plan(const NotifyDispatchArgs& args, int* plan) {
     const int ranks = num_ranks(), thread = thread_in_block(), alignment = args.expert_alignment;
     int different = 0;
     for (int e = thread; e < args.experts_per_rank; e += threads_in_block()) {
         int* const tokens = plan + 3 * ranks + e;
+        tokens[args.experts_per_rank + 1] = *tokens;
         *tokens = (*tokens + alignment - 1) / alignment * alignment;
     }
     for (int r = thread; r < ranks && !args.report; r += threads_in_block()) {
@@ -166,7 +168,8 @@ EP_DEVICE bool finish_plan(const NotifyDispatchArgs& args, int* plan) {
 // and `notify`, and
 //   topk_weights  [num_tokens, top_k] or null
 //   topk_copy     [num_tokens, top_k]   out
-//   plan          out, as in `notify`, and after it one int more: 1 if the plan is void and nothing is sent
+//   plan          out, as in `notify`; after it 1 if the plan is void and nothing is sent, else 0; and after that tokens
+//                 [experts_per_rank], not rounded up
 template <typename Index>
 EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk_idx, const float* topk_weights,
                                int* topk_copy, int* send_index, int* rank_counts, int* choice_counts, int* plan) {
@@ -202,6 +205,7 @@ EP_DEVICE void notify_dispatch(const NotifyDispatchArgs& args, const Index* topk
     }
     if (status == kNotifyFailed) break_off(args.workspace);
     if (is_void) fill_with_zeros(plan, plan_ints, fillers_of_block());
+    if (is_void) fill_with_zeros(plan + plan_ints + 1, args.experts_per_rank, fillers_of_block());
     if (thread == 0) plan[plan_ints] = is_void;
     if (!args.report) return;
     if (status == kNotified) {

@@ -1,0 +1,224 @@
+// Rows grouped by expert, as a grouped GEMM wants them, and the way back.
+//
+// A row that several of this rank's experts chose is there once for each choice. The rows of an expert lie together in
+// the order in which they were received, and each expert's part is padded to a multiple of the alignment with rows of
+// zeros. `plan` (<moe/direct/notify_dispatch.cu>) has the counts, so no host is needed.
+//
+// A row crosses the link once for a rank, not once for each choice, which on two ranks with top-8 would be four times the
+// bytes. The kernel that takes it out of the receive area (<moe/direct/copy_epilogue.cu>) writes it straight to all its
+// places: it is read once, and no kernel comes before or after. On the way back <moe/direct/combine_pull.cu> adds up a
+// row's choices while the first sums are read already.
+#pragma once
+#include <moe/common/layout.cuh>
+#include <moe/common/sums.cuh>
+
+namespace ep::direct {
+
+struct ExpertRowsArgs {
+    int* slot;       // [capacity, top_k]: where each choice's row is, or -1
+    int* row;        // [all]: which received row stands here, or -1
+    int* offsets;    // [experts_per_rank + 1]: where each expert's rows begin
+    float* weights;  // [all] or null: the choice's weight, 0 where there is none
+    int4* x;         // [all, row_vectors]
+    void* scales;    // [all, row_scales] or null
+    int64_t all;     // rows that there can be
+    int experts_per_rank;
+    int placed;  // slot, row and offsets are of an earlier dispatch: they are read only
+};
+
+constexpr int kExpertVectors = 4;  // of a row, that a lane has in flight
+constexpr int kSumChoices = 2;     // of a row, that are added up together
+
+// The rows that one block takes, of all that came: a share of consecutive ones.
+struct BlockRows {
+    int first, end;
+};
+EP_DEVICE BlockRows rows_of_block(int count) {
+    const int share = (count + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+    const int first = min(static_cast<int>(blockIdx.x) * share, count);
+    return {first, min(first + share, count)};
+}
+
+// Ints of dynamic shared memory: where each expert's next row comes, and a choice for each thread.
+EP_HOST_DEVICE size_t expert_rows_shared(int experts, int threads) { return (experts + 1 + threads) * sizeof(int); }
+
+namespace detail {
+
+// One block: begins[e] becomes the first row of expert e; begins[experts] the end of all. Ends with __syncthreads.
+EP_DEVICE void find_begins(int* begins, const int* tokens, int experts) {
+    if (warp_id() == 0) {
+        int before = 0;
+        for (int base = 0; base < experts; base += kWarpSize) {
+            const int e = base + lane_id(), mine = e < experts ? tokens[e] : 0;
+            int sum = mine;
+#pragma unroll
+            for (int distance = 1; distance < kWarpSize; distance *= 2) {
+                const int below = __shfl_up_sync(kFullWarp, sum, distance);
+                if (lane_id() >= distance) sum += below;
+            }
+            if (e < experts) begins[e] = before + sum - mine;
+            before += __shfl_sync(kFullWarp, sum, kWarpSize - 1);
+        }
+        if (lane_id() == 0) begins[experts] = before;
+    }
+    __syncthreads();
+}
+
+// The grid: rows of zeros behind each expert's, and the offsets. Several blocks share an expert where there are enough.
+template <typename Side>
+EP_DEVICE void pad_experts(const ExpertRowsArgs& by, const int* begins, const int* choices, int row_vectors,
+                           int row_scales, Side padding) {
+    const int experts = by.experts_per_rank, blocks = gridDim.x, parts = max(1, blocks / experts);
+    if (blockIdx.x == 0 && !by.placed) {
+        for (int e = thread_in_block(); e <= experts; e += threads_in_block()) by.offsets[e] = begins[e];
+    }
+    for (int item = blockIdx.x; item < experts * parts; item += blocks) {
+        const int e = item % experts, first = begins[e] + choices[e] + item / experts * warps_in_block() + warp_id();
+        for (int i = first; i < begins[e + 1]; i += parts * warps_in_block()) {
+            if (lane_id() == 0 && !by.placed) by.row[i] = -1;
+            if (lane_id() == 0 && by.weights) by.weights[i] = 0.0f;
+            int4* const to = by.x + static_cast<int64_t>(i) * row_vectors;
+            for (int v = lane_id(); v < row_vectors; v += kWarpSize) st_na_v4(to + v, make_int4(0, 0, 0, 0));
+            Side* const scales = static_cast<Side*>(by.scales) + static_cast<int64_t>(i) * row_scales;
+            for (int s = lane_id(); s < row_scales; s += kWarpSize) scales[s] = padding;
+        }
+    }
+}
+
+// One block: where the choices of its rows go. next[e] is the first row of expert e, and becomes where its next row comes.
+// The choices of all rows before are counted, which any number of blocks can do without waiting for each other.
+//   topk     [rows received, top_k]   this rank's experts or -1, as received
+//   weights  likewise, or null
+EP_DEVICE void place_choices(const ExpertRowsArgs& by, const int* topk, const float* weights, int top_k,
+                             const BlockRows& rows, int* next, int* of_thread) {
+    const int thread = thread_in_block(), threads = threads_in_block();
+    const int first = rows.first * top_k, end = rows.end * top_k;
+    if (!by.placed) {
+        if (first < end) {
+            const int4* const before = reinterpret_cast<const int4*>(topk);
+            const auto count = [&](int expert) {
+                if (expert >= 0) atomicAdd(&next[expert], 1);
+            };
+#pragma unroll 4
+            for (int i = thread; i < first / 4; i += threads) {
+                const int4 experts = before[i];
+                count(experts.x), count(experts.y), count(experts.z), count(experts.w);
+            }
+            if (thread < first % 4) count(topk[first / 4 * 4 + thread]);
+        }
+        __syncthreads();
+    }
+    for (int base = first; base < end; base += threads) {
+        const int choice = base + thread;
+        if (!by.placed) {
+            of_thread[thread] = choice < end ? topk[choice] : -1;
+            __syncthreads();
+            // One warp takes them in order, since those of one expert keep theirs.
+            for (int i = lane_id(); warp_id() == 0 && i < threads; i += kWarpSize) {
+                const int expert = of_thread[i];
+                const unsigned same = __match_any_sync(kFullWarp, expert);
+                const int below = __popc(same & ((1u << lane_id()) - 1));
+                if (expert >= 0) of_thread[i] = next[expert] + below;
+                __syncwarp();  // all lanes have read `next`
+                if (expert >= 0 && below == 0) next[expert] += __popc(same);
+                __syncwarp();
+            }
+            __syncthreads();
+            if (choice < end) by.slot[choice] = of_thread[thread];
+        }
+        const int slot = choice < end ? by.slot[choice] : -1;
+        if (slot < 0) continue;
+        if (!by.placed) by.row[slot] = choice / top_k;
+        if (by.weights) by.weights[slot] = weights[choice];
+    }
+    __syncthreads();  // slots are read by all warps; of_thread is written again
+}
+
+// One block: its rows to their places, and to `x`, if that is not null. Warps share a row where there are more of them.
+template <typename Side>
+EP_DEVICE void spread_rows(const ExpertRowsArgs& by, const BlockRows& rows, const int4* source, const Side* side,
+                           int4* x, Side* scales, int row_vectors, int row_scales, int top_k) {
+    const int warps = warps_in_block(), lane = lane_id();
+    const int count = rows.end - rows.first, parts = max(1, warps / max(1, count));
+    Side* const by_scales = static_cast<Side*>(by.scales);
+    for (int item = warp_id(); item < count * parts; item += warps) {
+        const int64_t row = rows.first + item / parts;
+        const int part = item % parts;
+        const int* const slots = by.slot + row * top_k;
+        // to(target): the first vector of a row
+        const auto to_all = [&](const auto& store) {
+            for (int base = 0; base < top_k; base += kWarpSize) {
+                const int slot = base + lane < top_k ? slots[base + lane] : -1;
+                for (unsigned left = __ballot_sync(kFullWarp, slot >= 0); left; left &= left - 1) {
+                    store(static_cast<int64_t>(__shfl_sync(kFullWarp, slot, __ffs(left) - 1)));
+                }
+            }
+        };
+        const int step = kExpertVectors * kWarpSize;
+        for (int begin = part * step; begin < row_vectors; begin += parts * step) {
+            int4 vectors[kExpertVectors];
+            const auto each = [&](const auto& what) {
+#pragma unroll
+                for (int u = 0; u < kExpertVectors; ++u) {
+                    const int v = begin + u * kWarpSize + lane;
+                    if (v < row_vectors) what(vectors[u], v);
+                }
+            };
+            each([&](int4& vector, int v) { vector = ld_nc_v4(source + row * row_vectors + v); });
+            if (x) each([&](const int4& vector, int v) { st_na_v4(x + row * row_vectors + v, vector); });
+            to_all([&](int64_t to) {
+                each([&](const int4& vector, int v) { st_na_v4(by.x + to * row_vectors + v, vector); });
+            });
+        }
+        for (int base = part * kWarpSize; base < row_scales; base += parts * kWarpSize) {
+            const int s = base + lane;
+            const Side scale = s < row_scales ? side[row * row_scales + s] : Side{};
+            if (scales && s < row_scales) scales[row * row_scales + s] = scale;
+            to_all([&](int64_t to) {
+                if (s < row_scales) by_scales[to * row_scales + s] = scale;
+            });
+        }
+    }
+}
+
+}  // namespace detail
+
+// The way back, by one warp: what a received row's choices have become, added up in the order of k, in float32.
+//   slots  [top_k]   of the row
+//   y      [all, row_vectors]
+template <typename T>
+EP_DEVICE void sum_choices(int4* out, const int4* y, const int* slots, int top_k, int row_vectors) {
+    for (int begin = 0; begin < row_vectors; begin += kExpertVectors * kWarpSize) {
+        Sums<T> sums[kExpertVectors];
+        for (int base = 0; base < top_k; base += kWarpSize) {
+            const int slot = base + lane_id() < top_k ? slots[base + lane_id()] : -1;
+            for (unsigned left = __ballot_sync(kFullWarp, slot >= 0); left;) {
+                int4 vectors[kSumChoices][kExpertVectors];
+                int found = 0;
+#pragma unroll
+                for (int c = 0; c < kSumChoices; ++c, left &= left - 1) {
+                    if (!left) continue;
+                    ++found;
+                    const int64_t from = __shfl_sync(kFullWarp, slot, __ffs(left) - 1);
+#pragma unroll
+                    for (int u = 0; u < kExpertVectors; ++u) {
+                        const int v = begin + u * kWarpSize + lane_id();
+                        if (v < row_vectors) vectors[c][u] = ld_nc_v4(y + from * row_vectors + v);
+                    }
+                }
+#pragma unroll
+                for (int c = 0; c < kSumChoices; ++c) {
+#pragma unroll
+                    for (int u = 0; u < kExpertVectors && c < found; ++u) sums[u].add(vectors[c][u]);
+                }
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < kExpertVectors; ++u) {
+            const int v = begin + u * kWarpSize + lane_id();
+            if (v < row_vectors) st_na_v4(out + v, sums[u].rounded());
+        }
+    }
+}
+
+}  // namespace ep::direct
