@@ -25,14 +25,22 @@ from ep_lib.errors import ArgumentError, BufferClosedError, HandleError, PeerTim
 Spmd = Callable[..., list[Any]]
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4]), st.integers(0, 23), st.integers(0, 999))
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4]), st.integers(0, 47), st.integers(0, 999))
 @settings(max_examples=15, deadline=None)
 def test_any_shape_and_choice(case_seed: int, world_size: int, choice: int, seed: int) -> None:
     case = make_case(case_seed, world_size=world_size, max_tokens=24)
     ep_lib.spawn(features, world_size, "emulator", seed=seed, args=(case, choice))
 
 
-@pytest.mark.parametrize(("kind", "choice"), [("native", 5), ("torch", 6), ("torch", 3)])
+def test_more_choices_than_lanes_and_experts_named_twice() -> None:
+    rng = np.random.default_rng(5)
+    xs = [rng.standard_normal((tokens, 24)).astype(np.float32) for tokens in (5, 0)]
+    idx = [rng.integers(-1, 40, (len(x), 36)) for x in xs]
+    weights = [rng.random(i.shape, np.float32) for i in idx]
+    ep_lib.spawn(features, 2, "emulator", args=(Case(40, 36, 24, 6, "float32", xs, idx, weights), 24))
+
+
+@pytest.mark.parametrize(("kind", "choice"), [("native", 5), ("native", 28), ("torch", 6), ("torch", 19)])
 def test_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
     if kind == "torch":
         pytest.importorskip("torch")
@@ -40,7 +48,7 @@ def test_on_both_backends(spmd: Spmd, kind: str, choice: int) -> None:
 
 
 def test_clean_under_the_checker() -> None:
-    report = ep_lib.check(features, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8), 1))
+    report = ep_lib.check(features, 2, seeds=4, args=(make_case(9, world_size=2, dtype="bfloat16", max_tokens=8), 25))
     assert report.ok, str(report)
 
 

@@ -62,8 +62,12 @@ def hold_and_drop(rank: Rank, case: Case, kind: str) -> None:
         worst = buffer.dispatch(x, idx, weights, num_worst_tokens=rank.world_size * case.max_tokens)
         rank.synchronize()
         assert_same(to_numpy(worst.x, case.dtype)[: len(want.x)], want.x, "num_worst_tokens")
-        grouped = buffer.dispatch(x, idx, weights, sorted_by_expert=True)
-        assert not stays(rank, grouped.x)
+        del worst, fourth
+        gc.collect()
+        grouped = ready(rank, buffer.dispatch(x, idx, weights, sorted_by_expert=True))
+        assert grouped.by_expert is not None and stays(rank, grouped.x) == (me != 0)
+        row = to_numpy(grouped.by_expert.row)
+        assert_same(to_numpy(grouped.by_expert.x, case.dtype), want.x[row], "rows by expert, from an area")
         ys = [r.x for r in case.expected_dispatch()]
         out = buffer.combine(first.x, first.handle)
         assert_same(to_numpy(out, case.dtype), case.expected_combine(ys, weighted=False)[me], "combine")

@@ -73,13 +73,16 @@ def ready(rank: Rank, recv: Received) -> Received:
 
 
 def features(rank: Rank, case: Case, choice: int, kind: str = "native") -> None:
-    """One dispatch and what goes with it, in a way that ``choice`` says, compared here."""
+    """One dispatch and what goes with it, in a way of 48 that ``choice`` says, compared here."""
     rng, me = np.random.default_rng(choice), rank.rank
     worst = rank.world_size * case.max_tokens if choice % 2 else 0
     aside, copied, alignment = choice // 2 % 2 == 1, choice // 4 % 2 == 1, int(rng.choice([1, 3, 16]))
     x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
     want, experts = case.expected_dispatch()[me], case.num_experts // rank.world_size
-    with Buffer(rank, **case.buffer_arguments()) as buffer:
+    with Buffer(rank, **case.buffer_arguments(), receive_areas=1 + choice // 8 % 3) as buffer:
+        if choice // 24 % 2:  # no blocks but num_sms, as where these are all SMs
+            direct: Any = buffer._mode
+            direct._spare_blocks = 0
         recv = buffer.dispatch(
             x,
             idx,

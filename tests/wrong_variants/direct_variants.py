@@ -22,8 +22,10 @@ _SUMS = (*_MEETING, "ep/groups", "moe/direct/packed_rows", "moe/direct/combine_s
 HEADERS = {
     "dispatch_bulk": (*_MEETING, "moe/common/dispatch", "moe/direct/side_rows", "moe/direct/dispatch_bulk"),
     "combine_push": (*_SUMS, "moe/direct/combine_push"),
-    "combine_pull": (*_SUMS, "moe/direct/combine_pull"),
-    "combine_pull staged": (*_SUMS, "moe/direct/combine_pull"),
+    "combine_pull": (*_SUMS, "moe/direct/expert_rows", "moe/direct/combine_pull"),
+    "combine_pull staged": (*_SUMS, "moe/direct/expert_rows", "moe/direct/combine_pull"),
+    "combine_pull by expert": (*_SUMS, "moe/direct/expert_rows", "moe/direct/combine_pull"),
+    "copy_epilogue by expert": ("moe/direct/expert_rows", "moe/direct/copy_epilogue"),
 }
 _SUM_PARAMETERS = (
     "int4* out, const int4* y, const int* topk_idx, const float* topk_weights, const int* send_index, const int* plan, "
@@ -45,8 +47,17 @@ ENTRIES = {
         f"@PullCombineArgs args, {_SUM_PARAMETERS}",
         f"combine_pull<__nv_bfloat16, kElsewhere>{_SUM_ARGUMENTS}",
     ),
+    "combine_pull by expert": (
+        f"@PullCombineArgs args, {_SUM_PARAMETERS}",
+        f"combine_pull<__nv_bfloat16, kByExpert>{_SUM_ARGUMENTS}",
+    ),
+    "copy_epilogue by expert": (
+        "@CopyEpilogueArgs args, @ExpertRowsArgs by, const int* plan, int4* x, float* scales, long long* topk, "
+        "float* weights, int* src_rank, int* src_token, float padding",
+        "copy_by_expert<long long, float>(@args, @by, plan, x, scales, topk, weights, src_rank, src_token, padding)",
+    ),
 }
-_DISPATCH, _PUSH, _PULL, _STAGED = HEADERS
+_DISPATCH, _PUSH, _PULL, _STAGED, _SUMMED, _GROUPED = HEADERS
 _SIGNAL = "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch)"
 _ROWS_THERE = "ok = wait_for_all(signals, kSignalRows, signals.epoch, kPhaseDispatch);"
 _LAST = "if (last == LastBlock::kNo) return;\n    ok = last == LastBlock::kYes;"
@@ -57,6 +68,7 @@ _GROUP_WAIT = "wait_until_ge(flag, epoch, {kPhaseCombine, from, group})"
 _TAG_WAIT = "wait_until_ge(signals.flags + entry, signals.epoch,"
 _ALL_COPIED = "is_last_block(&args.workspace.state->copied_blocks, args.send.blocks)"
 _ALL_PULLED = "ok = wait_for_all(signals, kSignalPulled, signals.epoch, kPhaseCombine);"
+_PLACED = "__syncthreads();  // slots are read by all warps; of_thread is written again"
 _COMPLETE = "ld_acquire_sys_u64(complete_ + r)"
 
 VARIANTS = [
@@ -76,6 +88,18 @@ VARIANTS = [
     Mistake("one block says that all have copied", _STAGED, _ALL_COPIED, "blockIdx.x == args.pull_blocks"),
     Mistake("a relaxed look whether all have copied", _STAGED, _COMPLETE, _COMPLETE.replace("acquire", "relaxed")),
     Mistake("rows are copied while others read", _STAGED, _ALL_PULLED, ""),
+    Mistake(
+        "own sums are read before they are made", _SUMMED, "signals.epoch, kRows == kByExpert);", "signals.epoch);"
+    ),
+    Mistake(
+        "a lane speaks for all before they are done", _SUMMED, "__syncwarp();  // the group's rows are of all lanes", ""
+    ),
+    Mistake("rows are copied before they have places", _GROUPED, _PLACED, ""),
+    Mistake("choices are counted while zeros look for places", _GROUPED, "__syncthreads();  // `next` counts on", ""),
+    Mistake("blocks count choices without atomics", _GROUPED, "atomicAdd(&next[expert], 1)", "next[expert] += 1"),
+    Mistake(
+        "an expert's next place changes while lanes read", _GROUPED, "__syncwarp();  // all lanes have read `next`", ""
+    ),
 ]
 
 
@@ -110,17 +134,25 @@ def main(rank: Rank, kernel: str) -> Any:
     with Buffer(rank, num_experts=ranks, top_k=2, hidden=256, max_tokens=tokens, num_sms=2) as buffer:
         direct: Any = buffer._mode
         direct.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3, add_vectors=5)
-        recv = buffer.dispatch(x, idx)
+        recv = buffer.dispatch(x, idx, sorted_by_expert=kernel in (_SUMMED, _GROUPED))
         for turn in range(3):
             if kernel == _DISPATCH:
                 again = buffer.dispatch(x * BF16(turn + 1), handle=recv.handle, async_finish=True)
                 rank.synchronize()
                 outs.append(again.x)
+            if kernel == _GROUPED:
+                grouped = buffer.dispatch(
+                    x * BF16(turn + 1), idx, sorted_by_expert=True, num_worst_tokens=ranks * tokens
+                )
+                rank.synchronize()
+                outs.append(grouped.by_expert.x[: grouped.by_expert.offsets[-1]])
+            if kernel == _SUMMED:
+                outs.append(buffer.combine(recv.by_expert.x * BF16(turn + 1), recv.handle, sorted_by_expert=True))
             y = recv.x * BF16(rank.rank + turn + 1)
             if kernel == _PULL:
                 place = buffer.combine_input(recv.handle, recv.x)
                 EXPERTS.launch(rank, 1, 32, place, y, y.nbytes // 16)
                 y = place
-            if kernel != _DISPATCH:
+            if kernel not in (_DISPATCH, _GROUPED, _SUMMED):
                 outs.append(buffer.combine(y, recv.handle))
     return outs

@@ -46,13 +46,17 @@ class ReceiveAreas:
         """The next free area; None if all are lent."""
         return Lease(self._free, self._free.pop()) if self._free else None
 
+    def address(self, lease: Lease | None, name: str, skipped: int = 0) -> int:
+        """Of the byte ``skipped`` of an area's part ``name``; without a lease, of the first area's."""
+        return self._memory.at[name] + skipped + (0 if lease is None else lease.area * self._area_bytes[name])
+
     def array(
         self, lease: Lease, name: str, kind: str, shape: tuple[int, int], dtype: np.dtype[Any], skipped: int = 0
     ) -> Array:
         """The part ``name`` of an area, from its byte ``skipped`` on, as an array that holds the lease."""
         inside = lease.area * self._area_bytes[name] + skipped
         if kind == "torch":
-            tensor = native_host.lend(self._memory.at[name] + inside, shape, dtype, self._device, lease)
+            tensor = native_host.lend(self.address(lease, name, skipped), shape, dtype, self._device, lease)
             if tensor is not None:
                 return tensor
         begin, nbytes = self._memory.parts[name].offset + inside, shape[0] * shape[1] * dtype.itemsize

@@ -617,15 +617,17 @@ class DirectMode:
         form: RowFormat,
         routing: DirectRouting,
         grouped: _Grouped | None,
+        lease: Lease | None,
     ) -> None:
         """Rows and side rows to the first two, if they are to be copied; the rest to ``to`` and ``grouped``."""
         config, is_int = self._config, to.topk is None or index.dtype == INT32
-        key, side = (num_rows, form.code, is_int, grouped is None), _side_rows(form, 0)
+        area = 0 if lease is None else lease.area
+        key, side = (num_rows, form.code, is_int, grouped is None, area), _side_rows(form, 0)
         planned = self._planned.get(key)
         if planned is None:
             args = header_struct("moe/direct/copy_epilogue.cu", "CopyEpilogueArgs").pack(
-                rows=self._at["rows"],
-                scales=self._side_address(form),
+                rows=self._areas.address(lease, "rows"),
+                scales=self._areas.address(lease, *self._side_place(form)),
                 topk=self._at["recv_topk"],
                 weights=self._at["recv_weights"],
                 source=self._at["recv_source"],
@@ -668,7 +670,7 @@ class DirectMode:
         """A receive area for the results alone. None: rows arrive in the first area and are copied, if at all. A CUDA
         graph would write to the same area at each replay, also after the results of its capture are gone."""
         whole = options.num_worst_tokens in (0, self._config.max_rows)  # else what is too much becomes NaN, by the copy
-        if self._config.receive_areas == 1 or not options.copy or options.sorted_by_expert or not whole:
+        if self._config.receive_areas == 1 or not options.copy or not whole:
             return None
         return None if self._rank.streams.is_capturing(self._streams.last or 0) else self._areas.lend()
 
@@ -727,7 +729,7 @@ class DirectMode:
             by_host = self._rank.backend == "emulator" and not options.async_finish and not options.num_worst_tokens
             by_kernel = copied and not by_host
             to_x, to_side = (x, side_rows) if by_kernel else (None, None)
-            self._launch_copy_epilogue(to_x, to_side, arrivals, index, num_rows, form, routing, grouped)
+            self._launch_copy_epilogue(to_x, to_side, arrivals, index, num_rows, form, routing, grouped, lease)
             if copied and by_host:
                 self._backend.synchronize()
                 x[...] = self._view("rows", kind, form.dtype, form.columns)[:num_rows]
