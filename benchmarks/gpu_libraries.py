@@ -20,6 +20,7 @@ from gpu_inputs import SETS, Shape
 import ep_lib
 
 CACHED, COUNTED = "cached handle", "counted"
+BY_EXPERT = "by expert"  # rows grouped for a grouped GEMM as well
 OWNED, VIEW = "owned", "view"
 LOW_LATENCY_TOKENS = 128
 CHAIN = 10  # operations in a graph; an even number, because DeepEP V1 has two buffers and takes turns
@@ -110,6 +111,18 @@ def _bytes(rows: Any) -> Any:
     return rows.reshape(-1).view(torch.uint8)
 
 
+def _grouped(recv: Any, experts: int) -> bool:
+    """Whether by_expert has the received rows once for each choice, by expert and then in the order of rows."""
+    import torch
+
+    chosen = [(recv.topk_idx == expert).nonzero()[:, 0] for expert in range(experts)]
+    if not torch.equal(recv.by_expert.row.long(), torch.cat(chosen)):
+        return False
+    grouped, rows = (x if isinstance(x, tuple) else (x,) for x in (recv.by_expert.x, recv.x))
+    row = recv.by_expert.row.long()
+    return all(torch.equal(_bytes(got), _bytes(want[row])) for got, want in zip(grouped, rows, strict=True))
+
+
 class Library:
     """Makes the operations of a case. Making one, its operations and ``close`` are collective."""
 
@@ -169,6 +182,8 @@ class EpLib(Library):
         yield Operation(
             "dispatch", COUNTED, OWNED, counted, lambda r: case.arrived(r.x, r.src_rank, r.src_token), waits=True
         )
+        if case.routing == "random":
+            yield from self._by_expert(case, dtype)
         if self.receive_areas > 1:  # all else is as with one
             return
         views = [lambda x=x: buffer.dispatch(x, handle=handle, copy=False).x for x in sets]
@@ -179,6 +194,24 @@ class EpLib(Library):
             place.copy_(rows)
             in_place = [lambda: buffer.combine(place, handle)]
             yield Operation("combine", "rows in the Buffer's memory", OWNED, in_place, case.combined)
+
+    def _by_expert(self, case: Case, dtype: str) -> Iterator[Operation]:
+        """Rows grouped by expert as well, and the sums of what experts made of them."""
+        buffer, sets, experts = self._of(case.shape.hidden), case.sets(dtype), case.shape.experts_per_rank
+        recv = buffer.dispatch(sets[0], case.idx, case.weights, sorted_by_expert=True)
+
+        def right(result: Any) -> bool:
+            return case.arrived(result.x, result.src_rank, result.src_token) and _grouped(result, experts)
+
+        cached = [lambda x=x: buffer.dispatch(x, handle=recv.handle, sorted_by_expert=True) for x in sets]
+        yield Operation("dispatch", f"{BY_EXPERT}, {CACHED}", OWNED, cached, right)
+        given = {"topk_idx": case.idx, "topk_weights": case.weights, "sorted_by_expert": True}
+        counted = [lambda x=x: buffer.dispatch(x, **given) for x in sets]
+        yield Operation("dispatch", f"{BY_EXPERT}, {COUNTED}", OWNED, counted, right, waits=True)
+        if dtype == "bf16":
+            y, total = recv.by_expert.x, case.shape.top_k
+            combine = [lambda: buffer.combine(y, recv.handle, sorted_by_expert=True)]
+            yield Operation("combine", BY_EXPERT, OWNED, combine, lambda out: bool((out == total * sets[0]).all()))
 
     def low_latency(self, case: Case) -> Iterator[Operation]:
         buffer, x, idx = self._of(case.shape.hidden), case.sets("bf16")[0], case.idx

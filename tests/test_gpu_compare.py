@@ -198,7 +198,8 @@ def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
     keys = ("by", "what", "note", "outputs", "routing")
     rows = [tuple(row.get(key) for key in keys) for row in report["rows"]]
-    assert len(set(rows)) == len(rows) == 16
+    assert len(set(rows)) == len(rows) == 22
+    assert ("ep_lib", "combine", "by expert", "owned", "random") in rows
     assert ("ep_lib", "dispatch", "counted", "owned", "incast") in rows
     assert ("ep_lib, 3 areas", "dispatch", "cached handle", "owned", "incast") in rows
     assert ("ep_lib", "low-latency combine", "called", "owned", "random") in rows

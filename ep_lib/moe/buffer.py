@@ -310,8 +310,9 @@ class Buffer:
         recv.event says when the results are there. ``copy=False``: recv.x (and its scales) is a view of the receive
         area, good for what is put into the stream before the Buffer's next operation; it saves a copy within the GPU.
         ``sorted_by_expert``: recv.by_expert (:class:`ep_lib.moe.direct.expert_rows.ExpertRows`) has the rows grouped by
-        expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. With a
-        handle, that of such a dispatch.
+        expert as well, each group padded to expert_alignment, for a grouped GEMM; combine takes them back. They come
+        straight from the receive area, so with ``copy=False`` recv.x itself costs nothing. With a handle, that of such
+        a dispatch.
 
         Raises ArgumentError and HandleError before anything is sent; RankMismatchError if only some ranks gave weights
         or FP8, with and without a handle; HandleError also when ranks use handles of different dispatches; PeerTimeout
@@ -402,7 +403,8 @@ class Buffer:
 
         ``sorted_by_expert``: x ``[M, hidden]`` is what experts made of recv.by_expert.x, in the same order; a received
         row's choices are added up first, in the order of k, in float32, rounded once. Multiply by
-        recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here.
+        recv.by_expert.weights yourself, in the GEMM's epilogue for example: topk_weights cannot be given here. On all
+        ranks or on none.
         :meth:`combine_input` is memory from which rows need no copying on their way.
 
         ``quantize="ue8m0"``: rows of other ranks are FP8 on their way, with a power of two as the scale of each 128
