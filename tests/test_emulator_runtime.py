@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
+from support.waiting import ENOUGH
 
 import ep_lib
 from ep_lib import errors
@@ -290,6 +293,25 @@ def test_an_interrupt_ends_a_rank_that_loops_in_python(thread):
     with pytest.raises(KeyboardInterrupt):
         ep_lib.spawn(main, 2, "emulator")
     assert not [t for t in threading.enumerate() if t.name.startswith("rank ")]
+
+
+UNDER_A_DEBUGGER = """
+import sys
+import ep_lib
+
+def trace(frame, event, arg):
+    return trace
+
+sys.settrace(trace)
+ep_lib.spawn(lambda rank: 1 / 0, 2, "emulator")
+"""
+
+
+def test_a_rank_that_fails_before_others_begin_under_a_debugger():
+    """It hung, in CPython 3.11, and no signal but SIGKILL ended it: so in a process of its own."""
+    command = [sys.executable, "-c", UNDER_A_DEBUGGER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENOUGH, check=False)
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

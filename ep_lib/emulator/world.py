@@ -59,6 +59,7 @@ class _Member:
         self.turn = threading.Semaphore(0)
         self.thread: threading.Thread | None = None
         self.ident = 0  # of the thread, while main runs
+        self.has_turn = False  # its main runs; no other's does
         self.ticket = 0  # waits for this launch
         self.collective: _Collective | None = None
         self.gathered: list[bytes] = []
@@ -212,10 +213,12 @@ class World(_Threads):
     def _take_turns(self) -> None:
         for member in self._members:
             while not member.done and not member.waits:
+                member.has_turn = True
                 member.turn.release()
                 # With a limit: an interrupt that comes just before the wait, or in another thread, does not end it.
                 while not self._back.acquire(timeout=_LOOK_SECONDS):
                     pass
+                member.has_turn = False
             if member.failure is not None:
                 if self.size > 1:
                     member.failure.add_note(f"(raised in rank {member.number} of {self.size})")
@@ -276,8 +279,9 @@ class World(_Threads):
                     thread.join(_UNWIND_SECONDS)  # it has a few instructions to go
                 continue
             member.error = _Abandoned()
-            if not member.waits and thread is not None and thread.ident is not None:
-                # It runs Python code (an interrupt came in the middle of its turn): raise there.
+            if member.has_turn and thread is not None and thread.ident is not None:
+                # It runs Python code (an interrupt came in the middle of its turn): raise there. Who waits for a turn
+                # looks at _ended: CPython 3.11 under a debugger runs nothing here while an exception waits over there.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned))
             member.turn.release()
             if thread is not None:
