@@ -162,3 +162,30 @@ def test_block_sums_by_shuffles_and_shared_memory(backend: str, c_type: str) -> 
     x = RNG.integers(0, 1000, (3, 256)).astype(TYPES[c_type])
     got = run(backend, f"block_sum<{c_type}>", (3, x.dtype), x, ..., blocks=3, threads=256)
     np.testing.assert_array_equal(got, x.sum(1))
+
+
+LEAVERS = {"nobody leaves": 0, "the first leave": 0b111, "the last leave": 0xFFFF_FF00}
+
+
+@pytest.mark.parametrize("leavers", LEAVERS.values(), ids=LEAVERS)
+def test_a_full_mask_means_the_lanes_that_are_there(backend: str, leavers: int) -> None:
+    for threads in (1, 20, 40):
+        there = [i for i in range(threads) if not leavers >> i % 32 & 1]
+        got = run(backend, "part_warps", ((6, threads), np.int32), leavers, ..., blocks=1, threads=threads)
+        for i in there:
+            lanes = [j for j in there if j // 32 == i // 32]
+            mask = np.uint32(sum(1 << j % 32 for j in lanes)).view(np.int32)
+            odd = all(j % 2 for j in lanes)
+            expected = [mask, lanes[0] + lanes[-1], lanes[-1], sum(lanes), 1 + 2 * odd, 1]
+            assert got[:, i].tolist() == expected, f"thread {i} of {threads}"
+
+
+@pytest.mark.parametrize("how", [{"seeds": 4}, {"exhaustive": True}], ids=["seeds", "exhaustive"])
+def test_the_checker_follows_part_warps_and_lanes_that_leave(how: dict[str, Any]) -> None:
+    kernel = ep_lib.Kernel.from_file(FILE, "part_warps")
+
+    def main(rank: ep_lib.Rank) -> None:
+        kernel.launch(rank, 1, 4, 0b1000, rank.empty(24, np.int32))
+
+    report = ep_lib.check(main, 1, **how)
+    assert report.ok, report

@@ -47,6 +47,7 @@ extern "C" __global__ void set_two(volatile int* flags, int peer) {
 extern "C" __global__ void half_a_warp(int* out) {
     if (threadIdx.x < 16) __syncwarp();
     out[threadIdx.x] = 1;
+    __syncthreads();
 }
 
 extern "C" __global__ void spin_without_memory() {

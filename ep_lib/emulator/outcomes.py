@@ -90,7 +90,7 @@ _STILL_RUNS = (
     "who waits for another thread's store does it by ep::wait_until_ge, behind the stores that the other one waits for"
     ". Threads that step aside for each other again and again are a livelock: let one of them insist"
 )
-_TOGETHER = "every thread that a barrier or a mask names must reach it: no return and no branch around it"
+_TOGETHER = "every thread that a barrier or a mask names must reach it or return: no branch around it"
 
 
 def from_error(error: BaseException, seed: int, standstill: str = "") -> Finding:

@@ -86,7 +86,7 @@ def failure_text(failure: Failure, work: Path) -> str:
     if compiled := _IN_A_TEST.match(text):
         advice = _RENAMED if _OF_A_NAME.search(compiled["error"]) else _UNFINISHED
         return f"{failure.kind}: {compiled['error']}\n{advice}"
-    lines = _TEST_PLACE.sub(_role, text).splitlines()
+    lines = without_test_places(text).splitlines()
     text = "\n".join(_once_each(line for line in lines if not line.endswith(f"at {_A_LINE}")))
     named = failure.kind in _OF_THE_CHILD or text.startswith(f"{failure.kind}:")
     return text if named else f"{failure.kind}: {text}"

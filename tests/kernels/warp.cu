@@ -118,3 +118,21 @@ __global__ void block_sum(const T* in, T* out) {
         if (lane == 0) out[blockIdx.x] = value;
     }
 }
+
+// Full masks in warps that have fewer lanes: in blocks of any size, and where lanes have left.
+extern "C" __global__ void part_warps(unsigned leavers, int* out) {
+    __shared__ int given[64];
+    const int i = threadIdx.x, lane = i % 32, n = blockDim.x;
+    if (leavers >> lane & 1) return;
+    given[i] = i;
+    __syncwarp();
+    const unsigned here = __ballot_sync(kFull, 1), odd = __ballot_sync(kFull, i % 2);
+    const int first = __ffs(here) - 1, last = 31 - __clz(here), warp = i - lane;
+    int same = 0;
+    out[i] = static_cast<int>(here);
+    out[n + i] = given[warp + first] + given[warp + last];
+    out[2 * n + i] = __shfl_sync(kFull, i, last);
+    out[3 * n + i] = __reduce_add_sync(kFull, i);
+    out[4 * n + i] = __all_sync(kFull, odd != 0 || here != 0) + 2 * __all_sync(kFull, i % 2);
+    out[5 * n + i] = static_cast<int>(__match_all_sync(kFull, warp, &same)) == static_cast<int>(here) && same;
+}

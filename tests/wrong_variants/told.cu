@@ -126,6 +126,7 @@ extern "C" __global__ void barrier_in_a_branch(int* data, uint64_t* flag, int* o
 extern "C" __global__ void barrier_for_some_lanes(int* data, uint64_t* flag, int* out, int n, int round) {
     if (threadIdx.x < 20) __syncwarp();  // A
     out[threadIdx.x] = 1;
+    __syncthreads();
 }
 
 extern "C" __global__ void ring_in_shared_without_empty(int* data, uint64_t* flag, int* out, int n, int round) {

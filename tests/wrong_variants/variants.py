@@ -94,7 +94,7 @@ VARIANTS = [
         "warp_rotate",
         "mine[lane] = value;",
         "if (lane > 20) return; mine[lane] = value;",
-        ("deadlock",),
+        ("uninitialised",),
     ),
     Variant("bins not cleared", "histogram", "if (threadIdx.x < 8) bins[threadIdx.x] = 0;", "", ("uninitialised",)),
     Variant("bins cleared too late", "histogram", "= 0;\n    __syncthreads();", "= 0;", (*RACE, "uninitialised")),

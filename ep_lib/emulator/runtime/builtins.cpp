@@ -71,7 +71,7 @@ uint32_t reduce(const Warp* warp, uint32_t mask, int op) {
 }
 
 // The last lane to arrive computes the results of all.
-void complete_warp_op(Warp* warp, uint32_t mask, int op) {
+void compute_warp_op(Warp* warp, uint32_t mask, int op) {
     uint32_t ballot = 0;
     bool all_equal = true;
     const uint64_t first_value = warp->lanes[__builtin_ctz(mask)].value;
@@ -94,7 +94,7 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
                 if (checker && !(mask >> source & 1)) checker->undefined(&f, f.pc, "shuffle");
                 break;
             }
-            case EPEMU_BALLOT: f.result = ballot; break;
+            case EPEMU_BALLOT: f.result = ballot | uint64_t{mask} << 32; break;
             case EPEMU_MATCH_ANY: {
                 uint32_t same = 0;
                 for_each_lane(warp, mask, [&](const Fiber& g) { same |= (g.value == f.value ? 1u : 0u) << g.lane; });
@@ -107,7 +107,30 @@ void complete_warp_op(Warp* warp, uint32_t mask, int op) {
     });
 }
 
+// Ends the operation in which lane `one` waits if the other lanes of its mask wait there too. Lanes that have exited do
+// not count, nor do those that a part warp never had. Whether it did; of the lanes, those of `running` need no waking.
+bool complete_warp_op(Warp* warp, const Fiber& one, uint32_t running) {
+    const uint32_t there = ~0u >> (kWarpSize - warp->num_lanes) & ~warp->exited;
+    const uint32_t named = one.mask, mask = named & there;
+    const int op = one.op;
+    if ((warp->arrived & mask) != mask) return false;
+    bool together = true;
+    for_each_lane(warp, mask, [&](const Fiber& f) { together &= f.op == op && f.mask == named; });
+    if (!together) return false;
+    if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
+    machine->schedule->join(warp, mask);
+    compute_warp_op(warp, mask, op);
+    warp->arrived &= ~mask;
+    if (const uint32_t others = mask & ~running) machine->schedule->ready(warp, others);
+    return true;
+}
+
 }  // namespace
+
+void warp_ops_maybe_complete(Warp* warp) {
+    for (uint32_t rest = warp->arrived; rest; rest = rest & (rest - 1) & warp->arrived)
+        complete_warp_op(warp, warp->lanes[__builtin_ctz(rest)], 0);
+}
 
 void barrier_maybe_complete(Block* block) {
     if (block->arrived != block->live) return;
@@ -231,17 +254,10 @@ uint64_t epemu_warp(int op, uint32_t mask, uint64_t value, int arg, int width) {
     me->arg = arg;
     me->width = width;
     warp->arrived |= 1u << me->lane;
-    bool complete = (warp->arrived & mask) == mask;
-    if (complete) for_each_lane(warp, mask, [&](const Fiber& f) { complete &= f.op == op && f.mask == mask; });
-    if (!complete) {
+    if (!complete_warp_op(warp, *me, 1u << me->lane)) {
         block_current(State::kWarp, kWarpOpNames[op], EPEMU_PC);
         return me->result;
     }
-    if (checker && op == EPEMU_WARP_SYNC) checker->syncwarp(warp, mask);
-    machine->schedule->join(warp, mask);
-    complete_warp_op(warp, mask, op);
-    warp->arrived &= ~mask;
-    if (const uint32_t others = mask & ~(1u << me->lane)) machine->schedule->ready(warp, others);
     const uint64_t result = me->result;
     maybe_preempt();
     return result;

@@ -393,6 +393,7 @@ void run_lane(Machine& m, Fiber* fiber);  // and those that it hands over to, un
 void end_turn(Machine& m, Warp* warp);    // after its lanes have run
 
 // builtins.cpp
+void warp_ops_maybe_complete(Warp* warp);
 void barrier_maybe_complete(Block* block);
 void named_barriers_maybe_complete(Block* block);
 void resolve_activemask(Warp* warp);

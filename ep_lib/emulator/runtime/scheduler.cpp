@@ -400,6 +400,7 @@ void retire(Fiber* fiber) {
     fiber->polls.reset();
     release_stack(fiber, machine->settings.stack_bytes);
     block->live--;
+    if (fiber->warp->arrived) warp_ops_maybe_complete(fiber->warp);
     if (block->live) barrier_maybe_complete(block);
     if (!block->named.empty()) named_barriers_maybe_complete(block);
 }

@@ -44,6 +44,7 @@ extern "C" __global__ void examine(int task, const char* x, char* numbers, float
             ep::quantize_row_warp(vectors + row * job.hidden / 8,
                                   reinterpret_cast<int4*>(numbers + 16 + row * job.hidden),
                                   scales + 4 + row * job.hidden / 128, static_cast<int>(job.hidden));
+            __syncwarp();  // a lane that left before the shuffles of the others is here, and not at the kernel's end
         }
     }
 }

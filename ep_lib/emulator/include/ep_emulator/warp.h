@@ -59,14 +59,23 @@ EPEMU_SHUFFLES(__nv_bfloat162)
 #undef EPEMU_SHUFFLES
 
 // ---- votes ----------------------------------------------------------------------------------------------------
+namespace ep_emulator {
+// The lanes that voted yes, and above them those that voted: of the mask, the ones that have not exited.
+EPEMU_INLINE uint64_t votes(unsigned mask, int predicate) {
+    return epemu_warp(EPEMU_BALLOT, mask, predicate != 0, 0, warpSize);
+}
+}  // namespace ep_emulator
 EPEMU_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
-    return static_cast<unsigned>(epemu_warp(EPEMU_BALLOT, mask, predicate != 0, 0, warpSize));
+    return static_cast<unsigned>(ep_emulator::votes(mask, predicate));
 }
 EPEMU_INLINE int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-EPEMU_INLINE int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask; }
+EPEMU_INLINE int __all_sync(unsigned mask, int predicate) {
+    const uint64_t votes = ep_emulator::votes(mask, predicate);
+    return static_cast<unsigned>(votes) == votes >> 32;
+}
 EPEMU_INLINE int __uni_sync(unsigned mask, int predicate) {
-    const unsigned votes = __ballot_sync(mask, predicate);
-    return votes == 0 || votes == mask;
+    const uint64_t votes = ep_emulator::votes(mask, predicate);
+    return static_cast<unsigned>(votes) == 0 || static_cast<unsigned>(votes) == votes >> 32;
 }
 
 // ---- match ----------------------------------------------------------------------------------------------------
