@@ -89,17 +89,52 @@ def pass_on(rank, kernel, mine):
     assert "nothing is there" in result.message
 
 
+POINTLESS = """
+    flag, box, out = rank.symmetric(1, "uint64"), rank.symmetric(len(mine), "int32"), rank.empty(len(mine), "int32")
+    nothing = rank.symmetric(len(mine), "int32")
+    kernel.launch(rank, 1, 64, box, nothing, len(mine), flag, out, *neighbours(rank.rank, rank.world_size)[::-1])
+"""
+
+
 @pytest.mark.slow
-def test_numbers_that_no_kernel_brought_count_for_nothing(tmp_path: Path) -> None:
-    code = """
-_shared = {}
+@pytest.mark.parametrize("launches", ["", POINTLESS], ids=["no launch", "launches with nothing to send"])
+def test_numbers_that_no_kernel_brought_count_for_nothing(launches: str, tmp_path: Path) -> None:
+    code = f"""
+_shared = {{}}
 def pass_on(rank, kernel, mine):
     _shared[rank.rank] = mine
+    {launches}
     rank.barrier()
     return _shared[(rank.rank - 1) % rank.world_size]
 """
     (result,) = grade("00_first_main", submitted(tmp_path, code), tasks=[2], seed=1).tasks
-    assert "launched the kernel 0 times" in result.message
+    assert "did not send its own numbers by the kernel" in result.message
+
+
+@pytest.mark.slow
+def test_chunks_that_meet_outside_of_the_kernels_count_for_nothing(tmp_path: Path) -> None:
+    exercise = find("01_all_to_all")
+    code = (exercise.solution_dir / exercise.pieces[0]).read_text("utf-8")
+    cheat = """
+def all_to_all(rank, send, wait, epochs):
+    inbox, signals = rank.symmetric(epochs[0].shape, np.uint8), rank.symmetric(rank.world_size, np.uint64)
+    for epoch, chunks in enumerate(epochs):
+        send_to_all(rank, send, inbox, signals, rank.to_device(chunks))
+    everybody = rank.all_gather(epochs)
+    return [np.array([epochs[e][rank.rank] for epochs in everybody]) for e in range(len(epochs))]
+"""
+    (tmp_path / exercise.pieces[0]).write_text(code + cheat)
+    (result,) = grade("01_all_to_all", tmp_path, tasks=[3], seed=1).tasks
+    assert "did not launch the kernel that waits" in result.message
+
+
+def test_what_was_carried_in_parts_was_carried() -> None:
+    carried = [["sent", 0, 1, b"abcd".hex()], ["sent", 0, 1, b"efgh".hex()], ["sent", 0, 2, b"xabcdefghx".hex()]]
+    assert seal.has_carried(carried, "sent", 0, 1, b"abcdefgh")
+    assert seal.has_carried(carried, "sent", 0, 2, b"abcdefgh")
+    assert not seal.has_carried(carried, "sent", 0, 1, b"abcdefghi")
+    assert not seal.has_carried(carried, "sent", 1, 0, b"abcd")
+    assert not seal.has_carried([["sent", 0, 1, f"{byte:02x}"] for byte in range(256)], "sent", 0, 1, bytes(range(8)))
 
 
 PROXY = find("04_proxy_loop")

@@ -11,8 +11,9 @@ process. Such a piece is flagged (:func:`ep_lib.workshop.watched.worth_a_look`),
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -21,11 +22,13 @@ import numpy as np
 
 from ep_lib.errors import EpError
 from ep_lib.jit.kernel import Kernel
+from ep_lib.require import index
 from ep_lib.runtime.check import check
 from ep_lib.runtime.rank import Rank
 from ep_lib.workshop.pieces import PIECE_MODULE
 from ep_lib.workshop.scenario import CHECKER_IS_OFF
 
+_MOST_NOTED = 4096  # bytes of an array that a kernel is given
 _LARGE = frozenset(("torch", "sympy", "scipy"))  # of these, what their public names stand for
 _LOOK_THROUGH = frozenset(
     ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions")
@@ -69,46 +72,85 @@ def noted() -> list[Noted]:
     return list(_noted())
 
 
-class Launches:
-    """The half of a test's ``Kept`` that counts launches: how often a rank has launched a kernel for a peer."""
+class Travels:
+    """The half of a test's ``Kept`` that knows what kernels carried: which bytes each of them was given to send to a
+    peer, and which lay where it was to find those of a peer."""
 
     def __init__(self) -> None:
-        self._count: Counter[tuple[int, int]] = Counter()
-        self._is_over = False
+        self._carried: list[tuple[str, int, int, str]] = []
 
-    def launched(self, rank: int, peer: int) -> None:
-        if not self._is_over:
-            self._count[rank, peer] += 1
-
-    def over(self) -> None:
-        """What is launched from now on counts no more."""
-        self._is_over = True
+    def carried(self, what: str, rank: int, peer: int, data: str) -> None:
+        self._carried.append((what, rank, peer, data))
 
     def seen(self, told: Any) -> dict[str, Any]:
-        return {"told": told, "launches": [[*between, count] for between, count in self._count.items()]}
+        return {"told": told, "carried": self._carried}
 
 
-class _Told(Kernel):
-    """A kernel that says for which peer it is launched, its argument number ``peer_at``."""
+class Followed:
+    """Kernels that are followed for :class:`Travels`. Ranks are threads of one process: what reaches the next rank by a
+    variable, no kernel has carried. ``source`` has a kernel ``note(from, bytes, to)`` too."""
 
-    peer_at: int
-    ask: Callable[..., Any]
+    def __init__(self, source: str, ask: Callable[..., Any]) -> None:
+        self._source, self._ask = source, ask
+        self._note = Kernel.from_source(source, "note")
+        self._copies: dict[int, list[tuple[str, int, Any]]] = defaultdict(list)
+        self._is_over = False
 
-    def launch(self, rank: Any, grid: Any, block: Any, *args: Any, **options: Any) -> None:
-        super().launch(rank, grid, block, *args, **options)
-        self.ask("launched", rank.rank, int(args[self.peer_at]))
+    def kernel(
+        self,
+        name: str,
+        peer_at: int,
+        sends: tuple[int, int, int] | None = None,
+        receives: tuple[int, int, int] | None = None,
+    ) -> Kernel:
+        """The kernel ``name``, whose argument ``peer_at`` is the peer. ``sends`` and ``receives``: the positions of an
+        array and of a number of its elements, and the bytes of one. What is received may be read otherwise as well, so
+        all of that array is of interest."""
+
+        def follow(rank: Rank, args: tuple[Any, ...], what: str, places: tuple[int, int, int] | None) -> None:
+            if places is None or self._is_over or len(args) <= max(peer_at, *places[:2]):
+                return
+            array, count, peer = args[places[0]], index(args[places[1]]), index(args[peer_at])
+            told = places[2] * (count or 0)
+            there = getattr(array, "nbytes", told)  # else it is an address
+            size = min(there if what == "received" else min(there, told), _MOST_NOTED)
+            if peer is None or size < 1:
+                return
+            with contextlib.suppress(EpError):  # the launch itself says what is wrong
+                copy = rank.empty(size, np.uint8)
+                self._note.launch(rank, 1, 32, array, size, copy)
+                self._copies[rank.rank].append((what, peer, copy))
+
+        class Told(Kernel):
+            def launch(self, rank: Any, grid: Any, block: Any, *args: Any, **options: Any) -> None:
+                follow(rank, args, "sent", sends)  # before: peers that have got it may write there
+                super().launch(rank, grid, block, *args, **options)
+                follow(rank, args, "received", receives)
+
+        return Told.from_source(self._source, name)
+
+    def tell(self, rank: Rank) -> None:
+        """What the kernels of this rank have carried so far, once they are done."""
+        for what, peer, copy in self._copies.pop(rank.rank, []):
+            self._ask("carried", what, rank.rank, peer, rank.to_host(copy).tobytes().hex())
+
+    def over(self) -> None:
+        """What is launched from now on carries nothing."""
+        self._is_over = True
 
 
-def told_kernel(source: str, name: str, peer_at: int, ask: Callable[..., Any]) -> Kernel:
-    """A kernel whose launches are counted by :class:`Launches`, where the piece does not reach."""
-    kernel = _Told.from_source(source, name)
-    kernel.peer_at, kernel.ask = peer_at, ask
-    return kernel
-
-
-def times(launches: Any, rank: int, peer: int) -> int:
-    """Of what Launches has seen: how often ``rank`` has launched for ``peer``."""
-    return sum(count for one, other, count in launches if (one, other) == (rank, peer))
+def has_carried(carried: Any, what: str, rank: int, peer: int, wanted: bytes) -> bool:
+    """Whether :class:`Travels` has seen ``wanted``: all at once or in parts, each of them a quarter of it at least."""
+    left = bytearray(len(wanted))  # 1: seen
+    for kind, one, other, text in carried:
+        if (kind, one, other) != (what, rank, peer):
+            continue
+        part = bytes.fromhex(text)
+        if wanted in part:
+            return True
+        if 4 * len(part) >= len(wanted) and (at := wanted.find(part)) >= 0:
+            left[at : at + len(part)] = bytes([1]) * len(part)
+    return all(left)
 
 
 def findings_of(main: Callable[..., Any], ranks: int, kernels: str, seeds: int, heap_bytes: int) -> list[str]:

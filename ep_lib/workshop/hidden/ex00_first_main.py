@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
-from ep_lib.workshop.seal import times
+from ep_lib.workshop.seal import has_carried
 
 _PROGRAM = str(Path(__file__).with_name("play00_first_main.py"))
 _KERNEL = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")  # the child cannot read this folder
@@ -53,9 +56,11 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
                 whose = [other for other in range(ranks) if got == numbers[other]]
                 what = f"those of rank {whose[0]}" if whose else "other numbers than were sent"
                 return f"rank {rank} of {ranks} got {what}; it should be those of the rank {abs(hops)} before it"
-        for rank in range(ranks):
-            if (count := times(outputs["launches"], rank, (rank + 1) % ranks)) < abs(hops):
-                return f"rank {rank} launched the kernel {count} times for the rank behind it, and {abs(hops)} it takes"
+        for rank, hop in itertools.product(range(ranks), range(abs(hops))):
+            passed = np.array(numbers[(rank - hop) % ranks], np.int32).tobytes()
+            if not has_carried(outputs["carried"], "sent", rank, (rank + 1) % ranks, passed):
+                whose = f"the numbers of {hop} ranks before it" if hop else "its own numbers"
+                return f"rank {rank} did not send {whose} by the kernel to the rank behind it"
         return f"the numbers are right, but the checker says: {seen[ranks]}" if len(seen) > ranks else None
 
     return _case("passes", {"kernel": _KERNEL, "numbers": numbers, "hops": hops, "seed": seed}, judge, {})

@@ -11,7 +11,7 @@ import numpy as np
 
 from ep_lib.workshop.hidden import Behaviour, Case, Cases, Rng, one, rehearsed
 from ep_lib.workshop.scenario import Call, Outputs
-from ep_lib.workshop.seal import times
+from ep_lib.workshop.seal import has_carried
 
 _PROGRAM = str(Path(__file__).with_name("play01_all_to_all.py"))
 _KERNELS = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")  # the child cannot read this folder
@@ -27,7 +27,12 @@ def _case(
     def judge(outputs: Outputs) -> str | None:
         try:
             told = outputs.seen["told"]
-            return _wrong(told["got"]) or _unsent(outputs.seen["launches"]) or _findings(told["findings"])
+            return (
+                _wrong(told["got"])
+                or _unsent(outputs.seen["carried"])
+                or _met(told["meetings"])
+                or _findings(told["findings"])
+            )
         except (KeyError, TypeError, ValueError):
             return "what was returned has another shape than [ranks, bytes] for each epoch"
 
@@ -41,11 +46,21 @@ def _case(
                 return f"in epoch {epoch}, rank {me} of {ranks} has other bytes than rank {sender} sent to it"
         return None
 
-    def _unsent(launches: Any) -> str | None:
-        for me, peer in itertools.permutations(range(ranks), 2):
-            if times(launches, me, peer) < epochs:
-                return f"rank {me} did not launch the kernel that sends for rank {peer} in each of {epochs} epochs"
+    def _unsent(carried: Any) -> str | None:
+        for (me, peer), epoch in itertools.product(itertools.permutations(range(ranks), 2), range(epochs)):
+            chunk = data[me, epoch, peer].tobytes()
+            if not has_carried(carried, "sent", me, peer, chunk):
+                return f"in epoch {epoch}, rank {me} did not send rank {peer} its chunk by the kernel that sends"
+            if task != 1 and not has_carried(carried, "received", peer, me, chunk):
+                return (
+                    f"in epoch {epoch}, rank {peer} did not launch the kernel that waits on the row of its inbox where "
+                    f"the chunk of rank {me} is"
+                )
         return None
+
+    def _met(meetings: Any) -> str | None:
+        what = " and ".join(f"rank.{name}() {count} times" for name, count in meetings.items())
+        return f"it calls {what}: signals alone are enough" if what and task == 3 else None
 
     arguments = {
         "kernels": _KERNELS,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ep_lib import Kernel, Rank, spawn
-from ep_lib.workshop.seal import Launches, findings_of, told_kernel
+from ep_lib.workshop.seal import Followed, Travels, findings_of
 
 
 def _send(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, chunks: Any) -> None:
@@ -25,7 +27,7 @@ def _receive(rank: Rank, kernel: Kernel, inbox: Any, signals: Any, epoch: int) -
     return rank.to_host(out).copy()
 
 
-Kept = Launches
+Kept = Travels
 
 
 def exchanges(
@@ -40,8 +42,9 @@ def exchanges(
 ) -> dict[str, Any]:
     """``epochs[rank][e][peer]`` are lists of bytes. ``own``: which functions are the learner's. ``checks``: how many
     schedules to try under the checker besides one run for the values."""
-    send = told_kernel(kernels, "write_signal_warp", 4, ask)
-    wait = Kernel.from_source(kernels, "wait_and_read")
+    followed = Followed(kernels, ask)
+    send = followed.kernel("write_signal_warp", peer_at=4, sends=(1, 2, 1))
+    wait = followed.kernel("wait_and_read", peer_at=5, receives=(2, 3, 1))
     ranks, shape = len(epochs), np.shape(epochs)[1:]  # [ranks, epochs, peers, bytes]
     waiting = {number: np.array(mine, np.uint8) for number, mine in enumerate(epochs)}
     epochs = ()
@@ -50,9 +53,22 @@ def exchanges(
         if name not in own:
             setattr(piece, name, ours)
 
+    meetings = Counter[str]()
+
     def main(rank: Rank) -> list[Any]:
         mine = list(waiting.pop(rank.rank))
         rank.barrier()  # from now on, no rank finds the chunks of others here
+        for name in ("barrier", "all_gather"):
+            setattr(rank, name, partial(met, name, getattr(rank, name)))
+        received = exchange(rank, mine)
+        followed.tell(rank)
+        return received
+
+    def met(name: str, real: Callable[..., Any], *args: Any) -> Any:
+        meetings[name] += 1
+        return real(*args)
+
+    def exchange(rank: Rank, mine: list[Any]) -> list[Any]:
         if "all_to_all" in own:
             return [np.asarray(got).tolist() for got in piece.all_to_all(rank, send, wait, mine)]
         inboxes = [rank.symmetric(mine[0].shape, np.uint8) for _ in range(2)]
@@ -70,9 +86,9 @@ def exchanges(
 
     try:
         got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
-        ask("over")
+        followed.over()
         findings = findings_of(with_others, ranks, kernels, checks, heap_bytes)[:2] if checks else []
-        return {"got": got, "findings": findings}
+        return {"got": got, "findings": findings, "meetings": meetings}
     finally:
         for name, function in real.items():
             setattr(piece, name, function)
