@@ -60,6 +60,14 @@ CHEATS = {
     "an overload behind a digraph that is none": "int a_ = f<::x>(1);\nEP_DEVICE auto let_others_run(int) -> void {}",
     "what the library calls in itself": "namespace detail { template <typename F> bool wait_until(F) {} }",
     "a macro of the library's word": "#define ld_acquire_sys_u64 own_load",
+    "an operator for the test's types": "template <class E> EP_DEVICE int operator&(int64_t, E) { return 0; }",
+    "an operator of auto": "EP_DEVICE int operator&(int64_t, auto) { return 0; }",
+    "an operator by a macro": "#define OP operator&\ntemplate <class E> EP_DEVICE int OP(int64_t, E) { return 0; }",
+    "CUDA's function before the library's headers": "EP_DEVICE void __syncthreads() {}",
+    "CUDA's function as a variable": "constexpr auto __syncwarp = [](auto...) {};",
+    "CUDA's function by using": "using own::atomicOr;",
+    "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
+    "the caller's frame": "inline void* f() { return __builtin_frame_address(1); }",
     "an overload of what the test calls in the library": "EP_DEVICE void signal_add(uint64_t*, int, int) {}",
 }
 
@@ -96,6 +104,10 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "#ifdef OWN\nEP_DEVICE int own() { return 1; }\n#else\nEP_DEVICE int own() { return 2; }\n#endif",
         "template <typename T> EP_DEVICE T own_helper(const T& a) { int b[2] = {0, 1}; return a + b[b[0]]; }",
         "EP_DEVICE auto a_lambda() { return [=] { return 3; }; }",
+        "EP_DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }",
+        "struct Own { int n; EP_DEVICE int operator()(int a) const { return a + n; } friend int own_friend(Own); };",
+        "template <class T> struct Own { T n; EP_DEVICE Own operator*(Own b) const { return {n * b.n}; } };",
+        "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )
 def test_plain_code_is_not_refused(code: str, tmp_path: Path) -> None:
@@ -127,6 +139,11 @@ UNSEEN = {
         'extern "C" __attribute__((visibility("default"))) void __tsan_write1(void*) {}',
         WRITE,
         "__tsan_write1(), which kernels do not have",
+    ),
+    "reads by a function of the C library": (
+        "",
+        f"if (memcmp(source, target, bytes) != 3) {WRITE}",
+        "memcmp(), which kernels do not have",
     ),
     "a function of the C library": (
         'extern "C" void swab(const void*, void*, ssize_t) noexcept;',

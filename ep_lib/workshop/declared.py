@@ -43,6 +43,12 @@ _KEYWORDS = frozenset(
 )
 
 
+# CUDA's own functions. In namespace ep, another one would be called by the library's headers that are included later.
+_CUDAS = re.compile(r"__(?!attribute$|typeof$)\w*(?<!__)|atomic[A-Z]\w*")
+_HIDDEN_IN_EP = frozenset(("clock", "clock64", "min", "max", "abs"))
+_AFTER_A_NAME = frozenset("(<={[;,")
+
+
 class Found(NamedTuple):
     """What must not be there: where it begins in the text, the words, and why."""
 
@@ -77,8 +83,10 @@ class _Scope:
 
 
 def declarations(code: str, called: Collection[str], library: Collection[str]) -> Iterator[Found]:
-    """Declarations at namespace scope of names in ``called``, and in namespace ep of those in ``library`` too; macros
-    of such names and of C++'s own words; and brackets that cannot be followed. ``code`` as for :func:`attributes`."""
+    """Declarations at namespace scope of names in ``called`` and of CUDA's, and in namespace ep of those in ``library``
+    too; templates of operators, which C++ takes for the tests' own types; macros of such names and of C++'s own words;
+    and brackets that cannot be followed. ``code`` as for :func:`attributes`."""
+    called = frozenset(called) - _KEYWORDS
     macros: dict[str, list[str]] = {}
     depth_at: list[int] = []
     tokens: list[tuple[int, str]] = []
@@ -131,6 +139,8 @@ def _in_scopes(
     tokens: list[tuple[int, str]], macros: dict[str, list[str]], is_taken: Callable[[str, bool], bool]
 ) -> Iterator[Found]:
     why = "the tests call a function of this name: name yours otherwise"
+    of_cuda = "CUDA has this name: name yours otherwise"
+    of_all_types = "an operator for all types is one for those of the tests as well: write a function with a name"
     scopes = [_Scope("namespace")]
     brackets = 0  # round and square ones
     for (at, token), (_, behind) in itertools.pairwise([*tokens, (0, "")]):
@@ -157,11 +167,20 @@ def _in_scopes(
         said.append(token)
         of_a_macro = [word for each in said if each in macros for word in (each, *macros[each])]
         if scope.kind == "namespace" and of_a_macro:
-            hidden = [word for word in (*of_a_macro, *said) if is_taken(word, is_ep)]
+            hidden = [
+                word
+                for word in (*of_a_macro, *said)
+                if word == "operator" or is_taken(word, is_ep) or (word in of_a_macro and _is_cudas(word, is_ep))
+            ]
             if hidden and "=" not in said:
                 yield Found(at, hidden[0], why)
         if is_ep and said[:2] == ["using", "namespace"] and token not in ("namespace", "::", "ep", "detail"):
             yield Found(at, token, "it would change which functions the tests call: leave it out")
+        if scope.kind == "namespace" and "operator" in said:
+            if (brackets == 0 and ("template" in said or said[0] == "using")) or (brackets and token == "auto"):
+                yield Found(at, "operator", of_all_types)
+        elif _is_cudas(token, is_ep) and brackets == 0 and behind in _AFTER_A_NAME and "=" not in said:
+            yield Found(at, token, of_cuda)
         if not is_taken(token, is_ep):
             continue
         is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in said
@@ -169,6 +188,10 @@ def _in_scopes(
             yield Found(at, token, why)
     if brackets or len(scopes) > 1:
         yield Found(0, "", "not every bracket is closed, so nobody can tell where a function ends")
+
+
+def _is_cudas(name: str, is_ep: bool) -> bool:
+    return _CUDAS.fullmatch(name) is not None or (is_ep and name in _HIDDEN_IN_EP)
 
 
 def _kind(scope: _Scope, brackets: int) -> str:

@@ -40,6 +40,10 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"##|# #", "words that are pasted together cannot be read here: write them out"),
         (r"^\s*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
         (r"\b(?:__tsan|__ubsan|__asan|epemu)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
+        (
+            r"\b__builtin_(?:frame|return|extract_return)_addr\w*",
+            "it looks into the functions that call yours: leave it out",
+        ),
         (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
     )
 )
@@ -64,7 +68,7 @@ _COMPILERS = re.compile(
     r"__(?:tsan|ubsan)_\w+|_ITM_\w+|__cxa_\w+|__gmon_start__|__stack_chk_fail|_Z\w*St\w*|__assert_fail"
 )
 _HARMLESS = {"epemu_host_only", "epemu_stack_damaged", "epemu_shared_base"}  # what gxx.py links into every kernel
-_HARMLESS |= {"strlen", "strcmp", "memcmp", "abort", "fegetround", "fesetround", "abs", "labs"}
+_HARMLESS |= {"abort", "fegetround", "fesetround", "abs", "labs"}
 
 
 def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
