@@ -5,8 +5,8 @@ the place of the library's. :func:`noted` notes, before any piece is imported, w
 stands for; the function that :func:`put_on` returns raises :class:`Tampered` once a name stands for something else.
 What looks through the whole process, as ``gc.get_objects()`` does, is refused from then on.
 
-This stops what Python offers for it, and no more: who reads and writes memory by address (ctypes, NumPy) is in the same
-process. Such a piece is flagged (:func:`ep_lib.workshop.watched.worth_a_look`), and an instructor looks at it.
+This stops what Python offers for it. The words for reaching further are refused in a piece's text before it runs
+(:mod:`ep_lib.workshop.reaching`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ the others miss:
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import re
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from ep_lib.jit.lexer import doubt, without_comments
 from ep_lib.jit.toolkit import DEVICE_INCLUDE, EMULATOR_INCLUDE
 from ep_lib.workshop.declared import attributes, code_of, declarations
 from ep_lib.workshop.exercises import Exercise
+from ep_lib.workshop.reaching import reaches
 from ep_lib.workshop.submission import source_text
 
 _IN_PLAIN_CUDA = "write it in plain CUDA C++"
@@ -45,17 +45,6 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "it looks into the functions that call yours: leave it out",
         ),
         (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
-    )
-)
-# Of Python: modules that are imported, and attributes and functions.
-_REACHING_MODULES = frozenset(
-    ("ctypes", "gc", "inspect", "builtins", "importlib", "mmap", "signal", "multiprocessing", "subprocess", "unittest")
-)
-_REACHES = frozenset(
-    (
-        *("_getframe", "_current_frames", "f_back", "f_locals", "tb_frame", "gi_frame", "modules", "settrace"),
-        *("setprofile", "__closure__", "__globals__", "__code__", "__subclasses__", "__builtins__", "__import__"),
-        *("__array_interface__", "as_strided", "exec", "eval", "compile", "setattr", "ctypeslib"),
     )
 )
 _DEFINES = re.compile(r"^\s*#\s*(define|undef)\s+(\w+)", re.MULTILINE)
@@ -82,9 +71,11 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
         words |= set(re.findall(r"\w+", text))
         calls |= set(_CALL.findall(text))
     for piece in exercise.pieces:
-        if piece.endswith(".py"):
-            continue
         source = source_text(mine / piece)
+        if piece.endswith(".py"):
+            if refused := next((each for each in reaches(source) if each.refused), None):
+                return f"{piece}:{refused}"
+            continue
         if doubtful := doubt(source):
             return _told(
                 piece, source, doubtful[0], doubtful[1], "compilers do not agree where code ends: leave it out"
@@ -107,35 +98,14 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
 
 
 def worth_a_look(exercise: Exercise, mine: Path) -> tuple[str, ...]:
-    """Where pieces in Python use what no exercise needs and what could reach the grader's half of their process."""
+    """Where pieces in Python use what no exercise needs."""
     return tuple(
-        f"{piece}:{line}: `{word}`: no exercise needs it; look whether it reaches for the tests"
+        f"{piece}:{each}"
         for piece in exercise.pieces
         if piece.endswith(".py")
-        for line, word in _reaching(source_text(mine / piece))
+        for each in reaches(source_text(mine / piece))
+        if not each.refused
     )
-
-
-def _reaching(source: str) -> list[tuple[int, str]]:
-    """The first use of each such word, with its line."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return []  # then it does not run either
-    found: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            words = {each.name.partition(".")[0] for each in node.names} & _REACHING_MODULES
-        elif isinstance(node, ast.ImportFrom):
-            words = {(node.module or "").partition(".")[0]} & _REACHING_MODULES
-            words |= {each.name for each in node.names} & _REACHES
-        elif isinstance(node, (ast.Attribute, ast.Name)):
-            words = {node.attr if isinstance(node, ast.Attribute) else node.id} & _REACHES
-        else:
-            continue
-        for word in words:
-            found[word] = min(node.lineno, found.get(word, node.lineno))
-    return [(line, word) for word, line in found.items()]
 
 
 def _told(piece: str, text: str, at: int, what: str, why: str) -> str:

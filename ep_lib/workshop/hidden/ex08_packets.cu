@@ -60,7 +60,8 @@ EP_DEVICE bool receive(const Job& job, const Memory& my, int64_t round, int peer
     bool ok = true;
     if (job.learners & kWaitWarp) {
         ok = ep::wait_packets_warp(my.packets + kGuard, my.target, words, tag, info);
-        __syncwarp();  // a lane that left the function before its vote is here, and not at an end that would excuse it
+        // A lane that left the function before its vote is here, not at an end that would excuse it. It orders no memory.
+        (void)__shfl_sync(ep::kFullWarp, 0, 0);
     } else {
         for (int i = lane; i < words && ok; i += ep::kWarpSize) {
             ok = wait_word(job, my.packets + kGuard + i, tag, my.target + i, info);

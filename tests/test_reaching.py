@@ -1,0 +1,76 @@
+"""Words by which a piece in Python reaches what nobody handed to it are refused; plain Python is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ep_lib.workshop.exercises import find
+from ep_lib.workshop.reaching import reaches
+from ep_lib.workshop.watched import unwatchable, worth_a_look
+
+REFUSED = {
+    "a frame": "import sys\nframe = sys._getframe(1)",
+    "a frame by another name": "from sys import _getframe as look",
+    "a frame of an error": "frame = error.__traceback__.tb_frame",
+    "a frame of a generator": "frame = numbers.gi_frame",
+    "a function's variables": "cell = kernel.launch.__closure__[0].cell_contents",
+    "a function's module": "names = kernel.launch.__func__.__globals__",
+    "a pattern": "match kernel:\n    case object(__closure__=found): pass",
+    "a name put together": 'getattr(kernel, "__clo" + "sure__")',
+    "getattr as a value": "look = getattr\nlook(kernel, name)",
+    "a closed name by getattr": 'getattr(kernel, "__closure__")',
+    "operator": 'import operator\noperator.attrgetter("tb_" + "frame")',
+    "format's fields": 'import string\nstring.Formatter().get_field("0.__clo" "sure__", [f], {})',
+    "annotations": 'import typing\ntyping.get_type_hints(f, {"x": "y.z"})',
+    "code in text": 'eval("1 + 1")',
+    "code in a text's own name": '__builtins__["eval"]',
+    "all objects": "import gc",
+    "other threads": "import threading",
+    "a module of another module": "import random\nrandom.os.write(3, b'')",
+    "memory by its address": "import ctypes",
+    "memory by an array": "import numpy as np\nnp.lib.stride_tricks.as_strided(a, (1 << 20,))",
+    "memory as a file": 'open("/proc/self/mem", "rb")',
+    "what unpickles": "class A:\n    def __reduce__(self): return list, ()",
+    "everything of a module": "from os.path import *",
+    "the grader": "from ep_lib.workshop import seal",
+    "inside of the rank": "rank._backend.world",
+}
+PLAIN = {
+    "patterns of text": 'import re\nfound = re.compile("a+")',
+    "getattr with a plain name": 'size = getattr(array, "nbytes", 0)',
+    "addresses of arrays": "first = array.ctypes.data",
+    "its own private names": "class Own:\n    def __init__(self): self._seen = 0\n    def f(self): return self._seen",
+    "collections": "from collections import namedtuple\nPair = namedtuple('Pair', 'x y')\np = Pair(1, 2)._replace(x=3)",
+    "numbers of the machine": "import sys\nlargest = sys.maxsize, sys.byteorder",
+    "a dictionary of words": 'words = {"modules": 1, "open": 2}["open"]',
+    "a file that does not parse": "def f(:",
+}
+
+
+@pytest.mark.parametrize("cheat", REFUSED)
+def test_a_word_that_reaches_out_is_refused_with_its_line(cheat: str) -> None:
+    first = next(each for each in reaches(f"x = 1\n{REFUSED[cheat]}\n") if each.refused)
+    assert first.line > 1
+    assert first.word in REFUSED[cheat] or first.word == "import *"
+
+
+@pytest.mark.parametrize("code", PLAIN)
+def test_plain_python_is_free(code: str) -> None:
+    assert reaches(PLAIN[code]) == []
+
+
+def test_a_module_that_no_exercise_needs_is_worth_a_look(tmp_path: Path) -> None:
+    exercise = find("10_plan")
+    (tmp_path / exercise.pieces[0]).write_text("import turtle\n")
+    assert unwatchable(exercise, tmp_path, ()) == ""
+    (flag,) = worth_a_look(exercise, tmp_path)
+    assert "10_plan.py:1: `import turtle`" in flag
+
+
+def test_the_courses_own_pieces_say_no_such_word() -> None:
+    for name in ("00_first_main", "01_all_to_all", "02_handshake", "02_registration", "04_proxy_loop", "09_router"):
+        exercise = find(name)
+        for folder in (exercise.solution_dir, exercise.exercise_dir):
+            assert reaches((folder / exercise.pieces[0]).read_text("utf-8")) == []
