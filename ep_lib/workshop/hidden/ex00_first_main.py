@@ -59,8 +59,8 @@ def _passes(rng: Rng, ranks: int, count: int, hops: int, seed: int) -> Case:
         for rank, hop in itertools.product(range(ranks), range(abs(hops))):
             passed = np.array(numbers[(rank - hop) % ranks], np.int32).tobytes()
             if not has_carried(outputs["carried"], "sent", rank, (rank + 1) % ranks, passed):
-                whose = f"the numbers of {hop} ranks before it" if hop else "its own numbers"
-                return f"rank {rank} did not send {whose} by the kernel to the rank behind it"
+                lost = f"the numbers of {hop} ranks before it" if hop else "its own numbers"
+                return f"rank {rank} did not send {lost} by the kernel to the rank behind it"
         return f"the numbers are right, but the checker says: {seen[ranks]}" if len(seen) > ranks else None
 
     return _case("passes", {"kernel": _KERNEL, "numbers": numbers, "hops": hops, "seed": seed}, judge, {})
