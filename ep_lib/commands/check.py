@@ -5,7 +5,7 @@ it does if this one is killed.
 
 Exit codes: 0 if nothing was found (with --exhaustive: and every schedule was covered); 1 for findings, and for a script
 that cannot be checked; 2 for wrong usage; 3 if an exhaustive check found nothing and has not covered every schedule: it
-was stopped, runs were cut off, or a bound (preemptions, turns) was met.
+was stopped, runs were cut off, or a bound (preemptions, turns, kernels) was met.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=2000, help="the most events of a schedule (default: %(default)s)")
     parser.add_argument(
         "--turns", type=int, default=3, help="of a wait that counts, while nothing changes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--kernels", metavar="NAMES", help="with --exhaustive: of these kernels alone, with commas between them"
     )
     parser.add_argument(
         "--seconds", type=float, help="with --exhaustive: report after that (default: 0.9 of --timeout)"
@@ -113,8 +116,10 @@ def run(args: argparse.Namespace) -> int:
     seeds, first = _SEEDS if args.seeds is None else args.seeds, args.first_seed or 0
     if seeds < 1 or first < 0:
         raise ArgumentError(f"--seeds is {seeds}, --first-seed {first}; they must be at least 1 and 0")
-    if not args.exhaustive and (args.preemptions is not None or args.seconds is not None):
-        raise ArgumentError("--preemptions and --seconds are bounds of an exhaustive check: add --exhaustive")
+    if not args.exhaustive and (args.preemptions is not None or args.seconds is not None or args.kernels):
+        raise ArgumentError(
+            "--preemptions, --seconds and --kernels are bounds of an exhaustive check: add --exhaustive"
+        )
     if not args.exhaustive and (args.jobs != 1 or args.executor is not None or args.resume is not None):
         raise ArgumentError("--jobs, --executor and --resume are for an exhaustive check: add --exhaustive")
     if args.executor == "threads":
@@ -129,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
             "preemptions": args.preemptions,
             "events": args.events,
             "turns": args.turns,
+            "kernels": [name.strip() for name in (args.kernels or "").split(",") if name.strip()],
             "seconds": _OF_TIMEOUT * args.timeout if args.seconds is None else args.seconds,
             "jobs": args.jobs,
             "resume": None if args.resume is None else str(args.resume.resolve()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ class Status:
     cut: int
     counted: int
     skipped: int
+    calm: int
     most_events: int
     switches: int
     decisions: int
@@ -39,14 +41,24 @@ class Exploration:
 
     ``preemptions``: the most of a run; None for any number. ``events``: of a run, at most. ``turns``: how often a loop
     that waits and counts may go round. ``reduction``: NONE makes every order of events, equivalent or not; SLEEPING as
-    few as possible, but with a bound on preemptions perhaps not all that are within it; WITHIN_BOUND does.
+    few as possible, but with a bound on preemptions perhaps not all that are within it; WITHIN_BOUND does. ``kernels``:
+    those whose schedules are explored while others run in the calm order; none: all.
     """
 
-    def __init__(self, *, preemptions: int | None = None, events: int, turns: int, reduction: int = SLEEPING) -> None:
+    def __init__(
+        self,
+        *,
+        preemptions: int | None = None,
+        events: int,
+        turns: int,
+        kernels: Sequence[str] = (),
+        reduction: int = SLEEPING,
+    ) -> None:
         self._lib = library.load()
         bounds = library.Bounds(-1 if preemptions is None else preemptions, reduction, events, turns)
         self._handle = int(self._lib.epemu_explore_create(ctypes.byref(bounds)))
         weakref.finalize(self, self._lib.epemu_explore_destroy, self._handle)
+        self._lib.epemu_explore_only(self._handle, "\n".join(kernels).encode())
 
     def begin(self, machine: Machine) -> None:
         """The machine makes the next run; to be called before its first launch."""
@@ -67,6 +79,11 @@ class Exploration:
     def follow(self, schedule: str) -> None:
         """Each run from here on is this one."""
         self._lib.epemu_explore_follow(self._handle, schedule.encode())
+
+    @property
+    def launched(self) -> list[str]:
+        """The kernels of the runs so far."""
+        return str(self._lib.epemu_explore_launched(self._handle).decode()).split()
 
     @property
     def status(self) -> Status:

@@ -36,7 +36,7 @@ from ep_lib.errors import (
     KernelTimeout,
     PeerTimeout,
 )
-from ep_lib.require import at_least_one, brief, flag, index, one_of, several, whole_number
+from ep_lib.require import at_least_one, brief, flag, index, one_of, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
 from ep_lib.runtime.differences import describe_difference, digest
@@ -83,7 +83,8 @@ class Coverage:
     ``schedules``: runs that are not equivalent to each other, as far as the reduction sees it; ``redundant`` ones were
     given up. ``cut``: of ``schedules``, those that went on for more than ``events`` events. ``counted``: those in which
     a wait that counts went round more than ``turns`` times. ``preemptions``: of a run at most; None: any number.
-    ``skipped``: places from which only runs with more preemptions go on. ``stopped``: why it ended early, or "".
+    ``skipped``: places from which only runs with more preemptions go on. ``calm``: choices that were not tried, as they
+    are between kernels that are not among ``kernels``. ``stopped``: why it ended early, or "".
     ``share``: of all schedules, as far as they are known. ``most_events``: of a run. ``clocks``: where kernels read a
     clock, as file:line; what they do with it went one way only.
     """
@@ -93,11 +94,13 @@ class Coverage:
     cut: int
     counted: int
     skipped: int
+    calm: int
     share: float
     most_events: int
     preemptions: int | None
     events: int
     turns: int
+    kernels: tuple[str, ...]
     stopped: str
     clocks: tuple[str, ...] = ()
 
@@ -109,7 +112,7 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Whether every schedule is equivalent to one that was made."""
-        return not (self.stopped or self.cut or self.counted or self.skipped or self.clocks)
+        return not (self.stopped or self.cut or self.counted or self.skipped or self.calm or self.clocks)
 
     def __str__(self) -> str:
         if self.stopped:
@@ -124,6 +127,8 @@ class Coverage:
             text = f"all with at most {bound}: {_count(self.schedules, 'schedule')}"
         else:
             text = f"all {_count(self.schedules, 'inequivalent schedule')}"
+        if self.calm:
+            text += f"; of {' and '.join(self.kernels)} (a bound): other kernels ran in the calm order among themselves"
         if self.cut:
             text += (
                 f"; {self.cut:,} of them {'was' if self.cut == 1 else 'were'} cut off after {self.events:,} events (a "
@@ -241,6 +246,7 @@ def check(
     preemptions: int | None = None,
     events: int = 2000,
     turns: int = 3,
+    kernels: str | Sequence[str] = (),
     seconds: float | None = None,
     jobs: int = 1,
     executor: Executor | None = None,
@@ -273,7 +279,9 @@ def check(
     ``exhaustive``: instead of seeds, every schedule of a small program, but for those that differ only in the order of
     steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp); with
     ``memory="ptx"`` also every store that a load may read. The report's ``coverage`` says what was covered. Bounds:
-    ``preemptions`` of a run, ``events`` of a run, ``turns`` of a wait that counts, and ``seconds`` for all. Without a
+    ``preemptions`` of a run, ``events`` of a run, ``turns`` of a wait that counts, and ``seconds`` for all. ``kernels``
+    names those that are to be explored where a program launches several (without template arguments): what others do
+    changes places with what these do, and not among themselves, which makes sums of products. Without a
     bound on preemptions, runs with at most two come first, as most mistakes need no more: if one is found there, the
     others are not made. Ctrl-C and ``seconds`` keep what was covered, and ``report.resume()`` goes on there;
     ``report.proved`` says whether nothing was found and nothing left out.
@@ -289,15 +297,15 @@ def check(
     """
     program = _program(main, ranks, fabric, args, heap_bytes, timeout, resident_blocks, volatile, transport, memory)
     if flag("exhaustive", exhaustive):
-        bounds = _bounds(preemptions, events, turns)
+        bounds = _bounds(preemptions, events, turns, kernels)
         search = _Search(program, flag("compare_values", compare_values))
         first = flag("stop_at_first", stop_at_first) or flag("stop_at_failure", stop_at_failure)
         file = None if resume is None else ExplorationFile(Path(resume), program.described(bounds))
         return _Exhaustion(program, search, bounds, first, file).go_on(
             seconds=seconds, progress=progress, jobs=jobs, executor=executor
         )
-    if preemptions is not None or seconds is not None:
-        raise ArgumentError("preemptions and seconds are bounds of an exhaustive check: add exhaustive=True")
+    if preemptions is not None or seconds is not None or kernels:
+        raise ArgumentError("preemptions, seconds and kernels are bounds of an exhaustive check: add exhaustive=True")
     if jobs != 1 or executor is not None or resume is not None:
         raise ArgumentError("jobs, executor and resume are for an exhaustive check: add exhaustive=True")
     chosen = _seeds(seeds)
@@ -887,13 +895,15 @@ _OTHER_KERNELS = (
 )
 
 
-def _bounds(preemptions: Any, events: Any, turns: Any) -> dict[str, Any]:
+def _bounds(preemptions: Any, events: Any, turns: Any, kernels: Any) -> dict[str, Any]:
     if preemptions is not None:
         preemptions = whole_number("preemptions", preemptions, 0, 1000)
+    names = [kernels] if isinstance(kernels, str) else several("kernels", kernels, "a list of names of kernels")
     return {
         "preemptions": preemptions,
         "events": whole_number("events", events, 10, _MOST_EVENTS),
         "turns": whole_number("turns", turns, 1, 255),
+        "kernels": tuple(text("kernels", name) for name in names),
     }
 
 
@@ -924,6 +934,8 @@ def _explore(job: _PartJob) -> _PartAnswer:
             made += 1
             if exploration.status.outcome == runs.STRAYED:
                 raise ArgumentError(_strays(job.program, exploration.strayed))
+            if run.is_whole:
+                _require_launched(job.bounds["kernels"], exploration.launched)
             if run.out_of_time and run.is_whole:
                 stopped = "stopped by a run that met its time limit (timeout=)"
             elif job.stop_at_first and search.told:
@@ -941,10 +953,20 @@ def _explore(job: _PartJob) -> _PartAnswer:
         cut=status.cut,
         counted=status.counted,
         skipped=status.skipped,
+        calm=status.calm,
         most_events=status.most_events,
         share=status.share,
     )
     return search.answer(explored, stopped)
+
+
+def _require_launched(kernels: Sequence[str], launched: Sequence[str]) -> None:
+    missing = [name for name in kernels if name not in launched]
+    if missing:
+        raise ArgumentError(
+            f"kernels names {', '.join(missing)}, which main has not launched; it has launched "
+            f"{', '.join(sorted(launched)) or 'none'}"
+        )
 
 
 def _explore_elsewhere(job: bytes) -> bytes:
@@ -1101,6 +1123,7 @@ class _Exhaustion:
                 cut=totals.cut,
                 counted=totals.counted,
                 skipped=totals.skipped,
+                calm=totals.calm,
                 share=self._parts.share,
                 most_events=totals.most_events,
                 stopped=stopped,

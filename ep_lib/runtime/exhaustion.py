@@ -24,7 +24,7 @@ from ep_lib.errors import ArgumentError
 
 RUNS = 16  # of a part in a round
 PARTS = 32  # in a round, at most
-_FORMAT = 2  # of files
+_FORMAT = 3  # of files
 
 Key = tuple[int, ...]
 _KEY_WORDS = 7
@@ -90,6 +90,7 @@ class Explored:
     cut: int
     counted: int
     skipped: int
+    calm: int
     most_events: int
     share: float
 
@@ -103,6 +104,7 @@ class Totals:
     cut: int = 0
     counted: int = 0
     skipped: int = 0
+    calm: int = 0
     most_events: int = 0
     done: float = 0.0  # the weight of parts that are done
 
@@ -205,6 +207,7 @@ class Parts:
         totals.cut += told.cut
         totals.counted += told.counted
         totals.skipped += told.skipped
+        totals.calm += told.calm
         totals.most_events = max(totals.most_events, told.most_events)
         if part.text is None:
             order = self._places[part.place].order

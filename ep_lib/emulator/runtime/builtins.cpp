@@ -306,6 +306,7 @@ long long epemu_clock64() {
 }
 
 int epemu_polls_per_clock() { return machine->schedule->polls_per_clock(); }
+void epemu_only_looks(bool from_now_on) { machine->schedule->only_looks(from_now_on); }
 
 uint64_t epemu_globaltimer() {
     if (checker) checker->looked_at_clock(EPEMU_PC);

@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <string.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <numeric>
@@ -22,9 +23,10 @@ constexpr uintptr_t kQueues = 1ull << 56, kLinks = 1ull << 57;
 
 bool conflict(Touch a, Touch b) { return a != b || a == Touch::kWrite; }
 
-bool conflict(const Exploration::Event& a, const Exploration::Event& b) {
-    for (const auto& x : a.touches)
-        for (const auto& y : b.touches)
+// Of one run.
+bool meet(const std::vector<Exploration::Touched>& a, const std::vector<Exploration::Touched>& b) {
+    for (const auto& x : a)
+        for (const auto& y : b)
             if (x.begin < y.end && y.begin < x.end && conflict(x.how, y.how)) return true;
     return false;
 }
@@ -119,11 +121,7 @@ int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
         if (depth && bounds.reduction != kNone) {
             const Node& before = nodes_[depth - 1];
             node.preemptions = before.preemptions + cost(before, before.chosen);
-            for (const auto* list : {&before.sleep, &before.done})
-                for (const Asleep& s : *list)
-                    if (s.process != before.chosen && may_sleep(s.process) &&
-                        !conflict(s.touches, events_.back().touches))
-                        node.sleep.push_back(s);
+            node.sleep = still_asleep(depth - 1);
         }
         for (; index < enabled.size(); index++) {
             if (sleeps(node, enabled[index])) continue;
@@ -148,12 +146,20 @@ int Exploration::pick(const std::vector<int>& enabled, int last_thread) {
     return enabled[index];
 }
 
+bool Exploration::is_calm(const std::string& kernel) {
+    const std::string name = kernel.substr(0, kernel.find('<'));
+    launched.insert(name);
+    return !only.empty() && !only.count(name);
+}
+
 uint32_t Exploration::choose(uint32_t options) {
     if (options <= 1 || events_.empty()) return 0;
     uint32_t value = 0;
     if (follows_) {
         const auto at = script_.find(decisions_);
         if (at != script_.end()) value = std::min(at->second, options - 1);
+    } else if (events_.back().is_calm) {
+        status.calm++;
     } else {
         Node& node = nodes_[events_.size() - 1];
         if (data_ == node.data.size()) node.data.push_back({options, 0});
@@ -167,6 +173,32 @@ uint32_t Exploration::choose(uint32_t options) {
     if (value) made_.emplace_back(decisions_, value);
     decisions_++;
     return value;
+}
+
+// This event has not happened, as it was a look in vain.
+void Exploration::forget(int number) {
+    Event& event = events_[number];
+    event.looks.insert(event.looks.end(), event.touches.begin(), event.touches.end());
+    event.touches.clear();
+    event.woken_by = -1;
+}
+
+// Nothing has happened here, nor would it if others went on: what sleeps before this event sleeps behind it too.
+void Exploration::sleep_again(int number) {
+    if (follows_ || bounds.reduction == kNone) return;
+    for (auto place = static_cast<size_t>(number); place + 1 < nodes_.size() && place < events_.size(); place++)
+        if (place + 1 >= floor_) nodes_[place + 1].sleep = still_asleep(place);
+}
+
+// What slept, or has been explored, at a place, and is not waked by what happens there.
+std::vector<Exploration::Asleep> Exploration::still_asleep(size_t place) const {
+    std::vector<Asleep> still;
+    const Node& node = nodes_[place];
+    for (const auto* list : {&node.sleep, &node.done})
+        for (const Asleep& s : *list)
+            if (s.process != node.chosen && may_sleep(s.process) && !conflict(s.touches, events_[place].touches))
+                still.push_back(s);
+    return still;
 }
 
 // What happens before what in this run, and its races: pairs that nothing else orders.
@@ -187,11 +219,17 @@ void Exploration::compute_clocks() {
         if (!event.touches.empty()) {
             for (size_t k = touching.size(); k-- > 0;) {
                 const int i = touching[k];
-                if (clock[events_[i].process] > i || !conflict(events_[i], event)) continue;
+                if (clock[events_[i].process] > i || !meet(events_[i].touches, event.touches)) continue;
                 races_.emplace_back(i, static_cast<int>(j));
                 join(clock, clocks_[i]);
             }
             touching.push_back(static_cast<int>(j));
+        }
+        // A look in vain comes before nothing, and would perhaps not have been one before this store.
+        for (size_t k = event.looks.empty() ? 0 : touching.size(); k-- > 0;) {
+            const int i = touching[k];
+            if (i < static_cast<int>(j) && clock[events_[i].process] <= i && meet(events_[i].touches, event.looks))
+                races_.emplace_back(i, static_cast<int>(j));
         }
         clock[event.process] = static_cast<int>(j) + 1;
         last[event.process] = static_cast<int>(j);
@@ -299,7 +337,13 @@ bool Exploration::next() {
     if (follows_ || status.outcome == kStrayed) return false;
     compute_clocks();
     if (bounds.reduction != kNone)
-        for (const auto& [i, j] : races_) reverse(i, j);
+        for (const auto& [i, j] : races_) {
+            if (events_[i].is_calm && events_[j].is_calm) {
+                status.calm++;
+            } else {
+                reverse(i, j);
+            }
+        }
     status.equivalence = equivalence();
     const bool is_new = status.outcome != kRedundant && seen_.insert(status.equivalence).second;
     (is_new ? status.explored : status.redundant)++;
@@ -401,11 +445,13 @@ class Exhaustive : public Schedule {
         const Launch& launch = *block->launch;
         const auto& grid = launch.grid;
         const int64_t number = block->index.x + int64_t{grid.x} * (block->index.y + int64_t{grid.y} * block->index.z);
+        const bool is_calm = !launch.is_service && all_.is_calm(launch.kernel);
         for (size_t t = 0; t < block->fibers.size(); t++) {
             const int process = all_.process_of(
                 {0, launch.rank, launch.is_service ? -1 : launch.ticket, number, static_cast<int64_t>(t), 0, 0});
             if (threads_.size() <= static_cast<size_t>(process)) threads_.resize(process + 1);
             threads_[process] = Thread{};
+            threads_[process].is_calm = is_calm;
             threads_[process].fiber = &block->fibers[t];
             threads_[process].after = ranks_[launch.rank].done;
             threads_[process].all_before = ranks_[launch.rank].all_before;
@@ -509,14 +555,11 @@ class Exhaustive : public Schedule {
         PollSet::Seen& look = seen.loads[which];
         count_turn(look);
         Thread& thread = thread_of(current);
-        const bool comes_back = !is_new && look.state == state;
+        const bool only_looks = thread.only_looks_from >= 0 && look.mark >= thread.only_looks_from;
+        const bool comes_back = !is_new && (look.state == state || only_looks);
         if (comes_back) {
-            for (size_t i = look.mark; i < thread.touching.size(); i++) {
-                Exploration::Event& event = all_.events()[thread.touching[i]];
-                event.looks.insert(event.looks.end(), event.touches.begin(), event.touches.end());
-                event.touches.clear();
-                event.woken_by = -1;
-            }
+            for (size_t i = look.mark; i < thread.touching.size(); i++) all_.forget(thread.touching[i]);
+            if (only_looks && look.mark < thread.touching.size()) all_.sleep_again(thread.touching[look.mark]);
             thread.touching.resize(look.mark);
         }
         const uint32_t begin = look.mark;  // of the loop, if it is one: what was looked at before is not of it
@@ -531,6 +574,10 @@ class Exhaustive : public Schedule {
         }
         if (!comes_back) has_counted_ = true;
         return true;
+    }
+    void only_looks(bool from_now_on) override {
+        Thread& thread = thread_of(current);
+        thread.only_looks_from = from_now_on ? static_cast<int64_t>(thread.touching.size()) : -1;
     }
     // A loop that stores between its looks (a heartbeat, statistics) never comes back to its state. On a GPU the others
     // run meanwhile, so after many looks at the same value a thread rests until there is another one.
@@ -575,6 +622,7 @@ class Exhaustive : public Schedule {
         Operation& record = operations_[op] = {};
         record.poster = all_.key_of(process_of_.at(current));
         record.which = ++thread.posts;
+        record.is_calm = thread.is_calm;
         record.posted = is_open_ ? all_.last_event() : -1;
         record.link = link(op->source_rank, op->target_rank);
         record.number = op->number;
@@ -635,7 +683,9 @@ class Exhaustive : public Schedule {
         int64_t posts = 0;
         std::vector<int> touching;  // its events by which it has touched something
         std::vector<Turn> turns;
-        int rests = -1;  // until what this turn of it saw has changed
+        int rests = -1;                // until what this turn of it saw has changed
+        int64_t only_looks_from = -1;  // this one of `touching`; -1: it does more
+        bool is_calm = false;
     };
     struct RankState {
         std::vector<int> done;  // the last events of threads that have ended
@@ -648,6 +698,7 @@ class Exhaustive : public Schedule {
         size_t link;
         uint64_t number;
         int queue_pair;
+        bool is_calm = false;
         std::vector<int> delivered;            // by these events, so far
         std::map<int64_t, int> last_of_piece;  // event
         int ended = -1;
@@ -769,6 +820,7 @@ class Exhaustive : public Schedule {
             Exploration::Event& event = all_.event();
             event.after = std::move(thread.after);
             event.all_before = thread.all_before;
+            event.is_calm = thread.is_calm;
             event.woken_by = std::exchange(thread.woken_by, -1);
             thread.after.clear();
             thread.last_event = all_.last_event();
@@ -787,6 +839,7 @@ class Exhaustive : public Schedule {
         Operation& record = operations_.at(&op);
         const int event = all_.last_event();
         if (is_open_) {
+            all_.event().is_calm = record.is_calm;
             auto& after = all_.event().after;
             if (record.posted >= 0) after.push_back(record.posted);
             if (next.piece < 0) after.insert(after.end(), record.delivered.begin(), record.delivered.end());
@@ -866,23 +919,60 @@ class Exhaustive : public Schedule {
     bool is_frozen_ = false, has_counted_ = false, has_rested_ = false;
 };
 
-// Registers and stack, from the caller of the runtime up.
-__attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size_t stack_bytes) {
-    jmp_buf registers;
-    memset(&registers, 0, sizeof registers);
-    (void)_setjmp(registers);
+struct StateHash {
     uint64_t hash = 0xcbf29ce484222325ull;
-    const auto mix = [&](const char* begin, const char* end) {
+    void mix(uint64_t word) {
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+    }
+    void mix(const char* begin, const char* end) {
         for (; begin + 8 <= end; begin += 8) {
             uint64_t word;
             memcpy(&word, begin, 8);
-            hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
-            hash ^= hash >> 29;
+            mix(word);
         }
-    };
-    mix(reinterpret_cast<const char*>(registers), reinterpret_cast<const char*>(registers) + sizeof registers);
-    mix(static_cast<const char*>(__builtin_frame_address(0)), fiber.stack + stack_bytes);
-    return hash;
+    }
+};
+
+#ifdef __x86_64__
+// The frame of the kernel that has called the runtime, and would go on at `pc`: what it keeps in registers lies in the
+// runtime's frames by now, and an unwinder knows where. Those frames themselves are not the same at a first look.
+struct KernelFrame {
+    uintptr_t pc;
+    const char* stack = nullptr;
+    StateHash registers;
+};
+
+_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* wanted) {
+    constexpr int kKept[] = {3, 6, 12, 13, 14, 15};  // rbx, rbp, r12 to r15: what a call leaves as it was
+    KernelFrame& frame = *static_cast<KernelFrame*>(wanted);
+    if (_Unwind_GetIP(context) != frame.pc) return _URC_NO_REASON;
+    for (const int number : kKept) frame.registers.mix(_Unwind_GetGR(context, number));
+    frame.stack = reinterpret_cast<const char*>(_Unwind_GetCFA(context));
+    return _URC_NORMAL_STOP;
+}
+#endif
+
+// Registers and stack, from the caller of the runtime up.
+__attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size_t stack_bytes) {
+    const char* const top = fiber.stack + stack_bytes;
+#ifdef __x86_64__
+    KernelFrame frame = {fiber.pc};
+    _Unwind_Backtrace(look_at_frame, &frame);
+    if (frame.stack) {
+        frame.registers.mix(fiber.pc);
+        frame.registers.mix(frame.stack, top);
+        return frame.registers.hash;
+    }
+#endif
+    // With the runtime's own frames: a loop comes back to its state one look later.
+    jmp_buf registers;
+    memset(&registers, 0, sizeof registers);
+    (void)_setjmp(registers);
+    StateHash state;
+    state.mix(reinterpret_cast<const char*>(registers), reinterpret_cast<const char*>(registers) + sizeof registers);
+    state.mix(static_cast<const char*>(__builtin_frame_address(0)), top);
+    return state.hash;
 }
 
 }  // namespace
@@ -907,6 +997,21 @@ int epemu_explore_next(Exploration* exploration) {
 }
 void epemu_explore_status(const Exploration* exploration, Exploration::Status* status) {
     *status = exploration->status;
+}
+// The schedules of these kernels alone, in lines; call it before the first run.
+void epemu_explore_only(Exploration* exploration, const char* kernels) {
+    with_memory([&] {
+        std::istringstream lines(kernels);
+        for (std::string name; std::getline(lines, name);) exploration->only.insert(name);
+    });
+}
+// Kernels that were launched so far, in lines.
+const char* epemu_explore_launched(Exploration* exploration) {
+    return with_memory([&]() -> const char* {
+        exploration->line.clear();
+        for (const std::string& name : exploration->launched) exploration->line += name + '\n';
+        return exploration->line.c_str();
+    });
 }
 // The next run, and each after it, is this one.
 void epemu_explore_follow(Exploration* exploration, const char* schedule) {

@@ -12,7 +12,8 @@
 // - what has been explored from a place sleeps in the runs that begin there later, until something touches what it
 //   would (sleep sets, Godefroid 1996): a run in which all sleep is given up;
 // - a look at memory from which the thread comes back to its very state, stack and registers, has not happened: a loop
-//   that waits is one event (the last), however often it goes round;
+//   that waits is one event (the last), however often it goes round. Only where it would come before an earlier store
+//   it is tried, since it might not be in vain there;
 // - with a bound on preemptions (Musuvathi and Qadeer, PLDI 2007) that is to be kept whole, each race is also reversed
 //   where the thread began that runs there, and threads do not sleep (Coons, Musuvathi, McKinley, "Bounded
 //   partial-order reduction", OOPSLA 2013). Of runs that differ only in when a NIC does something, the one in which it
@@ -22,10 +23,14 @@
 // ep_lib/runtime/exhaustion.py), each a path whose end one of them explores. A place of the path that others explore too
 // is shared: what is to be made from there is told, not made.
 //
+// Where kernels are named, the others run as they do in the calm order: of two events of theirs that touch the same, none
+// is moved before the other. Those of a named kernel change places with all.
+//
 // Plain accesses do not end an event: where two of them can meet, the checker finds a race, in whatever order they come.
 #pragma once
 #include <array>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -57,6 +62,7 @@ class Exploration {
         uint64_t cut;        // runs that met the bound on events
         uint64_t counted;    // runs in which a wait met the bound on turns
         uint64_t skipped;    // places from which the bound on preemptions let no run go on
+        uint64_t calm;       // choices that were not tried, as they are between kernels that were not named
         uint64_t most_events;
         uint64_t switches, decisions;  // of the last run: those that are not the calm ones, and all
         double share;                  // of the whole, as far as it is known, that has been explored
@@ -80,6 +86,7 @@ class Exploration {
         std::vector<int> after;      // events that it cannot come before
         int woken_by = -1;           // the store that ended its wait
         int all_before = 0;          // it cannot come before any of the first so many
+        bool is_calm = false;        // of a kernel that was not named
     };
 
     explicit Exploration(const Bounds& bounds) : bounds(bounds), turns(bounds.turns) {}
@@ -89,6 +96,8 @@ class Exploration {
     Status status = {};
     std::string strayed;  // where a run was not the one that it repeats
     std::string line;     // for Python
+    std::set<std::string> only;      // kernels whose schedules are explored; empty: all
+    std::set<std::string> launched;  // kernels so far
 
     // ---- of the run that is made
     void begin();
@@ -97,7 +106,10 @@ class Exploration {
     // Who of these is next, the calm order being theirs; -1: nobody, the run is to end.
     int pick(const std::vector<int>& enabled, int last_thread);
     uint32_t choose(uint32_t options);
+    bool is_calm(const std::string& kernel);  // whether it was not named
     Event& event() { return events_.back(); }
+    void forget(int number);
+    void sleep_again(int number);
     int last_event() const { return static_cast<int>(events_.size()) - 1; }
     std::vector<Event>& events() { return events_; }
     // ---- between two runs
@@ -135,6 +147,7 @@ class Exploration {
     };
 
     bool sleeps(const Node& node, int process) const;
+    std::vector<Asleep> still_asleep(size_t place) const;
     int64_t cost(const Node& node, int process) const;
     bool may_sleep(int process) const;
     bool is_within_bound(const Node& node, int process) const;

@@ -68,6 +68,7 @@ class Schedule {
     // The running thread looks at the seen[which]-th place again, or (`is_new`) for the first time. Whether it waits
     // until one of the places changes; asked only where this one has not.
     virtual bool looks(PollSet& seen, int which, bool is_new, bool is_same);
+    virtual void only_looks(bool) {}  // the running thread, until it says no: ep::look_until of <ep/wait.cuh>
     virtual int polls_per_clock() const { return 64; }  // of ep::poll_until; on GPUs gpu/primitives.cuh says it
     virtual void stands_still() {}                      // only waits with a limit can still end
     virtual uint64_t rounds_of_standstill(uint64_t usual) const { return usual; }

@@ -121,18 +121,18 @@ EP_DEVICE void give_up(const Args& args, const Spoil& spoil) {
 
 enum WaitOutcome { kArrived, kMasked, kGaveUp };
 
-constexpr int kPollsPerMask = 64;
-
 // One thread waits until `ready(&seen)`; it gives up after the limit, or when the rank is masked meanwhile.
 template <typename Ready>
 EP_DEVICE WaitOutcome wait_or_mask(const Args& args, Ready ready, uint64_t expected, const WaitInfo& info) {
     uint64_t seen = 0;
     bool masked = false;
     int polls = 0;
-    const bool done = poll_until(
+    const bool done = look_until(
         [&] {
             if (ready(&seen)) return true;
-            masked = ++polls % kPollsPerMask == 0 && is_masked(args, info.peer);
+            if (++polls < polls_per_clock()) return false;
+            polls = 0;
+            masked = is_masked(args, info.peer);
             return masked;
         },
         [&] {

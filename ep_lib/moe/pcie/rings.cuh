@@ -154,7 +154,7 @@ EP_DEVICE Chunk next_chunk(const Rings& rings, const Role& role, const Outgoing*
         record_fault(kFaultTimeout, {kPhaseCredit, ring.peer, ring_slot(ring, message)},
                      ld_acquire_sys_u64(ring.credits), ring_credits_needed(ring, message));
     };
-    if (!poll_until(found, gave_up)) chunk.k = -1;
+    if (!look_until(found, gave_up)) chunk.k = -1;
     return chunk;
 }
 

@@ -99,6 +99,7 @@ EP_DEVICE void ld_relaxed_sys_u64x2(const uint64_t* address, uint64_t* first, ui
 }
 
 EP_DEVICE int polls_per_clock() { return epemu_polls_per_clock(); }
+EP_DEVICE void only_looks(bool from_now_on) { epemu_only_looks(from_now_on); }
 EP_DEVICE uint64_t globaltimer_ns() { return epemu_globaltimer(); }
 EP_DEVICE int64_t clock_cycles() { return epemu_clock64(); }
 EP_DEVICE void sleep_ns(uint32_t ns) { epemu_nanosleep(ns); }

@@ -155,6 +155,7 @@ EP_DEVICE void ld_relaxed_sys_u64x2(const uint64_t* address, uint64_t* first, ui
 
 // The clock costs as much to read as a flag, so a wait reads it once in this many polls. A short wait never reads it.
 EP_DEVICE int polls_per_clock() { return 64; }
+EP_DEVICE void only_looks(bool) {}  // said to the emulator, between two calls, by <ep/wait.cuh>
 EP_DEVICE uint64_t globaltimer_ns() {
     uint64_t ns;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns)::"memory");

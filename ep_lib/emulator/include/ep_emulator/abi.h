@@ -130,10 +130,11 @@ void epemu_proxy_fence();
 void epemu_trace_value(const char* name, double value);  // ep::trace_value; does nothing without virtual time
 
 // ---- time, text, ends -----------------------------------------------------------------------------------------
-long long epemu_clock64();     // virtual cycles of this block; grows with every call
-int epemu_polls_per_clock();   // after so many looks a wait asks for the time
-uint64_t epemu_globaltimer();  // virtual nanoseconds, the same clock on all ranks
-uint64_t epemu_limit_timer();  // the same, for the limit of a wait that is over long before
+long long epemu_clock64();                // virtual cycles of this block; grows with every call
+int epemu_polls_per_clock();              // after so many looks a wait asks for the time
+void epemu_only_looks(bool from_now_on);  // the thread is in a wait of ep::look_until
+uint64_t epemu_globaltimer();             // virtual nanoseconds, the same clock on all ranks
+uint64_t epemu_limit_timer();             // the same, for the limit of a wait that is over long before
 void epemu_nanosleep(unsigned ns);
 int epemu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void epemu_trap(const char* why);
