@@ -24,7 +24,7 @@ from ep_lib.errors import ArgumentError
 
 RUNS = 16  # of a part in a round
 PARTS = 32  # in a round, at most
-_FORMAT = 3  # of files
+_FORMAT = 4  # of files
 
 Key = tuple[int, ...]
 _KEY_WORDS = 7
