@@ -94,8 +94,8 @@ class Exploration {
     const Bounds bounds;
     uint64_t turns;  // those of the bounds, or of the schedule that is followed
     Status status = {};
-    std::string strayed;  // where a run was not the one that it repeats
-    std::string line;     // for Python
+    std::string strayed;             // where a run was not the one that it repeats
+    std::string line;                // for Python
     std::set<std::string> only;      // kernels whose schedules are explored; empty: all
     std::set<std::string> launched;  // kernels so far
 
