@@ -300,9 +300,12 @@ def test_a_wrong_piece_is_named_and_the_library_is_not(
     monkeypatch.setattr("ep_lib.workshop.lessons.moe_own.WAYS", ("pcie",))
     wrong = ("return message < slots ? 0 : message - slots + 1;", "return message + 1;")  # it waits for its own credit
     folder = mine_with(tmp_path, wrong)
+    line = (folder / "05_ring" / "ep" / "ring.cuh").read_text().partition("EXERCISE-BEGIN 1a")[0].count("\n") + 1
     runs, (problem,) = run_own(trained_small, folder)
     assert runs == [] and problem.startswith("pcie: ") and "With the library's pieces it is right" in problem
-    assert f"The mistake is in {folder / '05_ring' / 'ep' / 'ring.cuh'}; `ep-lib grade 05_ring` says more" in problem
+    place = f"{folder / '05_ring' / 'ep' / 'ring.cuh'}:{line}"
+    assert f"The mistake is in:\n{place} and " in problem and "your task 1, when is a slot free?" in problem
+    assert "(`ep-lib grade 05_ring` says more)" in problem
 
 
 # The command

@@ -161,6 +161,33 @@ def test_processes_know_the_pieces_too(mine: Path, tmp_path: Path) -> None:
         ep_lib.config.Config.from_environment({"EP_LIB_MINE": str(tmp_path / "nowhere")})
 
 
+# ---- what is wrong, and whose mistake it is --------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_wrong_result_names_the_piece_the_task_and_the_line(mine: Path) -> None:
+    shutil.copytree(ROOT / "solutions" / "07_sums", mine / "07_sums")
+    file = mine / RING
+    sets = "message + 1,\n                         {phase"  # of what a receiver waits for
+    text = file.read_text()
+    file.write_text(text.replace(sets, sets.replace(" + 1", "")))
+
+    def claim() -> bool:
+        return all(ep_lib.spawn(exchange, ranks=2, backend="emulator", args=(True,), fabric="srd"))
+
+    with workshop.use_mine(mine) as own:
+        held = own.holds(claim)
+        report = str(ep_lib.check(exchange, ranks=2, seeds=1, args=(True,), fabric="srd"))
+    line = text.partition("EXERCISE-BEGIN 3a")[0].count("\n") + 1
+    told = str(held)
+    assert not held and f"{file}:{line} and " in told and ": your task 3, wait for a message, return its credit" in told
+    assert told.count(".cuh:") == 2 and "07_sums" not in told, told  # a place for each hole of the task
+    assert "Your own pieces were in use: " in report and "`ep-lib grade 05_ring`" in report
+    file.write_text(text)
+    with workshop.use_mine(mine) as own:
+        assert str(own.holds(claim)) == "True"
+        wrong = own.holds(lambda: False)
+        assert str(wrong) == "False\nWith the library's pieces alone it is wrong as well: this is not your mistake."
+
+
 # ---- what is whole, and why the library's stands in ------------------------------------------------------------------
 def test_a_piece_that_is_not_whole_is_left_out_and_named(mine: Path) -> None:
     assert states(mine)["05_ring"] == "" and states(mine)["08_packets"] == 'not begun: workshop.start("08_packets")'

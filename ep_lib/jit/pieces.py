@@ -64,14 +64,23 @@ def unused() -> Iterator[None]:
         use(roots, counts)
 
 
+def suspicion() -> str:
+    """What to say of a run that went wrong while pieces were in use: it may be the learner's mistake. Or ""."""
+    roots = active()
+    if not roots:
+        return ""
+    files = [short_path(file) for root in roots for file in sorted(root.rglob("*.cu*")) if file.is_file()]
+    return (
+        f"Your own pieces were in use: {', '.join(files)}. A mistake in one of them shows in the library's lines as "
+        "well: there, what is waited for may be what a piece has not sent, and what is read may be what it did not "
+        f"wait for. Each is tested alone: {', '.join(f'`ep-lib grade {root.name}`' for root in roots)}."
+    )
+
+
 def note(error: BaseException) -> None:
-    """Adds to an error of a run whose pieces were in use: what may be at fault is the learner's."""
-    if roots := active():
-        files = [short_path(file) for root in roots for file in sorted(root.rglob("*.cu*")) if file.is_file()]
-        error.add_note(
-            f"Your own pieces were in use: {', '.join(files)}. What is waited for may be what one has not sent, "
-            f"or its own wait. Each is tested alone: {', '.join(f'`ep-lib grade {root.name}`' for root in roots)}."
-        )
+    """Adds it to an error."""
+    if text := suspicion():
+        error.add_note(text)
 
 
 def among(files: Iterable[str]) -> tuple[Path, ...]:

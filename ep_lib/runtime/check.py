@@ -36,6 +36,7 @@ from ep_lib.errors import (
     KernelTimeout,
     PeerTimeout,
 )
+from ep_lib.jit import pieces
 from ep_lib.require import at_least_one, brief, flag, index, one_of, several, text, whole_number
 from ep_lib.require import seconds as a_time
 from ep_lib.runtime import arguments
@@ -165,7 +166,7 @@ class CheckReport:
     main's results depended on the schedule. ``memory``: of the runs in which something was found, or of the
     last ones. ``seeds_again``: of memory="mixed", the schedules that were also run under weak memory. ``seconds``: how
     long all took. ``record(seed)`` runs one of them again and keeps what happens, step by step
-    (``ep_lib.viz.findings`` does that at a click).
+    (``ep_lib.viz.findings`` does that at a click). ``suspicion``: which pieces of a learner's the program ran on.
     """
 
     findings: tuple[Finding, ...]
@@ -181,6 +182,7 @@ class CheckReport:
     record: Callable[[int | str], Recording] | None = field(default=None, repr=False, compare=False)
     coverage: Coverage | None = None
     resume: Callable[..., CheckReport] | None = field(default=None, repr=False, compare=False)
+    suspicion: str = field(default_factory=pieces.suspicion, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -216,12 +218,13 @@ class CheckReport:
         return self._told(f"{_count(len(self.findings), 'finding')} in {coverage}{where}")
 
     def _told(self, head: str) -> str:
-        return "\n\n".join([head, *(f"{i}. {f}" for i, f in enumerate(self.findings, 1))])
+        findings = (f"{i}. {f}" for i, f in enumerate(self.findings, 1))
+        return "\n\n".join([head, *findings, *filter(None, [self.suspicion])])
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         fields = dataclasses.asdict(dataclasses.replace(self, record=None, resume=None))
-        del fields["record"], fields["resume"]
+        del fields["record"], fields["resume"], fields["suspicion"]
         return {**fields, "fabric": self.fabric.to_dict(), "ok": self.ok, "proved": self.proved}
 
 

@@ -20,7 +20,8 @@ from ep_lib.require import brief, one_of
 from ep_lib.runtime import arguments
 from ep_lib.runtime.emulated import make_machine, run_program
 
-_OF_KERNELS = (KernelCompileError, KernelFault, KernelTimeout, DeadlockError, PeerTimeout)  # a piece may be at fault
+# A piece may be at fault
+_OF_KERNELS = (KernelCompileError, KernelFault, KernelTimeout, DeadlockError, PeerTimeout, AssertionError)
 
 
 def spawn(

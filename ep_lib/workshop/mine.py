@@ -11,16 +11,19 @@ How a piece gets into a kernel, and who counts what goes through it: :mod:`ep_li
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import os
 import re
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from ep_lib.callers import short_path
-from ep_lib.errors import GradingError, KernelCompileError
+from ep_lib.errors import EpError, GradingError, KernelCompileError
 from ep_lib.jit import pieces
 from ep_lib.jit.kernel import Kernel
 from ep_lib.jit.lexer import without_comments
@@ -30,6 +33,7 @@ from ep_lib.workshop import exercises
 from ep_lib.workshop.exercises import Exercise, InTheLibrary
 from ep_lib.workshop.feedback import STILL_TO_DO
 from ep_lib.workshop.generate import another_version
+from ep_lib.workshop.mistakes import whose_mistake
 from ep_lib.workshop.notes import BLUE, GREEN, Note
 from ep_lib.workshop.pieces import load, place_in
 
@@ -172,6 +176,28 @@ def _compile_error(file: Path, name: str, text: str) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Held:
+    """What :meth:`Mine.holds` found; true or false as the claim was."""
+
+    right: bool
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def __repr__(self) -> str:
+        return f"{self.right}\n{self.why}" if self.why else str(self.right)
+
+
+def _wrong(claim: Callable[[], object]) -> str | None:
+    """Why a claim is not true: an error of the run, or "" where it says so itself; None where it is."""
+    try:
+        return None if claim() else ""
+    except (EpError, AssertionError) as error:
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 class Mine:
     """The learner's pieces, in use from when this is made until :meth:`stop` (or the end of a ``with``), and what went
     through them so far. Shows itself in a notebook."""
@@ -214,6 +240,19 @@ class Mine:
                     place = place_in(piece.folder, error)
                     raise GradingError(f"your {piece.words.piece} cannot be imported: {error!r}{place}") from error
         return otherwise
+
+    def holds(self, claim: Callable[[], object]) -> Held:
+        """Whether ``claim()``, which runs something, is true on these pieces. Where it is not, or the run fails: whose
+        mistake that is, and in which line of theirs. ``claim`` is called again for that, with fewer of them."""
+        wrong = _wrong(claim)
+        if wrong is None:
+            return Held(True)
+
+        def is_right(pieces: Sequence[Piece]) -> bool:
+            with Mine(tuple(pieces)), contextlib.redirect_stdout(io.StringIO()):
+                return _wrong(claim) is None
+
+        return Held(False, "\n".join(filter(None, [wrong, whose_mistake(self.yours, is_right)])))
 
     def stop(self) -> None:
         """From now on kernels are as they were before: the library's, where no other pieces were in use."""

@@ -15,6 +15,7 @@ from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes
 from ep_lib.workshop.lessons.moe_runs import SpreadRun
 from ep_lib.workshop.lessons.moe_spread import WAYS, run_spread
 from ep_lib.workshop.mine import Mine, Piece, find_pieces
+from ep_lib.workshop.mistakes import whose_mistake
 
 _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mode takes
 
@@ -123,13 +124,5 @@ class _Way:
 
 
 def _blame(trial: _Way, wrong: str, found: Sequence[Piece]) -> str:
-    """What went wrong, and whose code it is: the library's pieces are tried, then each of the learner's alone."""
-    wrong = f"{trial.way}: {wrong}"
-    if not trial.is_right(()):
-        return f"{wrong}\nWith the library's pieces alone it is wrong as well: this is not your mistake"
-    guilty = [piece for piece in found if piece.is_mine and not trial.is_right((piece,))]
-    if not guilty:
-        return f"{wrong}\nEach of your pieces works beside the library's; it is wrong only with all of them"
-    files = ", ".join(str(file) for piece in guilty for file in piece.files)
-    tests = ", ".join(f"`ep-lib grade {piece.exercise.short_name}`" for piece in guilty)
-    return f"{wrong}\nWith the library's pieces it is right. The mistake is in {files}; {tests} says more"
+    """What went wrong, and whose code it is."""
+    return f"{trial.way}: {wrong}\n{whose_mistake(found, trial.is_right)}"
