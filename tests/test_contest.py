@@ -79,7 +79,7 @@ def test_the_best_counts_and_a_broken_line_harms_no_other(tmp_path: Path, capsys
     assert main(["contest", "--leaderboard", str(board)]) == 0
     out = capsys.readouterr().out
     assert out.index("grace") < out.index("ada") and "no entries: 1" in out
-    assert main(["contest", "alltoall", "--leaderboard", str(board), "--json"]) == 0
+    assert main(["contest", "all-to-all", "--leaderboard", str(board), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
 

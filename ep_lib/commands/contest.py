@@ -23,7 +23,7 @@ from ep_lib.workshop import contest
 from ep_lib.workshop.grader import printable
 
 _MOST_LETTERS = 40  # of a name
-_ALSO_ALL_TO_ALL = ("all_to_all", "all-to-all")  # as the exercise is called, and as people write it
+_ALSO_ALLTOALL = ("all_to_all", "all-to-all")  # an exercise has the one name, people write the other: both are taken
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "task",
         nargs="?",
-        type=lambda word: "alltoall" if word in _ALSO_ALL_TO_ALL else word,
+        type=lambda word: "alltoall" if word in _ALSO_ALLTOALL else word,
         choices=tuple(contest.CONTESTS),
-        help="without it: the standings of all (all-to-all and all_to_all are taken for alltoall)",
+        help="without it: the standings of all",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--mine", metavar="DIR", type=Path, help="the folder with your file")
@@ -80,7 +80,7 @@ def _name(given: str | None) -> str:
 
 
 def _text(result: contest.Score, leaderboard: Path) -> str:
-    lines = [f"{result.contest.title} by {result.name}: {result.points:g} points"]
+    lines = [f"{result.contest.name} by {result.name}: {result.points:g} points"]
     for size, us in zip(result.contest.sizes, result.microseconds, strict=False):
         what = ", ".join(f"{number} {unit}" for unit, number in size.items())
         lines.append(f"  {us:9.2f} us   {what} (virtual {contest.HARDWARE}, {contest.RANKS} ranks)")

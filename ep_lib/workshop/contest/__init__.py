@@ -1,4 +1,4 @@
-"""``ep-lib contest``: whose all-to-all, dispatch or combine is the fastest, without a race.
+"""``ep-lib contest``: whose alltoall, dispatch or combine is the fastest, without a race.
 
 A contestant's folder has a header for each task (``alltoall.cuh``, ``dispatch.cuh``, ``combine.cuh``) with a function
 that gets a job of <contest.cuh>; :func:`start` copies one that is right and slow. :func:`score` runs it on jobs of two
@@ -65,7 +65,6 @@ class Contest:
     """A task: ``sizes`` are timed, ``checked`` is run under the checker; each is passed to ``make_job``."""
 
     name: str
-    title: str
     make_job: Callable[..., Job]
     sizes: tuple[dict[str, int], ...]
     checked: dict[str, int]
@@ -195,16 +194,14 @@ def _combine(rng: Rng, tokens: int, vectors: int) -> Job:
 CONTESTS = {
     contest.name: contest
     for contest in (
-        Contest("alltoall", "all-to-all", _alltoall, ({"vectors": 64}, {"vectors": 2048}), {"vectors": 70}),
+        Contest("alltoall", _alltoall, ({"vectors": 64}, {"vectors": 2048}), {"vectors": 70}),
         Contest(
-            "dispatch",
             "dispatch",
             _dispatch,
             ({"tokens": 8, "vectors": 448}, {"tokens": 96, "vectors": 448}),
             {"tokens": 21, "vectors": 35},
         ),
         Contest(
-            "combine",
             "combine",
             _combine,
             ({"tokens": 8, "vectors": 448}, {"tokens": 96, "vectors": 448}),
@@ -284,7 +281,7 @@ class _Entry(Exercise):
 def _as_exercise(contest: Contest) -> Exercise:
     tasks = (Task(1, "right, and fast", 1), Task(2, "no race on any schedule", 1))
     root = workshop_root()
-    return _Entry(f"contest_{contest.name}", contest.title, root, "mine", (contest.piece,), tasks, ())
+    return _Entry(f"contest_{contest.name}", contest.name, root, "mine", (contest.piece,), tasks, ())
 
 
 def _tests(contest: Contest, source: str, grid: int, block: int, times: list[float]) -> HiddenTests:

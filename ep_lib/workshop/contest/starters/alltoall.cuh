@@ -1,4 +1,4 @@
-// A contestant's all-to-all: <contest.cuh> says what is asked. This one is right, and slow: one block copies everything
+// A contestant's alltoall: <contest.cuh> says what is asked. This one is right, and slow: one block copies everything
 // into its peers' inboxes, signals, waits for all of them and copies what came to `out`.
 #pragma once
 #include <contest.cuh>
