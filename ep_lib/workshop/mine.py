@@ -33,7 +33,7 @@ from ep_lib.workshop import exercises
 from ep_lib.workshop.exercises import Exercise, InTheLibrary
 from ep_lib.workshop.feedback import STILL_TO_DO
 from ep_lib.workshop.generate import another_version
-from ep_lib.workshop.mistakes import whose_mistake
+from ep_lib.workshop.mistakes import mistake_in
 from ep_lib.workshop.notes import BLUE, GREEN, Note
 from ep_lib.workshop.pieces import load, place_in
 
@@ -196,6 +196,18 @@ def _wrong(claim: Callable[[], object]) -> str | None:
         return None if claim() else ""
     except (EpError, AssertionError) as error:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def whose_mistake(found: Sequence[Piece], is_right: Callable[[Sequence[Piece]], bool]) -> str:
+    """In sentences: the library's pieces alone are tried, then each of the learner's among them; the quick tests of a
+    guilty one say which of its tasks it is."""
+    if not is_right(()):
+        return "With the library's pieces alone it is wrong as well: this is not your mistake."
+    guilty = [piece for piece in found if piece.is_mine and not is_right((piece,))]
+    if not guilty:
+        return "Each of your pieces works beside the library's; it is wrong only with all of them."
+    told = (mistake_in(piece.exercise, piece.folder) for piece in guilty)
+    return "\n".join(["With the library's pieces it is right. The mistake is in:", *told])
 
 
 class Mine:

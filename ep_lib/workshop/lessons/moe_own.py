@@ -14,8 +14,7 @@ from ep_lib.moe.routing import Router, Routing
 from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes
 from ep_lib.workshop.lessons.moe_runs import SpreadRun
 from ep_lib.workshop.lessons.moe_spread import WAYS, run_spread
-from ep_lib.workshop.mine import Mine, Piece, find_pieces
-from ep_lib.workshop.mistakes import whose_mistake
+from ep_lib.workshop.mine import Mine, Piece, find_pieces, whose_mistake
 
 _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mode takes
 
