@@ -50,6 +50,7 @@ ROUNDS = 5  # of the calls back to back
 LIBRARIES: dict[str, Any] = {
     "ep_lib": gpu_libraries.EpLib,
     "ep_lib_areas": gpu_libraries.EpLibAreas,
+    "ep_lib_shared": gpu_libraries.EpLibShared,
     "nccl": gpu_libraries.Nccl,
     "torch": gpu_libraries.Torch,
     "deep_ep_v1": gpu_libraries.DeepEpV1,

@@ -186,8 +186,9 @@ class EpLib(Library):
             yield from self._by_expert(case, dtype)
         if self.receive_areas > 1:  # all else is as with one
             return
-        views = [lambda x=x: buffer.dispatch(x, handle=handle, copy=False).x for x in sets]
-        yield Operation("dispatch", CACHED, VIEW, views, same_places)
+        if self.receive_areas == 1:
+            views = [lambda x=x: buffer.dispatch(x, handle=handle, copy=False).x for x in sets]
+            yield Operation("dispatch", CACHED, VIEW, views, same_places)
         if dtype == "bf16":
             rows, place = recv.x, buffer.combine_input(handle, recv.x)
             yield Operation("combine", "", OWNED, [lambda: buffer.combine(rows, handle)], case.combined)
@@ -238,6 +239,13 @@ class EpLibAreas(EpLib):
 
     def low_latency(self, case: Case) -> Iterator[Operation]:
         return iter(())
+
+
+class EpLibShared(EpLibAreas):
+    """With half of the memory: rows arrive where those of a combine come back."""
+
+    by = "ep_lib, no area of its own"
+    receive_areas = 0
 
 
 class DeepEpV1(Library):

@@ -178,7 +178,7 @@ def test_each_library_has_its_own_environment(tmp_path: Path, monkeypatch: pytes
 def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "backend": "emulator",
-        "libraries": "ep_lib,ep_lib_areas,deep_ep_v1",
+        "libraries": "ep_lib,ep_lib_areas,ep_lib_shared,deep_ep_v1",
         "tokens": 4,
         "hidden": 256,
         "experts": 8,
@@ -198,7 +198,7 @@ def test_the_script_runs_on_the_emulator(monkeypatch: pytest.MonkeyPatch) -> Non
     assert report["wrong"] == [] and report["not_measured"] == {"DeepEP V1": "no --deep-ep-v1"}
     keys = ("by", "what", "note", "outputs", "routing")
     rows = [tuple(row.get(key) for key in keys) for row in report["rows"]]
-    assert len(set(rows)) == len(rows) == 22
+    assert len(set(rows)) == len(rows) == 33
     assert ("ep_lib", "combine", "by expert", "owned", "random") in rows
     assert ("ep_lib", "dispatch", "counted", "owned", "incast") in rows
     assert ("ep_lib, 3 areas", "dispatch", "cached handle", "owned", "incast") in rows

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from support.direct_cases import ready
-from support.dispatch_combine_cases import Case, assert_received, assert_same, make_case, to_input, to_numpy, unpack
+from support.dispatch_combine_cases import (
+    BF16,
+    Case,
+    assert_received,
+    assert_same,
+    make_case,
+    to_input,
+    to_numpy,
+    unpack,
+)
 
 import ep_lib
 from ep_lib import Buffer, Rank, reference
 from ep_lib.errors import ArgumentError, BufferClosedError, PeerTimeout
 from ep_lib.memory.arrays import describe
+from ep_lib.moe.direct.tuning import EMULATED
 
 Spmd = Callable[..., list[Any]]
 AREAS = 3
@@ -137,6 +148,44 @@ def test_clean_under_the_checker() -> None:
     assert report.ok, str(report)
 
 
+def take_turns(rank: Rank, case: Case, push: bool) -> None:
+    """Dispatches and combines of every kind in the one area that they share, behind each other in the same stream."""
+    me, rng = rank.rank, np.random.default_rng(3)
+    later = {"num_worst_tokens": rank.world_size * case.max_tokens, "async_finish": True}
+    want, ys = case.expected_dispatch()[me].x, [r.x for r in case.expected_dispatch()]
+    sums, rows, results = case.expected_combine(ys, weighted=False)[me], [], []
+    with Buffer(rank, **case.buffer_arguments(), receive_areas=0, num_sms=2) as buffer:
+        direct: Any = buffer._mode
+        direct.tuning = replace(EMULATED, push=push)
+        recv = ready(rank, buffer.dispatch(case.xs[me], case.topk_idx[me], **later))
+        y = recv.x.copy()
+        for what in rng.permutation(["count", "handle", "handle", "combine", "combine", "in place"] * 2):
+            if what == "count":
+                rows.append(buffer.dispatch(case.xs[me], case.topk_idx[me], **later).x)
+            elif what == "handle":
+                rows.append(buffer.dispatch(case.xs[me], handle=recv.handle, async_finish=True).x)
+            elif what == "combine":
+                results.append(buffer.combine(y, recv.handle, async_finish=True)[0])
+            else:
+                rank.synchronize()
+                place = buffer.combine_input(recv.handle, y)
+                place[...] = y
+                results.append(buffer.combine(place, recv.handle, async_finish=True)[0])
+        rank.synchronize()
+        for got in rows:
+            assert_same(got[: len(want)], want, "dispatch")
+        for got in results:
+            assert_same(got, sums, "combine")
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_dispatch_and_combine_take_turns_in_one_area(push: bool) -> None:
+    report = ep_lib.check(
+        take_turns, 3, seeds=4, args=(make_case(12, world_size=3, dtype="bfloat16", max_tokens=8), push)
+    )
+    assert report.ok, str(report)
+
+
 def without_a_peer(rank: Rank, case: Case) -> None:
     """What would have arrived is NaN, in its own area, and what was held before is as it was."""
     me = rank.rank
@@ -160,13 +209,18 @@ def test_a_failed_dispatch_leaves_nan_where_it_would_have_arrived() -> None:
 
 def refused(rank: Rank) -> None:
     shape = {"num_experts": 4, "top_k": 2, "hidden": 64, "max_tokens": 3}
-    for areas in (0, 2.5, True, 2000):
+    for areas in (-1, 2.5, True, 2000):
         with pytest.raises(ArgumentError, match="receive_areas"):
             Buffer(rank, **shape, receive_areas=areas)
     with pytest.raises(ArgumentError, match="receive_areas: PCIe mode"):
         Buffer(rank, **shape, receive_areas=2, allow_nvlink_for_normal_mode=False)
-    one, two = (Buffer.symmetric_bytes(2, **shape, receive_areas=areas) for areas in (1, 2))
-    assert two - one == 2 * 3 * 64 * 2
+    none, one, two = (Buffer.symmetric_bytes(2, **shape, receive_areas=areas) for areas in (0, 1, 2))
+    assert two - one == one - none == 2 * 3 * 64 * 2
+    with (
+        Buffer(rank, **shape, receive_areas=0) as buffer,
+        pytest.raises(ArgumentError, match="copy=False: with receive_areas=0"),
+    ):
+        buffer.dispatch(np.ones((1, 64), BF16), np.zeros((1, 2), np.int64), copy=False)
 
 
 def test_what_is_refused() -> None:

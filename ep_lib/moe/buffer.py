@@ -116,7 +116,9 @@ class Buffer:
         quarter to a third of the time. It is the caller's own until the last tensor that lies there is gone, or the
         Buffer is closed; then another dispatch may receive there. So ``receive_areas=3`` is for two results at the same
         time; further ones are copied, as all are with 1. torch does not hear of uses in other streams by
-        ``record_stream`` here: let the stream that dispatches wait for them before the tensor is dropped.
+        ``record_stream`` here: let the stream that dispatches wait for them before the tensor is dropped. With 0
+        rows arrive where those of a combine come back, which takes half of the memory. Combines, and dispatches by a
+        handle, begin with a barrier between the ranks then (a few microseconds), and there is no ``copy=False``.
 
         ``num_max_dispatch_tokens_per_rank``: low-latency mode, for so many tokens per rank (at most 1024); 0: none.
         Its kernels run on ``num_low_latency_sms`` blocks (None: on all SMs). If a rank does not respond, the next
@@ -186,7 +188,8 @@ class Buffer:
         """Bytes of symmetric heap that ``Buffer(**arguments)`` takes on every rank. Raises ArgumentError like it does.
 
         With direct writes, it is little more than ``receive_areas + 1`` areas of ``world_size * max_tokens`` rows each:
-        those in which dispatched tokens arrive, and one to which a combine brings them back.
+        those in which dispatched tokens arrive, and one to which a combine brings them back. For 2 ranks with 4096
+        tokens of 7168 in bfloat16 an area is 112 MiB.
 
         In PCIe mode it does not depend on ``max_tokens``; what arrives is written to memory of its own. With
         ``P = world_size - 1`` peers, ``C = num_sms / 2`` channels (``num_sms`` if merged) and rings of ``S`` slots of

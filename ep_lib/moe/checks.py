@@ -227,6 +227,11 @@ class InputChecks:
             )
         if column_major_scales:
             self._require_columns(form)
+        if not copy and self._config.receive_areas == 0:
+            raise ArgumentError(
+                "copy=False: with receive_areas=0 rows arrive where the next combine's come back, so a view of them "
+                "would not last; leave copy out, or make the Buffer with receive_areas=1"
+            )
         if sorted_by_expert and not self._config.is_direct:
             raise ArgumentError(f"sorted_by_expert: {self._config.mode_name} has none; sort by recv.topk_idx")
         if type(num_worst_tokens) is not int or type(expert_alignment) is not int:

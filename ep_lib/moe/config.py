@@ -40,7 +40,7 @@ class BufferConfig:
     num_low_latency_sms: int | None = None  # None: all
     low_latency_mask_on_timeout: bool = False
     ranks_per_node: int | None = None  # of hierarchical mode; None: another mode
-    receive_areas: int = 1  # of direct mode: in how many dispatched rows may stay, and one more
+    receive_areas: int = 1  # of direct mode: in how many dispatched rows may stay, and one more; 0: combine's
 
     @property
     def is_direct(self) -> bool:
@@ -128,9 +128,9 @@ def make_config(
         num_low_latency_sms=None if num_low_latency_sms is None else _whole("num_low_latency_sms", num_low_latency_sms),
         low_latency_mask_on_timeout=flag("low_latency_mask_on_timeout", low_latency_mask_on_timeout),
         ranks_per_node=_node_size(hierarchical, ranks_per_node, world_size),
-        receive_areas=whole_number("receive_areas", receive_areas, 1, MAX_RECEIVE_AREAS),
+        receive_areas=whole_number("receive_areas", receive_areas, 0, MAX_RECEIVE_AREAS),
     )
-    if config.receive_areas > 1 and not config.is_direct:
+    if config.receive_areas != 1 and not config.is_direct:
         raise ArgumentError(f"receive_areas: {config.mode_name} has one, from which rows are copied; leave it out")
     if config.ranks_per_node is not None and not config.allow_nvlink_for_normal_mode:
         raise ArgumentError(

@@ -79,7 +79,8 @@ def features(rank: Rank, case: Case, choice: int, kind: str = "native") -> None:
     aside, copied, alignment = choice // 2 % 2 == 1, choice // 4 % 2 == 1, int(rng.choice([1, 3, 16]))
     x, idx, weights = (to_input(rank, a[me], kind) for a in (case.xs, case.topk_idx, case.topk_weights))
     want, experts = case.expected_dispatch()[me], case.num_experts // rank.world_size
-    with Buffer(rank, **case.buffer_arguments(), receive_areas=1 + choice // 8 % 3) as buffer:
+    areas = choice // 8 % 3 if copied else 1 + choice // 8 % 3
+    with Buffer(rank, **case.buffer_arguments(), receive_areas=areas) as buffer:
         if choice // 24 % 2:  # no blocks but num_sms, as where these are all SMs
             direct: Any = buffer._mode
             direct._spare_blocks = 0

@@ -76,11 +76,13 @@ VARIANTS = [
     Mistake("each block for itself says that all rows are there", _DISPATCH, _LAST, "ok = true;"),
     Mistake("rows are taken before they are there", _DISPATCH, _ROWS_THERE, ""),
     Mistake("a second dispatch without a barrier", _DISPATCH, _BARRIER_DISPATCH, ""),
+    Mistake("a combine in the same area without a barrier", _DISPATCH, "&& args.areas == 0)", "&& false)"),
     Mistake("a row's place is filled while lanes read", _DISPATCH, "__syncwarp();  // all lanes have read the row", ""),
     Mistake("a relaxed signal of a group", _PUSH, _GROUP_SIGNAL, _GROUP_SIGNAL.replace("release", "relaxed")),
     Mistake("a group is signalled a row early", _PUSH, "is_last ? item_.group : -1", "item_.group"),
     Mistake("rows are added before they are there", _PUSH, _GROUP_WAIT, _GROUP_WAIT.replace("epoch", "0")),
     Mistake("a second combine without a barrier", _PUSH, _BARRIER_COMBINE, ""),
+    Mistake("a dispatch in the same area without a barrier", _PUSH, "&& args.shares_area)", "&& false)"),
     Mistake("pieces come where rows still are", _PUSH, "__syncthreads();  // pieces come to where rows were", ""),
     Mistake("pieces are loaded while lanes add", _PUSH, "__syncwarp();  // all lanes have read the pieces", ""),
     Mistake("rows are read before experts are done", _PULL, _TAG_WAIT, _TAG_WAIT.replace("signals.epoch", "0")),
@@ -130,10 +132,13 @@ def main(rank: Rank, kernel: str) -> Any:
     """Dispatches and combines, several of a kind in a row, in the way in which ``kernel`` works."""
     ranks, tokens, outs = rank.world_size, 7, []
     x = np.full((tokens, 256), rank.rank + 1, BF16)
+    takes_turns = kernel in (_DISPATCH, _PUSH)  # dispatch and combine, in one area
     idx = (np.arange(tokens)[:, None] + np.arange(2)) % ranks
-    with Buffer(rank, num_experts=ranks, top_k=2, hidden=256, max_tokens=tokens, num_sms=2) as buffer:
+    with Buffer(
+        rank, num_experts=ranks, top_k=2, hidden=256, max_tokens=tokens, num_sms=2, receive_areas=int(not takes_turns)
+    ) as buffer:
         direct: Any = buffer._mode
-        direct.tuning = replace(EMULATED, push=kernel == _PUSH, group_rows=3, add_vectors=5)
+        direct.tuning = replace(EMULATED, push=takes_turns, group_rows=3, add_vectors=5)
         recv = buffer.dispatch(x, idx, sorted_by_expert=kernel in (_SUMMED, _GROUPED))
         for turn in range(3):
             if kernel == _DISPATCH:
@@ -155,4 +160,8 @@ def main(rank: Rank, kernel: str) -> Any:
                 y = place
             if kernel not in (_DISPATCH, _GROUPED, _SUMMED):
                 outs.append(buffer.combine(y, recv.handle))
+        for _ in range(2 * takes_turns):
+            outs.append(buffer.dispatch(x, handle=recv.handle, async_finish=True).x)
+            outs.append(buffer.combine(x[recv.src_token], recv.handle, async_finish=True)[0])
+        rank.synchronize()
     return outs

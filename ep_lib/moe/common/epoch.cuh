@@ -7,7 +7,8 @@
 // Every operation ends with a wait for a signal of the same epoch from all ranks. So a rank in epoch n knows that all
 // others have begun n - 1, and completed n - 2 with all that was launched before n - 1. What an operation keeps twice,
 // by parity (a double buffer), needs no further care. What is there once, like the area in which rows arrive, may be
-// written at once if the operation before was of another kind; else there is a barrier first (`barrier_before_reuse`).
+// written at once if the operation before was of another kind; else there is a barrier first (`barrier_before_reuse`). A
+// dispatch and a combine that share an area are of one kind.
 #pragma once
 #include <moe/common/notify.cuh>
 
@@ -15,7 +16,7 @@ namespace ep {
 
 struct WorkspaceState {                    // of this rank alone; all zero at the start
     uint64_t completed;                    // operations
-    uint64_t last_dispatch, last_combine;  // the epoch of the last one of each kind
+    uint64_t last_dispatch, last_combine;  // the epoch of the last one of each kind, or that shares its area
     uint32_t finished_blocks;
     uint32_t next_item;   // the next token or group of rows, for warps that take them as they come
     uint32_t bad_expert;  // of `notify_dispatch`: 0, or the first element that is wrong, counted from the end

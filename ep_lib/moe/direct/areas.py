@@ -37,7 +37,7 @@ class ReceiveAreas:
     def __init__(self, memory: ModeMemory, config: BufferConfig) -> None:
         self._memory, self._max_rows = memory, config.max_rows
         self._area_bytes = {"rows": config.max_rows * config.row_bytes}
-        self._area_bytes["recv_scales"] = memory.parts["recv_scales"].nbytes // config.receive_areas
+        self._area_bytes["recv_scales"] = memory.parts["recv_scales"].nbytes // max(1, config.receive_areas)
         kind, _, number = memory.device.partition(":")
         self._device = int(number) if kind == "cuda" else -1
         self._free = list(range(config.receive_areas - 1, 0, -1))

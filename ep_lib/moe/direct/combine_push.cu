@@ -18,7 +18,8 @@ struct PushCombineArgs {
     Workspace workspace;
     uint64_t tag;  // must be the same on all ranks: names the handle
     AddArgs add;
-    SendArgs send;  // at least 1 block
+    SendArgs send;    // at least 1 block
+    int shares_area;  // rows come back to where a dispatch's rows arrive
 };
 
 namespace detail {
@@ -97,6 +98,7 @@ EP_DEVICE void combine_push(const PushCombineArgs& args, int4* out, const int4* 
     if (!ok || !compare_tags(signals, kSignalStaged, args.tag, differs)) detail::spoil_sums(args.add, out);
     if (ok) {
         if (thread_in_block() == 0) args.workspace.state->last_combine = signals.epoch;
+        if (thread_in_block() == 0 && args.shares_area) args.workspace.state->last_dispatch = signals.epoch;
         complete_epoch(args.workspace, signals);
     } else if (!start.is_void) {
         break_off(args.workspace);

@@ -31,7 +31,7 @@ struct BulkDispatchArgs {
     int row_scales;
     int max_rows;          // of a receive area: ranks * max_tokens
     int64_t area_vectors;  // of a receive area
-    int areas;             // that this rank has; the same on all
+    int areas;             // that this rank has; the same on all. 0: it shares that of combine_push.cu
     int area;              // in which it receives now. Each rank says its own, where there are several
 };
 
@@ -284,6 +284,7 @@ EP_DEVICE void dispatch_bulk(const BulkDispatchArgs& args, const int4* x, const 
     }
     if (ok) {
         if (thread_in_block() == 0) args.workspace.state->last_dispatch = signals.epoch;
+        if (thread_in_block() == 0 && args.areas == 0) args.workspace.state->last_combine = signals.epoch;
         complete_epoch(args.workspace, signals);
     } else if (!is_void) {
         break_off(args.workspace);

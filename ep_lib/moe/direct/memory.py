@@ -18,7 +18,7 @@ _ZEROED = ("hellos", "state", "flags", "tags", "counts", "expert_counts", "arriv
 def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
     """Each part of the symmetric memory by name, and the bytes of all. Those that must be zero come first."""
     ranks, rows, buffers = config.world_size, config.max_rows, 2
-    received = config.receive_areas * rows
+    received = max(1, config.receive_areas) * rows
     kinds = header_constant("moe/common/notify.cuh", "kNumSignals")
     hello = header_struct("moe/common/regroup.cu", "Hello").size // 8
     shapes: list[tuple[str, tuple[int, ...], str]] = [
@@ -33,10 +33,14 @@ def make_direct_map(config: BufferConfig) -> tuple[dict[str, Part], int]:
         ("recv_weights", (rows, config.top_k), "f4"),
         ("recv_source", (rows, 2), "i4"),
         ("recv_scales", (received, row_scales(config)), "f4"),
-        ("rows", (received, config.row_bytes // 8), "u8"),
         ("returned", (rows, config.row_bytes // 8), "u8"),
     ]
-    return lay_out(shapes)
+    if config.receive_areas:
+        shapes.append(("rows", (received, config.row_bytes // 8), "u8"))
+    parts, nbytes = lay_out(shapes)
+    if not config.receive_areas:  # dispatch and combine take turns (<moe/common/epoch.cuh>)
+        parts["rows"] = parts["returned"]
+    return parts, nbytes
 
 
 def row_scales(config: BufferConfig) -> int:

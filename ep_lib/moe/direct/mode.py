@@ -599,7 +599,9 @@ class DirectMode:
             stages=tuning.send_stages,
         )
         if push:
-            return header_struct("moe/direct/combine_push.cu", "PushCombineArgs").pack(**parts)
+            return header_struct("moe/direct/combine_push.cu", "PushCombineArgs").pack(
+                **parts, shares_area=int(config.receive_areas == 0)
+            )
         return header_struct("moe/direct/combine_pull.cu", "PullCombineArgs").pack(
             **parts,
             slot=0 if slot is None else slot.address,
@@ -670,7 +672,7 @@ class DirectMode:
         """A receive area for the results alone. None: rows arrive in the first area and are copied, if at all. A CUDA
         graph would write to the same area at each replay, also after the results of its capture are gone."""
         whole = options.num_worst_tokens in (0, self._config.max_rows)  # else what is too much becomes NaN, by the copy
-        if self._config.receive_areas == 1 or not options.copy or not whole:
+        if self._config.receive_areas < 2 or not options.copy or not whole:
             return None
         return None if self._rank.streams.is_capturing(self._streams.last or 0) else self._areas.lend()
 
