@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 from ep_lib.errors import BackendUnavailable
 
 _LOOK_S = 1.0  # between two looks at processes that run, at most
+_STOP_S = 0.2  # the same in threads that may be told to stop
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STARTED = 19  # in what _stat() returns
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
@@ -50,6 +52,19 @@ class TookTooLong(Exception):
     """A command was ended because it had its time; ``text`` says how much of what."""
 
 
+class Stopped(Exception):
+    """A command was ended because its thread was told to stop: see :func:`stop_by`."""
+
+
+_of_this_thread = threading.local()
+
+
+def stop_by(event: threading.Event) -> None:
+    """From now on, :func:`run` in this thread raises Stopped once ``event`` is set. For ``initializer=`` of threads:
+    an interrupt reaches the main thread only, which would wait for theirs."""
+    _of_this_thread.stop = event
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended."""
@@ -69,10 +84,11 @@ def run(
 ) -> Ended:
     """Runs a command to its end, in a process group of its own that ends with this process.
 
-    Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` seconds in which it only waited, and OSError
-    if it cannot be started.
+    Raises TookTooLong after ``cpu_s`` seconds of CPU time, or ``idle_s`` seconds in which it only waited, OSError
+    if it cannot be started, and Stopped in threads that are told to stop.
     """
-    look_s = min(_LOOK_S, idle_s / 4, cpu_s / 4)
+    stop: threading.Event | None = getattr(_of_this_thread, "stop", None)
+    look_s = min(_LOOK_S if stop is None else _STOP_S, idle_s / 4, cpu_s / 4)
     given = None if stdin is None else stdin.encode()
     with guarded() as guard:
         process = guard.start(
@@ -91,6 +107,8 @@ def run(
                     return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
                 except subprocess.TimeoutExpired:
                     given = None  # it is on its way
+                    if stop is not None and stop.is_set():
+                        raise Stopped from None
                     own.require(cpu_s=cpu_s, idle_s=idle_s)
         finally:
             end_group(process)

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from support.clang import use_clang
 
-from ep_lib import Rank, spawn
+from ep_lib import Rank, processes, spawn
 from ep_lib.errors import ArgumentError, BackendUnavailable
 from ep_lib.jit import cache, gxx, toolkit
 from ep_lib.jit.elf import Elf
@@ -206,6 +207,29 @@ def test_a_missing_compiler_names_the_package(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BackendUnavailable, match="apt-get install g\\+\\+"):
         toolkit.find_compiler()
+
+
+def test_an_interrupt_ends_the_compilers_of_the_emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EP_LIB_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    first, compiles = threading.Lock(), threading.Event()
+    ended = []
+
+    def compiled(*_: object) -> None:
+        if first.acquire(blocking=False):
+            compiles.wait(60)
+            raise KeyboardInterrupt
+        compiles.set()
+        try:
+            processes.run(["sleep", "1e9"], cpu_s=1e9, idle_s=60)
+        except processes.Stopped as stopped:
+            ended.append(stopped)
+            raise
+
+    monkeypatch.setattr(gxx, "_runtime_object", compiled)
+    with pytest.raises(KeyboardInterrupt):
+        gxx.build_runtime()
+    assert ended
 
 
 def _build_slowly(folder: str, log: str) -> None:

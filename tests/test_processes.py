@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,13 @@ def test_a_killed_grader_leaves_no_process_and_no_folder(tmp_path: Path) -> None
     grader.kill()
     grader.wait()
     assert until(lambda: not running(str(tmp_path)) and not list(tmp_path.glob("ep_grade_*")))
+
+
+def test_a_thread_that_is_told_to_stop_ends_its_command() -> None:
+    stop, word = threading.Event(), f"4324.{os.getpid()}"
+    with ThreadPoolExecutor(1, initializer=processes.stop_by, initargs=(stop,)) as threads:
+        running_one = threads.submit(processes.run, ["sleep", word], cpu_s=1e9, idle_s=1e9)
+        assert until(lambda: running(word))
+        stop.set()
+        assert isinstance(running_one.exception(), processes.Stopped)
+    assert not running(word)

@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,14 +254,16 @@ def build_runtime() -> Path:
     def build(folder: Path, _: Path) -> None:
         from concurrent.futures import ThreadPoolExecutor, as_completed  # most processes find the runtime in the cache
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        stop = threading.Event()
+        with ThreadPoolExecutor(os.cpu_count(), initializer=processes.stop_by, initargs=(stop,)) as pool:
             running = [pool.submit(_runtime_object, compiler, source) for source in sources]
             shown = _Progress("compiling the emulator, once for this machine", len(running))
             try:
                 for future in as_completed(running):
                     future.result()
                     shown.step()
-            except BaseException:
+            except BaseException:  # an interrupt ends the compilers that run, too
+                stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         objects = [str(future.result()) for future in running]

@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ep_lib.errors import ArgumentError, BackendUnavailable
+from ep_lib.processes import stop_by
+from ep_lib.workshop.sandbox import stopping
 
 HELP = "threads (of this machine), mpi (under mpiexec), or dask://HOST:PORT (a Dask scheduler)"
 _PATIENCE = "10s"  # for a scheduler to answer
@@ -31,7 +33,7 @@ def open_executor(name: str = "threads", jobs: int = 1) -> Iterator[tuple[Execut
     scheduler answers, or it has no workers.
     """
     if name == "threads":
-        with ThreadPoolExecutor(max(1, jobs)) as threads:
+        with ThreadPoolExecutor(max(1, jobs), initializer=stop_by, initargs=(stopping,)) as threads:
             yield threads, max(1, jobs)
     elif name == "mpi":
         with _mpi() as found:

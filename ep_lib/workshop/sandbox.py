@@ -83,17 +83,17 @@ class Stopped(EpError):
     """:func:`stop_all` ended the child: nothing is said about the submission."""
 
 
-_stopping = threading.Event()
+stopping = threading.Event()  # see stop_all
 
 
 @contextlib.contextmanager
 def stop_all() -> Iterator[None]:
     """Meanwhile, every sandbox of this process ends its child and raises Stopped, in whatever thread it is."""
-    _stopping.set()
+    stopping.set()
     try:
         yield
     finally:
-        _stopping.clear()
+        stopping.clear()
 
 
 class Sandbox:
@@ -243,7 +243,7 @@ class Sandbox:
         header = -1
         readable = [self._reply_fd, self._output_fd]
         while True:
-            if _stopping.is_set():
+            if stopping.is_set():
                 raise Stopped("the grading was stopped")
             if time.monotonic() >= self._next_watch:  # also across requests, which are short
                 began = time.thread_time()
