@@ -32,6 +32,8 @@ REFUSED = {
     "memory by its address": "import ctypes",
     "memory by an array": "import numpy as np\nnp.lib.stride_tricks.as_strided(a, (1 << 20,))",
     "memory as a file": 'open("/proc/self/mem", "rb")',
+    "files": "from pathlib import Path",
+    "a kernel of its own": 'own = type(kernel).from_source("...", "own")',
     "what unpickles": "class A:\n    def __reduce__(self): return list, ()",
     "everything of a module": "from os.path import *",
     "the grader": "from ep_lib.workshop import seal",

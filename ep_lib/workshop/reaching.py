@@ -26,7 +26,8 @@ _NOT_TO_IMPORT = _CLOSED_MODULES | frozenset(
     (
         *("ctypes", "mmap", "signal", "unittest", "doctest", "pdb", "bdb", "code", "codeop", "concurrent", "asyncio"),
         *("fcntl", "select", "socket", "shelve", "atexit", "runpy", "pkgutil", "site", "weakref", "tracemalloc"),
-        *("faulthandler", "cProfile", "profile", "timeit", "ast", "dis", "resource", "pty", "sqlite3"),
+        *("faulthandler", "cProfile", "profile", "timeit", "ast", "dis", "resource", "pty", "sqlite3", "pathlib"),
+        *("shutil", "tempfile", "glob", "fileinput"),
     )
 )
 _KNOWN_MODULES = frozenset(
@@ -53,7 +54,8 @@ _CLOSED = frozenset(
         # names that are made at run time
         *("attrgetter", "methodcaller", "get_field", "Formatter", "get_type_hints", "ForwardRef", "make_dataclass"),
         # memory by its address, files, and code in data
-        *("__array_interface__", "as_strided", "ctypeslib", "_ctypes", "memmap", "fromfile", "FileIO", "open"),
+        *("__array_interface__", "as_strided", "ctypeslib", "_ctypes", "memmap", "fromfile", "tofile", "FileIO"),
+        *("open", "from_source", "from_file", "library_kernel"),
         *("f2py", "testing", "distutils", "allow_pickle", "runstring"),
         # the grader's and the library's own
         *("workshop", "_backend", "_heap", "_ask", "_copies", "_note", "_target", "_args", "_kwargs"),
