@@ -373,3 +373,18 @@ def test_unwritten_memory_that_was_freed_is_not_told() -> None:
     for _ in range(20):
         report = ep_lib.check(takes_memory_again, 1, seeds=1, args=(reads, False))
         assert report.ok, str(report)
+
+
+def test_a_part_of_an_array_outlives_it() -> None:
+    reads = ep_lib.Kernel.from_source(READS, "reads")
+
+    def main(rank: ep_lib.Rank) -> list[int]:
+        part = rank.empty((3, 32), np.int32)[1]  # the whole has no other name
+        out = rank.symmetric(32, np.int32)
+        part[:] = 7
+        reads.launch(rank, 1, 32, part, out)
+        assert rank.to_host(out).tolist() == [7] * 32 and rank.empty((0, 5), "bfloat16").size == 0
+        return [int(number) for number in part]
+
+    assert ep_lib.spawn(main, 1) == [[7] * 32]
+    assert ep_lib.check(main, 1, seeds=2).ok

@@ -143,6 +143,10 @@ class Backend(Protocol):
         kernels of this rank may reach it. bfloat16 and FP8 are uint16 and uint8 in CuPy."""
         ...
 
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised ``xp`` array in this rank's own memory, which kernels may reach by its address."""
+        ...
+
     def register_array(self, array: Any) -> None:
         """Told that kernels may reach ``array`` by its address alone, while it lives (for the emulator's checks)."""
         ...

@@ -210,6 +210,10 @@ class CudaBackend:
         bits = np.dtype(f"u{dtype.itemsize}") if dtype.isbuiltin == 2 else dtype  # registered with NumPy by ml_dtypes
         return self.xp.empty(shape, bits)
 
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Of CuPy's, in its own pool."""
+        return self.xp.empty(shape, dtype)
+
     def register_array(self, array: Any) -> None:
         """Nothing to do: kernels reach all memory of their GPU by address."""
 

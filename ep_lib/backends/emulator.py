@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import math
 import sys
@@ -99,6 +98,18 @@ class _Allocation:
         return base if isinstance(base, _Allocation) else None
 
 
+class _Memory:
+    """Of an array that the program made: every view of the array keeps it alive, whoever lives longest.
+
+    What must happen before memory is given back waits for this object and not for the array: NumPy, from 2.5 on, frees
+    an array's data before it tells those who wait for the array's end.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.bytes = np.empty(nbytes, np.uint8)
+        self.__array_interface__ = self.bytes.__array_interface__
+
+
 class EmulatedModule:
     """A compiled kernel's library, loaded when it is first asked for something."""
 
@@ -177,6 +188,18 @@ class EmulatorBackend:
             self._watch.share(array.__array_interface__["data"][0], array.nbytes)
         return array
 
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array that kernels may reach by address. Under checks, those that read of its first MiB what
+        nobody has written there are told."""
+        memory = _Memory(math.prod(shape) * dtype.itemsize)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, np.asarray(memory))
+        self.register_array(array)
+        if self._machine.checks:
+            self.left_unwritten(array)
+            # The next array at this place would be marked as well.
+            weakref.finalize(memory, memory.bytes[:_MARKED_BYTES].fill, 0).atexit = False
+        return array
+
     def empty(self, kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An uninitialised NumPy array, or a torch tensor if ``kind`` is "torch". Kernels may reach it by address."""
         array: np.ndarray[Any, Any] = np.empty(shape, dtype)
@@ -218,12 +241,9 @@ class EmulatorBackend:
 
     def left_unwritten(self, array: np.ndarray[Any, Any]) -> None:
         """Under checks, kernels that read what nobody has written there are told (of the first MiB)."""
-        if not self._machine.checks:
-            return
-        address, nbytes = array.__array_interface__["data"][0], min(array.nbytes, _MARKED_BYTES)
-        self._machine.left_unwritten(address, nbytes)
-        if array.flags.owndata:  # else the next array at this place would be marked as well
-            weakref.finalize(array, ctypes.memset, address, 0, nbytes).atexit = False
+        if self._machine.checks:
+            address = array.__array_interface__["data"][0]
+            self._machine.left_unwritten(address, min(array.nbytes, _MARKED_BYTES))
 
     def launch(
         self,

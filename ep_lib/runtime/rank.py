@@ -252,10 +252,7 @@ class Rank:
         """An uninitialised ``xp`` array in this rank's own memory (not symmetric)."""
         self._require_open()
         with _enough_memory(shape):
-            array = self.xp.empty(_shape(shape), element_type(dtype))
-        self._backend.register_array(array)
-        self._backend.left_unwritten(array)
-        return self._backend.watched(array)
+            return self._backend.watched(self._backend.new_array(_shape(shape), element_type(dtype)))
 
     def host_array(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """A NumPy array of zeros that kernels may write by its address while the host reads it (mapped memory)."""
