@@ -47,6 +47,7 @@ LAB_INSTALLED := $(VENV)/.installed-lab$(if $(CUDA),-$(CUDA))
 TEST_INSTALLED := $(VENV)/.installed-test$(if $(CUDA),-$(CUDA))
 SITE_INSTALLED := $(VENV)/.installed-site
 TEST_BYTECODE := $(TEST_INSTALLED)-bytecode
+DEMO_SHOWN := $(VENV)/.demo-shown
 
 .PHONY: help lab demo site pictures test quick nightly prove mutants coverage sanitize matrix lint .emulator format check-machine clean distclean
 # Two steps that need one core each, side by side.
@@ -55,15 +56,21 @@ BOTH = @$(MAKE) --no-print-directory --jobs 2
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-lab: $(CORE_INSTALLED)  ## set up, look at the machine, run the demo, open the notebooks
+lab: $(CORE_INSTALLED)  ## set up, look at the machine, run the demo (the first time), open the notebooks
 	$(BOTH) $(LAB_INSTALLED) .emulator
 	"$(PY)" -m ep_lib doctor
-	"$(PY)" -m ep_lib demo
+	@[ ! -e "$(DEMO_SHOWN)" ] || echo "The demo has run here before; \`make demo\` shows it again."
+	@$(MAKE) --no-print-directory "$(DEMO_SHOWN)"
 ifeq ($(LAB),0)
 	@echo "Ready. \`make lab\` opens the notebooks (LAB=0 stopped before that)."
 else
 	"$(PY)" -m ep_lib lab
 endif
+
+# Who comes for the notebooks every day waits for it once.
+$(DEMO_SHOWN): | $(LAB_INSTALLED)
+	"$(PY)" -m ep_lib demo
+	@touch "$@"
 
 demo: $(LAB_INSTALLED)  ## a small mixture-of-experts model, its experts spread over ranks
 	"$(PY)" -m ep_lib demo

@@ -330,6 +330,9 @@ class _Told(Listener):
     def trained(self, report) -> None:
         self.words.append("trained")
 
+    def spreading(self, done, parts) -> None:
+        self.words.append(f"part {done}/{parts}")
+
     def spread(self, run) -> None:
         self.words.append(f"spread {run.ranks} {run.dtype}")
 
@@ -350,7 +353,9 @@ def test_run_demo_tells_and_reports(tmp_path: Path) -> None:
         "step 1/2",
         "step 2/2",
         "trained",
+        *(f"part {part}/4" for part in range(5)),
         "spread 2 float32",
+        *(f"part {part}/4" for part in range(5)),
         "spread 2 bfloat16",
         "finished",
     ]

@@ -126,7 +126,14 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
 
     def spread(count: int, **more: Any) -> SpreadRun:
         run = demo_spread.run_spread(
-            model, held_out, ranks=count, backend=options.backend, seed=options.seed, loss_local=loss_local, **more
+            model,
+            held_out,
+            ranks=count,
+            backend=options.backend,
+            seed=options.seed,
+            loss_local=loss_local,
+            on_part=listener.spreading,
+            **more,
         )
         listener.spread(run)
         return run
@@ -143,6 +150,7 @@ def _run(options: DemoOptions, listener: Listener, ranks: Sequence[int], picture
             held_out,
             found,
             listener.spread,
+            on_part=listener.spreading,
             ranks=ranks[-1],
             backend=options.backend,
             seed=options.seed,
@@ -282,6 +290,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs ``ep-lib demo``; returns 0 if the losses agree, 1 if they do not."""
     options = DemoOptions(tuple(args.ranks), args.backend, args.seed, args.steps, args.out, args.mine)
+    if not args.json:
+        print("A small language model is trained, then it runs with its experts on several ranks: about half a minute.")
     report = run_demo(options, None if args.json else Console())
     if args.json:
         print(json.dumps(report.to_json(), allow_nan=False))

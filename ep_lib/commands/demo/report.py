@@ -77,6 +77,9 @@ class Listener:
     def mine(self, report: DemoReport) -> None:
         """With --mine, before the first run: whose pieces it runs on."""
 
+    def spreading(self, done: int, parts: int) -> None:
+        """While a run with spread experts goes on, as far as that is known: 0 first, and all ``parts`` last."""
+
     def spread(self, run: SpreadRun) -> None:
         """After each run with spread experts."""
 
@@ -132,6 +135,14 @@ class Console(Listener):
                     _say("", f"{report.routed:,} tokens went through your router in training")
             else:
                 _say("Library's", f"{piece['piece']} ({piece['why_not']})")
+
+    def spreading(self, done: int, parts: int) -> None:
+        if self._bar is not None and done:
+            self._bar.update()
+        if self._bar is not None and done in (0, parts):
+            self._bar.close()
+        if done == 0:
+            self._bar = tqdm(total=parts, desc="Running", unit="part", disable=None, leave=False, ncols=_WIDTH)
 
     def spread(self, run: SpreadRun) -> None:
         _say("")

@@ -14,11 +14,13 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Literal
+
+from tqdm import tqdm
 
 from ep_lib.commands import efa_environment
 from ep_lib.commands.doctor import trials
@@ -121,6 +123,9 @@ def examine() -> Report:
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
         running = {name: pool.submit(job) for name, job in jobs.items()}
         smi = nvidia_smi()
+        with tqdm(total=len(running), desc="Trying what there is", delay=1, leave=False, disable=None, unit="") as bar:
+            for _ in as_completed(running.values()):
+                bar.update()
         result = {name: future.result() for name, future in running.items()}
     gpus = _gpus(result["cupy"], smi)
     has_gpu = bool(gpus.facts.get("gpus"))

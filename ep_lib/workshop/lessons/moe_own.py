@@ -13,7 +13,7 @@ from ep_lib.moe import routing as library_router
 from ep_lib.moe.routing import Router, Routing
 from ep_lib.workshop.lessons.moe_model import ByteMoE, Bytes
 from ep_lib.workshop.lessons.moe_runs import SpreadRun
-from ep_lib.workshop.lessons.moe_spread import WAYS, run_spread
+from ep_lib.workshop.lessons.moe_spread import WAYS, OnPart, run_spread
 from ep_lib.workshop.mine import Mine, Piece, find_pieces, whose_mistake
 
 _LOW_LATENCY_WINDOWS = 8  # per rank: 1,024 tokens, the most that low-latency mode takes
@@ -56,6 +56,7 @@ def run_ways(
     found: Sequence[Piece],
     on_run: Callable[[SpreadRun], None] = lambda run: None,
     *,
+    on_part: OnPart | None = None,
     ranks: int,
     backend: str,
     seed: int,
@@ -69,7 +70,7 @@ def run_ways(
     runs: list[SpreadRun] = []
     problems: list[str] = []
     for way in WAYS:
-        trial = _Way(model, data, ranks, backend, seed, way, loss_local)
+        trial = _Way(model, data, ranks, backend, seed, way, loss_local, on_part)
         if trial.is_small:
             trial = replace(trial, expected=trial.run(()).loss)
         try:
@@ -95,6 +96,7 @@ class _Way:
     seed: int
     way: str
     expected: float  # loss
+    on_part: OnPart | None
 
     @property
     def is_small(self) -> bool:
@@ -111,6 +113,7 @@ class _Way:
                 loss_local=self.expected,
                 dtype_name="bfloat16" if self.is_small else "float32",
                 way=self.way,
+                on_part=self.on_part,
             )
             carried = [each for each in mine.carried() if each.amount]
         return replace(done, carried=tuple((str(each), each.to_json()) for each in carried))

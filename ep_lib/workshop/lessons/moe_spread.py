@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ _SOURCE_BYTES = 8  # and so does where the row came from: rank and token, int32 
 # How tokens travel: direct writes; PCIe mode, everything through NICs and rings; low-latency mode, rows as bfloat16
 WAYS = ("direct", "pcie", "low latency")
 
+OnPart = Callable[[int, int], None]  # how many parts of a run are done, and how many there are: 0 first
 Counts = npt.NDArray[np.int64]
 
 
@@ -50,8 +53,12 @@ class RankResult:
 class MeasuredBuffer:
     """A Buffer that also counts, takes the time, and carries activations in ``dtype``."""
 
-    def __init__(self, buffer: ExpertBuffer, rank: Rank, num_experts: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, buffer: ExpertBuffer, rank: Rank, num_experts: int, dtype: torch.dtype, on_part: Callable[[], None]
+    ) -> None:
+        """``on_part`` is called after each dispatch and each combine."""
         self.counters = Counters()
+        self._on_part = on_part
         self._buffer = buffer
         self._rank = rank
         self._num_experts = num_experts
@@ -69,12 +76,14 @@ class MeasuredBuffer:
         counters.rows_chosen.append(_whole(visits.sum(dim=0)))
         counters.came.append(_whole(load_per_expert(recv.topk_idx, self._num_experts // ranks)))
         counters.rows_came.append(_whole(recv.handle.recv_tokens_per_rank))
+        self._on_part()
         return recv
 
     def combine(self, x: torch.Tensor, handle: Any) -> Any:
         out = self._buffer.combine(x.to(self._dtype), handle)
         self._rank.synchronize()
         self.counters.seconds += time.perf_counter() - self._started
+        self._on_part()
         return out
 
 
@@ -132,9 +141,11 @@ class LowLatencyBuffer:
         return out
 
 
-def run_rank(rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str, way: str = "direct") -> RankResult:
+def run_rank(
+    rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str, way: str = "direct", on_part: OnPart | None = None
+) -> RankResult:
     """What every rank runs. ``data`` uint8 ``[sequences, context + 1]`` is the text for all ranks; each takes its part.
-    ``way``: one of WAYS.
+    ``way``: one of WAYS. ``on_part`` is told by rank 0.
 
     The rank keeps a copy of its own experts only and drops the full model that it was given.
     """
@@ -156,7 +167,13 @@ def run_rank(rank: Rank, model: ByteMoE, data: Bytes, dtype_name: str, way: str 
         num_max_dispatch_tokens_per_rank=most if way == "low latency" else 0,
     )
     path = LowLatencyBuffer(buffer) if way == "low latency" else buffer
-    measured = MeasuredBuffer(path, rank, config.num_experts, getattr(torch, dtype_name))
+    parts = itertools.count(1)
+
+    def tell() -> None:
+        if on_part is not None and rank.rank == 0:
+            on_part(next(parts), 2 * config.layers)
+
+    measured = MeasuredBuffer(path, rank, config.num_experts, getattr(torch, dtype_name), tell)
     with torch.no_grad():
         logits, _ = local(text[:, :-1], measured)
         loss_sum = float(cross_entropy(logits, text[:, 1:], "sum").double())
@@ -174,12 +191,19 @@ def run_spread(
     dtype_name: str = "float32",
     tolerance: float = LOSS_TOLERANCE,
     way: str = "direct",
+    on_part: OnPart | None = None,
 ) -> SpreadRun:
-    """Run ``data`` with the experts on ``ranks`` ranks and compare with ``loss_local``, that of all experts here."""
+    """Run ``data`` with the experts on ``ranks`` ranks and compare with ``loss_local``, that of all experts here.
+
+    ``on_part`` hears how far it is, from the emulator: GPUs have processes of their own, and are done at once.
+    """
+    on_part = on_part if backend == "emulator" else None
+    if on_part is not None:
+        on_part(0, 2 * model.config.layers)
     started = time.perf_counter()
     fabric = "srd" if way == "pcie" and backend == "emulator" else None  # the harder of the two networks
     results: list[RankResult] = spawn(
-        run_rank, ranks=ranks, backend=backend, seed=seed, args=(model, data, dtype_name, way), fabric=fabric
+        run_rank, ranks=ranks, backend=backend, seed=seed, args=(model, data, dtype_name, way, on_part), fabric=fabric
     )
     seconds = time.perf_counter() - started
     config = model.config
