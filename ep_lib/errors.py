@@ -187,6 +187,11 @@ class DeadlockError(EpError):
         self.place = place
 
 
+class LivelockError(DeadlockError):
+    """Threads can do the same steps for ever: after some, everything was as it had been before. Exhaustive checks find
+    that; ``waiters`` lists where these threads are."""
+
+
 class KernelTimeout(EpError, TimeoutError):
     """Kernels ran longer than the limit; ``waiters`` lists where the unfinished threads are, if known."""
 

@@ -201,6 +201,37 @@ def test_a_wait_that_is_satisfied_only_in_some_schedules() -> None:
     assert [f.kind for f in report.findings] == ["deadlock"]
 
 
+@pytest.mark.parametrize(("name", "memory"), [("step_aside", "sc"), ("step_aside", "ptx"), ("two_locks", "sc")])
+def test_two_that_step_aside_for_ever_are_named(name: str, memory: str) -> None:
+    report = exhausted(one_rank, args=(name,), stop_at_first=True, memory=memory)
+    (found,) = report.findings
+    assert found.kind == "livelock" and "block 0 thread 0 and rank 0 block 0 thread 1 repeat 6 steps" in found.message
+    claims = {"step_aside": "st_relaxed_sys_u32(x + ME, 1)", "two_locks": "atom_cas_relaxed_sys_u32(x + ME, 0, 1)"}
+    assert found.message.count(claims[name]) == 2  # of each
+    assert len(found.schedule.split()) <= 3 and "insist" in found.remedy
+    again = ep_lib.runtime.check.record(
+        one_rank, 1, args=(name,), schedule=found.schedule, heap_bytes=1 << 16, memory=memory
+    )
+    assert [f.finding.kind for f in again.found] == ["livelock"]
+
+
+@pytest.mark.parametrize("memory", ["sc", "ptx"])
+@pytest.mark.parametrize("name", ["one_steps_aside", "two_locks_with_patience"])
+def test_who_steps_aside_until_the_other_is_done_is_proved(name: str, memory: str) -> None:
+    assert exhausted(one_rank, args=(name,), memory=memory).proved
+
+
+def test_a_heart_that_beats_for_a_block_that_is_not_resident() -> None:
+    def main(rank: ep_lib.Rank) -> None:
+        x, out = rank.to_device(np.zeros(8, np.uint32)), rank.to_device(np.zeros(8, np.uint32))
+        kernel("beats").launch(rank, 2, 1, x, out)
+
+    assert exhausted(main).proved
+    (found,) = exhausted(main, resident_blocks=1).findings
+    assert found.kind == "livelock" and "thread 0 repeats 2 steps" in found.message
+    assert "blocks that are not resident, and run only when one of these ends: 1" in found.message
+
+
 def test_a_kernel_that_reads_a_clock_is_named_and_not_proved() -> None:
     report = exhausted(one_rank, args=("asks_the_clock",))
     source = KERNELS.read_text().splitlines()

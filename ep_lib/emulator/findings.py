@@ -88,10 +88,10 @@ class Finding:
     how often it was seen, over all seeds in ``seeds``.
 
     ``kind``: "race", "scope", "uninitialised", "divergent barrier", "source reused", "slot reused", "signal overtakes
-    data", "read before arrival", "staged atomic", "deadlock", "out of bounds", "misaligned", "fault", "timeout",
-    "assertion", "exception", "weak memory" or "values differ". ``remedy`` names what is missing, ``place`` where to put
-    it, as far as that is known. ``first`` and ``second`` are the two accesses, where there are two. ``ranks``: on which
-    it was seen.
+    data", "read before arrival", "staged atomic", "deadlock", "livelock", "out of bounds", "misaligned", "fault",
+    "timeout", "assertion", "exception", "weak memory" or "values differ". ``remedy`` names what is missing, ``place``
+    where to put it, as far as that is known. ``first`` and ``second`` are the two accesses, where there are two.
+    ``ranks``: on which it was seen.
     ``certainty``: of several occurrences of one mistake, the one with the highest is reported.
     """
 

@@ -9,7 +9,16 @@ from typing import Any
 from ep_lib.emulator import symbols
 from ep_lib.emulator.findings import Access, Finding
 from ep_lib.emulator.standstill import explain
-from ep_lib.errors import DeadlockError, EpError, KernelFault, KernelTimeout, PeerTimeout, ThreadId, Waiter
+from ep_lib.errors import (
+    DeadlockError,
+    EpError,
+    KernelFault,
+    KernelTimeout,
+    LivelockError,
+    PeerTimeout,
+    ThreadId,
+    Waiter,
+)
 from ep_lib.jit.source import filename_of
 
 _MAX_LISTED = 24  # groups of waiting threads in a message; the exception's `waiters` has them all
@@ -65,6 +74,8 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
     data = json.loads(report)
     if data["outcome"] == "fault":
         return _fault(data["fault"])
+    if data["outcome"] == "livelock":
+        return _livelock(data["livelock"])
     waiters = tuple(_waiter(entry) for entry in data["waiters"])
     if data["outcome"] == "deadlock":
         message = (
@@ -82,6 +93,30 @@ def to_error(report: str, *, timeout: float, host_waits: list[str]) -> EpError:
     return KernelTimeout(message + _list(waiters, host_waits), waiters=waiters)
 
 
+def _livelock(lap: dict[str, Any]) -> LivelockError:
+    """Of threads that have come back to a state, with the lines of their steps since then, each once."""
+    waiters, who = [], []
+    for entry in lap["threads"]:
+        spots = [symbols.find(step["image"], step["offset"]) for step in entry["steps"]]
+        places = [place for place in dict.fromkeys(spots) if place.location]
+        first = places[0] if places else symbols.Place()
+        waiters.append(Waiter(_thread(entry), 1, "a loop", first.location, first.source, None))
+        who.append(
+            f"  {_thread(entry)}, {len(spots)} of them:" + "".join(f"\n    at {p.location}: {p.source}" for p in places)
+        )
+    repeat = "repeats" if len(waiters) == 1 else "repeat"
+    message = (
+        f"livelock: {' and '.join(str(waiter.thread) for waiter in waiters)} {repeat} {lap['steps']} steps without "
+        f"progress: after {lap['after'] + lap['steps']} steps all stacks and all memory are what they were after "
+        f"{lap['after']}, so this can go on for ever, although each thread that can run does.\n" + "\n".join(who)
+    )
+    remedy = _STEP_ASIDE if len(waiters) > 1 else _COME
+    if lap["outside"]:
+        message += f"\n  blocks that are not resident, and run only when one of these ends: {lap['outside']}"
+        remedy = _RESIDENT
+    return LivelockError(message, waiters=tuple(waiters), remedy=remedy)
+
+
 # ---- the same as a finding of the checker
 
 _COME = "what is waited for must come: a signal, a credit or a barrier"
@@ -90,6 +125,11 @@ _STILL_RUNS = (
     "who waits for another thread's store does it by ep::wait_until_ge, behind the stores that the other one waits for"
     ". Threads that step aside for each other again and again are a livelock: let one of them insist"
 )
+_STEP_ASIDE = (
+    "let one of them insist: the one with the lower rank or number keeps its claim and waits, and only the other steps "
+    "aside, until it sees that the first is done"
+)
+_RESIDENT = "launch no more blocks than are resident at a time, or let no block wait for a later one"
 _TOGETHER = "every thread that a barrier or a mask names must reach it or return: no branch around it"
 
 
@@ -100,10 +140,12 @@ def from_error(error: BaseException, seed: int, standstill: str = "") -> Finding
     """
     text = str(error)
     if isinstance(error, (DeadlockError, KernelTimeout)):
-        kind = "deadlock" if isinstance(error, DeadlockError) else "timeout"
+        kind = "timeout"
+        if isinstance(error, DeadlockError):
+            kind = "livelock" if isinstance(error, LivelockError) else "deadlock"
         lines = tuple(sorted({w.location for w in error.waiters if w.location}))
         ranks = tuple(sorted({w.thread.rank for w in error.waiters}))
-        text = text.removeprefix("deadlock: ")
+        text = text.removeprefix(f"{kind}: ")
         remedy, place = (error.remedy, error.place) if isinstance(error, DeadlockError) else ("", "")
         if not remedy and kind == "timeout" and all(w.what.startswith("(") for w in error.waiters):
             remedy = _STILL_RUNS

@@ -1235,6 +1235,6 @@ def _same_sides(one: Finding, other: Finding) -> bool:
 
 def _same_place(known: Finding, finding: Finding) -> bool:
     """The same standstill may hold more threads in one run than in another: a common line is enough."""
-    if known.kind == finding.kind and known.kind in ("deadlock", "timeout"):
+    if known.kind == finding.kind and known.kind in ("deadlock", "livelock", "timeout"):
         return bool(set(known.lines) & set(finding.lines)) or known.lines == finding.lines
     return known.key == finding.key

@@ -36,6 +36,7 @@ _WAITED = "What is waited for was never written: to another place, to another ra
 _ENDLESS = "A loop that never lets others run never ends: poll with the functions of <ep/wait.cuh> or <ep/memory.cuh>."
 _ADVICE = {
     "DeadlockError": _WAITED,
+    "LivelockError": _WAITED,
     "deadlock": _WAITED,
     "PeerTimeout": _WAITED,
     "KernelTimeout": _ENDLESS,

@@ -59,7 +59,7 @@ _NO_MEMORY = (
     "twice the process that runs your files got no memory from this machine, in no line of yours: no mark. Close "
     "other notebooks and programs (or raise `ulimit -d` and `ulimit -v`), and run this again"
 )
-_ENDLESS = ("DeadlockError", "KernelTimeout")  # how a wait without a limit ends
+_ENDLESS = ("DeadlockError", "LivelockError", "KernelTimeout")  # how a wait without a limit ends
 _COMPILER_HOMES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX")
 _COMPILER_SETTINGS = (
     "EP_LIB_CXX",

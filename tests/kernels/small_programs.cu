@@ -163,6 +163,68 @@ PROGRAM(waits_in_vain) {
     }
 }
 
+// Both claim, and step aside if the other one has claimed too.
+PROGRAM(step_aside) {
+    for (;;) {
+        st_relaxed_sys_u32(x + ME, 1);
+        if (ld_acquire_sys_u32(x + 1 - ME) == 0) break;
+        st_relaxed_sys_u32(x + ME, 0);
+    }
+    out[ME] = 1;
+    st_release_sys_u32(x + ME, 0);
+}
+
+// Only the second steps aside, until the first is done.
+PROGRAM(one_steps_aside) {
+    st_relaxed_sys_u32(x + ME, 1);
+    while (ld_acquire_sys_u32(x + 1 - ME) != 0) {
+        if (ME == 0) continue;
+        st_relaxed_sys_u32(x + 1, 0);
+        while (ld_acquire_sys_u32(x) != 0) {
+        }
+        st_relaxed_sys_u32(x + 1, 1);
+    }
+    out[ME] = 1;
+    st_release_sys_u32(x + ME, 0);
+}
+
+// Each takes a lock, tries the other one's, and gives the first back if it does not get that.
+PROGRAM(two_locks) {
+    do {
+        while (atom_cas_relaxed_sys_u32(x + ME, 0, 1) != 0) {
+        }
+        if (atom_cas_relaxed_sys_u32(x + 1 - ME, 0, 1) == 0) break;
+        st_release_sys_u32(x + ME, 0);
+    } while (true);
+    out[ME] = 1;
+    st_release_sys_u32(x, 0);
+    st_release_sys_u32(x + 1, 0);
+}
+
+// The same, where thread 0 keeps its lock, and thread 1 tries again when that one is free.
+PROGRAM(two_locks_with_patience) {
+    do {
+        while (atom_cas_relaxed_sys_u32(x + ME, 0, 1) != 0) {
+        }
+        while (ME == 0 && atom_cas_relaxed_sys_u32(x + 1, 0, 1) != 0) {
+        }
+        if (ME == 0 || atom_cas_relaxed_sys_u32(x, 0, 1) == 0) break;
+        st_release_sys_u32(x + 1, 0);
+        while (ld_relaxed_sys_u32(x) != 0) {
+        }
+    } while (true);
+    out[ME] = 1;
+    st_release_sys_u32(x, 0);
+    st_release_sys_u32(x + 1, 0);
+}
+
+// Block 0 beats a heart until block 1 is there.
+extern "C" __global__ void beats(uint32_t* x, uint32_t* out) {
+    if (blockIdx.x == 1) return st_release_sys_u32(x, 1);
+    while (ld_acquire_sys_u32(x) == 0) st_relaxed_sys_u32(x + 1, 1);
+    out[0] = 1;
+}
+
 // Whether the other one's store has come yet is asked by the clock.
 PROGRAM(asks_the_clock) {
     const int64_t begin = ep::clock_cycles();

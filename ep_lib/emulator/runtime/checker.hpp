@@ -199,7 +199,11 @@ class __attribute__((visibility("hidden"))) Checker {
     std::string spot(uint32_t pc) const;
     std::string spots(const std::set<uint32_t>& pcs) const;
     std::string polls() const;  // JSON: the places that polled
-    void looked_at_clock(uintptr_t pc) { clocks_.insert(static_cast<uint32_t>(pc)); }
+    void looked_at_clock(uintptr_t pc) {
+        clocks_.insert(static_cast<uint32_t>(pc));
+        clock_looks++;
+    }
+    uint64_t clock_looks = 0;
     std::string clocks() const;  // JSON: the places that did
 
     size_t kept_accesses = 0;            // how many at most

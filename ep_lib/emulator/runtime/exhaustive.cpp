@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <sstream>
 
+#include "checker.hpp"
 #include "fault_injection.hpp"
+#include "laps.hpp"
 #include "machine.hpp"
 #include "network.hpp"
 
@@ -284,6 +287,12 @@ void Exploration::reverse(int i, int j) {
     add(node, contains(initials, wanted) ? wanted : initials.front(), initials);
 }
 
+// What comes later in other runs may come in each of these places: here the run ends before it can be seen.
+void Exploration::came_back(int event) {
+    if (follows_) return;
+    for (size_t i = event; i < nodes_.size(); i++) add_all(nodes_[i]);
+}
+
 // The same number for two runs that are equivalent: which of the events that touch something happen before which.
 uint64_t Exploration::equivalence() const {
     std::vector<std::vector<int>> counted(keys_.size(), std::vector<int>(events_.size() + 1));
@@ -416,7 +425,7 @@ namespace {
 
 class Exhaustive : public Schedule {
   public:
-    Exhaustive(Machine& m, Exploration& exploration) : Schedule(m), all_(exploration), ranks_(m.num_ranks) {
+    Exhaustive(Machine& m, Exploration& exploration) : Schedule(m), all_(exploration), ranks_(m.num_ranks), laps_(m) {
         m.clean_stacks = true;
         all_.begin();
     }
@@ -513,8 +522,11 @@ class Exhaustive : public Schedule {
             case Choice::kDelay: return options - 1;  // as many pieces as there may be; delays are choices of events
             case Choice::kPause: return 0;            // a copy's read and write are two events
             case Choice::kSplit: return is_open_ && all_.choose(2) ? 0 : options - 1;
-            default: return is_open_ ? all_.choose(options) : 0;
+            default: break;
         }
+        const uint32_t chosen = is_open_ ? all_.choose(options) : 0;
+        if (chosen) laps_.begin_again();  // what an older value leads to may be had once only
+        return chosen;
     }
     uint32_t choose_lanes() override { return 0; }
     bool is_random() const override { return false; }
@@ -542,7 +554,11 @@ class Exhaustive : public Schedule {
             }
         }
         all_.event().touches.push_back(touched);
-        if (current) thread_of(current).touching.push_back(all_.last_event());
+        pcs_.resize(all_.events().size());
+        if (current) {
+            pcs_.back() = current->pc;
+            thread_of(current).touching.push_back(all_.last_event());
+        }
         has_acted_ = true;
     }
 
@@ -686,6 +702,7 @@ class Exhaustive : public Schedule {
         int rests = -1;                // until what this turn of it saw has changed
         int64_t only_looks_from = -1;  // this one of `touching`; -1: it does more
         bool is_calm = false;
+        bool has_lapped = false;  // and goes on when others have done something: until then it would do the same again
     };
     struct RankState {
         std::vector<int> done;  // the last events of threads that have ended
@@ -755,8 +772,53 @@ class Exhaustive : public Schedule {
             run(*next);
         else
             move(*next);
-        is_open_ = false;
+        if (std::exchange(is_open_, false) && m_.fault == Fault::kNone && !m_.stop_request) look_for_a_lap(*next);
         return true;
+    }
+
+    // What has come back to a state can go on so for ever.
+    void look_for_a_lap(const Possible& made) {
+        const int event = all_.last_event();
+        const bool is_gone = made.fiber && !process_of_.count(made.fiber);  // its block has ended
+        const int begin = laps_.ended(event, made.fiber ? made.process : -1, is_gone ? nullptr : made.fiber);
+        for (size_t process = 0; process < threads_.size(); process++)
+            if (static_cast<int>(process) != made.process) threads_[process].has_lapped = false;
+        if (begin < 0) return;
+        std::set<int> ran;
+        for (int i = begin; i <= event; i++) ran.insert(all_.events()[i].process);
+        bool can_any = false, could_others = false;
+        for (const Warp* warp : warps_)
+            for (uint32_t rest = warp->runnable; rest; rest &= rest - 1) {
+                can_any = true;
+                could_others |= !ran.count(process_of_.at(&warp->lanes[__builtin_ctz(rest)]));
+            }
+        if (!can_any) return;  // all wait
+        if (could_others) {
+            for (const int process : ran)
+                if (process < static_cast<int>(threads_.size())) threads_[process].has_lapped = true;
+            return;
+        }
+        all_.came_back(begin);
+        m_.livelock = livelock(begin, event, ran);
+        m_.stop_request = 1;
+    }
+    std::string livelock(int begin, int event, const std::set<int>& ran) {
+        pcs_.resize(event + 1);
+        uint64_t outside = 0;
+        for (const Rank& rank : m_.ranks)
+            if (!rank.queue.empty()) outside += rank.queue.front()->num_blocks - rank.queue.front()->next_block;
+        std::string out = "{\"after\":" + std::to_string(begin) + ",\"steps\":" + std::to_string(event + 1 - begin) +
+                          ",\"outside\":" + std::to_string(outside) + ",\"threads\":[";
+        for (const int process : ran) {
+            const Fiber* fiber = process < static_cast<int>(threads_.size()) ? threads_[process].fiber : nullptr;
+            if (!fiber) continue;  // a NIC
+            out += (out.back() == '[' ? "{" : ",{") + thread(*fiber) + ",\"steps\":[";
+            for (int i = begin; i <= event; i++)
+                if (all_.events()[i].process == process)
+                    out += (out.back() == '[' ? "{" : ",{") + place(*fiber, pcs_[i]) + "}";
+            out += "]}";
+        }
+        return out + "]}";
     }
 
     // In the calm order: the thread that ran goes on; then the network, the oldest first; then other threads.
@@ -796,6 +858,10 @@ class Exhaustive : public Schedule {
 
     // Threads that rest go on if nothing else can.
     void let_others_run() {
+        const auto laps = std::stable_partition(possible_.begin(), possible_.end(), [&](const Possible& one) {
+            return !one.fiber || !threads_[one.process].has_lapped;
+        });
+        if (laps != possible_.begin()) possible_.erase(laps, possible_.end());
         const auto begin = std::stable_partition(
             possible_.begin(), possible_.end(), [&](const Possible& one) { return !one.fiber || !rests(one.process); });
         if (begin == possible_.end()) return;
@@ -916,6 +982,8 @@ class Exhaustive : public Schedule {
     double now_ns_ = 0;
     bool is_open_ = false;    // an event is under way
     bool has_acted_ = false;  // and has done what others may notice
+    Laps laps_;
+    std::vector<uintptr_t> pcs_;  // where the thread of each event has done what others can notice
     bool is_frozen_ = false, has_counted_ = false, has_rested_ = false;
 };
 

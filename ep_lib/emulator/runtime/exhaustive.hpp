@@ -14,6 +14,8 @@
 // - a look at memory from which the thread comes back to its very state, stack and registers, has not happened: a loop
 //   that waits is one event (the last), however often it goes round. Only where it would come before an earlier store
 //   it is tried, since it might not be in vain there;
+// - a run that comes back to a state, stacks and memory, can go on so for ever. If each thread that could run has run
+//   meanwhile, that is a livelock; else those that have run wait until another one does something;
 // - with a bound on preemptions (Musuvathi and Qadeer, PLDI 2007) that is to be kept whole, each race is also reversed
 //   where the thread began that runs there, and threads do not sleep (Coons, Musuvathi, McKinley, "Bounded
 //   partial-order reduction", OOPSLA 2013). Of runs that differ only in when a NIC does something, the one in which it
@@ -115,6 +117,7 @@ class Exploration {
     // ---- between two runs
     bool next();                           // whether there is another one; call it after each
     void follow(const std::string& text);  // the next run is this one
+    void came_back(int event);             // the run that is made is now where it was before this event
     std::string schedule() const;          // the last run, as one line
     // ---- parts
     void load(const std::string& text);  // explore this part, and nothing else

@@ -322,6 +322,7 @@ struct Machine {
     double clock_ghz = 2;
     uint64_t switches = 0, picks = 0, blocks_created = 0;
     bool clean_stacks = false;  // what a thread's stack holds when it begins is the same in every run
+    uint64_t runs = 0;          // so far, between which hosts go on
     uint64_t steps = 0;         // what PCT counts: synchronising operations, and events of the network
 
     Fault fault = Fault::kNone;
@@ -331,6 +332,7 @@ struct Machine {
     uintptr_t last_local_pc = 0;
     std::string fault_text;
     std::string report, findings;  // JSON for Python
+    std::string livelock;          // JSON: whose steps come back to a state, if the schedule has found that
     std::string standstill;        // who waited when only waits with a limit could go on any more; under checks
     size_t most_waiting = 0;
 
@@ -439,6 +441,8 @@ std::string shared_variable_at(const Block& block, size_t offset);
 // report.cpp
 std::string quote(const std::string& text);  // as JSON
 std::string triple(const epemu_dim3& d);
+std::string place(const Fiber& f, uintptr_t pc);  // in its kernel
+std::string thread(const Fiber& f);
 // By the name that a kernel has for it: the given launch's, or else the running one's.
 std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by = nullptr);
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes);

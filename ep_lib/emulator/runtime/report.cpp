@@ -35,14 +35,6 @@ std::string triple(const epemu_dim3& d) {
     return '[' + std::to_string(d.x) + ',' + std::to_string(d.y) + ',' + std::to_string(d.z) + ']';
 }
 
-namespace {
-
-std::string hex(uint64_t value) {
-    char text[20];
-    snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-    return text;
-}
-
 // A place in a kernel: its library and the offset in it, which addr2line understands.
 std::string place(const Fiber& f, uintptr_t pc) {
     const Image* image = f.block->launch->image;
@@ -54,6 +46,14 @@ std::string thread(const Fiber& f) {
     const Launch* launch = f.block->launch;
     return "\"rank\":" + std::to_string(launch->rank) + ",\"block\":" + triple(f.block->index) +
            ",\"thread\":" + triple(f.thread) + ",\"kernel\":" + quote(launch->kernel);
+}
+
+namespace {
+
+std::string hex(uint64_t value) {
+    char text[20];
+    snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+    return text;
 }
 
 std::string waits_in(const Machine& m, const Fiber& f) {
@@ -374,7 +374,9 @@ void write_report(Machine& m, Outcome outcome) {
     std::string out = "{";
     if (outcome == Outcome::kFault && m.fault == Fault::kHang) outcome = Outcome::kStopped;
     const char* names[] = {"done", "deadlock", "fault", "stopped"};
-    out += "\"outcome\":" + quote(names[static_cast<int>(outcome)]);
+    const bool is_livelock = outcome == Outcome::kStopped && !m.livelock.empty();
+    out += "\"outcome\":" + quote(is_livelock ? "livelock" : names[static_cast<int>(outcome)]);
+    if (is_livelock) out += ",\"livelock\":" + m.livelock;
     if (m.faulting)
         out += ",\"fault\":{\"kind\":" + quote(kFaultNames[static_cast<int>(m.fault)]) +
                ",\"text\":" + quote(m.fault_text) + ",\"address\":" + std::to_string(m.fault_address) + "," +

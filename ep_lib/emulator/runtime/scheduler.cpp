@@ -411,6 +411,7 @@ Outcome run(Machine& m, const int64_t* awaited) {
     recorder = m.recorder.get();
     timed = m.time;
     std::unique_lock<std::mutex> held(m.host_lock);
+    m.runs++;
     Quiescence quiescence(m);
     refill(m);
     Outcome outcome = Outcome::kDone;
