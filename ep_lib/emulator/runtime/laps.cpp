@@ -15,15 +15,17 @@ uint64_t mix(uint64_t hash, uint64_t word) {
     return hash ^ hash >> 29;
 }
 
+// Four hashes side by side: each waits for its last multiplication.
 uint64_t mix(uint64_t hash, const char* begin, const char* end) {
-    for (; begin + 8 <= end; begin += 8) {
-        uint64_t word;
-        memcpy(&word, begin, 8);
-        hash = mix(hash, word);
+    uint64_t words[4], hashes[4] = {hash, 1, 2, 3};
+    for (; begin + sizeof words <= end; begin += sizeof words) {
+        memcpy(words, begin, sizeof words);
+        for (int i = 0; i < 4; i++) hashes[i] = mix(hashes[i], words[i]);
     }
-    uint64_t rest = 0;
-    memcpy(&rest, begin, static_cast<size_t>(end - begin));
-    return mix(hash, rest);
+    memset(words, 0, sizeof words);
+    memcpy(words, begin, static_cast<size_t>(end - begin));
+    for (int i = 0; i < 4; i++) hash = mix(hash, mix(hashes[i], words[i]));
+    return hash;
 }
 
 // All that kernels can write: `what(begin, end)`. Some of it may come twice.
