@@ -228,7 +228,7 @@ def test_a_heart_that_beats_for_a_block_that_is_not_resident() -> None:
 
     assert exhausted(main).proved
     (found,) = exhausted(main, resident_blocks=1).findings
-    assert found.kind == "livelock" and "thread 0 repeats 2 steps" in found.message
+    assert found.kind == "livelock" and "thread 0 repeats 3 steps" in found.message
     assert "blocks that are not resident, and run only when one of these ends: 1" in found.message
 
 

@@ -221,7 +221,10 @@ PROGRAM(two_locks_with_patience) {
 // Block 0 beats a heart until block 1 is there.
 extern "C" __global__ void beats(uint32_t* x, uint32_t* out) {
     if (blockIdx.x == 1) return st_release_sys_u32(x, 1);
-    while (ld_acquire_sys_u32(x) == 0) st_relaxed_sys_u32(x + 1, 1);
+    while (ld_acquire_sys_u32(x) == 0) {
+        st_relaxed_sys_u32(x + 1, 1);
+        st_relaxed_sys_u32(x + 1, 0);
+    }
     out[0] = 1;
 }
 
