@@ -145,6 +145,11 @@ UNSEEN = {
         f"if (memcmp(source, target, bytes) != 3) {WRITE}",
         "memcmp(), which kernels do not have",
     ),
+    "the test's own numbers changed": (
+        "",
+        f"*const_cast<char*>(static_cast<const char*>(source)) ^= 1; {WRITE}",
+        "your code has written into 'source'",
+    ),
     "a function of the C library": (
         'extern "C" void swab(const void*, void*, ssize_t) noexcept;',
         f"swab(source, (void*)source, 0); {WRITE}",

@@ -190,10 +190,23 @@ class Runner:
         )
         return unseen_bytes(accesses.writes(), changed)
 
+    def _inputs(self, scenario: Scenario, me: int) -> set[str]:
+        """The arrays of a rank's own memory that none of its kernels writes."""
+        reads: dict[bool, set[str]] = {True: set(), False: set()}
+        for launch in scenario.launches[me]:
+            params = self._kernel(scenario.source, launch.kernel).compile("emulator").params
+            for arg, param in zip(launch.args, params, strict=True):
+                if isinstance(arg, Ref):
+                    reads[param.is_const].add(arg.name)
+        return (reads[True] - reads[False]) & scenario.local.keys()
+
     def main(
         self, scenario: Scenario, changed: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]] | None = None
     ) -> Callable[[ep_lib.Rank], list[Array]]:
-        """What each rank does in a scenario. ``changed`` gets each array's address and its bytes before and after."""
+        """What each rank does in a scenario. ``changed`` gets each array's address and its bytes before and after.
+
+        Raises Tampered on a rank whose inputs have changed: a test's kernels read them through pointers to const."""
+        inputs = [self._inputs(scenario, me) for me in range(scenario.ranks)]
 
         def main(rank: ep_lib.Rank) -> list[Array]:
             me = rank.rank
@@ -211,6 +224,9 @@ class Runner:
                 self._kernel(scenario.source, launch.kernel).launch(rank, launch.grid, launch.block, *args)
             rank.synchronize()
             rank.barrier()
+            for name in inputs[me]:
+                if arrays[name].tobytes() != scenario.local[name][me].tobytes():
+                    raise seal.Tampered(f"your code has written into {name!r}, which the test gives to be read")
             if changed is not None:
                 for name, held in arrays.items():
                     before = np.ascontiguousarray(scenario.arrays(name)[me]).reshape(-1).view(np.uint8)
