@@ -32,12 +32,12 @@ def test_any_shape_and_choice(case_seed: int, world_size: int, choice: int, seed
     ep_lib.spawn(features, world_size, "emulator", seed=seed, args=(case, choice))
 
 
-def test_more_choices_than_lanes_and_experts_named_twice() -> None:
+def test_more_choices_and_experts_than_lanes_and_some_twice() -> None:
     rng = np.random.default_rng(5)
     xs = [rng.standard_normal((tokens, 24)).astype(np.float32) for tokens in (5, 0)]
-    idx = [rng.integers(-1, 40, (len(x), 36)) for x in xs]
+    idx = [rng.integers(-1, 80, (len(x), 36)) for x in xs]
     weights = [rng.random(i.shape, np.float32) for i in idx]
-    ep_lib.spawn(features, 2, "emulator", args=(Case(40, 36, 24, 6, "float32", xs, idx, weights), 24))
+    ep_lib.spawn(features, 2, "emulator", args=(Case(80, 36, 24, 6, "float32", xs, idx, weights), 24))
 
 
 @pytest.mark.parametrize(("kind", "choice"), [("native", 5), ("native", 28), ("torch", 6), ("torch", 19)])

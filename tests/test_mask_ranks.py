@@ -42,8 +42,9 @@ def test_ranks_leave_and_return(ways: list[str]) -> None:
         assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=seed, args=(ways, seed)) == [True] * RANKS
 
 
-def test_ranks_leave_and_return_where_rows_stay() -> None:
-    assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=0, args=(["normal"], 0, 3)) == [True] * RANKS
+def test_ranks_leave_and_return_with_other_receive_areas() -> None:
+    for areas in (0, 3):
+        assert ep_lib.spawn(leave_and_return, RANKS, "emulator", seed=0, args=(["normal"], 0, areas)) == [True] * RANKS
 
 
 @pytest.mark.gpu(count=RANKS)

@@ -35,7 +35,7 @@ def same(got: Any, want: Any) -> bool:
 
 
 def normal(buffer: Buffer, rank: Rank, seed: int) -> None:
-    """A dispatch, one more with its handle, and a combine, against the oracle."""
+    """A dispatch, one more with its handle, and a combine, and the same by expert, against the oracle."""
     me, (xs, idxs, weights), (x, idx, weight) = rank.rank, tokens(seed), arrays_of(rank, seed)
     masked = buffer.masked_ranks
     want = reference.dispatch(xs, idxs, weights, num_experts=EXPERTS, masked=masked)
@@ -49,6 +49,13 @@ def normal(buffer: Buffer, rank: Rank, seed: int) -> None:
     out = buffer.combine(recv.x, recv.handle, weight)
     expected = reference.combine([w.x for w in want], idxs, weights, num_experts=EXPERTS, masked=masked)
     assert same(out, expected[me])
+    grouped = buffer.dispatch(x, idx, sorted_by_expert=True)
+    back = buffer.combine(grouped.by_expert.x, grouped.handle, sorted_by_expert=True)
+    local = {"experts": EXPERTS // RANKS}
+    rows = [w.x[reference.expert_rows(w.topk_idx, **local)[0]] for w in want]
+    sums = [reference.reduce_expert_rows(r, w.topk_idx, **local) for r, w in zip(rows, want, strict=True)]
+    assert same(grouped.by_expert.x, rows[me])
+    assert same(back, reference.combine(sums, idxs, num_experts=EXPERTS, masked=masked)[me])
     assert np.array_equal(to_numpy(buffer.dropped(idx)), np.isin(idxs[me] // (EXPERTS // RANKS), masked))
 
 

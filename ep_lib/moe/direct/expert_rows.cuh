@@ -28,6 +28,7 @@ struct ExpertRowsArgs {
 
 constexpr int kExpertVectors = 4;  // of a row, that a lane has in flight
 constexpr int kSumChoices = 2;     // of a row, that are added up together
+constexpr int kWarpRounds = 4;     // rows, or parts of rows, that a warp has at least
 
 // The rows that one block takes, of all that came: a share of consecutive ones.
 struct BlockRows {
@@ -134,12 +135,13 @@ EP_DEVICE void place_choices(const ExpertRowsArgs& by, const int* topk, const fl
     __syncthreads();  // slots are read by all warps; of_thread is written again
 }
 
-// One block: its rows to their places, and to `x`, if that is not null. Warps share a row where there are more of them.
+// One block: its rows to their places, and to `x`, if that is not null. Warps share rows where there are few of them, since
+// else some would end much later than others.
 template <typename Side>
 EP_DEVICE void spread_rows(const ExpertRowsArgs& by, const BlockRows& rows, const int4* source, const Side* side,
                            int4* x, Side* scales, int row_vectors, int row_scales, int top_k) {
     const int warps = warps_in_block(), lane = lane_id();
-    const int count = rows.end - rows.first, parts = max(1, warps / max(1, count));
+    const int count = rows.end - rows.first, parts = max(1, kWarpRounds * warps / max(1, count));
     Side* const by_scales = static_cast<Side*>(by.scales);
     for (int item = warp_id(); item < count * parts; item += warps) {
         const int64_t row = rows.first + item / parts;
