@@ -75,6 +75,7 @@ def test_only_files_of_its_own_are_taken(tmp_path: Path, make, says: str) -> Non
         '__asm__(".incbin \\"x\\"");',
         '#line 1 "/somewhere/ex01_write_signal.cu"',
         '#embed "x"',
+        '#import "/x/solutions/01_write_signal/ep/write_signal.cuh"',
     ],
 )
 def test_a_piece_that_asks_for_others_files_is_told(tmp_path: Path, line: str) -> None:

@@ -67,6 +67,9 @@ CHEATS = {
     "CUDA's function as a variable": "constexpr auto __syncwarp = [](auto...) {};",
     "CUDA's function by using": "using own::atomicOr;",
     "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
+    "the compiler's atomics": "inline void f(uint64_t* p) { __atomic_store_n(p, 1, __ATOMIC_RELEASE); }",
+    "the C++ library's atomics": "inline void f(std::atomic_uint* p) { p->store(1); }",
+    "another meaning of the emulator's words": "#define EPEMU_SCOPE_DEVICE EPEMU_SCOPE_SYSTEM",
     "the caller's frame": "inline void* f() { return __builtin_frame_address(1); }",
     "an overload of what the test calls in the library": "EP_DEVICE void signal_add(uint64_t*, int, int) {}",
 }

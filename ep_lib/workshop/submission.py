@@ -20,8 +20,8 @@ MAX_PIECE_BYTES = 1 << 20
 # the learner, and the instructor, get a sentence with the line instead of the compiler's.
 _REACHES_OUT = re.compile(
     r"""(?P<what> (?:\#|%:)\s*include_next\b | (?:\#|%:)\s*embed\b | \.\s*incbin\b
-        | (?:\#|%:)\s*(?:include|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
-        | (?:\#|%:)[ \t]*include\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may say anything
+        | (?:\#|%:)\s*(?:include|import|line)\b[^\n]*?(?:["<]\s*/|\.\./)[^\n]*
+        | (?:\#|%:)[ \t]*(?:include|import)\b(?![ \t]*["<])[^\n]* )""",  # the last: of a macro, which may say anything
     re.VERBOSE,
 )
 

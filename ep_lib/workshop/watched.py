@@ -39,11 +39,12 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"##|# #", "words that are pasted together cannot be read here: write them out"),
         (r"^\s*#\s*(?:line\b|\d)[^\n]*", "reports would name another file: leave it out"),
-        (r"\b(?:__tsan|__ubsan|__asan|epemu)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
+        (r"\b(?:__tsan|__ubsan|__asan|epemu|EPEMU)_?\w*|\bep_emulator\b", "it belongs to the emulator: leave it out"),
         (
             r"\b__builtin_(?:frame|return|extract_return)_addr\w*",
             "it looks into the functions that call yours: leave it out",
         ),
+        (r"\b__(?:atomic|sync)_\w+|\bstd\s*::\s*atomic\w*|<atomic>", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
         (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
     )
 )
