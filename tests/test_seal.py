@@ -132,6 +132,22 @@ def all_to_all(rank, send, wait, epochs):
     assert "did not launch the kernel that waits" in result.message
 
 
+@pytest.mark.slow
+def test_what_ranks_tell_each_other_otherwise_counts_for_nothing(tmp_path: Path) -> None:
+    exercise = find("00_first_main")
+    code = (exercise.solution_dir / exercise.pieces[0]).read_text("utf-8")
+    cheat = """
+def pass_far(rank, kernel, numbers, hops):
+    everybody = rank.all_gather(numbers)
+    for hop in range(hops):
+        pass_on(rank, kernel, everybody[(rank.rank - hop) % rank.world_size])
+    return everybody[(rank.rank - hops) % rank.world_size]
+"""
+    (tmp_path / exercise.pieces[0]).write_text(code + cheat)
+    (result,) = grade("00_first_main", tmp_path, tasks=[3], seed=1).tasks
+    assert "rank.all_gather() was called" in result.message
+
+
 def test_what_was_carried_in_parts_was_carried() -> None:
     carried = [["sent", 0, 1, b"abcd".hex()], ["sent", 0, 1, b"efgh".hex()], ["sent", 0, 2, b"xabcdefghx".hex()]]
     assert seal.has_carried(carried, "sent", 0, 1, b"abcdefgh")

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -74,16 +75,21 @@ def noted() -> list[Noted]:
 
 class Travels:
     """The half of a test's ``Kept`` that knows what kernels carried: which bytes each of them was given to send to a
-    peer, and which lay where it was to find those of a peer."""
+    peer, and which lay where it was to find those of a peer. And which methods of Rank were called in which ranks meet.
+    """
 
     def __init__(self) -> None:
         self._carried: list[tuple[str, int, int, str]] = []
+        self._met = Counter[str]()
 
     def carried(self, what: str, rank: int, peer: int, data: str) -> None:
         self._carried.append((what, rank, peer, data))
 
+    def met(self, name: str) -> None:
+        self._met[name] += 1
+
     def seen(self, told: Any) -> dict[str, Any]:
-        return {"told": told, "carried": self._carried}
+        return {"told": told, "carried": self._carried, "met": self._met}
 
 
 class Followed:
@@ -128,6 +134,17 @@ class Followed:
                 follow(rank, args, "received", receives)
 
         return Told.from_source(self._source, name)
+
+    def meetings_of(self, rank: Rank) -> None:
+        """From now on, tells when this rank calls barrier() or all_gather()."""
+
+        def meet(name: str, real: Callable[..., Any], *args: Any) -> Any:
+            if not self._is_over:
+                self._ask("met", name)
+            return real(*args)
+
+        for name in ("barrier", "all_gather"):
+            setattr(rank, name, partial(meet, name, getattr(rank, name)))
 
     def tell(self, rank: Rank) -> None:
         """What the kernels of this rank have carried so far, once they are done."""

@@ -30,7 +30,7 @@ def _case(
             return (
                 _wrong(told["got"])
                 or _unsent(outputs.seen["carried"])
-                or _met(told["meetings"])
+                or _met(outputs.seen["met"])
                 or _findings(told["findings"])
             )
         except (KeyError, TypeError, ValueError):

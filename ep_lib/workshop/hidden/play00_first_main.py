@@ -28,6 +28,7 @@ def passes(
     def main(rank: Rank) -> list[int]:
         mine = waiting.pop(rank.rank)
         rank.barrier()  # from now on, no rank finds the numbers of others here
+        followed.meetings_of(rank)
         if hops < 0:
             piece.neighbours = lambda me, ranks: ((me - 1) % ranks, (me + 1) % ranks)  # this task is not about them
             got = piece.pass_on(rank, launched, mine)

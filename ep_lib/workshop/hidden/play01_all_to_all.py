@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,20 +51,13 @@ def exchanges(
         if name not in own:
             setattr(piece, name, ours)
 
-    meetings = Counter[str]()
-
     def main(rank: Rank) -> list[Any]:
         mine = list(waiting.pop(rank.rank))
         rank.barrier()  # from now on, no rank finds the chunks of others here
-        for name in ("barrier", "all_gather"):
-            setattr(rank, name, partial(met, name, getattr(rank, name)))
+        followed.meetings_of(rank)
         received = exchange(rank, mine)
         followed.tell(rank)
         return received
-
-    def met(name: str, real: Callable[..., Any], *args: Any) -> Any:
-        meetings[name] += 1
-        return real(*args)
 
     def exchange(rank: Rank, mine: list[Any]) -> list[Any]:
         if "all_to_all" in own:
@@ -88,7 +79,7 @@ def exchanges(
         got = spawn(main, ranks, "emulator", seed=seed, heap_bytes=heap_bytes, timeout=5)
         followed.over()
         findings = findings_of(with_others, ranks, kernels, checks, heap_bytes)[:2] if checks else []
-        return {"got": got, "findings": findings, "meetings": meetings}
+        return {"got": got, "findings": findings}
     finally:
         for name, function in real.items():
             setattr(piece, name, function)
