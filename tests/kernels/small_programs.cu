@@ -163,6 +163,25 @@ PROGRAM(waits_in_vain) {
     }
 }
 
+// Two values come one after the other, and data before them that nothing orders: how they are waited for.
+#define WAITS(name, look)                       \
+    PROGRAM(name) {                             \
+        if (ME == 0) {                          \
+            st_relaxed_sys_u32(x + 1, 5);       \
+            st_relaxed_sys_u32(x, 1);           \
+            st_relaxed_sys_u32(x, 2);           \
+        } else {                                \
+            uint32_t seen;                      \
+            while ((seen = look) == 0) {        \
+            }                                   \
+            out[0] = seen;                      \
+            out[1] = ld_relaxed_sys_u32(x + 1); \
+        }                                       \
+    }
+WAITS(waits_by_loads, ld_relaxed_sys_u32(x))
+WAITS(waits_by_adding, ep::atom_add_relaxed_sys_u32(x, 0))
+WAITS(waits_by_swapping, atom_cas_relaxed_sys_u32(x, 0, 0))
+
 // Both claim, and step aside if the other one has claimed too.
 PROGRAM(step_aside) {
     for (;;) {

@@ -154,7 +154,8 @@ class __attribute__((visibility("hidden"))) Checker {
     void update(Fiber* fiber, uintptr_t address, uint64_t now, int size, int order, int scope, uintptr_t pc,
                 const Behind* behind = nullptr);
     // Under weak memory: an older value that a read-modify-write may get instead. False: the newest.
-    bool may_update_behind(Fiber* fiber, uintptr_t address, int size, Behind* behind);
+    bool may_update_behind(Fiber* fiber, uintptr_t address, int size, const std::function<uint64_t(uint64_t)>& updated,
+                           Behind* behind);
     void fence(Fiber* fiber, int order, int scope);
     void barrier(Block* block);
     void syncwarp(Warp* warp, uint32_t mask);

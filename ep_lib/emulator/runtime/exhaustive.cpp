@@ -287,6 +287,11 @@ void Exploration::reverse(int i, int j) {
     add(node, contains(initials, wanted) ? wanted : initials.front(), initials);
 }
 
+bool Exploration::give_up() {
+    if (!follows_) status.outcome = kRedundant;
+    return !follows_;
+}
+
 // What comes later in other runs may come in each of these places: here the run ends before it can be seen.
 void Exploration::came_back(int event) {
     if (follows_) return;
@@ -525,7 +530,10 @@ class Exhaustive : public Schedule {
             default: break;
         }
         const uint32_t chosen = is_open_ ? all_.choose(options) : 0;
-        if (chosen) laps_.begin_again();  // what an older value leads to may be had once only
+        if (!chosen) return 0;
+        laps_.begin_again();  // what an older value leads to may be had once only
+        Thread& thread = thread_of(current);
+        thread.older_from = static_cast<int64_t>(thread.touching.size());
         return chosen;
     }
     uint32_t choose_lanes() override { return 0; }
@@ -581,7 +589,13 @@ class Exhaustive : public Schedule {
         const uint32_t begin = look.mark;  // of the loop, if it is one: what was looked at before is not of it
         look.state = state;
         look.mark = static_cast<uint32_t>(thread.touching.size());
-        if (is_new || !is_same) return false;
+        // Who has seen an older value and comes back might as well not have looked: other runs are without that.
+        const bool has_seen_older = thread.older_from > begin;
+        if (has_seen_older && comes_back) {
+            thread.older_from = -1;
+            if (all_.give_up()) return m_.stop_request = 1;
+        }
+        if (is_new || !is_same || has_seen_older) return false;
         const bool counts_too_far = ++look.repeats >= all_.turns;
         if (!comes_back && !counts_too_far) return false;
         for (int i = 0; i < seen.num_loads; i++) {
@@ -701,6 +715,7 @@ class Exhaustive : public Schedule {
         std::vector<Turn> turns;
         int rests = -1;                // until what this turn of it saw has changed
         int64_t only_looks_from = -1;  // this one of `touching`; -1: it does more
+        int64_t older_from = -1;       // the same, since it has read an older value
         bool is_calm = false;
         bool has_lapped = false;  // and goes on when others have done something: until then it would do the same again
     };

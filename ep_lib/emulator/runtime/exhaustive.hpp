@@ -117,6 +117,7 @@ class Exploration {
     // ---- between two runs
     bool next();                           // whether there is another one; call it after each
     void follow(const std::string& text);  // the next run is this one
+    bool give_up();                        // the run that is made, as others do as well; false: it is followed
     void came_back(int event);             // the run that is made is now where it was before this event
     std::string schedule() const;          // the last run, as one line
     // ---- parts

@@ -151,7 +151,7 @@ uint64_t synchronising_load(uintptr_t address, int size, int order, int scope, c
     poll(address, size, what, pc);
     uint64_t older;
     if (checker && checker->load(current, address, &older, size, order, scope, pc)) {
-        forget_polls();  // the next look may see more
+        if (machine->schedule->is_random()) forget_polls();  // the next look may see more
         return older;
     }
     return read_raw(address, size);
@@ -191,21 +191,19 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     value = truncate(value, size);
     compare = truncate(compare, size);
     Behind behind;
-    if (checker && checker->weak && checker->may_update_behind(current, address, size, &behind)) {
-        const uint64_t after = truncate(apply(op, behind.value, value, compare, size), size);
-        if (after != behind.value) {
-            checker->update(current, address, after, size, order, scope, pc, &behind);
-            forget_polls();
-            return behind.value;
-        }
+    const auto updated = [&](uint64_t old) { return truncate(apply(op, old, value, compare, size), size); };
+    if (checker && checker->weak && checker->may_update_behind(current, address, size, updated, &behind)) {
+        checker->update(current, address, updated(behind.value), size, order, scope, pc, &behind);
+        forget_polls();
+        return behind.value;
     }
     uint64_t old = read_raw(address, size);
-    uint64_t now = truncate(apply(op, old, value, compare, size), size);
+    uint64_t now = updated(old);
     if (now == old) {
         // An atomic that changes nothing (a failed compare-and-swap, an add of 0) is a way to poll.
         poll(address, size, "a polling loop of atomics", pc);
         old = read_raw(address, size);
-        now = truncate(apply(op, old, value, compare, size), size);
+        now = updated(old);
         if (now == old) {
             if (checker && op == EPEMU_ATOMIC_CAS && old != compare) {
                 checker->load(current, address, nullptr, size, order, scope, pc);
@@ -219,7 +217,7 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
     if (checker && (op == EPEMU_ATOMIC_CAS || op == EPEMU_ATOMIC_EXCH)) checker->witness.swapped(*current, address);
     while (!replace_raw(address, old, now, size)) {  // another process was quicker
         old = read_raw(address, size);
-        now = truncate(apply(op, old, value, compare, size), size);
+        now = updated(old);
     }
     forget_polls();
     machine->progress++;

@@ -87,7 +87,9 @@ size_t Checker::choose_place(Location& l, const ThreadCheck& t) {
     return places[weak->choose(static_cast<uint32_t>(places.size()))];
 }
 
-bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size, Behind* behind) {
+// `updated`: what a value becomes. One that stays as it is makes no difference to the newest: that one is read then.
+bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size,
+                                const std::function<uint64_t(uint64_t)>& updated, Behind* behind) {
     const ThreadCheck& t = *fiber->check;
     Location* l = address - reinterpret_cast<uintptr_t>(fiber->stack) < m_.settings.stack_bytes
                       ? nullptr
@@ -97,7 +99,7 @@ bool Checker::may_update_behind(Fiber* fiber, uintptr_t address, int size, Behin
     const std::vector<Message>& all = l->history->messages;
     std::vector<size_t> reads = {end - 1};
     for (size_t i = end - 1, known = newest_known(t, *l->history); i-- > known;)
-        if (!all[i + 1].follows) reads.push_back(i);
+        if (!all[i + 1].follows && updated(all[i].value) != all[i].value) reads.push_back(i);
     const uint32_t chosen = weak->choose(static_cast<uint32_t>(reads.size()));
     if (!chosen) return false;
     *behind = {all[reads[chosen]].value, reads[chosen]};
