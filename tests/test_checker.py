@@ -133,8 +133,15 @@ def test_broken_pipelines_are_flagged(send: str, receive: str, kind: str) -> Non
 
 # ---- reports -------------------------------------------------------------------------------------------------------
 def test_a_clean_report_says_what_it_does_not_prove() -> None:
-    report = ep_lib.check(variants.run, 2, seeds=3, args=(KERNELS.index("exchange"), 1))
+    runs: list[int] = []
+
+    def main(rank: ep_lib.Rank) -> None:
+        runs.append(rank.rank)
+        variants.run(rank, KERNELS.index("exchange"), 1)
+
+    report = ep_lib.check(main, 2, seeds=3)
     assert report.ok and report.seeds == (0, 1, 2) and not report.values_differ
+    assert sorted(runs) == [0, 0, 0, 1, 1, 1], "where nothing is found there is no schedule to look for"
     assert "proves nothing" in str(report) and "3 schedules of 2 ranks" in str(report)
 
 

@@ -1155,8 +1155,8 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
     those with one or two preemptions. Of programs that are too large for that, the calm run alone is tried, and not to
     its end."""
     told = list(findings)
-    if any(finding.kind == "timeout" for finding in told):
-        return told  # each run may take as long
+    if not told or any(finding.kind == "timeout" for finding in told):
+        return told  # nothing to show, or each run may take as long
     search = _Search(program, compare_values=any(finding.kind == "values differ" for finding in told))
     bounds = {"preemptions": _FEW, "events": _EVENTS_OF_STORY, "turns": _TURNS_OF_STORY}
     exploration = _exploration(bounds)
