@@ -299,6 +299,21 @@ def test_the_kernels_of_a_source_are_compiled_together() -> None:
     assert spawn(main, 1, "emulator") == [[1, 5, 7]], "each kernel has __device__ variables of its own, as on GPUs"
 
 
+def test_kernels_that_a_macro_makes_are_compiled_together(tmp_path: Path) -> None:
+    made = (
+        '#define KERNEL(name) extern "C" __global__ void name(int* p)\n#define IN(name, type) void name(type* p)\n'
+        "KERNEL(one) { *p = 1; }\n// KERNEL(none) {}\n"
+        "__device__ IN(of_device, int) { *p = 3; }\nKERNEL(two) { of_device(p); }\n"
+    )
+    (tmp_path / "made.cu").write_text(made)
+    (tmp_path / "lesson").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    one = Kernel.from_file(tmp_path / "made.cu", "one").compile()
+    assert one == Kernel.from_file(tmp_path / "lesson" / ".." / "made.cu", "one").compile(), "one file, one compilation"
+    two = Kernel.from_file(tmp_path / "link" / "made.cu", "two").compile()
+    assert one.path == two.path and (one.entry_symbol, two.entry_symbol) == ("epemu_entry_0", "epemu_entry_1")
+
+
 def test_a_kernel_that_only_looks_like_one_does_not_disturb_the_others() -> None:
     source = (
         'namespace inner {\nextern "C" __global__ void hidden(int* p) { *p = 1; }\n}\n'

@@ -17,6 +17,9 @@ from ep_lib.jit.source import KernelSource
 
 _GLOBAL = re.compile(r"\b__global__\b")
 _PLAIN = re.compile(r'^extern "C" __global__ void (?:__launch_bounds__\([^)\n]*\) )?(\w+)\(', re.MULTILINE)
+_MAKER = re.compile(
+    r'^#define (\w+)\((\w+)\) extern "C" __global__ void \2\(', re.MULTILINE
+)  # a macro for such kernels
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
 _WORD = re.compile(r"\s*([A-Za-z_]\w*)\s*")
 _TAKES_PARENTHESES = {"__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__attribute__"}
@@ -89,13 +92,15 @@ def find_global_functions(texts: Iterable[str]) -> GlobalFunctions:
 
 
 def compiled_together(kernel: KernelSource) -> tuple[str, ...]:
-    """The kernels that one compilation serves: all that are extern "C" in ``kernel``'s source, if it is one of them.
+    """The kernels that one compilation serves: all that are extern "C" in ``kernel``'s source, if it is one of them,
+    written out or by a macro that takes the name and nothing else.
 
     It is alone if it is a template, or if the preprocessor may leave some of them out.
     """
     code = without_comments(kernel.source)
-    plain = (match for match in _PLAIN.finditer(kernel.source) if code.startswith("extern", match.start()))
-    found = tuple(dict.fromkeys(match.group(1) for match in plain))
+    made = (re.compile(rf"^{maker[1]}\((\w+)\)", re.MULTILINE) for maker in _MAKER.finditer(kernel.source))
+    plain = [m for pattern in (_PLAIN, *made) for m in pattern.finditer(kernel.source) if code[m.start()] == m[0][0]]
+    found = tuple(dict.fromkeys(match[1] for match in plain))
     return found if kernel.name in found and not _CONDITION.search(code) else (kernel.name,)
 
 

@@ -84,9 +84,10 @@ def note(error: BaseException) -> None:
 
 
 def among(files: Iterable[str]) -> tuple[Path, ...]:
-    """The pieces that some of ``files`` belong to."""
-    roots = active()
-    return tuple(root for root in roots if any(Path(file).is_relative_to(root) for file in files)) if roots else ()
+    """The pieces that some of ``files`` belong to, by the piece's name or by where it lies."""
+    paths = [Path(file) for file in files]
+    places = {root: (root, root.resolve()) for root in active()}
+    return tuple(root for root, two in places.items() if any(p.is_relative_to(place) for p in paths for place in two))
 
 
 def launched(roots: Iterable[Path]) -> None:

@@ -86,7 +86,9 @@ class KernelSource:
             raise ArgumentError(f"cannot read the kernel source {str(path)!r}: {error}") from error
         text(f"the source {str(path)!r}", source)
         filename = short_path(file) if Path(path).parts[:1] == (os.pardir,) else str(path)
-        return cls(source, name, path=file, filename=filename, include=include, defines=defines, options=options)
+        # One name for a file, however a notebook gets there ("../tutorial_kernels/"): the cache's key has it.
+        one = file.parent.resolve() / file.name
+        return cls(source, name, path=one, filename=filename, include=include, defines=defines, options=options)
 
     @classmethod
     def from_source(
