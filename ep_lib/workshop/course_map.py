@@ -37,7 +37,7 @@ STAGES = (
     Stage("10", "Beyond one machine", "nodes, and two networks at once", ("moe/hierarchical",)),
 )
 
-_BOX = "border:{line}; border-radius:4px; padding:0.3em 0.5em; width:10.5em; box-sizing:border-box; {ink}"
+_BOX = "border:{line}; border-radius:4px; padding:0.3em 0.5em; {ink}"
 _LOOKS = {  # what it is called, and how it looks: not by its colour alone
     "stands": _BOX.format(line="1px solid #009E73", ink="background:#eef7f4; color:#222222"),
     "added here": _BOX.format(line="3px solid #0072B2", ink="background:#e6f1f8; color:#222222"),
@@ -80,8 +80,10 @@ class CourseMap:
 
     def _repr_html_(self) -> str:
         boxes = "".join(self._box(stage) for stage in STAGES)
-        row = f'<div style="display:flex; flex-wrap:wrap; gap:0.4em">{boxes}</div>'
-        pieces = "".join(f"<li><code>{html.escape(piece)}</code></li>" for piece in self.pieces)
+        columns = "repeat(auto-fill, minmax(14em, 1fr))"  # wide enough for the names of files
+        row = f'<div style="display:grid; grid-template-columns:{columns}; gap:0.4em">{boxes}</div>'
+        named = (html.escape(piece).partition(": ") for piece in self.pieces)
+        pieces = "".join(f"<li><code>{name}</code>: {title}</li>" for name, _, title in named)
         mine = (
             f'<div style="margin-top:0.4em">Your pieces here:<ul style="margin:0">{pieces}</ul></div>' if pieces else ""
         )
@@ -89,7 +91,7 @@ class CourseMap:
 
     def _box(self, stage: Stage) -> str:
         state = self._state(stage)
-        files = "<br>".join(html.escape(file) for file in stage.files)
+        files = "<br>".join(html.escape(file).replace("/", "/<wbr>") for file in stage.files)
         return (
             f'<div style="{_LOOKS[state]}; font-size:85%"><b>{stage.notebook} {html.escape(stage.title)}</b>'
             f"<br>{html.escape(stage.words)}"
