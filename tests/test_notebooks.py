@@ -291,7 +291,7 @@ SHOWN = [
     ("09_moe_layer", "spread-run", "the library's ring: not begun"),
     ("09_moe_layer", "mistake-run", "this layer holds 2 of 8 experts"),
     ("09_moe_layer", "warps-run", "It is: 5 to 15 times"),
-    ("09_moe_layer", "broken-check", "stored without release"),
+    ("09_moe_layer", "broken-check", "after the data (line"),
     ("09_moe_layer", "broken-check", "missing __syncwarp"),
     ("09_moe_layer", "router-check", "Task 1 is still to do"),
     ("09_moe_layer", "own-check", "Task 1 is still to do"),
