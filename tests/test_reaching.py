@@ -36,6 +36,7 @@ REFUSED = {
     "a kernel of its own": 'own = type(kernel).from_source("...", "own")',
     "what unpickles": "class A:\n    def __reduce__(self): return list, ()",
     "everything of a module": "from os.path import *",
+    "a file by another name": "import io\nio.open('/proc/self/mem')",
     "the grader": "from ep_lib.workshop import seal",
     "inside of the rank": "rank._backend.world",
 }
@@ -46,6 +47,8 @@ PLAIN = {
     "its own private names": "class Own:\n    def __init__(self): self._seen = 0\n    def f(self): return self._seen",
     "collections": "from collections import namedtuple\nPair = namedtuple('Pair', 'x y')\np = Pair(1, 2)._replace(x=3)",
     "numbers of the machine": "import sys\nlargest = sys.maxsize, sys.byteorder",
+    "its own attribute with a name of the library's": "class Own:\n    def f(self): return self._heap, self.open",
+    "everything of a harmless module": "from math import *",
     "a dictionary of words": 'words = {"modules": 1, "open": 2}["open"]',
     "a file that does not parse": "def f(:",
 }

@@ -110,6 +110,7 @@ def test_what_hides_from_the_checker_is_refused_with_its_line(cheat: str, tmp_pa
         "EP_DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }",
         "struct Own { int n; EP_DEVICE int operator()(int a) const { return a + n; } friend int own_friend(Own); };",
         "template <class T> struct Own { T n; EP_DEVICE Own operator*(Own b) const { return {n * b.n}; } };",
+        "using u64 = uint64_t;",
         "struct __align__(16) Own { int n[4]; };\nEP_DEVICE unsigned own_vote() { return __ballot_sync(~0u, 1); }",
     ],
 )

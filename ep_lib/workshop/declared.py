@@ -184,7 +184,7 @@ def _in_scopes(
         if not is_taken(token, is_ep):
             continue
         is_declared = scope.kind == "namespace" and brackets == 0 and behind in ("(", "<") and "=" not in said
-        if is_declared or said[0] == "using" or "friend" in said:
+        if is_declared or (said[0] == "using" and "=" not in said) or "friend" in said:
             yield Found(at, token, why)
     if brackets or len(scopes) > 1:
         yield Found(0, "", "not every bracket is closed, so nobody can tell where a function ends")
