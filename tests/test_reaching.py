@@ -38,6 +38,10 @@ REFUSED = {
     "everything of a module": "from os.path import *",
     "a file by another name": "import io\nio.open('/proc/self/mem')",
     "the grader": "from ep_lib.workshop import seal",
+    "a module inside of a module": "import random\nrandom._os.write(3, b'')",
+    "a private name of a module": "from random import _os",
+    "commands of the library": "from ep_lib.processes import run",
+    "commands of the library, by attributes": "ep_lib.processes.run(['sh'])",
     "inside of the rank": "rank._backend.world",
 }
 PLAIN = {
@@ -56,14 +60,20 @@ PLAIN = {
 
 @pytest.mark.parametrize("cheat", REFUSED)
 def test_a_word_that_reaches_out_is_refused_with_its_line(cheat: str) -> None:
-    first = next(each for each in reaches(f"x = 1\n{REFUSED[cheat]}\n") if each.refused)
+    first = next(each for each in reaches(f"x = 1\n{REFUSED[cheat]}\n".encode()) if each.refused)
     assert first.line > 1
     assert first.word.removeprefix("import ") in REFUSED[cheat]
 
 
 @pytest.mark.parametrize("code", PLAIN)
 def test_plain_python_is_free(code: str) -> None:
-    assert reaches(PLAIN[code]) == []
+    assert reaches(PLAIN[code].encode()) == []
+
+
+def test_code_that_hides_in_a_comment_by_its_encoding_is_read() -> None:
+    hidden = b"# coding: raw_unicode_escape\n# \\u000aimport os\n"
+    assert [each.word for each in reaches(hidden)] == ["import os"]
+    assert reaches(b"import os".decode().encode("utf-16")) == []  # which Python does not read either
 
 
 def test_a_module_that_no_exercise_needs_is_worth_a_look(tmp_path: Path) -> None:
@@ -78,4 +88,4 @@ def test_the_courses_own_pieces_say_no_such_word() -> None:
     for name in ("00_first_main", "01_all_to_all", "02_handshake", "02_registration", "04_proxy_loop", "09_router"):
         exercise = find(name)
         for folder in (exercise.solution_dir, exercise.exercise_dir):
-            assert reaches((folder / exercise.pieces[0]).read_text("utf-8")) == []
+            assert reaches((folder / exercise.pieces[0]).read_bytes()) == []

@@ -11,7 +11,6 @@ Words stop a piece in plain Python. Memory by its address is not watched here: N
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -54,7 +53,8 @@ _CLOSED = frozenset(
         # names that are made at run time
         *("attrgetter", "methodcaller", "get_field", "Formatter", "get_type_hints", "ForwardRef", "make_dataclass"),
         # memory by its address, files, and code in data
-        *("__array_interface__", "as_strided", "ctypeslib", "_ctypes", "memmap", "fromfile", "tofile", "FileIO"),
+        *("__array_interface__", "as_strided", "ctypeslib", "memmap", "open_memmap", "fromfile", "tofile"),
+        *("FileIO", "DataSource"),
         *("from_source", "from_file", "library_kernel"),
         *("f2py", "testing", "distutils", "allow_pickle", "runstring"),
         "workshop",
@@ -62,6 +62,14 @@ _CLOSED = frozenset(
 )
 # The library's own attributes. A piece's classes may have such ones too, of ``self``.
 _CLOSED_OF_OTHERS = frozenset(("_backend", "_heap", "_ask", "_copies", "_note", "_target", "_args", "_kwargs"))
+_OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields", "_make")
+_OF_EP_LIB = frozenset(("errors", "require", "nixl", "moe", "reference"))  # modules that pieces import
+_NOT_OF_EP_LIB = frozenset(
+    (
+        *("backends", "bootstrap", "callers", "cli", "commands", "compat", "config", "cuda", "device", "emulator"),
+        *("jit", "memory", "processes", "runtime", "shared_memory", "transports", "viz", "workshop"),
+    )
+)
 _BY_NAME = frozenset(("getattr", "setattr", "delattr", "hasattr"))
 _WHY = "a piece works with what it is given, and this could reach the tests: leave it out"
 
@@ -79,10 +87,11 @@ class Reach(NamedTuple):
         return f"{self.line}: `{self.word}`: no exercise needs it; look whether it reaches for the tests"
 
 
-def reaches(source: str) -> list[Reach]:
-    """The first use of each such word, by line; nothing of what is no Python."""
+def reaches(source: bytes) -> list[Reach]:
+    """The first use of each such word, by line; nothing of what is no Python. Bytes: a file says itself how Python
+    is to read it."""
     try:
-        tree = ast.parse(textwrap.dedent(source))
+        tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []  # then it does not run either
     found: dict[str, Reach] = {}
@@ -94,6 +103,7 @@ def reaches(source: str) -> list[Reach]:
 
 def _all(tree: ast.AST) -> Iterator[Reach]:
     called_by_name = set()
+    own = _own_names(tree)
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
@@ -109,18 +119,44 @@ def _all(tree: ast.AST) -> Iterator[Reach]:
                 yield Reach(line, f"import {module}", refused=True)
             elif first not in _KNOWN_MODULES:
                 yield Reach(line, f"import {module}", refused=False)
+            elif first == "ep_lib" and not _OF_EP_LIB.issuperset(module.split(".")[1:2]):
+                yield Reach(line, f"import {module}", refused=True)
             for word in module.split("."):
                 yield from _words(line, word)
         if isinstance(node, ast.Attribute):
             of = node.value.id if isinstance(node.value, ast.Name) else ""
             opens = node.attr == "open" and of in ("io", "codecs")
-            if opens or node.attr in _CLOSED_MODULES or (node.attr in _CLOSED_OF_OTHERS and of != "self"):
+            others = of not in ("self", "cls") and (_is_private(node.attr) and node.attr not in own)
+            if opens or others or node.attr in _CLOSED_MODULES or (of == "ep_lib" and node.attr in _NOT_OF_EP_LIB):
                 yield Reach(line, node.attr, refused=True)
+        if isinstance(node, ast.ImportFrom):
+            for each in node.names:
+                if _is_private(each.name) or (node.module == "ep_lib" and each.name in _NOT_OF_EP_LIB):
+                    yield Reach(line, each.name, refused=True)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name):
             continue
         if node.id in _CLOSED_NAMES or (node.id in _BY_NAME and node not in called_by_name):
             yield Reach(node.lineno, node.id, refused=True)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def _own_names(tree: ast.AST) -> set[str]:
+    """The private names that a piece gives to parts of its own classes, and those that named tuples have."""
+    own = set(_OF_NAMED_TUPLES)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            own |= {node.attr} if node.value.id in ("self", "cls") else set()
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            for each in node.body:
+                targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+                own |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return own - _CLOSED_OF_OTHERS
 
 
 def _words(line: int, word: str) -> Iterator[Reach]:

@@ -72,11 +72,11 @@ def unwatchable(exercise: Exercise, mine: Path, tests: Iterable[Path]) -> str:
         words |= set(re.findall(r"\w+", text))
         calls |= set(_CALL.findall(text))
     for piece in exercise.pieces:
-        source = source_text(mine / piece)
         if piece.endswith(".py"):
-            if refused := next((each for each in reaches(source) if each.refused), None):
+            if refused := next((each for each in reaches((mine / piece).read_bytes()) if each.refused), None):
                 return f"{piece}:{refused}"
             continue
+        source = source_text(mine / piece)
         if doubtful := doubt(source):
             return _told(
                 piece, source, doubtful[0], doubtful[1], "compilers do not agree where code ends: leave it out"
@@ -104,7 +104,7 @@ def worth_a_look(exercise: Exercise, mine: Path) -> tuple[str, ...]:
         f"{piece}:{each}"
         for piece in exercise.pieces
         if piece.endswith(".py")
-        for each in reaches(source_text(mine / piece))
+        for each in reaches((mine / piece).read_bytes())
         if not each.refused
     )
 
