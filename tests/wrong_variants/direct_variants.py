@@ -53,8 +53,8 @@ ENTRIES = {
     ),
     "copy_epilogue by expert": (
         "@CopyEpilogueArgs args, @ExpertRowsArgs by, const int* plan, int4* x, float* scales, long long* topk, "
-        "float* weights, int* src_rank, int* src_token, float padding",
-        "copy_by_expert<long long, float>(@args, @by, plan, x, scales, topk, weights, src_rank, src_token, padding)",
+        "float* weights, int* src_rank, int* src_token",
+        "copy_by_expert<long long, float>(@args, @by, plan, x, scales, topk, weights, src_rank, src_token)",
     ),
 }
 _DISPATCH, _PUSH, _PULL, _STAGED, _SUMMED, _GROUPED = HEADERS

@@ -118,12 +118,10 @@ EP_DEVICE bool copy_epilogue(const CopyEpilogueArgs& args, const int* plan, int4
     return true;
 }
 
-// The same, and rows grouped by expert. Any whole number of warps; dynamic shared memory: expert_rows_shared. An
-// argument more:
-//   padding  scales of rows of zeros
+// The same, and rows grouped by expert. Any whole number of warps; dynamic shared memory: expert_rows_shared.
 template <typename Index, typename Side>
 EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs& by, const int* plan, int4* x,
-                              Side* scales, Index* topk, float* weights, int* src_rank, int* src_token, Side padding) {
+                              Side* scales, Index* topk, float* weights, int* src_rank, int* src_token) {
     extern __shared__ int expert_shared[];
     const int64_t choices = static_cast<int64_t>(args.capacity) * args.top_k;
     const Side* const side = reinterpret_cast<const Side*>(args.scales);
@@ -145,7 +143,7 @@ EP_DEVICE void copy_by_expert(const CopyEpilogueArgs& args, const ExpertRowsArgs
     const BlockRows rows = rows_of_block(count);
     int* const next = expert_shared;
     detail::find_begins(next, tokens, experts);
-    detail::pad_experts(by, next, tokens + experts + 1, args.row_vectors, args.row_scales, padding);
+    detail::pad_experts<Side>(by, next, tokens + experts + 1, args.row_vectors, args.row_scales);
     __syncthreads();  // `next` counts on
     detail::place_choices(by, args.topk, args.weights, args.top_k, rows, next, next + experts + 1);
     if (!by.placed) fill_all(by.slot, -1, static_cast<int64_t>(count) * args.top_k, choices);
@@ -164,6 +162,6 @@ __global__ void __launch_bounds__(512)
 template <typename Index, typename Side = float>
 __global__ void __launch_bounds__(512)
     ep_copy_by_expert(ep::direct::CopyEpilogueArgs args, ep::direct::ExpertRowsArgs by, const int* plan, int4* x,
-                      Side* scales, Index* topk, float* weights, int* src_rank, int* src_token, Side padding) {
-    ep::direct::copy_by_expert<Index, Side>(args, by, plan, x, scales, topk, weights, src_rank, src_token, padding);
+                      Side* scales, Index* topk, float* weights, int* src_rank, int* src_token) {
+    ep::direct::copy_by_expert<Index, Side>(args, by, plan, x, scales, topk, weights, src_rank, src_token);
 }

@@ -23,7 +23,8 @@ struct ExpertRowsArgs {
     void* scales;    // [all, row_scales] or null
     int64_t all;     // rows that there can be
     int experts_per_rank;
-    int placed;  // slot, row and offsets are of an earlier dispatch: they are read only
+    int placed;        // slot, row and offsets are of an earlier dispatch: they are read only
+    uint32_t padding;  // the bits of the scales of rows of zeros
 };
 
 constexpr int kExpertVectors = 4;  // of a row, that a lane has in flight
@@ -68,7 +69,13 @@ EP_DEVICE void find_begins(int* begins, const int* tokens, int experts) {
 // The grid: rows of zeros behind each expert's, and the offsets. Several blocks share an expert where there are enough.
 template <typename Side>
 EP_DEVICE void pad_experts(const ExpertRowsArgs& by, const int* begins, const int* choices, int row_vectors,
-                           int row_scales, Side padding) {
+                           int row_scales) {
+    Side padding;
+    if constexpr (sizeof(Side) == sizeof(float)) {
+        padding = __int_as_float(by.padding);
+    } else {
+        padding = static_cast<Side>(by.padding);
+    }
     const int experts = by.experts_per_rank, blocks = gridDim.x, parts = max(1, blocks / experts);
     if (blockIdx.x == 0 && !by.placed) {
         for (int e = thread_in_block(); e <= experts; e += threads_in_block()) by.offsets[e] = begins[e];

@@ -78,7 +78,7 @@ class SideRows(NamedTuple):
 
     element: str  # "float" or "unsigned char"
     numbers: int  # in a side row
-    padding: float | int  # for rows of zeros
+    padding: int  # for rows of zeros: the bits of a number
 
 
 @functools.cache
@@ -86,8 +86,8 @@ def _side_rows(form: RowFormat, address: int) -> SideRows:
     """Side rows as words, or as bytes where they are no whole words or do not begin at such an ``address``."""
     # Beside a row scale, scales are read as what the whole side row is made of.
     if form.is_apart or (form.side_bytes % 4 == 0 and form.scale_bytes % 4 == 0 and address % 4 == 0):
-        one = 1.0 if form.code == FP8_FLOAT32 else np.uint32(form.padding).view(np.float32).item()
-        return SideRows("float", form.side_bytes // 4, one)
+        padding = np.float32(1).view(np.uint32).item() if form.code == FP8_FLOAT32 else form.padding
+        return SideRows("float", form.side_bytes // 4, padding)
     return SideRows("unsigned char", form.side_bytes, form.padding & 0xFF)
 
 
@@ -154,7 +154,7 @@ class _Grouped(NamedTuple):
         arrays = (rows.x, rows.offsets, rows.weights, rows.row, rows.slot, self.side_rows)
         return tuple(array for array in arrays if array is not None)
 
-    def args(self, experts: int) -> bytes:
+    def args(self, experts: int, padding: int) -> bytes:
         """ExpertRowsArgs, for ``experts`` on this rank."""
         rows = self.rows
         return header_struct("moe/direct/expert_rows.cuh", "ExpertRowsArgs").pack(
@@ -167,6 +167,7 @@ class _Grouped(NamedTuple):
             all=len(rows.row),
             experts_per_rank=experts,
             placed=int(self.placed),
+            padding=padding,
         )
 
 
@@ -655,7 +656,7 @@ class DirectMode:
             uses = (*uses, *grouped.arrays())
         planned.launch(
             self._rank,
-            *(() if grouped is None else (grouped.args(config.experts_per_rank),)),
+            *(() if grouped is None else (grouped.args(config.experts_per_rank, side.padding),)),
             routing.plan,
             x,
             side_rows if form.is_apart or side_rows is None else side_rows.address,
@@ -663,7 +664,6 @@ class DirectMode:
             to.weights,
             to.src_rank,
             to.src_token,
-            *(() if grouped is None else (side.padding,)),
             uses=uses,
         )
 
