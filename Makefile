@@ -101,8 +101,8 @@ nightly: $(TEST_INSTALLED)  ## right kernels through 1,000 schedules of the chec
 		hierarchical_checked hierarchical dispatch_combine low_latency happens_before flat killed_processes rank_faults browser jit_gxx \
 		grader_answers bounce_buffer))
 
-prove: $(TEST_INSTALLED)  ## every schedule of the smallest write+signal, ring, packets and barrier, on every fabric and memory (at most 40 minutes)
-	"$(PY)" benchmarks/prove.py
+prove: $(TEST_INSTALLED)  ## every schedule of every kernel in its smallest shape, on every fabric and memory, and a mistake in each (at most an hour)
+	"$(PY)" benchmarks/prove.py --json benchmarks/results/prove.json && "$(PY)" benchmarks/prove_docs.py
 
 mutants: $(TEST_INSTALLED)  ## how many wrong answers the hidden tests let through: about 100 mutants of each solution (a quarter of an hour)
 	"$(PY)" benchmarks/mutants.py

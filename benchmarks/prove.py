@@ -1,133 +1,178 @@
-"""Exhausts the smallest shapes of what everything is built of, and prints what was proved to what bound.
+"""Exhausts every kernel of ep_lib and of the tutorials in its smallest shape (prove_cases.py), and the same kernels
+with a mistake each, which must be found.
 
-    python benchmarks/prove.py [--seconds 300] [--only ring] [--jobs 2]
+    python benchmarks/prove.py [--only NAME] [--seconds 20] [--jobs 2] [--json FILE]
 
-The table in docs/checker.md is from here; `make prove` runs it. The exit code is 1 if anything is wrong.
+`make prove` runs it. Each case is a process of its own; one that finds a mistake tells of it, and the exit code is 1.
+What is not exhausted in time is tried with at most 0, 1 and 2 preemptions. --json writes what was covered:
+benchmarks/results/prove.json, from which prove_docs.py makes the table in docs/checker.md. Counts are the same on every
+machine; how far an unfinished row has come is not.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
 import sys
-from typing import NamedTuple
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from queue import Queue
+from typing import Any
 
-import numpy as np
+from prove_cases import CASES, ROOT, Case, Mistake
 
 import ep_lib
 
-SOURCE = """
-#include <ep/net.cuh>
-#include <ep/packet.cuh>
-#include <ep/ring.cuh>
-#include <ep/write_signal.cuh>
-using namespace ep;
+PREEMPTIONS = (0, 1, 2)
+COPIED = ("ep_lib", "tutorial_kernels", "benchmarks", "tests/support", "tests/kernels", "tests/wrong_variants")
+START_S = 300  # of a process, beside what its rows may take: the compiler
 
-// Both ranks write 64 bytes to each other, and signal.
-extern "C" __global__ void write_signal(uint64_t* data, uint64_t* flags, uint64_t* out) {
-    const int peer = 1 - rank();
-    for (int i = 0; i < 8; i++) data[i] = 100 * rank() + i;
-    if (reachable(peer)) {
-        write_and_signal_thread(data + 8, data, 64, flags, 1, peer);
-    } else {
-        net_put_signal_nbi(data + 8, data, 64, flags, 1, peer);
+
+def covered(case: Case, fabric: str, memory: str, seconds: float) -> dict[str, Any]:
+    """A row: what was covered in this time, and by which bound."""
+    begin, row = time.perf_counter(), {"case": case.name, "fabric": fabric, "memory": memory}
+    report = case.check(fabric, memory, seconds=seconds)
+    bounded = None
+    for preemptions in PREEMPTIONS:
+        left = 2 * seconds - (time.perf_counter() - begin)
+        if not report.ok or not report.coverage.stopped or left <= 0:
+            break
+        fewer = case.check(fabric, memory, seconds=left, preemptions=preemptions)
+        if not fewer.ok or fewer.coverage.stopped:
+            report = report if fewer.ok else fewer
+            break
+        bounded = fewer
+    if not report.ok:
+        return {**row, "found": str(report)}
+    whole = not report.coverage.stopped
+    told = report.coverage if whole or bounded is None else bounded.coverage
+    return {
+        **row,
+        "schedules": told.schedules,
+        "share": None if whole or bounded is not None else round(told.share, 6),
+        "preemptions": None if whole or bounded is None else told.preemptions,
+        "one_kernel": bool(told.calm),
+        "turns": bool(told.counted),
+        "cut": told.cut,
+        "events": told.most_events,
     }
-    if (!wait_for_signal(flags, 1, peer)) return;
-    for (int i = 0; i < 8; i++) out[i] = data[8 + i];
-    net_quiet();
-}
-
-// Rank 0 sends three messages through a ring of two slots; the flags are credits and arrivals.
-extern "C" __global__ void ring(uint64_t* data, uint64_t* flags, uint64_t* out) {
-    char* const slots = reinterpret_cast<char*>(data);
-    const Ring to_peer = {1 - rank(), 0, 2, 16, slots, slots + 32, flags + 1, flags};
-    for (uint64_t message = 0; message < 3; message++) {
-        if (rank() == 0) {
-            if (!ring_send_warp(to_peer, out + 2 * message, 16, message)) return;
-        } else {
-            if (!ring_receive_warp(to_peer, out + 2 * message, 16, message)) return;
-        }
-    }
-    net_quiet();
-}
-
-// Two packets each way, one after the other.
-extern "C" __global__ void packets(TaggedWord* data, uint64_t* flags, uint64_t* out) {
-    const int peer = 1 - rank();
-    for (int i = 0; i < 2; i++) send_packet(data + i, 100 * rank() + i, 1, peer);
-    for (int i = 0; i < 2; i++)
-        if (!wait_packet(data + i, 1, out + i, {kPhaseSignal, peer, i})) return;
-}
-
-// Two barriers: what was written before the first is read after it, and written again after the second.
-extern "C" __global__ void barrier(uint64_t* data, uint64_t* flags, uint64_t* out) {
-    const int peer = 1 - rank();
-    for (int round = 1; round <= 2; round++) {
-        data[0] = 10 * round + rank();
-        if (reachable(peer)) {
-            *peer_ptr(data + round, peer) = data[0];
-            signal_add(flags, 1, peer);
-        } else {
-            net_put_signal_nbi(data + round, data, 8, flags, 1, peer);
-            net_quiet();
-        }
-        if (!wait_for_signal(flags, round, peer)) return;
-        out[round] = data[round];
-    }
-}
-"""
-
-MEMORIES = {"sc": "one for all", "ptx": "PTX's"}
-THREADS = {"write_signal": 1, "ring": 32, "packets": 1, "barrier": 1}
-FABRICS = ("p2p", "rc", "srd")
 
 
-class Row(NamedTuple):
-    """What was found of a program on a fabric."""
+def found(case: Case, seconds: float) -> dict[str, Any]:
+    """What was found of the case's mistake, in which schedule; this process runs in a copy that has it."""
+    mistake = case.mistake
+    report = case.check(mistake.fabric, mistake.memory, seconds=seconds, stop_at_first=True)
+    kinds = sorted({finding.kind for finding in report.findings})
+    return {"case": case.name, "mistake": kinds, "schedules": report.coverage.schedules}
 
-    program: str
-    fabric: str
-    report: ep_lib.CheckReport
+
+@contextlib.contextmanager
+def with_mistake(mistake: Mistake, place: Path) -> Iterator[None]:
+    """``place``, a copy of what cases need, has the mistake in it."""
+    file = place / mistake.file
+    text = file.read_text()
+    if mistake.old not in text:
+        raise SystemExit(f"{mistake.file} has no {mistake.old!r}")
+    file.write_text(text.replace(mistake.old, mistake.new))
+    try:
+        yield
+    finally:
+        file.write_text(text)
 
 
-def run(rank: ep_lib.Rank, name: str) -> list[int]:
-    """One of the programs, and what it has got."""
-    data, flags = rank.symmetric(16, np.uint64), rank.symmetric(4, np.uint64)
-    out = rank.to_device(np.arange(8, dtype=np.uint64) if rank.rank == 0 else np.zeros(8, np.uint64))
-    ep_lib.Kernel.from_source(SOURCE, name, filename="prove.cu").launch(rank, 1, THREADS[name], data, flags, out)
-    return [int(value) for value in rank.to_host(out)]
+def in_a_process(place: Path, case: Case, seconds: float, *words: str) -> list[dict[str, Any]]:
+    """What this program says of a case there, in lines of JSON; or what went wrong with it."""
+    limit = START_S + 4 * seconds * len(case.fabrics) * len(case.memory)
+    run = subprocess.run(
+        [
+            sys.executable,
+            str(place / "benchmarks" / "prove.py"),
+            "--seconds",
+            str(seconds),
+            "--rows",
+            case.name,
+            *words,
+        ],
+        env={**os.environ, "PYTHONPATH": str(place)},
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [*rows, {"case": case.name, "error": run.stderr[-3000:]}] if run.returncode else rows
+
+
+def rows_of(case: Case, seconds: float, places: Queue[Path]) -> list[dict[str, Any]]:
+    """The rows of a case in a process of its own, and its mistake in another one."""
+    rows = in_a_process(ROOT, case, seconds)
+    place = places.get()
+    try:
+        with with_mistake(case.mistake, place):
+            return rows + in_a_process(place, case, seconds, "--mistake")
+    finally:
+        places.put(place)
 
 
 def main() -> int:
-    """Prints the table."""
+    """Prints a line for each row, and writes them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300.0, help="for each row (default: %(default)g)")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
-    parser.add_argument("--memory", choices=list(MEMORIES), help="one of the kinds of memory")
-    parser.add_argument("--only", choices=list(THREADS), help="one of the programs")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each row (default: %(default)g)")
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time (default: %(default)s)")
+    parser.add_argument("--only", default="", help="cases whose names begin so")
+    parser.add_argument(
+        "--json", type=Path, help="where to write what was covered, beside what is there of other cases"
+    )
+    parser.add_argument("--rows", help=argparse.SUPPRESS)  # of one case, in this process, as JSON
+    parser.add_argument("--mistake", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    rows = []
-    print("| program, 2 ranks | memory | fabric | covered | s |\n| --- | --- | --- | --- | --- |")
-    for memory in [args.memory] if args.memory else MEMORIES:
-        for name in [args.only] if args.only else THREADS:
-            for fabric in FABRICS if name != "packets" else FABRICS[:1]:  # a packet is one store
-                report = ep_lib.check(
-                    run,
-                    2,
-                    fabric,
-                    args=(name,),
-                    memory=memory,
-                    exhaustive=True,
-                    seconds=args.seconds,
-                    jobs=args.jobs,
-                    heap_bytes=1 << 16,
-                )
-                rows.append(Row(name, fabric, report))
-                wrong = "" if report.ok else f"**{report.findings[0].kind}**, in "
-                told = f"{wrong}{report.coverage} | {report.seconds:.1f}"
-                print(f"| {name} | {MEMORIES[memory]} | {fabric} | {told} |", flush=True)
-                if not report.ok:
-                    print(report, file=sys.stderr)
-    return 0 if all(row.report.ok for row in rows) else 1
+    if args.rows is not None:
+        (case,) = (case for case in CASES if case.name == args.rows)
+        if args.mistake:
+            print(json.dumps(found(case, args.seconds)), flush=True)
+            return 0
+        for fabric in case.fabrics:  # compiles all
+            ep_lib.spawn(
+                case.main, case.ranks, "emulator", fabric=case.fabric(fabric), args=case.args, transport=case.transport
+            )
+        for memory in case.memory:
+            for fabric in case.fabrics:
+                print(json.dumps(covered(case, fabric, memory, args.seconds)), flush=True)
+        return 0
+    chosen = [case for case in CASES if case.name.startswith(args.only)]
+    rows: list[dict[str, Any]] = []
+    if args.json and args.json.exists():
+        names = {case.name for case in CASES} - {case.name for case in chosen}
+        rows = [row for row in json.loads(args.json.read_text())["rows"] if row["case"] in names]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
+        places: Queue[Path] = Queue()  # a copy for each that runs at a time: what was compiled there stays
+        for number in range(args.jobs):
+            places.put(Path(folder) / str(number))
+            for part in COPIED:
+                to = Path(folder) / str(number) / part
+                shutil.copytree(ROOT / part, to, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        for done in as_completed([pool.submit(rows_of, case, args.seconds, places) for case in chosen]):
+            of_case = done.result()
+            for row in of_case:
+                is_wrong = "found" in row or "error" in row or row.get("mistake") == []
+                wrong += is_wrong
+                print("WRONG " * is_wrong + json.dumps(row), flush=True)
+                rows.append(row)
+            if args.json:
+                order = [case.name for case in CASES]
+                rows.sort(key=lambda row: order.index(row["case"]))
+                lines = ",\n".join(json.dumps(row) for row in rows)
+                args.json.write_text(f'{{"version": "{ep_lib.__version__}", "rows": [\n{lines}\n]}}\n')
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -275,8 +275,9 @@ class Parts:
         part.weight *= 1 - part.share
         part.share = 0.0
         path = [node.shared for node in nodes if node.shared >= 0]
-        for at in range(len(path), len(nodes) - 1):  # what is chosen at the last is yet to run
-            if len(self._parts) >= PARTS or not any(map(_open, nodes[at:])):
+        last_open = next((at for at in reversed(range(len(nodes))) if _open(nodes[at])), -1)
+        for at in range(len(path), min(len(nodes) - 1, last_open + 1)):  # what is chosen at the last is yet to run
+            if len(self._parts) >= PARTS:
                 break
             node, before = nodes[at], nodes[at - 1] if at else None
             number, self._next = self._next, self._next + 1

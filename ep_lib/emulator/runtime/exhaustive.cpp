@@ -16,6 +16,8 @@
 #include "network.hpp"
 
 extern "C" char* epemu_shared_base;
+// Where this library begins and where its code ends, by the linker.
+extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
 
 namespace epemu {
 namespace {
@@ -209,13 +211,20 @@ void Exploration::compute_clocks() {
     const size_t n = events_.size(), processes = keys_.size();
     clocks_.resize(n);
     races_.clear();
-    std::vector<int> last(processes, -1), touching;
+    std::vector<int> last(processes, -1), touching, met, met_clock;
     for (size_t j = 0; j < n; j++) {
         const Event& event = events_[j];
         std::vector<int>& clock = clocks_[j];
         clock.assign(processes, 0);
         if (last[event.process] >= 0) clock = clocks_[last[event.process]];
-        for (const int i : event.after) join(clock, clocks_[i]);
+        if (!event.after.empty()) {  // often the same for all threads of a barrier, one after the other
+            if (event.after != met) {
+                met = event.after;
+                met_clock.assign(processes, 0);
+                for (const int i : met) join(met_clock, clocks_[i]);
+            }
+            join(clock, met_clock);
+        }
         if (event.woken_by >= 0) join(clock, clocks_[event.woken_by]);
         for (int i = event.all_before - 1; i >= 0; i--)
             if (clock[events_[i].process] <= i) join(clock, clocks_[i]);
@@ -471,7 +480,10 @@ class Exhaustive : public Schedule {
             threads_[process].all_before = ranks_[launch.rank].all_before;
             process_of_[&block->fibers[t]] = process;
         }
-        for (Warp& warp : block->warps) warps_.push_back(&warp);
+        for (Warp& warp : block->warps) {  // in the order of their threads' keys
+            const auto comes_before = [&](const Warp* a, const Warp* b) { return key_of(a) < key_of(b); };
+            warps_.insert(std::upper_bound(warps_.begin(), warps_.end(), &warp, comes_before), &warp);
+        }
     }
     void finished(Block* block) override {
         for (const Fiber& fiber : block->fibers) {
@@ -746,6 +758,7 @@ class Exhaustive : public Schedule {
         int64_t piece;  // by its offset; -1: its end
     };
 
+    const Exploration::Key& key_of(const Warp* warp) const { return all_.key_of(process_of_.at(&warp->lanes[0])); }
     Thread& thread_of(const Fiber* fiber) { return threads_[process_of_.at(fiber)]; }
     size_t link(int source, int target) const { return static_cast<size_t>(source * m_.num_ranks + target); }
 
@@ -853,6 +866,10 @@ class Exhaustive : public Schedule {
                 }
             if (end_can_move(m_, op)) possible_.push_back({process_of(record, -1), nullptr, &op, -1});
         }
+        std::sort(possible_.begin(), possible_.end(), [&](const Possible& a, const Possible& b) {
+            const auto &x = all_.key_of(a.process), &y = all_.key_of(b.process);
+            return x[0] != y[0] ? x[0] > y[0] : x < y;
+        });
         if (with_threads)
             for (Warp* warp : warps_) {
                 if (m_.injected && has_stopped(m_, warp->block->launch->rank)) continue;
@@ -863,12 +880,9 @@ class Exhaustive : public Schedule {
             }
         if (possible_.size() < 2) return;
         let_others_run();
-        std::sort(possible_.begin(), possible_.end(), [&](const Possible& a, const Possible& b) {
-            const bool a_last = a.process == last_thread_, b_last = b.process == last_thread_;
-            if (a_last != b_last) return a_last;
-            const auto &x = all_.key_of(a.process), &y = all_.key_of(b.process);
-            return x[0] != y[0] ? x[0] > y[0] : x < y;
-        });
+        const auto last = std::find_if(possible_.begin(), possible_.end(),
+                                       [&](const Possible& one) { return one.process == last_thread_; });
+        if (last != possible_.end()) std::rotate(possible_.begin(), last, last + 1);
     }
 
     // Threads that rest go on if nothing else can.
@@ -1018,10 +1032,10 @@ struct StateHash {
 };
 
 #ifdef __x86_64__
-// The frame of the kernel that has called the runtime, and would go on at `pc`: what it keeps in registers lies in the
-// runtime's frames by now, and an unwinder knows where. Those frames themselves are not the same at a first look.
+// The frame of the kernel that has called the runtime: the first one that is not of this library. What it keeps in
+// registers lies in the runtime's frames by now, and an unwinder knows where. Those frames themselves are not the same at
+// a first look.
 struct KernelFrame {
-    uintptr_t pc;
     const char* stack = nullptr;
     StateHash registers;
 };
@@ -1029,7 +1043,10 @@ struct KernelFrame {
 _Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* wanted) {
     constexpr int kKept[] = {3, 6, 12, 13, 14, 15};  // rbx, rbp, r12 to r15: what a call leaves as it was
     KernelFrame& frame = *static_cast<KernelFrame*>(wanted);
-    if (_Unwind_GetIP(context) != frame.pc) return _URC_NO_REASON;
+    const auto at = _Unwind_GetIP(context);
+    if (at >= reinterpret_cast<uintptr_t>(__ehdr_start) && at < reinterpret_cast<uintptr_t>(etext))
+        return _URC_NO_REASON;
+    frame.registers.mix(at);
     for (const int number : kKept) frame.registers.mix(_Unwind_GetGR(context, number));
     frame.stack = reinterpret_cast<const char*>(_Unwind_GetCFA(context));
     return _URC_NORMAL_STOP;
@@ -1040,10 +1057,9 @@ _Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* wanted) {
 __attribute__((noinline)) uint64_t Exhaustive::state_of(const Fiber& fiber, size_t stack_bytes) {
     const char* const top = fiber.stack + stack_bytes;
 #ifdef __x86_64__
-    KernelFrame frame = {fiber.pc};
+    KernelFrame frame;
     _Unwind_Backtrace(look_at_frame, &frame);
-    if (frame.stack) {
-        frame.registers.mix(fiber.pc);
+    if (frame.stack >= fiber.stack && frame.stack < top) {
         frame.registers.mix(frame.stack, top);
         return frame.registers.hash;
     }

@@ -1,0 +1,637 @@
+"""What `make prove` goes through: the kernels of ep_lib and of the tutorials in their smallest shapes, each with a
+mistake that must be found in the same shape, as a proof that cannot fail proves nothing.
+
+Sizes: 2 ranks where the kernel allows it, one block or two, a warp, one token or a few messages. A program compares
+what came with what was sent, so that a schedule with a wrong result is found as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+import ep_lib
+from ep_lib import Fabric, Kernel, Rank
+from ep_lib.memory.arrays import describe
+from ep_lib.moe.agreement import Tag
+from ep_lib.moe.config import make_config
+from ep_lib.moe.direct.mode import DirectMode
+from ep_lib.moe.direct.tuning import EMULATED
+from ep_lib.moe.mode import DispatchOptions, Payload
+from ep_lib.workshop.ladders import Memory, exchange
+from ep_lib.workshop.lessons import bounce_buffers, ring_and_proxy, two_levels
+
+ROOT = Path(__file__).resolve().parents[1]
+TUTORIALS = ROOT / "tutorial_kernels"
+sys.path.insert(0, str(ROOT / "tests"))
+
+P2P, NICS = ("p2p",), ("rc", "srd")
+ALL = (*P2P, *NICS)
+HEAP_BYTES = 1 << 20
+ONE = ("sc",)  # kinds of memory: under PTX's these are out of reach
+
+
+class Mistake(NamedTuple):
+    """``old`` in ``file`` becomes ``new``, and the check must find it on ``fabric`` under ``memory``."""
+
+    file: str
+    old: str
+    new: str
+    fabric: str = "p2p"
+    memory: str = "sc"
+
+
+@dataclass(frozen=True)
+class Case:
+    """``main(rank, *args)`` on each of ``fabrics`` and kinds of ``memory``. ``kernels``: the schedules of these alone,
+    as the others of the program have a case of their own."""
+
+    name: str
+    what: str  # for the table
+    main: Callable[..., Any]
+    args: tuple[Any, ...]
+    fabrics: tuple[str, ...]
+    mistake: Mistake
+    ranks: int = 2
+    kernels: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ("sc", "ptx")
+    transport: str = "emulated"
+    ranks_per_node: int = 1
+
+    def fabric(self, kind: str) -> Fabric:
+        return Fabric(kind) if kind == "p2p" else Fabric(kind, ranks_per_node=self.ranks_per_node)
+
+    def check(self, fabric: str, memory: str, **how: Any) -> ep_lib.CheckReport:
+        """Every schedule, within the bounds that ``how`` says."""
+        return ep_lib.check(
+            self.main,
+            self.ranks,
+            self.fabric(fabric),
+            args=self.args,
+            memory=memory,
+            exhaustive=True,
+            kernels=self.kernels,
+            heap_bytes=HEAP_BYTES,
+            events=100_000,
+            transport=self.transport,
+            **how,
+        )
+
+
+@functools.cache
+def tutorial(name: str, file: str) -> Kernel:
+    return Kernel.from_file(TUTORIALS / f"{file}.cu", name)
+
+
+def words_of(rank: int, count: int) -> Any:
+    return np.arange(count, dtype=np.uint64) + np.uint64(100 * rank + 1)
+
+
+SOURCE = """
+#include <ep/net.cuh>
+#include <ep/packet.cuh>
+#include <ep/ring.cuh>
+#include <ep/write_signal.cuh>
+using namespace ep;
+
+// Both ranks write 64 bytes to each other, and signal.
+extern "C" __global__ void write_signal(uint64_t* data, uint64_t* flags, uint64_t* out) {
+    const int peer = 1 - rank();
+    for (int i = 0; i < 8; i++) data[i] = 100 * rank() + i;
+    if (reachable(peer)) {
+        write_and_signal_thread(data + 8, data, 64, flags, 1, peer);
+    } else {
+        net_put_signal_nbi(data + 8, data, 64, flags, 1, peer);
+    }
+    if (!wait_for_signal(flags, 1, peer)) return;
+    for (int i = 0; i < 8; i++) out[i] = data[8 + i];
+    net_quiet();
+}
+
+// Rank 0 sends three messages through a ring of two slots; the flags are credits and arrivals.
+extern "C" __global__ void ring_of_two(uint64_t* data, uint64_t* flags, uint64_t* out) {
+    char* const slots = reinterpret_cast<char*>(data);
+    const Ring to_peer = {1 - rank(), 0, 2, 16, slots, slots + 32, flags + 1, flags};
+    for (uint64_t message = 0; message < 3; message++) {
+        if (rank() == 0) {
+            if (!ring_send_warp(to_peer, out + 2 * message, 16, message)) return;
+        } else {
+            if (!ring_receive_warp(to_peer, out + 2 * message, 16, message)) return;
+        }
+    }
+    net_quiet();
+}
+
+// Two packets each way, one after the other.
+extern "C" __global__ void packets(TaggedWord* data, uint64_t* flags, uint64_t* out) {
+    const int peer = 1 - rank();
+    for (int i = 0; i < 2; i++) send_packet(data + i, 100 * rank() + i, 1, peer);
+    for (int i = 0; i < 2; i++)
+        if (!wait_packet(data + i, 1, out + i, {kPhaseSignal, peer, i})) return;
+}
+
+// Two barriers: what was written before the first is read after it, and written again after the second.
+extern "C" __global__ void barrier(uint64_t* data, uint64_t* flags, uint64_t* out) {
+    const int peer = 1 - rank();
+    for (int round = 1; round <= 2; round++) {
+        data[0] = 10 * round + rank();
+        if (reachable(peer)) {
+            *peer_ptr(data + round, peer) = data[0];
+            signal_add(flags, 1, peer);
+        } else {
+            net_put_signal_nbi(data + round, data, 8, flags, 1, peer);
+            net_quiet();
+        }
+        if (!wait_for_signal(flags, round, peer)) return;
+        out[round] = data[round];
+    }
+}
+"""
+
+
+def piece(rank: Rank, name: str, threads: int) -> None:
+    """What everything else is built of."""
+    data, flags = rank.symmetric(16, np.uint64), rank.symmetric(4, np.uint64)
+    first = np.arange(8, dtype=np.uint64) if rank.rank == 0 else np.zeros(8, np.uint64)
+    out = rank.to_device(first)
+    Kernel.from_source(SOURCE, name, filename="prove.cu").launch(rank, 1, threads, data, flags, out)
+    peer, got = 1 - rank.rank, rank.to_host(out)
+    want = {
+        "write_signal": [100 * peer + i for i in range(8)],
+        "ring_of_two": [*range(6), *first.tolist()[6:]],
+        "packets": [100 * peer, 100 * peer + 1, *first.tolist()[2:]],
+        "barrier": [int(first[0]), 10 + peer, 20 + peer, *first.tolist()[3:]],
+    }
+    assert got.tolist() == want[name]
+
+
+# ---- 01: write and signal --------------------------------------------------------------------------------------------
+def write_signal(rank: Rank, name: str) -> None:
+    peer, size = 1 - rank.rank, 40
+    target, signal = rank.symmetric(size, np.uint8), rank.symmetric(1, np.uint64)
+    sent, out = words_of(rank.rank, size // 8).view(np.uint8), rank.to_device(np.zeros(size, np.uint8))
+    tutorial(name, "01_write_signal").launch(rank, 1, 32, target, rank.to_device(sent), size, signal, peer)
+    tutorial("wait_and_read", "01_write_signal").launch(rank, 1, 32, signal, 1, target, size, out, peer)
+    assert np.array_equal(rank.to_host(out), words_of(peer, size // 8).view(np.uint8))
+
+
+def several_writes(rank: Rank) -> None:
+    peer, offsets = 1 - rank.rank, np.array([0, 16, 40], np.uint64)
+    target, signal = rank.symmetric(40, np.uint8), rank.symmetric(1, np.uint64)
+    sent, out = words_of(rank.rank, 5).view(np.uint8), rank.to_device(np.zeros(40, np.uint8))
+    args = (target, rank.to_device(sent), rank.to_device(offsets), 2, signal, peer)
+    tutorial("multi_write_one_signal", "01_write_signal").launch(rank, 1, 32, *args)
+    tutorial("wait_and_read", "01_write_signal").launch(rank, 1, 32, signal, 1, target, 40, out, peer)
+    assert np.array_equal(rank.to_host(out), words_of(peer, 5).view(np.uint8))
+
+
+def pipeline(rank: Rank) -> None:
+    """Three rounds through two slots."""
+    peer, slots = 1 - rank.rank, rank.symmetric(2 * 16, np.uint8)
+    arrived, credits = rank.symmetric(1, np.uint64), rank.symmetric(1, np.uint64)
+    data = words_of(0, 6).view(np.uint8)
+    mine = rank.to_device(data if rank.rank == 0 else np.zeros_like(data))
+    name = "pipelined_send" if rank.rank == 0 else "pipelined_receive"
+    tutorial(name, "01_write_signal").launch(rank, 1, 32, slots, 16, 2, arrived, credits, mine, 3, peer)
+    assert np.array_equal(rank.to_host(mine), data)
+
+
+def publish_words(rank: Rank) -> None:
+    peer, board, edition = 1 - rank.rank, rank.symmetric(2, np.uint64), rank.symmetric(1, np.uint64)
+    out = rank.to_device(np.zeros(2, np.uint64))
+    source = rank.to_device(words_of(rank.rank, 2))
+    tutorial("publish_words", "01_write_signal").launch(rank, 1, 32, board, source, 2, edition, 1, peer)
+    tutorial("wait_and_look", "01_write_signal").launch(rank, 1, 32, edition, 1, board, 2, out, peer)
+    assert np.array_equal(rank.to_host(out), words_of(peer, 2))
+
+
+def look_at_board(rank: Rank) -> None:
+    edition, words = rank.symmetric(1, np.uint64), rank.symmetric(2, np.uint64)
+    out = rank.to_device(np.zeros(3, np.uint64))
+    tutorial("write_and_look", "01_board").launch(rank, 1, 1, edition, words, out)
+    assert len(set(rank.to_host(out).tolist()[1:])) == 1
+
+
+# ---- 03: the shim ----------------------------------------------------------------------------------------------------
+def shim(rank: Rank, send: str, receive: str) -> None:
+    """Two messages of 16 bytes each way; channels have chunks of one."""
+    peer, channels, messages, size = 1 - rank.rank, 1, 2, 16
+    inbox, outbox, staging = (rank.symmetric(messages * size, np.uint8) for _ in range(3))
+    counters, signals = rank.symmetric(channels, np.uint32), rank.symmetric(messages, np.uint64)
+    out = rank.to_device(np.zeros(messages * size, np.uint8))
+    outbox[:] = words_of(rank.rank, messages * size // 8).view(np.uint8)
+    ep_lib.ibgda.init_efa_device_state(rank, num_channels=channels)
+    run = functools.partial(tutorial, file="03_ibgda_shim")
+    if "channel" in send:
+        run(send).launch(rank, 1, 32, inbox, outbox, size, messages, 1, counters, peer)
+        run(receive).launch(rank, 1, 64, counters, messages, 1, inbox, size, out, peer)
+    else:
+        flags = signals if send == "send_with_signals" else counters
+        sources = (staging, outbox) if "staged" in send else (outbox,)
+        run(send).launch(rank, 1, 32, inbox, *sources, size, messages, flags, peer)
+        run(receive).launch(rank, 1, 32, flags, messages, inbox, size, out, peer)
+    assert np.array_equal(rank.to_host(out), words_of(peer, messages * size // 8).view(np.uint8))
+
+
+def count_by_source(rank: Rank) -> None:
+    counters = rank.symmetric(rank.world_size, np.uint32)
+    ep_lib.ibgda.init_efa_device_state(rank)
+    tutorial("count_by_source", "03_ibgda_shim").launch(rank, 1, 32, counters, 2, 0)
+    rank.barrier()
+    assert rank.rank or counters.tolist() == [2, 2]
+
+
+# ---- 04 and 05: a ring to a proxy, bounce buffers --------------------------------------------------------------------
+def to_proxy(rank: Rank, name: str) -> None:
+    """Three messages of a word, through a ring of two slots."""
+    assert ring_and_proxy.send(
+        rank,
+        tutorial(name, "04_ring_and_proxy"),
+        count=3,
+        words=1,
+        slots=4 if name == "batches" else 2,
+        threads=32,
+        outbox_rows=1 if name == "completions" else 0,
+    )
+
+
+def bounce(rank: Rank, name: str) -> None:
+    """Rank 0 has two rows for rank 1 and none for itself; a slot takes one."""
+    counts, slots = np.array([[0, 2], [0, 0]], np.int32), 0 if name == "exchange_unbounded" else 1
+    blocks = 1 if name in ("exchange_unbounded", "exchange_merged") else 2
+    program = tutorial(name, "05_bounce_buffer")
+    assert bounce_buffers.exchange(rank, program, counts, slots, 1, blocks, max_rows=2, row_bytes=16)
+
+
+# ---- 06 to 08, and 10 ------------------------------------------------------------------------------------------------
+ONE_TOKEN = exchange.Shape(tokens=1, hidden=4, blocks=1, threads=32)
+
+
+def rung_of_dispatch(rank: Rank, name: str) -> None:
+    memory = Memory(rank)
+    there = exchange.Exchange(memory, TUTORIALS / "06_dispatch.cu", ONE_TOKEN)
+    rank.barrier()
+    there.dispatch(name)
+    got, want = there.received(), exchange.arrivals(ONE_TOKEN)[rank.rank]
+    order = np.lexsort(got["source"].T[::-1])
+    assert np.array_equal(got["x"][order], want.x) and np.array_equal(got["topk_weights"][order], want.topk_weights)
+
+
+def rung_of_combine(rank: Rank, name: str) -> None:
+    memory = Memory(rank)
+    there = exchange.Exchange(memory, TUTORIALS / "07_combine.cu", ONE_TOKEN)
+    out = there.prepare_combine()
+    rank.barrier()
+    there.experts_and_combine(name)
+    assert np.allclose(rank.to_host(out), exchange.combined(ONE_TOKEN)[rank.rank], rtol=1e-4)
+
+
+def ping_pong(rank: Rank, name: str) -> None:
+    """Two words, twice."""
+    peer, words = 1 - rank.rank, np.stack([words_of(r, 2 * 1).reshape(2, 1) for r in range(2)])
+    inbox, flag = rank.symmetric((1, 2), np.uint64), rank.symmetric(1, np.uint64)
+    memory = (inbox, flag) if name == "ping_pong_flag" else (inbox,)
+    out = rank.to_device(np.zeros((2, 1), np.uint64))
+    args = (rank.to_device(words[rank.rank]), out, 1, 2, peer)
+    tutorial(name, "08_fp8_and_low_latency").launch(rank, 1, 32, *memory, *args)
+    assert np.array_equal(rank.to_host(out), words[peer])
+
+
+def row_to_peer(rank: Rank, send: str, receive: str) -> None:
+    peer, hidden = 1 - rank.rank, 128
+    slots, flags = rank.symmetric((1, 2 * hidden), np.uint8), rank.symmetric(1, np.uint64)
+    x = np.full((1, hidden), 0x3F80 + 0x80 * rank.rank, np.uint16)  # 1 or 2 in bfloat16
+    out = rank.to_device(np.zeros((1, hidden), np.float32))
+    scale = [1.0 / 128] if send == "send_fp8_one_scale" else []
+    file = "08_fp8_and_low_latency"
+    vectors = 2 * hidden // 16
+    tutorial(send, file).launch(rank, 1, 32, slots, vectors, flags, rank.to_device(x), 1, hidden, *scale, peer)
+    tutorial(receive, file).launch(rank, 1, 32, slots, vectors, flags, out, 1, hidden, peer)
+    assert (rank.to_host(out) == 1 + peer).all()
+
+
+def to_experts(rank: Rank, send: str, receive: str) -> None:
+    """One token with two experts on two ranks, there and back as one sum a rank."""
+    ranks, per_rank, top_k, tokens, hidden, file = 2, 1, 2, 1, 128, "08_fp8_and_low_latency"
+    places = per_rank * ranks * tokens
+    arrays = [rank.symmetric((places, 144), np.uint8), rank.symmetric(places, np.uint64)]
+    arrays.append(rank.symmetric((ranks * tokens, 2), np.uint64))
+    addresses = np.array([rank.peer_address(array, rank.rank) for array in arrays], np.uint64)
+    batch = addresses.tobytes() + np.array([tokens, top_k, per_rank, hidden], np.int32).tobytes()
+    sums, flags = rank.symmetric((ranks, tokens, hidden), np.float32), rank.symmetric((ranks, tokens), np.uint64)
+    packets = rank.symmetric((ranks, tokens, top_k, 2), np.uint64)
+    x = np.full((tokens, hidden), 0x3F80 + 0x80 * rank.rank, np.uint16)
+    idx, weights = rank.to_device(np.array([[0, 1]], np.int32)), rank.to_device(np.array([[0.25, 0.5]], np.float32))
+    out = rank.to_device(np.zeros((places, hidden), np.float32))
+    result = rank.to_device(np.zeros((tokens, hidden), np.float32))
+    sent = rank.to_device(np.zeros(ranks, np.int32))
+    tutorial(send, file).launch(rank, 1, 32, batch, rank.to_device(x), idx, sent)
+    tutorial(receive, file).launch(rank, 1, 32, batch, out)
+    tutorial("combine_sums", file).launch(rank, 1, 32, batch, out, packets, sums, flags, idx, weights, result)
+    combined = rank.to_host(result)
+    assert (combined == 0.75 * (1 + rank.rank)).all()
+
+
+WANTS = two_levels.draw_wants(4, tokens=1, top_k=3)
+
+
+def levels(rank: Rank, there_and_back: bool) -> None:
+    file = "10_two_levels"
+    if there_and_back:
+        pair = (tutorial("dispatch_two_levels", file), tutorial("combine_two_levels", file))
+        assert two_levels.there_and_back(rank, pair, WANTS, 2, 4) == (True, True)
+    else:
+        assert two_levels.dispatch(rank, tutorial("dispatch_one_level", file), WANTS, 2, 4)
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+ONE_WARP = replace(EMULATED, dispatch_warps=1, add_warps=1, route_threads=32, local_threads=32, add_vectors=1)
+
+
+def direct(rank: Rank, way: str = "", again: bool = False, tma: bool = False) -> None:
+    """One token to the other rank by direct writes; back by ``way``, or once more to there."""
+    tuning = replace(ONE_WARP, way="Tma" if tma else "Lanes", push=way == "push")
+    config = make_config(2, num_experts=2, top_k=1, hidden=4, max_tokens=1, dtype="float32", num_sms=1)
+    mode = DirectMode(rank, config, tuning)
+    x, idx = np.full((1, 4), rank.rank + 1, np.float32), np.array([[1 - rank.rank]], np.int32)
+    weights, options = np.ones((1, 1), np.float32), DispatchOptions(describe(idx))
+    payload = Payload(describe(x), None)
+    routing, plan, arrivals = mode.dispatch(payload, options.ids, describe(weights), 0, options)
+    assert arrivals is not None and plan.tokens_per_expert.tolist() == [1] and (arrivals.x == 2 - rank.rank).all()
+    if again:
+        more = mode.dispatch_again(payload, None, routing, 1, 7, options)
+        assert (more.x == 2 - rank.rank).all()
+    if way:
+        rows = arrivals.x
+        if way == "pull":
+            rows = mode.combine_input(arrivals.x, 1)
+            rows[...] = arrivals.x
+        out = mode.combine(describe(rows), None, routing, Tag(5), bias=(), async_finish=False)
+        assert (rank.to_host(out) == rank.rank + 1).all()
+    assert mode.mismatched_ranks() == []
+    mode.close()
+
+
+def buffer(rank: Rank, combines: bool, **more: Any) -> None:
+    """One token from each rank to the next one, by a Buffer."""
+    ranks = rank.world_size
+    x, idx = np.full((1, 8), rank.rank + 1, np.float32), np.array([[(rank.rank + 1) % ranks]], np.int64)
+    shape = {"num_experts": ranks, "top_k": 1, "hidden": 8, "max_tokens": 1, "dtype": "float32", "num_sms": 2}
+    with ep_lib.Buffer(rank, **{**shape, **more}) as made:
+        recv = made.dispatch(x, idx, np.ones((1, 1), np.float32))
+        assert (recv.x == (rank.rank - 1) % ranks + 1).all()
+        if combines:
+            assert (made.combine(recv.x, recv.handle) == x).all()
+
+
+def pcie(rank: Rank, combines: bool) -> None:
+    buffer(rank, combines, allow_nvlink_for_normal_mode=False)
+
+
+def hierarchical(rank: Rank, combines: bool) -> None:
+    buffer(rank, combines, hierarchical=True, ranks_per_node=2)
+
+
+def low_latency(rank: Rank, combines: bool) -> None:
+    """One token in bfloat16 to the other rank's expert."""
+    x, idx = np.ones((1, 8), ml_dtypes.bfloat16), np.array([[1 - rank.rank]], np.int64)
+    shape = {"num_experts": 2, "top_k": 1, "hidden": 8, "max_tokens": 1, "dtype": "bfloat16"}
+    with ep_lib.Buffer(rank, **shape, num_max_dispatch_tokens_per_rank=1, num_low_latency_sms=1) as made:
+        sent = made.low_latency_dispatch(x, idx, False)
+        rank.synchronize()
+        assert sent.recv_count.tolist() == [1]
+        if combines:
+            back = made.low_latency_combine(sent.recv_x, idx, np.ones((1, 1), np.float32), sent.handle)
+            rank.synchronize()
+            assert (back.out == x).all()
+
+
+def proxy(rank: Rank) -> None:
+    """A write and a signal behind it, which the host's proxy posts."""
+    from support import proxy_cases
+
+    assert proxy_cases.exchange(rank, proxy_cases.RIGHT)[1:] == list(range(2, proxy_cases.WORDS + 1))
+
+
+def nixl(rank: Rank) -> None:
+    """The guide's write and signal through NIXL's device API."""
+    from ep_lib.compat.nixl import DeviceHost
+
+    guide = ROOT / "tests" / "kernels" / "nixl_guide.cu"
+    data, signal = rank.symmetric(16, np.uint8), rank.symmetric(1, np.uint64)
+    host = DeviceHost(rank)
+    host.register(data)
+    host.register(signal)
+    if rank.rank == 1:
+        wait = Kernel.from_file(guide, "wait_for_signal_kernel_thread")
+        wait.launch(rank, 1, 32, signal, 7)
+        assert np.array_equal(rank.to_host(data), words_of(0, 2).view(np.uint8))
+        return
+    source = rank.to_device(words_of(0, 2).view(np.uint8))
+    host.register(source)
+    write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
+    ring = host.create_gpu_req(host.create_signal_req(signal, 1))
+    post = Kernel.from_file(guide, "post_write_and_signal_kernel_warp")
+    post.launch(rank, 1, 32, host.handle_array([write]), 1, ring, signal, 16, 7, 0)
+    host.close()
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+_WRITE, _SHIM, _PROXY, _BOUNCE = (
+    "ep_lib/device/ep/write_signal.cuh",
+    "tutorial_kernels/03_ibgda_shim.cu",
+    "tutorial_kernels/04_ring_and_proxy.cu",
+    "tutorial_kernels/05_bounce_buffer.cu",
+)
+_ROWS, _LEVELS = "tutorial_kernels/08_fp8_and_low_latency.cu", "tutorial_kernels/10_two_levels.cu"
+_ALL_RANKS = "ep_lib/device/ep/all_ranks.cuh"
+
+
+def relaxed(file: str, store: str, fabric: str = "p2p") -> Mistake:
+    """A store without its release."""
+    return Mistake(file, store, store.replace("release", "relaxed"), fabric)
+
+
+def without(file: str, line: str, fabric: str = "p2p", memory: str = "sc") -> Mistake:
+    """A line left out."""
+    return Mistake(file, line, "", fabric, memory)
+
+
+_SIGNAL = "signal_add(signal, increment, peer);  // a release: it publishes this thread's stores before it"
+_EVERY_SIGNAL = relaxed(_ALL_RANKS, "st_release_sys_u64(peer_ptr(signals.flags + mine, peer), signals.epoch)")
+_ROW_FLAG = relaxed(_ROWS, "ep::st_release_sys_u64(ep::peer_ptr(flags + token, peer), 1)")
+_EXPERT_FLAG = relaxed(_ROWS, "ep::st_release_sys_u64(ep::peer_ptr(batch.flags + at, to), 1)")
+_ROOM = "chunk < slots ? 0 : chunk + 1 - slots"
+_PACKET = "st_relaxed_sys_u64x2(&peer_ptr(mine, peer)->data, data, tag);"
+_TWO_STORES = (
+    "st_relaxed_sys_u64(&peer_ptr(mine, peer)->tag, tag); st_relaxed_sys_u64(&peer_ptr(mine, peer)->data, data);"
+)
+_WARP_COVERED = "__syncwarp();  // lane 0's release covers the other lanes' stores only if they come before it"
+_EDITION = "if (ep::lane_id() == 0) ep::st_release_sys_u64("
+_LISTED = "__syncwarp();  // all lanes may read the pointers, and the messages that one lane acquired"
+_TOLD = "const size_t bytes"
+_LABEL = "ep::wait_until_ge_warp(relay.labels + slot, "
+_ARRIVED = "ep::wait_until_ge_warp(arrived + peer, "
+_CREDIT = "wait_until_ge(ring.credits, "
+_ROUND = "if (!wait_for_signal(flags, "
+_NO_ATOMIC = Mistake(
+    "tutorial_kernels/06_dispatch.cu",
+    "atom_add_relaxed_sys_u32(peer_ptr(next_row, to), 1)",
+    "(*peer_ptr(next_row, to))++",
+)
+_NO_SUM = Mistake("tutorial_kernels/07_combine.cu", "atomicAdd_system(sum + i, ", "sum[i] += (")
+_FENCE = "ep::proxy_push(ring, ep::proxy_command(ep::kProxyFence, peer));"
+_WAITS = "wait.launch(rank, 1, 32, signal, "
+_OWN_SIGNAL = "ep::net_put_signal_nbi(inbox + at, outbox + at, bytes, signals + i, 1, peer, i % ep::num_queue_pairs());"
+_SIGNAL_FIRST = (
+    "ep::net_atomic_add_u64_nbi(signals + i, 1, peer, 0); ep::net_put_nbi(inbox + at, outbox + at, bytes, peer, 0);"
+)
+_STAGED_QUIET = "nvshmemi_ibgda_quiet(peer, qp);\n            nvshmemi_ibgda_amo_nonfetch_add(arrived, 1"
+_BATCH_QUIET = "nvshmemi_ibgda_quiet(peer, qp);\n        nvshmemi_ibgda_amo_nonfetch_add(arrived, messages"
+_CHUNK_QUIET = "nvshmemi_ibgda_quiet(peer, qp);\n            nvshmemi_ibgda_amo_nonfetch_add(tails"
+
+
+def _second_line(two: str) -> str:
+    return two.split("\n")[1].strip()
+
+
+CASES = (
+    Case("write+signal", "64 bytes and a signal each way, a thread", piece, ("write_signal", 1), ALL,
+         Mistake(_WRITE, f"put_thread(target, source, bytes, peer);\n    {_SIGNAL}",
+                 f"{_SIGNAL}\n    put_thread(target, source, bytes, peer);")),
+    Case("ring", "three messages through two slots with credits, a warp on each side", piece, ("ring_of_two", 32), ALL,
+         Mistake("ep_lib/device/ep/ring.cuh", f"{_CREDIT}ring_credits_needed(ring, message)", f"{_CREDIT}0")),
+    Case("packets", "two one-shot packets each way", piece, ("packets", 1), P2P,
+         Mistake("ep_lib/device/ep/packet.cuh", _PACKET, _TWO_STORES)),
+    Case("barrier", "two barriers", piece, ("barrier", 1), ALL,
+         Mistake("benchmarks/prove_cases.py", f"{_ROUND}round, peer)", f"{_ROUND}round - 1, peer)")),
+    Case("01 write_signal_bare", "40 bytes and a signal each way, a thread", write_signal, ("write_signal_bare",), P2P,
+         relaxed("tutorial_kernels/01_write_signal.cu", "ep::red_add_release_sys_u64(their_signal, 1)")),
+    Case("01 write_signal_thread", "the same by the library's thread", write_signal, ("write_signal_thread",), P2P,
+         Mistake(_WRITE, f"put_thread(target, source, bytes, peer);\n    {_SIGNAL}",
+                 f"{_SIGNAL}\n    put_thread(target, source, bytes, peer);")),
+    Case("01 write_signal_warp", "the same by a warp", write_signal, ("write_signal_warp",), P2P,
+         without(_WRITE, _WARP_COVERED)),
+    Case("01 multi_write_one_signal", "two writes under one signal, each way", several_writes, (), P2P,
+         without(_WRITE, "__syncwarp();  // once, for all writes")),
+    Case("01 pipelined_send", "three rounds through two slots with credits", pipeline, (), P2P,
+         Mistake(_WRITE, "round - slots + 1, {kPhaseCredit", "round - slots, {kPhaseCredit")),
+    Case("01 publish_words", "two words and their edition, each way", publish_words, (), P2P,
+         Mistake("tutorial_kernels/01_write_signal.cu", f"__syncwarp();\n    {_EDITION}", _EDITION)),
+    Case("01 write_and_look", "a sequence lock: one writes, one looks once", look_at_board, (), P2P,
+         without("tutorial_kernels/01_board.cuh", "ep::fence_sys();  // the second look comes after the words",
+                 memory="ptx")),
+    Case("03 send_staged", "two messages each way, put, quiet, signal", shim, ("send_staged", "receive_messages"), ALL,
+         Mistake(_SHIM, _STAGED_QUIET, _second_line(_STAGED_QUIET), "srd")),
+    Case("03 send_batched", "two messages each way, one quiet", shim, ("send_batched", "receive_messages"), ALL,
+         Mistake(_SHIM, _BATCH_QUIET, _second_line(_BATCH_QUIET), "srd")),
+    Case("03 send_with_signals", "two messages each way, put with signal", shim, ("send_with_signals", "receive_each"),
+         ALL, Mistake(_SHIM, _OWN_SIGNAL, _SIGNAL_FIRST, "srd")),
+    Case("03 channel_send", "two chunks each way, a tail", shim, ("channel_send", "channel_receive"), ALL,
+         Mistake(_SHIM, _CHUNK_QUIET, _second_line(_CHUNK_QUIET), "srd")),
+    Case("03 count_by_source", "two additions of each rank", count_by_source, (), ALL,
+         Mistake(_SHIM, "counters + ep::rank(), 1, target", "counters, 1, target", "srd")),
+    Case("04 mailbox", "three messages each way by a proxy, one slot", to_proxy, ("mailbox",), ALL,
+         relaxed(_PROXY, "ep::st_release_sys_u64(&slot->number, i + 1)", "rc")),
+    Case("04 ring_of_slots", "three messages each way by a proxy, two slots", to_proxy, ("ring_of_slots",), ALL,
+         Mistake(_PROXY, "number - ring.num_slots + 1, {", "number - ring.num_slots, {", "rc")),
+    Case("04 many_producers", "the same from three threads", to_proxy, ("many_producers",), ALL,
+         Mistake(_PROXY, "number - ring.num_slots + 1, {", "number - ring.num_slots, {", "rc")),
+    Case("04 batches", "three messages each way by a proxy, in batches", to_proxy, ("batches",), ALL,
+         Mistake(_PROXY, "while (n < kBatch && ep::ld_acquire", "while (n < kBatch && ep::ld_relaxed", "rc")),
+    Case("04 completions", "three messages each way by a proxy, through one row", to_proxy, ("completions",), ALL,
+         Mistake(_PROXY, "ep::net_quiet();\n        ep::st_release_sys_u64(&ring.credits->completed",
+                 "ep::st_release_sys_u64(&ring.credits->completed", "rc")),
+    Case("05 exchange_unbounded", "two rows one way, room for all", bounce, ("exchange_unbounded",), ALL,
+         Mistake(_BOUNCE, f"{_ARRIVED}1,", f"{_ARRIVED}0,", "rc")),
+    Case("05 exchange_with_credits", "two rows one way, through one slot", bounce, ("exchange_with_credits",), ALL,
+         Mistake(_BOUNCE, "ring.credits + peer, chunk, {ep::kPhaseCredit", "ring.credits + peer, 0, {ep::kPhaseCredit",
+                 "rc")),
+    Case("05 exchange_pipelined", "the same, as if there were more slots", bounce, ("exchange_pipelined",), ALL,
+         Mistake(_BOUNCE, _ROOM, "0", "rc")),
+    Case("05 exchange_merged", "the same, one block a peer", bounce, ("exchange_merged",), ALL,
+         Mistake(_BOUNCE, _ROOM, "0", "rc")),
+    Case("05 exchange_by_rings", "the same by the library's ring", bounce, ("exchange_by_rings",), ALL,
+         without(_BOUNCE, "if (is_lane_0) ep::ring_return_credit(ring);", "rc")),
+    *(
+        Case(f"06 {name}", "a token of each of four ranks to four experts", rung_of_dispatch, (name,), P2P,
+             _NO_ATOMIC if name == "dispatch_atomics" else _EVERY_SIGNAL, ranks=4, kernels=(name,))
+        for name in ("dispatch_atomics", "dispatch_counted", "dispatch_exact", "dispatch_warp", "dispatch",
+                     "dispatch_tma")
+    ),
+    *(
+        Case(f"07 {name}", "back to the four ranks, and added up", rung_of_combine, (name,), P2P,
+             relaxed("ep_lib/device/ep/groups.cuh", "st_release_sys_u64(peer_ptr(flag, owner), epoch)")
+             if name == "experts_and_combine" else _NO_SUM if name == "combine_atomics" else _EVERY_SIGNAL,
+             ranks=4, kernels=kernels)
+        for name, kernels in (
+            ("combine_atomics", ("combine_atomics",)), ("combine_thread", ("stage", "combine_thread")),
+            ("combine_warp", ("stage", "combine_warp")), ("combine", ("stage", "combine")),
+            ("experts_and_combine", ("experts_and_combine",)),
+        )
+    ),
+    Case("08 send_bf16", "a row each way", row_to_peer, ("send_bf16", "receive_bf16"), P2P, _ROW_FLAG),
+    Case("08 send_fp8_one_scale", "a row each way as FP8", row_to_peer, ("send_fp8_one_scale", "receive_fp8"), P2P,
+         _ROW_FLAG),
+    Case("08 send_fp8", "the same with scales", row_to_peer, ("send_fp8", "receive_fp8"), P2P, _ROW_FLAG),
+    Case("08 ping_pong_flag", "a word there and back, twice", ping_pong, ("ping_pong_flag",), P2P,
+         relaxed(_ROWS, "ep::st_release_sys_u64(ep::peer_ptr(flag, peer), round + 1)")),
+    Case("08 ping_pong_packets", "the same in packets", ping_pong, ("ping_pong_packets",), P2P,
+         Mistake("ep_lib/device/ep/packet.cuh", _PACKET, _TWO_STORES)),
+    Case("08 dispatch_to_experts", "a token to two experts and back as sums", to_experts,
+         ("dispatch_to_experts", "receive_at_experts"), P2P, _EXPERT_FLAG),
+    Case("08 dispatch_to_ranks", "a token to two ranks and back as sums", to_experts,
+         ("dispatch_to_ranks", "receive_and_scatter"), P2P, _EXPERT_FLAG),
+    Case("10 dispatch_one_level", "a token of each of four ranks to three, two nodes", levels, (False,), NICS,
+         Mistake("tutorial_kernels/10_two_levels.cuh", "t.expects[source], {ep", "t.expects[source] - 1, {ep", "rc"),
+         ranks=4, ranks_per_node=2, memory=ONE),
+    Case("10 dispatch_two_levels", "the same in two levels, and back as sums", levels, (True,), NICS,
+         Mistake(_LEVELS, f"{_LABEL}1,", f"{_LABEL}0,", "rc"), ranks=4, ranks_per_node=2, memory=ONE),
+    Case("direct dispatch", "a token each way, direct writes", direct, (), P2P, _EVERY_SIGNAL),
+    Case("direct dispatch by TMA", "the same by bulk copies", direct, ("", False, True), P2P, _EVERY_SIGNAL),
+    Case("direct dispatch, again", "with a handle, behind the first", direct, ("", True), P2P, _EVERY_SIGNAL,
+         kernels=("ep_dispatch_bulk",), memory=ONE),
+    Case("direct combine, pushed", "back by the experts' blocks", direct, ("push",), P2P,
+         relaxed("ep_lib/device/ep/groups.cuh", "st_release_sys_u64(peer_ptr(flag, owner), epoch)"),
+         kernels=("ep_combine_push",), memory=ONE),
+    Case("direct combine, pulled", "back by loads", direct, ("pull",), P2P,
+         Mistake("ep_lib/moe/direct/combine_add.cuh", "wait_until_ge(signals.flags + entry, signals.epoch,",
+                 "wait_until_ge(signals.flags + entry, 0,"), kernels=("ep_combine_pull",), memory=ONE),
+    Case("direct combine, staged", "back by loads, copied meanwhile", direct, ("stage",), P2P,
+         Mistake("ep_lib/moe/direct/combine_send.cuh", "ld_acquire_sys_u64(complete_ + r)",
+                 "ld_relaxed_sys_u64(complete_ + r)"), kernels=("ep_combine_pull",), memory=ONE),
+    Case("PCIe dispatch", "a token each way through rings", pcie, (False,), NICS,
+         without("ep_lib/moe/pcie/rings.cuh",
+                 "__syncwarp();  // all lanes have filled in their part, and have read the chunk", "rc"),
+         kernels=("ep_pcie_dispatch",), memory=ONE),
+    Case("PCIe counts", "the counts before it", pcie, (False,), NICS,
+         Mistake("ep_lib/moe/pcie/exchange_counts.cu", f"__syncthreads();\n\n    {_TOLD}", _TOLD, "rc"),
+         kernels=("ep_pcie_exchange_counts",), memory=ONE),
+    Case("PCIe combine", "back through rings", pcie, (True,), NICS,
+         without("ep_lib/moe/pcie/combine.cu", _LISTED, "rc"), kernels=("ep_pcie_combine",), memory=ONE),
+    Case("low-latency dispatch", "a token each way", low_latency, (False,), P2P,
+         relaxed("ep_lib/moe/low_latency/dispatch.cu", "st_release_sys_u64(peer_ptr(args.row_flags + slot, r), epoch)"),
+         kernels=("ep_low_latency_dispatch",), memory=ONE),
+    Case("low-latency combine", "and back", low_latency, (True,), P2P,
+         relaxed("ep_lib/moe/low_latency/combine.cu",
+                 "st_release_sys_u64(peer_ptr(args.row_flags + slot, source), epoch)"),
+         kernels=("ep_low_latency_combine",), memory=ONE),
+    Case("hierarchical dispatch", "a token of each of four ranks, two nodes", hierarchical, (False,), NICS,
+         without("ep_lib/moe/hierarchical/dispatch.cu", "__syncwarp();  // all lanes may read the pointers", "rc"),
+         ranks=4, ranks_per_node=2, kernels=("ep_hierarchical_dispatch",), memory=ONE),
+    Case("hierarchical combine", "and back", hierarchical, (True,), NICS,
+         without("ep_lib/moe/hierarchical/combine.cu", _LISTED, "rc"),
+         ranks=4, ranks_per_node=2, kernels=("ep_hierarchical_combine",), memory=ONE),
+    Case("proxy", "40 words and a signal each way, by a proxy beside the kernels", proxy, (), NICS,
+         without("tests/kernels/proxy_ring.cu", _FENCE, "srd"),
+         transport="proxy", memory=ONE),
+    Case("NIXL", "a write and a signal one way by NIXL's device API", nixl, (), ALL,
+         Mistake("benchmarks/prove_cases.py", f"{_WAITS}7)", f"{_WAITS}0)", "rc")),
+)  # fmt: skip

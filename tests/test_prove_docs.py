@@ -1,0 +1,46 @@
+"""What was proved: the table in docs/checker.md is that of benchmarks/results/prove.json, which knows every case."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import prove
+import prove_cases
+import prove_docs
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = json.loads(prove_docs.RESULTS.read_text())["rows"]
+
+
+def test_the_document_has_the_table_of_the_results() -> None:
+    text = prove_docs.DOCUMENT.read_text()
+    assert text == prove_docs.filled(text), "run python benchmarks/prove_docs.py"
+
+
+def test_the_results_are_of_known_cases_and_nothing_was_wrong() -> None:
+    wanted = {
+        (case.name, fabric, memory) for case in prove_cases.CASES for fabric in case.fabrics for memory in case.memory
+    }
+    assert {(row["case"], row["fabric"], row["memory"]) for row in ROWS if "fabric" in row} <= wanted
+    assert all(row["mistake"] for row in ROWS if "mistake" in row)
+    assert not [row for row in ROWS if "found" in row or "error" in row]
+
+
+def test_every_mistake_is_in_a_file_that_has_its_line() -> None:
+    for case in prove_cases.CASES:
+        text = (ROOT / case.mistake.file).read_text()
+        assert case.mistake.old in text and case.mistake.old != case.mistake.new, case.name
+        assert case.mistake.fabric in case.fabrics and case.mistake.memory in case.memory, case.name
+
+
+@pytest.mark.slow
+def test_a_row_says_what_was_covered_and_how_far() -> None:
+    case = next(case for case in prove_cases.CASES if case.name == "08 ping_pong_flag")
+    row = prove.covered(case, "p2p", "sc", 60)
+    assert prove_docs.is_proved(row) and row["schedules"] == next(
+        known["schedules"] for known in ROWS if known["case"] == case.name and known.get("memory") == "sc"
+    )
+    stopped = prove.covered(case, "p2p", "ptx", 1e-6)
+    assert not prove_docs.is_proved(stopped) and "not proved" in prove_docs.told(stopped)
