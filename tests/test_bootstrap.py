@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from support.mpi import mpiexec
 from support.threads import on_threads
+from support.torchrun import as_torchrun
 
 from ep_lib.bootstrap import SingleBootstrap, meeting, wire
 from ep_lib.bootstrap import torchrun as torchrun_module
@@ -294,45 +295,34 @@ def test_what_is_not_plain_is_refused_before_it_is_sent(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """torch's store, hosted by this process; and an environment that leads there."""
-    dist = pytest.importorskip("torch.distributed", reason="needs torch: pip install torch")
-    server = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(server.port), "WORLD_SIZE": "2"}
-    environment["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    return server, environment
-
-
-def join_store(environment: dict[str, str]) -> list[TorchrunBootstrap]:
+def in_store() -> Iterator[list[TorchrunBootstrap]]:
+    """Two ranks in torch's store, both in this process."""
     made = []
-    for rank in range(2):
-        made.append(TorchrunBootstrap({**environment, "RANK": str(rank)}, timeout=30))
-        torchrun_module._worlds_made -= 1  # both in one process
-    return made
+    with as_torchrun(2) as environments:
+        for environment in environments:
+            made.append(TorchrunBootstrap(environment, timeout=30))
+            torchrun_module._worlds_made -= 1
+        yield made
 
 
-def test_torchrun_ranks_exchange_more_than_the_store_takes_at_once(store: Any) -> None:
-    _, environment = store
-    ranks = join_store(environment)
+def test_torchrun_ranks_exchange_more_than_the_store_takes_at_once(in_store: list[TorchrunBootstrap]) -> None:
     big = np.arange(3 << 20, dtype=np.int32)  # 12 MiB, 16 as text
-    calls = {me.rank: (lambda me=me: [me.all_gather((me.rank, big)), me.all_gather(me.rank)]) for me in ranks}
+    calls = {me.rank: (lambda me=me: [me.all_gather((me.rank, big)), me.all_gather(me.rank)]) for me in in_store}
     for first, second in on_threads(calls).values():
         assert [rank for rank, _ in first] == second == [0, 1]
         assert all(np.array_equal(array, big) for _, array in first)
 
 
-def test_torchrun_names_late_ranks(store: Any) -> None:
+def test_torchrun_names_late_ranks(in_store: list[TorchrunBootstrap]) -> None:
     with pytest.raises(PeerTimeout, match="rank 1"):
-        join_store(store[1])[0].barrier(timeout=0.3)
+        in_store[0].barrier(timeout=0.3)
 
 
-def test_a_stranger_at_the_store_runs_no_code(store: Any, tmp_path: Path) -> None:
-    _, environment = store
-    ranks = join_store(environment)
-    prefix = ranks[0]._store  # where the second rank would write
+def test_a_stranger_at_the_store_runs_no_code(in_store: list[TorchrunBootstrap], tmp_path: Path) -> None:
+    prefix = in_store[0]._store  # where the second rank would write
     prefix.set("0/1", pickle.dumps(Opens(str(tmp_path / "made"))))
     with pytest.raises(RankFailed, match="from rank 1 was not sent by ep_lib"):
-        ranks[0].all_gather("mine", timeout=20)
+        in_store[0].all_gather("mine", timeout=20)
     assert not (tmp_path / "made").exists()
 
 

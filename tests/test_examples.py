@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.mpi import mpiexec
+from support.torchrun import as_torchrun
 from support.waiting import ENOUGH
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -41,21 +41,13 @@ def start(command: list[str], **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def torchruns(ranks: int, backend: str) -> list[dict[str, str]]:
-    """What torchrun says to each rank, without a process of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "EP_LIB_BACKEND": backend}
-    return [world | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-
-
 def run(name: str, backend: str) -> None:
     file = str(EXAMPLES / name)
     if name == "mpi_ranks.py":
         finish([start([*mpiexec(4), "-m", "mpi4py", file], EP_LIB_BACKEND=backend)])
     elif name == BY_TORCHRUN:
-        finish([start([sys.executable, file], **env) for env in torchruns(2, backend)])
+        with as_torchrun(2) as environments:
+            finish([start([sys.executable, file], EP_LIB_BACKEND=backend, **env) for env in environments])
     else:
         finish([start([sys.executable, file], EP_LIB_BACKEND=backend)])
 
@@ -80,9 +72,10 @@ def test_an_example_that_spawns_on_the_emulator(name: str, monkeypatch: pytest.M
 def test_the_example_of_torchrun_with_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two need torch in two more processes: they run on GPUs below, and test_deep_ep.py has groups on the emulator."""
     needs(BY_TORCHRUN)
-    for variable, value in torchruns(1, "emulator")[0].items():
-        monkeypatch.setenv(variable, value)
-    runpy.run_path(str(EXAMPLES / BY_TORCHRUN), run_name="__main__")
+    with as_torchrun(1) as (variables,):
+        for variable, value in {**variables, "EP_LIB_BACKEND": "emulator"}.items():
+            monkeypatch.setenv(variable, value)
+        runpy.run_path(str(EXAMPLES / BY_TORCHRUN), run_name="__main__")
 
 
 @pytest.mark.parametrize("name", STARTED)

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 
 from support.torch_cases import device_of, gather, sum_gradients
+from support.torchrun import as_torchrun
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -332,15 +334,26 @@ def check_torchrun(processes: int, *words: str, backend: str) -> None:
     env = os.environ | {"EP_LIB_BACKEND": backend, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
-    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    check_reports(processes, done.stdout)
+
+
+def check_reports(processes: int, printed: str) -> None:
+    reports = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert sorted(report["rank"] for report in reports) == list(range(processes))
     for report in reports:
         assert report["losses"] == pytest.approx(report["expected"], rel=1e-3)
         assert report["losses"][-1] < report["losses"][0]
 
 
-def test_one_process_under_torchrun_beside_gloo() -> None:
-    check_torchrun(1, "gloo", backend="emulator")
+def test_one_process_under_torchrun_beside_gloo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(PROGRAM), "gloo"])
+    with as_torchrun(1) as (variables,):
+        for variable, value in {**variables, "EP_LIB_BACKEND": "emulator"}.items():
+            monkeypatch.setenv(variable, value)
+        runpy.run_path(str(PROGRAM), run_name="__main__")
+    check_reports(1, capsys.readouterr().out)
 
 
 @pytest.mark.gpu(count=2)

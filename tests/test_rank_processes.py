@@ -15,7 +15,8 @@ import pytest
 from support import buffer_cases, low_latency_cases
 from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
-from support.rank_runs import PROGRAM, environment, finish, read, run, start
+from support.rank_runs import PROGRAM, environment, finish, read, run, start, start_in
+from support.torchrun import as_torchrun
 from support.waiting import ENOUGH, wait_until
 
 from ep_lib.bootstrap import mpi
@@ -83,9 +84,9 @@ def test_a_buffer_through_native_proxies_equals_the_oracle(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_buffer_under_torchrun_equals_the_oracle(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install torch")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    check_buffers(launch(torchrun, "buffers", tmp_path, 2, fabric={"kind": "srd", "ranks_per_node": 2}))
+    with as_torchrun(2) as environments:
+        ranks = start_in(environments, "buffers", tmp_path, fabric={"kind": "srd", "ranks_per_node": 2})
+        check_buffers(finish(ranks, tmp_path))
 
 
 def check_buffers(results: list[Any]) -> None:

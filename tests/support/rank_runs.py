@@ -27,15 +27,23 @@ def environment() -> dict[str, str]:
 def start(name: str, folder: Path, ranks: int, **options: Any) -> list[subprocess.Popen[str]]:
     """As srun does it: nobody ends the other ranks when one dies, and nothing heavy is imported."""
     step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_ID": "0", "SLURM_JOB_ID": f"{os.getpid()}{time.time_ns()}"}
+    numbered = [{**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(ranks)]
+    return start_in(numbered, name, folder, **options)
+
+
+def start_in(
+    environments: list[dict[str, str]], name: str, folder: Path, **options: Any
+) -> list[subprocess.Popen[str]]:
+    """A rank for each of the environments, which say who it is."""
     return [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), name, str(folder), json.dumps(options)],
-            env={**environment(), **step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+            env={**environment(), **own},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(ranks)
+        for own in environments
     ]
 
 
