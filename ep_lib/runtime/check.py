@@ -278,7 +278,8 @@ def check(
     seed 0 is first run with one memory, and results are compared with that. "mixed" is "sc" and, if nothing is found,
     every fourth of these schedules once more under "ptx", until something is.
     ``reduce``: of each finding, look for a run with few switches between threads that shows it too, in as many runs as
-    were tried at most; the finding's ``schedule`` is that run, and replaying it is easier to follow than its seed.
+    were tried at most, and leave out what it does not need, in little more; the finding's ``schedule`` is that run, and
+    replaying it is easier to follow than its seed.
     ``exhaustive``: instead of seeds, every schedule of a small program, but for those that differ only in the order of
     steps that have nothing to do with each other (dynamic partial-order reduction; runtime/exhaustive.hpp); with
     ``memory="ptx"`` also every store that a load may read. The report's ``coverage`` says what was covered. Bounds:
@@ -1171,7 +1172,7 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
                 if finding.schedule is None and shown is not None:
                     text = shown.message if finding.kind == "values differ" else finding.message
                     told[place] = reduce_schedule(
-                        program, dataclasses.replace(finding, message=text, schedule=shown.schedule)
+                        program, dataclasses.replace(finding, message=text, schedule=shown.schedule), most
                     )
             if not more or all(finding.schedule is not None for finding in told):
                 break
@@ -1184,22 +1185,29 @@ def _is_the_same(finding: Finding, other: Finding) -> bool:
     return _same_place(finding, other) or finding.kind == other.kind == "values differ"
 
 
-def reduce_schedule(program: _Program, finding: Finding) -> Finding:
-    """The same finding in a run with the fewest switches that delta debugging finds (Zeller, Hildebrandt, 2002)."""
+def reduce_schedule(program: _Program, finding: Finding, most: int | None = None) -> Finding:
+    """The same finding in a run with the fewest switches that delta debugging finds (Zeller, Hildebrandt, 2002): in
+    ``most`` runs, and two for each time that the schedule can be halved, or in as many as it takes."""
     words = (finding.schedule or "").split()
+    compares = finding.kind == "values differ"
+    calm = _Search(program, compare_values=compares)
+    if compares and words:
+        calm.try_next(_follower(""))
 
     def shows(kept: list[str]) -> Finding | None:
-        search = _Search(program, compare_values=finding.kind == "values differ")
-        if finding.kind == "values differ":
-            search.try_next(_follower(""))
-            search.forget()
-        exploration = _follower(" ".join(kept))
-        search.try_next(exploration)
+        search = calm if compares else _Search(program, compare_values=False)  # it keeps what results are compared with
+        search.forget()
+        search.try_next(_follower(" ".join(kept)))
         return next((found for found in search.told if _is_the_same(finding, found)), None)
 
     size = len(words)
+    left = None if most is None else most + 2 * size.bit_length()
     while words and size:
         for begin in range(0, len(words), size):
+            if left is not None:
+                if left == 0:
+                    return finding
+                left -= 1
             found = shows(words[:begin] + words[begin + size :])
             if found is not None:
                 words = (found.schedule or "").split()  # those of the rest that still mean something
