@@ -67,6 +67,7 @@ CHEATS = {
     "CUDA's function as a variable": "constexpr auto __syncwarp = [](auto...) {};",
     "CUDA's function by using": "using own::atomicOr;",
     "a better match than CUDA's": "} EP_DEVICE int __syncthreads_or(bool) { return 1; } namespace ep {",
+    "reads that are no loads": "inline bool f(const int* p) { int g = 5; return __builtin_memcmp(p, &g, 4) == 0; }",
     "the compiler's atomics": "inline void f(uint64_t* p) { __atomic_store_n(p, 1, __ATOMIC_RELEASE); }",
     "the C++ library's atomics": "inline void f(std::atomic_uint* p) { p->store(1); }",
     "another meaning of the emulator's words": "#define EPEMU_SCOPE_DEVICE EPEMU_SCOPE_SYSTEM",

@@ -44,6 +44,10 @@ _HIDES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"\b__builtin_(?:frame|return|extract_return)_addr\w*",
             "it looks into the functions that call yours: leave it out",
         ),
+        (
+            r"\b__builtin_(?:mem|str)\w+|\b(?:memcmp|strlen|strcmp|strncmp)\b",
+            "the checker does not see what it reads: read by loads of your own",
+        ),
         (r"\b__(?:atomic|sync)_\w+|\bstd\s*::\s*atomic\w*|<atomic>", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
         (r"\b_mm\d*_\w+|\b__builtin_ia32_\w+|\b\w*intrin\.h\b", f"GPUs do not have it: {_IN_PLAIN_CUDA}"),
     )
