@@ -227,21 +227,22 @@ uint64_t atomic(int op, uintptr_t address, uint64_t value, uint64_t compare, int
 }
 
 // A 16-byte atomic while other processes may do one. False if a compare-and-swap finds another value; `old`: what it found.
-#if defined(__x86_64__)
-__attribute__((target("cx16")))
-#endif
 bool swap16(int op, void* p, const void* value, const void* compare, void* old) {
 #if defined(__x86_64__)
-    using Word = unsigned __int128;
-    Word before, after;
+    struct Pair {
+        uint64_t low, high;
+    } before, after;
     memcpy(&before, op == EPEMU_ATOMIC_CAS ? compare : old, sizeof before);
     memcpy(&after, value, sizeof after);
     for (;;) {
-        const Word found = __sync_val_compare_and_swap(static_cast<Word*>(p), before, after);
-        memcpy(old, &found, sizeof found);
-        if (found == before) return true;
+        bool done;  // by hand: clang 14 calls a function for it, which no library has, unless all is built with -mcx16
+        asm volatile("lock cmpxchg16b %1"
+                     : "=@ccz"(done), "+m"(*static_cast<Pair*>(p)), "+a"(before.low), "+d"(before.high)
+                     : "b"(after.low), "c"(after.high)
+                     : "memory");
+        memcpy(old, &before, sizeof before);  // what it found
+        if (done) return true;
         if (op == EPEMU_ATOMIC_CAS) return false;
-        before = found;
     }
 #else
     raise_fault(Fault::kTrap, current->pc, 0,
