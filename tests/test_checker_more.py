@@ -150,3 +150,34 @@ def test_values_that_differ_are_named() -> None:
 )
 def test_where_results_differ(one: Any, other: Any, says: str) -> None:
     assert describe_difference([0, one], [0, other]).where == says
+
+
+LONG_NAME = """
+template <int... Numbers> struct List {};
+template <class Numbers> __global__ void race(int* right) {
+    __shared__ int tile[2];
+    volatile int mine[1500];  // a third of the stack
+    for (int i = 0; i < 1500; i++) mine[i] = i;
+    __syncthreads();
+    if (threadIdx.x >= 62) tile[threadIdx.x % 2] = tile[(threadIdx.x + 1) % 2];
+    __syncthreads();
+    int sum = 0;
+    for (int i = 0; i < 1500; i++) sum += mine[i] == i;
+    right[threadIdx.x] = sum;
+}
+"""
+
+
+def test_a_finding_needs_no_stack_of_its_thread() -> None:
+    # The name of `tile` has 600 letters, which are taken apart by 40 KB of stack: other threads' are not for that.
+    numbers = ", ".join(str(number) for number in range(1000, 1060))
+    kernel = Kernel.from_source(LONG_NAME, f"race<List<{numbers}>>")
+
+    def main(rank: Rank) -> None:
+        right = rank.empty(64, np.int32)
+        kernel.launch(rank, 1, 64, right)
+        assert rank.to_host(right).tolist() == [1500] * 64
+
+    report = ep_lib.check(main, 1, seeds=1, compare_values=False)
+    assert [finding.kind for finding in report.findings] == ["race"], str(report)
+    assert "('tile')" in report.findings[0].where

@@ -83,7 +83,8 @@ void Checker::race(const Access& a, const Slot& slot, const Cell& cell, bool aga
     Finding& finding = note(first, second);
     if (finding.count > kJudged) return;
     if (plain_volatile_ && (a.flags & slot.flags & kVolatile)) finding.words.insert(a.address / sizeof(uint64_t));
-    Verdict verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address});
+    Verdict verdict;
+    with_room([&] { verdict = judge({a.t, a.bytes, a.flags, a.pc, slot, cell, again, a.address}); });
     const Verdict& known = finding.verdict;
     if (verdict.certainty < known.certainty) return;
     if (verdict.certainty == known.certainty && (known.to || !verdict.to)) return;

@@ -121,10 +121,7 @@ void raise_fault(Fault kind, uintptr_t pc, uintptr_t address, std::string text) 
 }
 
 void no_memory() {
-    const char here = 0;
-    const bool on_a_fiber = current && pthread_equal(pthread_self(), runner) && current->stack &&
-                            static_cast<size_t>(&here - current->stack) < machine->settings.stack_bytes;
-    if (!on_a_fiber) throw std::bad_alloc();
+    if (!pthread_equal(pthread_self(), runner) || !is_on_a_fiber()) throw std::bad_alloc();
     had_no_memory = true;  // nothing can be thrown through a kernel
     leave(Fault::kStack, 0, 0, "");
     abort();

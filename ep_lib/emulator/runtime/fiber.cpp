@@ -14,6 +14,7 @@
 #include "recorder.hpp"
 
 // void epemu_switch(void** save, void* load): leaves the stack pointer in *save and goes on where `load` was left.
+// void epemu_call_on(void* stack, void (*function)(void*), void* argument): a call, on another stack.
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -37,6 +38,19 @@ epemu_switch:
     popq %rbp
     ret
 .size epemu_switch, .-epemu_switch
+.hidden epemu_call_on
+.globl epemu_call_on
+.type epemu_call_on, @function
+epemu_call_on:
+    pushq %rbp
+    movq %rsp, %rbp
+    movq %rdi, %rsp
+    movq %rdx, %rdi
+    call *%rsi
+    movq %rbp, %rsp
+    popq %rbp
+    ret
+.size epemu_call_on, .-epemu_call_on
 )");
 constexpr int kSavedWords = 7, kReturnWord = 6, kPaddingWords = 1;  // `ret` leaves the stack as a call would
 #elif defined(__aarch64__)
@@ -73,12 +87,26 @@ epemu_switch:
     add sp, sp, #160
     ret
 .size epemu_switch, .-epemu_switch
+.hidden epemu_call_on
+.globl epemu_call_on
+.type epemu_call_on, %function
+epemu_call_on:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    mov sp, x0
+    mov x0, x2
+    blr x1
+    mov sp, x29
+    ldp x29, x30, [sp], #16
+    ret
+.size epemu_call_on, .-epemu_call_on
 )");
 constexpr int kSavedWords = 20, kReturnWord = 11, kPaddingWords = 0;
 #else
 #error "the emulator runs on x86-64 and aarch64"
 #endif
 extern "C" void epemu_switch(void** save, void* load);
+extern "C" void epemu_call_on(void* stack, void (*function)(void*), void* argument);
 
 namespace epemu {
 
@@ -145,6 +173,7 @@ StackPool& pool_of(const Fiber* fiber, size_t stack_bytes) {
 }
 
 void* scheduler_stack_pointer;
+bool is_borrowed;  // the scheduler's stack, by the fiber that runs
 
 void leave_to_scheduler() {
     machine->switches++;
@@ -221,7 +250,26 @@ void switch_to_scheduler() {
     leave(current);
 }
 
+bool is_on_its_stack() {
+    const char here = 0;
+    return current && current->stack && static_cast<size_t>(&here - current->stack) < machine->settings.stack_bytes;
+}
+
+bool is_on_a_fiber() { return is_on_its_stack() || (current && is_borrowed); }
+
+void with_room(const std::function<void()>& work) {
+    if (!is_on_its_stack()) return work();
+    constexpr uintptr_t kAlign = 16;
+    is_borrowed = true;
+    epemu_call_on(
+        reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(scheduler_stack_pointer) & ~(kAlign - 1)),
+        [](void* work) { (*static_cast<const std::function<void()>*>(work))(); },
+        const_cast<std::function<void()>*>(&work));
+    is_borrowed = false;
+}
+
 void abandon_fiber() {
+    is_borrowed = false;
     void* never_resumed;
     epemu_switch(&never_resumed, scheduler_stack_pointer);
     abort();

@@ -298,7 +298,7 @@ static std::string mistaken_peer(const Machine& m, uintptr_t address) {
     return copy.empty() ? rank_that_is_not(m, address) : copy;
 }
 
-std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by) {
+static std::string described(const Machine& m, uintptr_t address, const Launch* seen_by) {
     const uintptr_t in_heaps = address - reinterpret_cast<uintptr_t>(m.heaps);
     if (in_heaps < m.heaps_bytes) {
         const uintptr_t offset = in_heaps & (m.heap_stride - 1);
@@ -353,6 +353,12 @@ std::string describe_address(const Machine& m, uintptr_t address, const Launch* 
                (name.empty() ? "" : " as " + name);
     }
     return hex(address) + ", which is in no heap, no shared memory and no array passed to the kernel";
+}
+
+std::string describe_address(const Machine& m, uintptr_t address, const Launch* seen_by) {
+    std::string text;
+    with_room([&] { text = described(m, address, seen_by); });
+    return text;
 }
 
 std::string describe_range(const Machine& m, uintptr_t address, size_t bytes) {
