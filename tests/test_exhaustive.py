@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -10,49 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.small_programs import KERNELS, PROGRAMS, kernel, program
 
 import ep_lib
 from ep_lib.emulator.exploration import CUT, NONE, SLEEPING, WHOLE, Exploration
 from ep_lib.emulator.fabric import make_fabric
 from ep_lib.runtime.emulated import make_machine, run_program
 from ep_lib.runtime.exhaustion import RUNS, Explored, Parts
-
-KERNELS = Path(__file__).parent / "kernels" / "small_programs.cu"
-
-# Small programs, and how many threads they have.
-PROGRAMS = {
-    "store_buffering": 2,
-    "load_buffering": 2,
-    "message_passing": 2,
-    "two_plus_two_writes": 2,
-    "independent_readers": 3,
-    "write_to_read": 3,
-    "coherent_reads": 3,
-    "counter": 3,
-    "lost_update": 3,
-    "apart": 2,
-    "cas_race": 3,
-    "cas_loop": 2,
-    "waits_for_it": 2,
-    "ping_pong": 2,
-    "spin_lock": 2,
-    "barrier_between": 2,
-    "shuffled": 2,
-    "dekker": 2,
-    "sequence_lock": 2,
-    "turns": 2,
-}
-
-
-@functools.cache
-def kernel(name: str) -> ep_lib.Kernel:
-    return ep_lib.Kernel.from_file(KERNELS, name)
-
-
-def program(rank: ep_lib.Rank, name: str, threads: int) -> list[list[int]]:
-    x, out = rank.to_device(np.zeros(8, np.uint32)), rank.to_device(np.zeros(8, np.uint32))
-    kernel(name).launch(rank, 1, threads, x, out)
-    return [rank.to_host(x).tolist(), rank.to_host(out).tolist()]
 
 
 def runs_of(name: str, reduction: int) -> tuple[set[str], set[int], int]:
@@ -161,6 +124,20 @@ def test_a_network_is_exhausted_too(fabric: str) -> None:
     looks = exhausted(over_network, 2, fabric, ("look_while_it_comes",), compare_values=False)
     assert {f.kind for f in looks.findings} == {"race"}
     assert looks.coverage.complete and looks.coverage.schedules == 6
+
+
+def test_later_seeds_take_lanes_in_every_order_and_looks_for_no_waits() -> None:
+    def met(name: str) -> set[str]:
+        seen: set[str] = set()
+
+        def main(rank: ep_lib.Rank) -> None:
+            seen.add(repr(program(rank, name, 3)[1][:3]))
+
+        assert ep_lib.check(main, 1, seeds=range(100, 150), compare_values=False, memory="sc").ok
+        return seen
+
+    assert len(met("counter")) == 6
+    assert "[0, 0, 0]" in met("coherent_reads")
 
 
 @pytest.mark.slow

@@ -261,7 +261,8 @@ def check(
     ``seeds``: how many schedules to try, or which. Even seeds are random walks, rough or calm: where threads are
     preempted, how long warps stall, how the network delays and reorders. Odd ones are made by PCT (Burckhardt et al.,
     ASPLOS 2010) with depths 1 to 4: the warp or message of the highest random priority runs, and at d - 1 random steps
-    the one that runs falls behind. The run of seed 0 tells how many steps there are, and with which results others are
+    the one that runs falls behind. From seed 100 on, the lanes of a warp go on in any order, before that in a rotation,
+    which is quicker. The run of seed 0 tells how many steps there are, and with which results others are
     compared; where it is not the first one asked for, it comes before them and is not reported. So ``seeds=[s]``
     replays what any other call with the same arguments found with seed s.
 
@@ -1153,19 +1154,18 @@ def _strays(program: _Program, how: str) -> str:
 
 def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int) -> list[Finding]:
     """The findings, with schedules of few switches for those that one of so many runs shows: the calm one, and then
-    those with one or two preemptions. Of programs that are too large for that, the calm run alone is tried, and not to
-    its end."""
+    those with one or two preemptions. Of programs that are too large for that, the calm run alone is tried."""
     told = list(findings)
     if not told or any(finding.kind == "timeout" for finding in told):
         return told  # nothing to show, or each run may take as long
     search = _Search(program, compare_values=any(finding.kind == "values differ" for finding in told))
-    bounds = {"preemptions": _FEW, "events": _EVENTS_OF_STORY, "turns": _TURNS_OF_STORY}
-    exploration = _exploration(bounds)
+    exploration, is_calm = _follower(""), True
     try:
         for _ in range(most):
             search.forget()
             run, more = search.try_next(exploration)
-            if exploration.status.outcome in (runs.CUT, runs.STRAYED) or run.out_of_time:
+            status = exploration.status
+            if status.outcome in (runs.CUT, runs.STRAYED) or run.out_of_time:
                 break
             for place, finding in enumerate(told):
                 shown = next((one for one in search.told if _is_the_same(finding, one)), None)
@@ -1174,7 +1174,12 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
                     told[place] = reduce_schedule(
                         program, dataclasses.replace(finding, message=text, schedule=shown.schedule), most
                     )
-            if not more or all(finding.schedule is not None for finding in told):
+            if all(finding.schedule is not None for finding in told):
+                break
+            if is_calm and status.most_events <= _EVENTS_OF_STORY:
+                bounds = {"preemptions": _FEW, "events": _EVENTS_OF_STORY, "turns": _TURNS_OF_STORY}
+                exploration, is_calm = _exploration(bounds), False
+            elif not more:
                 break
     except (*_MAY_FOLLOW, KeyboardInterrupt):
         pass  # what main raises in another run is no reason to lose what was found

@@ -8,6 +8,11 @@ extern "C" char* epemu_shared_base;
 
 namespace epemu {
 
+// These seeds take the lanes of a warp in a rotation, all or some of them at a time, and take three equal looks for a wait:
+// that is quick and finds most. Who tries more seeds gets every order of the lanes, one at a time in some seeds, and more
+// looks that are no wait.
+constexpr uint64_t kQuickSeeds = 100;
+
 std::unique_ptr<Schedule> make_schedule(Machine& m) {
     using Make = std::unique_ptr<Schedule> (*)(Machine&);
 #define EPEMU_MAKE(name) make_##name,
@@ -22,7 +27,8 @@ uint32_t Schedule::choose(Choice, uint32_t options) { return m_.random.below(opt
 uint32_t Schedule::choose_lanes() { return static_cast<uint32_t>(m_.random.next() >> 32); }
 
 bool Schedule::looks(PollSet& seen, int which, bool is_new, bool is_same) {
-    return !is_new && is_same && ++seen.loads[which].repeats >= kRepeatsToPark;
+    const uint64_t more = m_.settings.seed < kQuickSeeds ? 0 : m_.settings.seed / 2 % 4;
+    return !is_new && is_same && ++seen.loads[which].repeats >= kRepeatsToPark + more;
 }
 
 void Schedule::woke(Fiber* fiber) { make_runnable(fiber); }
@@ -62,6 +68,12 @@ void QueueSchedule::ready(Warp* warp, uint32_t lanes) {
     warp->runnable |= lanes;
 }
 
+static uint32_t pick_lane(Machine& m, uint32_t lanes) {
+    if (m.settings.seed >= kQuickSeeds)
+        for (uint32_t skipped = m.random.below(__builtin_popcount(lanes)); skipped; skipped--) lanes &= lanes - 1;
+    return static_cast<uint32_t>(__builtin_ctz(lanes));
+}
+
 void QueueSchedule::run_turn(size_t index) {
     Warp* warp = queue_[index];
     queue_[index] = queue_.back();
@@ -72,7 +84,9 @@ void QueueSchedule::run_turn(size_t index) {
     uint32_t lanes = warp->runnable;
     warp->runnable = 0;
     if (queue_.size() + 1 < kCrowd && m_.random.below(parameters_.split_one_in) == 0) {
-        const uint32_t some = lanes & static_cast<uint32_t>(m_.random.next() >> 32);
+        constexpr uint32_t kRough = 4;
+        const bool one = m_.settings.seed >= kQuickSeeds && parameters_.split_one_in < kRough;
+        const uint32_t some = one ? 1u << pick_lane(m_, lanes) : lanes & static_cast<uint32_t>(m_.random.next() >> 32);
         if (some && some != lanes) {
             ready(warp, lanes & ~some);
             lanes = some;
@@ -91,8 +105,8 @@ void QueueSchedule::run_turn(size_t index) {
 
 Fiber* QueueSchedule::next_lane() {
     while (lanes_left_) {
-        const uint32_t lane = (first_lane_ + __builtin_ctz(lanes_left_)) % kWarpSize;
-        lanes_left_ &= lanes_left_ - 1;
+        const uint32_t place = pick_lane(m_, lanes_left_), lane = (first_lane_ + place) % kWarpSize;
+        lanes_left_ &= ~(1u << place);
         if (!may_go_on(warp_)) {
             ready(warp_, 1u << lane);
         } else if (!m_.injected || !has_stopped(m_, warp_->block->launch->rank)) {
