@@ -879,8 +879,8 @@ def _require_fit(schedule: str, exploration: Exploration) -> None:
             raise ArgumentError(f'schedule is "{schedule}", and {why}. Take the line of a finding, and its arguments')
 
 
-def _follower(schedule: str) -> Exploration:
-    exploration = Exploration(events=_MOST_EVENTS, turns=_MOST_EVENTS)
+def _follower(schedule: str, events: int | None = None) -> Exploration:
+    exploration = Exploration(events=_MOST_EVENTS if events is None else events, turns=_MOST_EVENTS)
     exploration.follow(schedule)
     return exploration
 
@@ -888,6 +888,7 @@ def _follower(schedule: str) -> Exploration:
 _MOST_EVENTS = 1_000_000
 _FEW = 2  # preemptions
 _EVENTS_OF_STORY, _TURNS_OF_STORY = 2000, 3  # bounds of runs with few switches
+_EVENTS_OF_CALM = 500_000  # of the calm run of a program that is too large for others: some seconds
 _LOST = 4  # runs that had been made before for each that had not: then runs with few preemptions come no more first
 _FIRST_FINDING = "stopped at the first finding"
 _INTERRUPT = "stopped by an interrupt"
@@ -1159,7 +1160,7 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
     if not told or any(finding.kind == "timeout" for finding in told):
         return told  # nothing to show, or each run may take as long
     search = _Search(program, compare_values=any(finding.kind == "values differ" for finding in told))
-    exploration, is_calm = _follower(""), True
+    exploration, is_calm = _follower("", _EVENTS_OF_CALM), True
     try:
         for _ in range(most):
             search.forget()
