@@ -70,6 +70,7 @@ def check_combine(rank: ep_lib.Rank) -> bool:
         return torch.autograd.gradcheck(whole_world(rank, run, 2), (*rows, *(a[2] for a in args)), **STEP)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Input #.*requires gradient and is not a double precision")
 @pytest.mark.parametrize("check", [check_dispatch, check_combine])
 def test_gradcheck_of_the_whole_world(check: Callable[..., bool]) -> None:
@@ -336,9 +337,10 @@ def test_all_of_it_on_gpus() -> None:
 
 
 def test_importing_ep_lib_and_its_moe_loads_no_torch() -> None:
-    code = "import ep_lib, ep_lib.moe, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
-    code = "from ep_lib.moe import dispatch, combine, ExpertParallel; import sys; sys.exit('torch' not in sys.modules)"
+    code = (
+        "import ep_lib, ep_lib.moe, sys; assert 'torch' not in sys.modules\n"
+        "from ep_lib.moe import dispatch, combine, ExpertParallel; assert 'torch' in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'gather'"):
         _ = ep_lib.moe.gather

@@ -123,6 +123,7 @@ def test_links_exist() -> None:
         assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+@pytest.mark.slow
 def test_pictures_of_the_kept_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = json.loads((gpu_docs.RESULTS / "h200x4.json").read_text(encoding="utf-8"))

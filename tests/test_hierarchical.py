@@ -59,6 +59,7 @@ def test_many_seeds_against_the_oracle(kind: int, seeds: int) -> None:
         check_case(case, spawn(run_case, ranks, "emulator", fabric=fabric_of(kind, node), seed=seed, args=(case,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rc", "srd"])
 def test_with_a_transport_that_stores_inside_a_node(kind: str) -> None:
     """As NVSHMEM does on GPUs. Inside a node no NIC is used then: its links are broken."""

@@ -144,10 +144,11 @@ def test_one_memory_for_all_is_sequentially_consistent() -> None:
     assert [outcome in seen for outcome, seen in zip(weak, batch.seen, strict=True)] == [False] * 4
 
 
-@pytest.mark.parametrize("test", [t for t in TESTS if judge(t).races][::6], ids=lambda test: test.name)
-def test_a_scope_that_does_not_reach_is_told(test: Litmus) -> None:
-    report = ep_lib.check(Batch([test], 1).run, 2, "p2p", 20, compare_values=False, memory="ptx")
-    assert [f.kind for f in report.findings][:1] == ["scope"]
+def test_a_scope_that_does_not_reach_is_told() -> None:
+    races = [test for test in TESTS if judge(test).races]  # here: each worker would find them as it collects the tests
+    for test in races[::6]:
+        report = ep_lib.check(Batch([test], 1).run, 2, "p2p", 20, compare_values=False, memory="ptx")
+        assert [f.kind for f in report.findings][:1] == ["scope"], test.name
 
 
 # ---- races under weak memory ----------------------------------------------------------------------------------------
