@@ -320,6 +320,7 @@ def check(
     begin = time.perf_counter()
     if program.weak_memory or (chosen[0] != 0 and (compare_values or any(pct_depth(seed) > 1 for seed in chosen))):
         search.measure()
+    ran_out = False
     for seed in chosen:
         ran_out = search.try_schedule(seed)
         if ran_out or (stop_at_first and search.told) or (stop_at_failure and search.failed):
@@ -330,10 +331,11 @@ def check(
     if again:
         program = search.program = dataclasses.replace(program, memory="ptx")
         for seed in again:
-            if search.try_schedule(seed) or search.told:
+            ran_out = search.try_schedule(seed)
+            if ran_out or search.told:
                 break
     found = merge_findings(search.told)
-    if flag("reduce", reduce):
+    if flag("reduce", reduce) and not ran_out:  # each run may take as long
         found = _with_few_switches(program, found, len(search.tried))
     replay = program.replay if not (found and _is_interactive()) else _by_name(_keep(program))
     return CheckReport(
@@ -1157,8 +1159,8 @@ def _with_few_switches(program: _Program, findings: Sequence[Finding], most: int
     """The findings, with schedules of few switches for those that one of so many runs shows: the calm one, and then
     those with one or two preemptions. Of programs that are too large for that, the calm run alone is tried."""
     told = list(findings)
-    if not told or any(finding.kind == "timeout" for finding in told):
-        return told  # nothing to show, or each run may take as long
+    if not told:
+        return told
     search = _Search(program, compare_values=any(finding.kind == "values differ" for finding in told))
     exploration, is_calm = _follower("", _EVENTS_OF_CALM), True
     try:
