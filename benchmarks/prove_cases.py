@@ -420,29 +420,6 @@ def proxy(rank: Rank) -> None:
     assert proxy_cases.exchange(rank, proxy_cases.RIGHT)[1:] == list(range(2, proxy_cases.WORDS + 1))
 
 
-def nixl(rank: Rank) -> None:
-    """The guide's write and signal through NIXL's device API."""
-    from ep_lib.compat.nixl import DeviceHost
-
-    guide = ROOT / "tests" / "kernels" / "nixl_guide.cu"
-    data, signal = rank.symmetric(16, np.uint8), rank.symmetric(1, np.uint64)
-    host = DeviceHost(rank)
-    host.register(data)
-    host.register(signal)
-    if rank.rank == 1:
-        wait = Kernel.from_file(guide, "wait_for_signal_kernel_thread")
-        wait.launch(rank, 1, 32, signal, 7)
-        assert np.array_equal(rank.to_host(data), words_of(0, 2).view(np.uint8))
-        return
-    source = rank.to_device(words_of(0, 2).view(np.uint8))
-    host.register(source)
-    write = host.create_gpu_req(host.create_write_req(source, 1, remote=data))
-    ring = host.create_gpu_req(host.create_signal_req(signal, 1))
-    post = Kernel.from_file(guide, "post_write_and_signal_kernel_warp")
-    post.launch(rank, 1, 32, host.handle_array([write]), 1, ring, signal, 16, 7, 0)
-    host.close()
-
-
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 _WRITE, _SHIM, _PROXY, _BOUNCE = (
     "ep_lib/device/ep/write_signal.cuh",
@@ -488,7 +465,6 @@ _NO_ATOMIC = Mistake(
 )
 _NO_SUM = Mistake("tutorial_kernels/07_combine.cu", "atomicAdd_system(sum + i, ", "sum[i] += (")
 _FENCE = "ep::proxy_push(ring, ep::proxy_command(ep::kProxyFence, peer));"
-_WAITS = "wait.launch(rank, 1, 32, signal, "
 _OWN_SIGNAL = "ep::net_put_signal_nbi(inbox + at, outbox + at, bytes, signals + i, 1, peer, i % ep::num_queue_pairs());"
 _SIGNAL_FIRST = (
     "ep::net_atomic_add_u64_nbi(signals + i, 1, peer, 0); ep::net_put_nbi(inbox + at, outbox + at, bytes, peer, 0);"
@@ -632,6 +608,4 @@ CASES = (
     Case("proxy", "40 words and a signal each way, by a proxy beside the kernels", proxy, (), NICS,
          without("tests/kernels/proxy_ring.cu", _FENCE, "srd"),
          transport="proxy", memory=ONE),
-    Case("NIXL", "a write and a signal one way by NIXL's device API", nixl, (), ALL,
-         Mistake("benchmarks/prove_cases.py", f"{_WAITS}7)", f"{_WAITS}0)", "rc")),
 )  # fmt: skip
