@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from support import deep_ep_cases
 from support.threads import on_threads
-from support.waiting import ENOUGH, wait_until
+from support.waiting import said_by, wait_until
 
 import ep_lib
 from ep_lib.bootstrap.torchrun import StoreBootstrap
@@ -43,7 +43,6 @@ from ep_lib.processes import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).parent / "programs" / "deep_ep_program.py"
-_LIMIT_S = 3 * ENOUGH  # the first process that needs it compiles the emulator
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +116,7 @@ def run_program(backend: str, folder: Path, ranks: int = 3) -> None:
         for rank in range(ranks)
     ]  # fmt: skip
     try:
-        said = [process.communicate(timeout=_LIMIT_S) for process in processes]
+        said = said_by(processes)
     finally:
         for process in processes:
             process.kill()

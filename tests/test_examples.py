@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from support.mpi import mpiexec
 from support.torchrun import as_torchrun
-from support.waiting import ENOUGH
+from support.waiting import said_by
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ALONE = ["fp8_experts.py", "own_kernel.py", "serve_low_latency.py"]  # they spawn their ranks
 STARTED = ["lost_rank.py", "mpi_ranks.py"]
 BY_TORCHRUN = "train_torchrun.py"
-_LIMIT_S = 3 * ENOUGH  # the first process that needs it compiles the emulator
 pytestmark = pytest.mark.slow
 
 
@@ -29,7 +28,7 @@ def needs(name: str) -> None:
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
     try:
-        said = [process.communicate(timeout=_LIMIT_S) for process in processes]
+        said = said_by(processes)
     finally:
         for process in processes:
             process.kill()

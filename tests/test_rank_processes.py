@@ -17,7 +17,7 @@ from support.dispatch_combine_cases import make_case
 from support.mpi import mpich_memory, mpiexec
 from support.rank_runs import PROGRAM, environment, finish, read, run, start, start_in
 from support.torchrun import as_torchrun
-from support.waiting import ENOUGH, wait_until
+from support.waiting import CPU_S, ENOUGH, wait_until
 
 from ep_lib.bootstrap import mpi
 from ep_lib.emulator.shared_heaps import _PREFIX
@@ -30,6 +30,7 @@ from ep_lib.errors import (
     RankFailed,
     RankMismatchError,
 )
+from ep_lib.processes import run as run_in_own_time
 from ep_lib.shared_memory import SHARED_MEMORY
 
 pytestmark = [
@@ -41,14 +42,8 @@ pytestmark = [
 def launch(command: list[str], name: str, folder: Path, ranks: int, fails: bool = False, **options: Any) -> list[Any]:
     """What each rank left, None for one that could not; ``fails``: whether the command's exit code says so."""
     before = mpich_memory()
-    done = subprocess.run(
-        [*command, str(PROGRAM), name, str(folder), json.dumps(options)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=False,
-    )
+    words = [*command, str(PROGRAM), name, str(folder), json.dumps(options)]
+    done = run_in_own_time(words, environment=environment(), cpu_s=CPU_S, idle_s=ENOUGH)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))
     new = mpich_memory() - before  # another program's has a name for a moment, too

@@ -14,7 +14,7 @@ from typing import Any
 from ep_lib.emulator.shared_heaps import _PREFIX
 from ep_lib.runtime.rank_process import RemoteError, decode
 from ep_lib.shared_memory import SHARED_MEMORY
-from support.waiting import ENOUGH
+from support.waiting import said_by
 
 PROGRAM = Path(__file__).parent / "rank_programs.py"
 
@@ -60,7 +60,7 @@ def start_replacement(folder: Path) -> subprocess.Popen[str]:
 
 def finish(processes: list[subprocess.Popen[str]], folder: Path) -> list[Any]:
     """What each rank left; None for one that was killed."""
-    said = [process.communicate(timeout=ENOUGH)[1] for process in processes]
+    said = [err for _, err in said_by(processes)]
     left = [folder / f"{rank}" for rank in range(len(processes))]
     assert all(file.exists() or process.returncode < 0 for file, process in zip(left, processes, strict=True)), said
     assert not list(SHARED_MEMORY.glob(f"{_PREFIX}*"))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from ep_lib.processes import OwnTime, descendants
 
 ENOUGH = 120.0  # seconds after which a test gives up waiting
+CPU_S = 10 * ENOUGH  # of processes together, their compilers among them: a cold cache takes a minute of it
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = ENOUGH) -> bool:
@@ -14,3 +18,17 @@ def wait_until(holds: Callable[[], bool], seconds: float = ENOUGH) -> bool:
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return held
+
+
+def said_by(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str]]:
+    """What each has printed, on both streams, when it has ended. They may compile for as long as a busy machine lets
+    them. Raises TookTooLong where they do nothing for :data:`ENOUGH` seconds, or only run on."""
+    own = OwnTime(lambda: [pid for process in processes for pid in (process.pid, *descendants(process.pid))])
+    said = []
+    for process in processes:
+        while len(said) <= processes.index(process):
+            try:
+                said.append(process.communicate(timeout=1.0))
+            except subprocess.TimeoutExpired:  # what it has said so far is kept
+                own.require(cpu_s=CPU_S, idle_s=ENOUGH)
+    return said
