@@ -45,6 +45,9 @@ void check_elsewhere(uintptr_t address, size_t size, bool write, uintptr_t pc) {
         if (write) machine->last_local_writer = current, machine->last_local_pc = pc;
         return;
     }
+    // clang++ copies a large argument by memcpy.
+    const auto args = reinterpret_cast<uintptr_t>(launch->arg_bytes.data());
+    if (!write && address - args < launch->arg_bytes.size()) return;
     if (in_ranges(launch->ranges, address, size, write, &recent)) return;
     if (in_ranges(machine->ranks[launch->rank].ranges, address, size, write, &recent)) return;
     for (const auto& segment : launch->image->segments)
