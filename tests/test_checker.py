@@ -395,3 +395,35 @@ def test_a_part_of_an_array_outlives_it() -> None:
 
     assert ep_lib.spawn(main, 1) == [[7] * 32]
     assert ep_lib.check(main, 1, seeds=2).ok
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads"),
+    [
+        ("x[0] = 1", "memcpy(own, x, 24)"),
+        ("x[4] = 1", "memmove(own, x, 40)"),
+        ("x[0] = 1", "memcpy(own, x, 3)"),
+        ("x[1] = 1", "__builtin_memcpy(own, x, sizeof own)"),
+        ("memset(x, 7, 24)", "own[0] = x[2]"),
+        ("__builtin_memset(x, 7, 8)", "own[0] = x[0]"),
+    ],
+)
+def test_copies_of_every_length_are_watched(writes: str, reads: str) -> None:
+    source = """extern "C" __global__ void copies(uint64_t* x, uint64_t* out) {
+        uint64_t own[6] = {};
+        if (threadIdx.x == 0) {
+            WRITES;
+        } else if (threadIdx.x == 32) {
+            READS;
+            for (uint64_t value : own) *out += value;
+        }
+    }"""
+    kernel = ep_lib.Kernel.from_source(source.replace("WRITES", writes).replace("READS", reads), "copies")
+
+    def main(rank: ep_lib.Rank) -> None:
+        kernel.launch(rank, 1, 64, rank.symmetric(6, np.uint64), rank.symmetric(1, np.uint64))
+        rank.synchronize()
+
+    [finding] = ep_lib.check(main, 1, seeds=3).findings
+    places = (finding.first, finding.second)
+    assert finding.kind == "race" and {place.source.strip(" ;") for place in places if place} == {writes, reads}

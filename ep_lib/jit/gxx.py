@@ -57,6 +57,8 @@ _KERNEL_FLAGS = [
     "-fvisibility=hidden",
     "-DEP_EMULATOR=1",
     "-U_FORTIFY_SOURCE",  # Ubuntu defines it: its longjmp refuses to change fibers, its memcpy escapes the checks
+    # As in ep_emulator/prelude.h: calls, which the runtime sees.
+    *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
     "-w",
     "-fdiagnostics-color=never",
 ]
